@@ -20,7 +20,7 @@ except ImportError as error:
         raise
     triton = tl = driver = JITFunction = None
 
-__all__ = ["JITFunction", "Path", "driver", "jit", "path_of", "tl", "triton"]
+__all__ = ["JITFunction", "Path", "driver", "jit", "named", "path_of", "tl", "triton"]
 
 Path = Literal["triton", "interpreter", "eager"]
 
@@ -32,6 +32,18 @@ def jit(do_not_specialize: Sequence[str] = ()) -> Callable[[Callable[..., Any]],
         return None if triton is None else triton.jit(kernel, do_not_specialize=list(do_not_specialize))
 
     return define
+
+
+if triton is not None:
+
+    @triton.constexpr_function  # type: ignore[untyped-decorator]
+    def named(record: Any, values: Any) -> Any:
+        """A record, a NamedTuple of constants, that a launch gives a kernel as one parameter.
+
+        `SIZES: tl.constexpr = named(Sizes, sizes)` gives the values their names back: Triton writes down the plain
+        tuple, for whoever compiles the launch elsewhere.
+        """
+        return record(*values)
 
 
 def path_of(kernel: Any, device: torch.device | str) -> Path:

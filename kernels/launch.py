@@ -116,10 +116,16 @@ class Operator:
     on a CPU where the dispatcher alone takes 2. They stay where a result may be differentiated, and under a compiler.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], mutates: Sequence[str]) -> None:
-        definition = torch.library.custom_op(f"perfguard_kernels::{name}", function, mutates_args=mutates)
+    def __init__(
+        self, name: str, function: Callable[..., Any], mutates: Sequence[str] = (), schema: str | None = None
+    ) -> None:
+        """`schema`: in torch's words, where the function's annotations do not tell it."""
+        definition = torch.library.custom_op(
+            f"perfguard_kernels::{name}", function, mutates_args=mutates, schema=schema
+        )
         for device in ("CPU", "CUDA", "XPU"):
             _LIBRARY.impl(name, function, device)
+        self.function = function
         self.register_fake = definition.register_fake
         self.register_autograd = definition.register_autograd
         self._overload = getattr(torch.ops.perfguard_kernels, name).default

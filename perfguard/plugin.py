@@ -105,8 +105,11 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.perfguard_lane and not worker:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
-    if int(os.environ.get("RANK", 0)) and not option.perfguard_session:
-        return  # under torchrun rank 0 alone measures for the user; the others only help
+    if int(os.environ.get("RANK", 0)) and not option.perfguard_session:  # under torchrun rank 0 alone judges and speaks
+        from perfguard.pytest_plugin.ranked_start import silence
+
+        silence(config)
+        return
     from perfguard.pytest_plugin.start import start, start_worker
 
     (start_worker if worker else start)(config)

@@ -42,6 +42,7 @@ TORCH = {"_compat", "check", "measure", "tensors"}
 TORCH_FILES = {
     "session/case_pipeline.py",
     "session/ranks/launch.py",
+    "session/ranks/layout.py",
     "session/ranks/world.py",
     "selfcheck/delayed",
 }

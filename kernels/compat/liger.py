@@ -10,19 +10,24 @@ Liger's. What differs:
   backward pass of its own gets an error and no wrong gradient;
 - the weight's gradient of the linear layer is always summed in float32, and chunks of rows have a size of their own:
   `accum_dtype`, `chunk_mem_const`, `ce_impl` and `ce_mode` change nothing. Nor does `in_place` of the fused gate;
-- token accuracy, predicted tokens and token scaling are refused by name.
+- predicted tokens, and with them the accuracy, are a pass of their own over the logits, which the linear layer computes
+  once more for it, in chunks of rows;
+- token scaling is refused by name: multiply losses of the reduction "none".
 
-Shape suffixes: N rows (Liger's BT), K input columns (H), V vocabulary.
+Shapes: N rows (Liger's BT), K input columns (H), V vocabulary.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from kernels import operators
+from kernels.operators.linear_cross_entropy import LEAST_ROWS
 
 Four = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
@@ -37,19 +42,29 @@ class CrossEntropyOutput:
     predicted_tokens: Tensor | None = None
 
 
-def _refuse(**asked: bool) -> None:
-    for name, is_asked in asked.items():
-        if is_asked:
-            raise ValueError(f"{name}: is True; kernels.compat.liger has no such result, may be False")
+@torch.no_grad()
+def _predictions(
+    chunks: Iterable[Tensor], target: Tensor, ignore_index: int, reduction: str, accuracy: bool, predicted: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Accuracy, of all kept rows or of each, and predicted tokens, -1 in ignored rows; None where not asked for.
+
+    `chunks` are logits, computed as they are needed.
+    """
+    if not (accuracy or predicted):
+        return None, None
+    kept = target != ignore_index
+    token = torch.cat([logits.argmax(1) for logits in chunks]).where(kept, -1)
+    right = ((token == target) & kept).float()
+    share = right if reduction == "none" else right.sum() / kept.sum()
+    return share if accuracy else None, token if predicted else None
 
 
-def _four(result: Tensor | tuple[Tensor, Tensor]) -> Four:
-    loss, z_loss = result if isinstance(result, tuple) else (result, None)
-    return loss, z_loss, None, None
+def _four(result: Tensor | tuple[Tensor, Tensor], predictions: tuple[Tensor | None, Tensor | None]) -> Four:
+    return *(result if isinstance(result, tuple) else (result, None)), *predictions
 
 
 def _of_user(four: Four) -> Tensor | CrossEntropyOutput:
-    return four[0] if four[1] is None else CrossEntropyOutput(*four)
+    return four[0] if all(each is None for each in four[1:]) else CrossEntropyOutput(*four)
 
 
 # ---- liger_kernel.ops ----------------------------------------------------------------------------------------------
@@ -72,8 +87,9 @@ class LigerCrossEntropyFunction:
         return_token_accuracy: bool = False,
         return_predicted_tokens: bool = False,
     ) -> Four:
-        """-> loss, z-loss or None, None, None."""
-        _refuse(return_token_accuracy=return_token_accuracy, return_predicted_tokens=return_predicted_tokens)
+        """-> loss, and z-loss, token accuracy and predicted tokens or None."""
+        asked = return_token_accuracy, return_predicted_tokens
+        predictions = _predictions([_input], target, ignore_index, reduction, *asked)  # before it is overwritten
         return _four(
             operators.cross_entropy(
                 _input,
@@ -86,7 +102,8 @@ class LigerCrossEntropyFunction:
                 softcap=softcap,
                 lse_square_scale=lse_square_scale,
                 return_z_loss=return_z_loss,
-            )
+            ),
+            predictions,
         )
 
 
@@ -114,12 +131,12 @@ class LigerFusedLinearCrossEntropyFunction:
         ce_mode: str | None = None,
         chunk_mem_const: int = 1,
     ) -> Four:
-        """-> loss, z-loss or None, None, None."""
-        _refuse(
-            use_token_scaling=use_token_scaling,
-            return_token_accuracy=return_token_accuracy,
-            return_predicted_tokens=return_predicted_tokens,
-        )
+        """-> loss, and z-loss, token accuracy and predicted tokens or None."""
+        if use_token_scaling:
+            raise ValueError("use_token_scaling: is True; may be False: multiply losses of reduction='none' instead")
+        chunks = (F.linear(rows, weight, bias) for rows in _input.split(LEAST_ROWS))
+        asked = return_token_accuracy, return_predicted_tokens
+        predictions = _predictions(chunks, target, ignore_index, reduction, *asked)
         return _four(
             operators.linear_cross_entropy(
                 _input,
@@ -133,7 +150,8 @@ class LigerFusedLinearCrossEntropyFunction:
                 softcap=softcap,
                 lse_square_scale=lse_square_scale,
                 return_z_loss=return_z_loss,
-            )
+            ),
+            predictions,
         )
 
 

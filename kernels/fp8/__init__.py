@@ -8,12 +8,13 @@ from kernels.fp8.ops import (
     quantize_colwise_3d,
     quantize_colwise_per_group,
     quantize_colwise_per_group_dual,
+    quantize_colwise_transpose_3d,
     quantize_rowwise,
+    quantize_rowwise_colwise_per_group,
     quantize_rowwise_per_group,
     quantize_transpose_3d_atomic,
     quantize_transpose_3d_reduction,
 )
-from kernels.fp8.read_once import quantize_colwise_transpose_3d, quantize_rowwise_colwise_per_group
 
 __all__ = [
     "FORMATS",

@@ -31,8 +31,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.fp8.encode import encode, scale_of, stored_scale
-from kernels.fp8.transposed import amax_of, load_tiles, write_tiles
+from kernels.fp8.configs import ColumnsConfig
+from kernels.fp8.encode import Encoding, encode, scale_of, stored_scale
+from kernels.fp8.transposed import Form, Panel, amax_of, load_tiles, write_tiles
+from kernels.jit import named
 
 COUNT_MASK = tl.constexpr(0xFF)
 PUBLISHED = tl.constexpr(0x80000000)  # an amax has 31 bits at most; the top one says that it is there
@@ -107,27 +109,32 @@ def _cut(start, end, HELD: tl.constexpr, CHUNKS: tl.constexpr):  # type: ignore[
 def quantize_columns(  # type: ignore[no-untyped-def]
     x_ptr, offs_ptr, codes_ptr, scales_ptr, amax_ptr, word_ptr, groups, rows, width, slots, stride_g, stride_t,
     stride_k, x2_ptr, codes2_ptr, scales2_ptr, width2, stride2_t, stride2_k, first_programs, padded_offs_ptr, code_rows,
-    SECOND: tl.constexpr, UNIT: tl.constexpr, X_DTYPE: tl.constexpr, WORDS: tl.constexpr, JAGGED: tl.constexpr,
-    ATOMIC: tl.constexpr, ROWS_ALIGNED: tl.constexpr, WIDTH_ALIGNED: tl.constexpr, MAX: tl.constexpr,
-    NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr, NEGATIVE_ZERO: tl.constexpr,
-    NATIVE: tl.constexpr, POWER_OF_TWO: tl.constexpr, INVERSE: tl.constexpr, T: tl.constexpr, TAIL: tl.constexpr,
-    W: tl.constexpr, PACK: tl.constexpr, STRIPES: tl.constexpr, CHUNKS: tl.constexpr, POLLS: tl.constexpr,
-    WAIT_ROWS: tl.constexpr, REST: tl.constexpr, OVERLAP: tl.constexpr,
+    ATOMIC: tl.constexpr, form: tl.constexpr, encoding: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one panel a program; T + TAIL rows of it are kept in registers.
+    """One chunk of one panel a program, of which it keeps the configuration's `rows` and `tail` in registers.
 
-    JAGGED: x (rows, width), groups along the rows by offs (groups,) int32; codes at column * rows + row;
-    `slots` in all. Else: x (groups, rows, width), codes at group * rows * width + column * rows + row;
-    `slots` a group. Scales (groups, width); amax (slots in all, width) uint32 holds each chunk's; word
-    (groups, stripes) int64. amax and word begin at zero.
-    PADDED (padded_offs_ptr given): codes at column * code_rows + padded row; padded_offs (groups,) int32 is written.
-    SECOND: programs from `first_programs` on do the same for x2, jagged too, with its own part of amax and word.
-    INVERSE: scales are stored as their reciprocals. UNIT names the stride that is 1, in both when there are two: "k",
-    "t" or "". OVERLAP: launched while the fill of amax and word may still run, which is older than all that this
-    kernel reads or overwrites before it waits.
+    With offs (groups,) int32: x (rows, width), jagged along the rows by it; codes at column * rows + row; `slots` in
+    all. Without: x (groups, rows, width), codes at group * rows * width + column * rows + row; `slots` a group.
+    Scales (groups, width); amax (slots in all, width) uint32 holds each chunk's, published by an atomic maximum if
+    ATOMIC; word (groups, stripes) int64. amax and word begin at zero.
+    With padded_offs (groups,) int32, which is written: codes at column * code_rows + padded row.
+    With x2: programs from `first_programs` on do the same for it, jagged too, with its own part of amax and word.
+    `overlap` of the configuration: launched while the fill of amax and word may still run, which is older than all that
+    this kernel reads or overwrites before it waits.
     """
+    FORM: tl.constexpr = named(Form, form)
+    ENCODING: tl.constexpr = named(Encoding, encoding)
+    CONFIG: tl.constexpr = named(ColumnsConfig, config)
+    JAGGED: tl.constexpr = offs_ptr is not None
+    PADDED: tl.constexpr = padded_offs_ptr is not None
+    T: tl.constexpr = CONFIG.rows
+    TAIL: tl.constexpr = CONFIG.tail
+    W: tl.constexpr = CONFIG.width
+    HELD: tl.constexpr = CONFIG.held
+    REST: tl.constexpr = CONFIG.rest
+
     pid = tl.program_id(0)
-    if SECOND:
+    if x2_ptr is not None:
         if pid >= first_programs:
             pid -= first_programs
             word_ptr += groups.to(tl.int64) * tl.cdiv(width, W)
@@ -137,21 +144,19 @@ def quantize_columns(  # type: ignore[no-untyped-def]
             scales_ptr = scales2_ptr
         is_second = tl.program_id(0) >= first_programs
         width = tl.where(is_second, width2, width)
-        if UNIT != "t":
+        if FORM.unit != "t":
             stride_t = tl.where(is_second, stride2_t, stride_t)
-        if UNIT != "k":
+        if FORM.unit != "k":
             stride_k = tl.where(is_second, stride2_k, stride_k)
 
     # Order of programs: the chunks of a panel close together, so that they run at about the same time.
-    HELD: tl.constexpr = T + TAIL
     stripes = tl.cdiv(width, W)
-    blocks = tl.cdiv(stripes, STRIPES)
-    outer = pid // (slots * STRIPES)
-    slot = pid % (slots * STRIPES) // STRIPES
-    stripe = outer % blocks * STRIPES + pid % STRIPES
-    PADDED: tl.constexpr = padded_offs_ptr is not None
+    blocks = tl.cdiv(stripes, CONFIG.stripes)
+    outer = pid // (slots * CONFIG.stripes)
+    slot = pid % (slots * CONFIG.stripes) // CONFIG.stripes
+    stripe = outer % blocks * CONFIG.stripes + pid % CONFIG.stripes
     row_count = tl.zeros([], tl.int64) + (code_rows if PADDED else rows)
-    if ROWS_ALIGNED or PADDED:
+    if FORM.rows_aligned or PADDED:
         row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
     if JAGGED:
         group, start, end, chunk, gaps = _find_group(offs_ptr, slot, groups, rows, HELD, PADDED)
@@ -172,7 +177,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
         x_ptr += group.to(tl.int64) * stride_g
         codes_ptr += group.to(tl.int64) * row_count * width
 
-    base, chunks, height = _cut(start, end, HELD, CHUNKS)
+    base, chunks, height = _cut(start, end, HELD, CONFIG.chunks)
     if (chunk >= chunks) | (stripe >= stripes):
         return
     first = base + chunk * height
@@ -184,16 +189,13 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     columns = tl.minimum(width - stripe * W, W)
     in_width_W = column_W < columns
     panel_row = group.to(tl.int64) * width + first_column
-    panel_ptr = x_ptr + (first_column // 2 if WORDS else first_column * stride_k)
-    panel_codes_ptr = codes_ptr + first_column * row_count
+    panel_ptr = x_ptr + (first_column // 2 if FORM.words else first_column * stride_k)
+    panel = Panel(panel_ptr, stride_t, stride_k, rows, columns, codes_ptr + first_column * row_count, row_count)
 
     # Past the last group nothing is loaded: its zeros have the codes that are due there.
     load_high = tl.where(is_group, high, 0)
-    kept = load_tiles(
-        panel_ptr + first.to(tl.int64) * stride_t, stride_t, stride_k, low, load_high,
-        rows - first, columns, T, TAIL, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
-    )  # fmt: skip
-    if OVERLAP:
+    kept = load_tiles(panel, first, low, load_high, T, TAIL, W, CONFIG.pack, FORM)
+    if CONFIG.overlap:
         tl.extra.cuda.gdc_wait()
     shared = is_group & (chunks > 1)
     panel_word_ptr = word_ptr + group.to(tl.int64) * stripes + stripe
@@ -203,13 +205,10 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     last = (word & COUNT_MASK) == chunks
     abandoned = word >> 8
 
-    amax_W = amax_of(kept, TAIL, W, WORDS)
+    amax_W = amax_of(kept, TAIL, W, FORM)
     for at in range(HELD, load_high, REST):  # what cannot be kept
-        tiles = load_tiles(
-            panel_ptr + (first + at).to(tl.int64) * stride_t, stride_t, stride_k, low - at, load_high - at,
-            rows - first - at, columns, REST, 0, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
-        )  # fmt: skip
-        amax_W = tl.maximum(amax_W, amax_of(tiles, 0, W, WORDS))
+        tiles = load_tiles(panel, first + at, low - at, load_high - at, REST, 0, W, CONFIG.pack, FORM)
+        amax_W = tl.maximum(amax_W, amax_of(tiles, 0, W, FORM))
 
     mine = True
     if shared:
@@ -221,10 +220,10 @@ def quantize_columns(  # type: ignore[no-untyped-def]
         else:
             tl.store(own_ptr, published_W, mask=in_width_W, cache_modifier=".wt")
         # Once all have counted, all run: then the wait is for memory, not for a program that has no place yet.
-        polls = tl.where(last, 2147483647, POLLS)
+        polls = tl.where(last, 2147483647, CONFIG.polls)
         looking = True
         while looking:
-            panel_amax_W, mine = _panel_amax(panel_amax_ptr, width, columns, chunks, polls, W, WAIT_ROWS)
+            panel_amax_W, mine = _panel_amax(panel_amax_ptr, width, columns, chunks, polls, W, CONFIG.wait_rows)
             amax_W = tl.maximum(amax_W, panel_amax_W)
             looking = False
             if not mine:
@@ -232,19 +231,16 @@ def quantize_columns(  # type: ignore[no-untyped-def]
                 looking = (tl.atomic_add(panel_word_ptr, flag, sem="relaxed") & COUNT_MASK) == chunks
                 polls = 2147483647
 
-    scale_W, not_finite_W = scale_of(amax_W, X_DTYPE, MAX, POWER_OF_TWO)
+    scale_W, not_finite_W = scale_of(amax_W, FORM.dtype, ENCODING)
     if is_group & last:
-        tl.store(scales_ptr + panel_row + column_W, stored_scale(scale_W, INVERSE), mask=in_width_W)
+        tl.store(scales_ptr + panel_row + column_W, stored_scale(scale_W, ENCODING), mask=in_width_W)
 
     if PADDED:  # noqa: SIM102  (the compiler decides this one, the program the next)
         if is_group & (chunk == 0) & (stripe == 0):
             tl.store(padded_offs_ptr + group, tl.cdiv(end, 16) * 16)
 
     if mine:
-        write_tiles(
-            kept, panel_codes_ptr + first, scale_W, not_finite_W, row_count, low, tl.minimum(high, HELD), columns,
-            T, TAIL, W, WORDS, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
-        )  # fmt: skip
+        write_tiles(kept, panel, first, scale_W, not_finite_W, low, tl.minimum(high, HELD), T, TAIL, W, FORM, ENCODING)
 
     # The rest: rows that were not kept, the chunks of those that gave up, and rows short of a vector.
     helping = last & (abandoned != 0)
@@ -258,36 +254,39 @@ def quantize_columns(  # type: ignore[no-untyped-def]
                 c_load_high = tl.where(is_group, c_high, 0)
                 for at in range(tl.where(own, HELD, 0), c_high, REST):
                     tiles = load_tiles(
-                        panel_ptr + (c_first + at).to(tl.int64) * stride_t, stride_t, stride_k, c_low - at,
-                        c_load_high - at, rows - c_first - at,
-                        columns, REST, 0, W, PACK, WORDS, ROWS_ALIGNED, WIDTH_ALIGNED,
+                        panel, c_first + at, c_low - at, c_load_high - at, REST, 0, W, CONFIG.pack, FORM
                     )  # fmt: skip
                     write_tiles(
-                        tiles, panel_codes_ptr + c_first + at, scale_W, not_finite_W, row_count, c_low - at,
-                        tl.minimum(c_high - at, REST), columns,
-                        REST, 0, W, WORDS, X_DTYPE, MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
+                        tiles, panel, c_first + at, scale_W, not_finite_W, c_low - at, tl.minimum(c_high - at, REST),
+                        REST, 0, W, FORM, ENCODING,
                     )  # fmt: skip
                 if (c_low % 16 != 0) | (c_high % 16 != 0):
-                    for edge in range(2):  # rows short of a vector
-                        at = tl.where(edge == 0, c_low, c_high) // 16 * 16
-                        row_V = at + tl.arange(0, 16)
-                        mask_V = (row_V >= c_low) & (row_V < c_high)
-                        mask_WV = mask_V[None, :] & in_width_W[:, None]
-                        x_at_WV = (
-                            panel_ptr.to(tl.pointer_type(X_DTYPE))
-                            + (c_first + row_V).to(tl.int64)[None, :] * (2 if WORDS else 1) * stride_t
-                            + column_W.to(tl.int64)[:, None] * stride_k
-                        )
-                        x_WV = tl.load(x_at_WV, mask=mask_WV & (row_V < c_load_high)[None, :], other=0.0)
-                        codes_WV = encode(
-                            x_WV, scale_W[:, None], not_finite_W[:, None],
-                            MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE,
-                        )  # fmt: skip
-                        codes_at_WV = (
-                            panel_codes_ptr + column_W.to(tl.int64)[:, None] * row_count + (c_first + row_V)[None, :]
-                        )
-                        if PADDED:  # and the gap behind the group
-                            codes_WV = tl.where((row_V < c_high)[None, :], codes_WV, 0).to(tl.uint8)
-                            vector_V = (row_V >= c_low) & (row_V < tl.cdiv(c_high, 16) * 16)
-                            mask_WV = vector_V[None, :] & in_width_W[:, None]
-                        tl.store(codes_at_WV, codes_WV, mask=mask_WV)
+                    _write_short(
+                        panel, c_first, c_low, c_high, c_load_high, scale_W, not_finite_W, W, PADDED, FORM, ENCODING
+                    )
+
+
+@triton.jit
+def _write_short(  # type: ignore[no-untyped-def]
+    panel, first, low, high, load_high, scale_W, not_finite_W, W: tl.constexpr, PADDED: tl.constexpr,
+    FORM: tl.constexpr, ENCODING: tl.constexpr,
+):  # fmt: skip
+    """Codes of the rows at either end of [low, high) that are short of a vector."""
+    column_W = tl.arange(0, W)
+    in_width_W = column_W < panel.columns
+    for edge in range(2):
+        row_V = tl.where(edge == 0, low, high) // 16 * 16 + tl.arange(0, 16)
+        mask_WV = ((row_V >= low) & (row_V < high))[None, :] & in_width_W[:, None]
+        x_at_WV = (
+            panel.x_ptr.to(tl.pointer_type(FORM.dtype))
+            + (first + row_V).to(tl.int64)[None, :] * (2 if FORM.words else 1) * panel.stride_t
+            + column_W.to(tl.int64)[:, None] * panel.stride_k
+        )
+        x_WV = tl.load(x_at_WV, mask=mask_WV & (row_V < load_high)[None, :], other=0.0)
+        codes_WV = encode(x_WV, scale_W[:, None], not_finite_W[:, None], ENCODING)
+        codes_at_WV = panel.codes_ptr + column_W.to(tl.int64)[:, None] * panel.row_count + (first + row_V)[None, :]
+        if PADDED:  # and the gap behind the group
+            codes_WV = tl.where((row_V < high)[None, :], codes_WV, 0).to(tl.uint8)
+            vector_V = (row_V >= low) & (row_V < tl.cdiv(high, 16) * 16)
+            mask_WV = vector_V[None, :] & in_width_W[:, None]
+        tl.store(codes_at_WV, codes_WV, mask=mask_WV)

@@ -7,8 +7,7 @@ a count of tokens or groups, and nothing is timed in a user's process; entries c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -19,8 +18,7 @@ WIDEST_WHOLE = 16384  # values of a row that a program's registers hold
 Layout = Literal["reduced", "kept", "strided"]
 
 
-@dataclass(frozen=True)
-class RowsConfig:
+class RowsConfig(NamedTuple):
     """One way to run `quantize_rows`."""
 
     rows: int  # a program
@@ -31,8 +29,7 @@ class RowsConfig:
     entry: str = "default"  # of the table
 
 
-@dataclass(frozen=True)
-class ColumnsConfig:
+class ColumnsConfig(NamedTuple):
     """One way to run `quantize_columns`."""
 
     rows: int  # that a program keeps in registers, a power of two
@@ -60,8 +57,7 @@ class ColumnsConfig:
         return {**registers, **({"launch_pdl": True} if self.overlap else {})}
 
 
-@dataclass(frozen=True)
-class PanelsConfig:
+class PanelsConfig(NamedTuple):
     """One way to run `quantize_panels`, whose programs keep all rows of a weight in shared memory."""
 
     rows: int = 128  # copied at a time, a power of two
@@ -78,8 +74,7 @@ class PanelsConfig:
         return self.tiles(rows) * self.rows * self.width * 2 + 1024
 
 
-@dataclass(frozen=True)
-class RingConfig:
+class RingConfig(NamedTuple):
     """One way to run `quantize_ring`: as many programs as run at a time, each with a ring of tiles in shared memory."""
 
     rows: int = 128  # of a tile, a power of two
@@ -186,7 +181,7 @@ def columns_candidates(arch: str, jagged: bool, layout: Layout, words: bool) -> 
     else:
         configs = _GENERAL
     pack = 1 if layout == "reduced" else 4
-    return tuple(replace(config, pack=pack) for config in configs)
+    return tuple(config._replace(pack=pack) for config in configs)
 
 
 # Weights that fit shared memory whole. On an H200 64 of 1,408 x 2,048 take 139 us, 173 with `quantize_columns` and 152

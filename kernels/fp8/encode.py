@@ -6,14 +6,13 @@ the amax is an integer maximum, the scale one IEEE division, the code one roundi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from kernels.fp8.formats import Format
+from kernels.fp8.formats import format_of
 from kernels.hardware import hardware_of
 
 AMAX_FLOOR = tl.constexpr(1e-12)
@@ -26,23 +25,37 @@ _TRITON_DTYPES = {
 }
 
 
-def format_constants(format_: Format, arch: str, power_of_two: bool, inverse: bool = False) -> Mapping[str, Any]:
-    """The constexpr arguments that tell a kernel how to scale and encode on this architecture.
+class Encoding(NamedTuple):
+    """How the kernels of a launch scale and encode.
 
-    INVERSE: scales are stored as their reciprocals, which is what a matmul multiplies by.
-    NATIVE is the Triton type when the chip converts to it by itself and None otherwise.
+    Attributes:
+        max, nan_code, mantissa_bits, bias, has_negative_zero: those of the format (`formats.py`).
+        native: Triton's name of the format where the chip converts to it by itself.
+        power_of_two: scales are rounded down to one.
+        inverse: scales are stored as their reciprocals, which is what a matmul multiplies by.
     """
-    native = _TRITON_DTYPES[format_.dtype] if format_.dtype in hardware_of(arch).native_fp8 else None
-    return {
-        "MAX": format_.max,
-        "NAN_CODE": format_.nan_code,
-        "MANTISSA": format_.mantissa_bits,
-        "BIAS": format_.bias,
-        "NEGATIVE_ZERO": format_.has_negative_zero,
-        "NATIVE": native,
-        "POWER_OF_TWO": power_of_two,
-        "INVERSE": inverse,
-    }
+
+    max: float
+    nan_code: int
+    mantissa_bits: int
+    bias: int
+    has_negative_zero: bool
+    native: str | None
+    power_of_two: bool
+    inverse: bool
+
+    @property
+    def native_dtype(self) -> Any:
+        return tl.dtype(self.native)
+
+
+def encoding_of(dtype: torch.dtype, arch: str, power_of_two: bool, inverse: bool = False) -> Encoding:
+    """That of an fp8 dtype on this architecture."""
+    form = format_of(dtype)
+    native = _TRITON_DTYPES[dtype].name if dtype in hardware_of(arch).native_fp8 else None
+    return Encoding(
+        form.max, form.nan_code, form.mantissa_bits, form.bias, form.has_negative_zero, native, power_of_two, inverse
+    )
 
 
 @triton.jit
@@ -55,9 +68,7 @@ def magnitude_bits(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def scale_of(  # type: ignore[no-untyped-def]
-    amax_bits, X_DTYPE: tl.constexpr, MAX: tl.constexpr, POWER_OF_TWO: tl.constexpr
-):
+def scale_of(amax_bits, X_DTYPE: tl.constexpr, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
     """(scale fp32, is the slice not finite) from the int32 bits of its amax in the input dtype."""
     if X_DTYPE == tl.bfloat16:
         not_finite = amax_bits >= 0x7F80
@@ -70,54 +81,37 @@ def scale_of(  # type: ignore[no-untyped-def]
         amax = amax_bits.to(tl.float32, bitcast=True)
     # Plain `/` is approximate on NVIDIA.
     floor = tl.where(not_finite, 1.0, tl.maximum(amax, AMAX_FLOOR))
-    scale = tl.div_rn(tl.full(floor.shape, MAX, tl.float32), floor)
-    if POWER_OF_TWO:
+    scale = tl.div_rn(tl.full(floor.shape, ENCODING.max, tl.float32), floor)
+    if ENCODING.power_of_two:
         scale = (scale.to(tl.int32, bitcast=True) & -8388608).to(tl.float32, bitcast=True)
     return tl.where(not_finite, float("nan"), scale), not_finite
 
 
 @triton.jit
-def stored_scale(scale, INVERSE: tl.constexpr):  # type: ignore[no-untyped-def]
+def stored_scale(scale, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
     """What becomes of a scale in memory; the reciprocal of a power of two is exact."""
-    if INVERSE:
+    if ENCODING.inverse:
         return tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), scale)
     else:
         return scale
 
 
 @triton.jit
-def encode(  # type: ignore[no-untyped-def]
-    x,
-    scale,
-    not_finite,
-    MAX: tl.constexpr,
-    NAN_CODE: tl.constexpr,
-    MANTISSA: tl.constexpr,
-    BIAS: tl.constexpr,
-    NEGATIVE_ZERO: tl.constexpr,
-    NATIVE: tl.constexpr,
-):
+def encode(x, scale, not_finite, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
     """The uint8 codes of x under `scale`; `scale` and `not_finite` broadcast to x."""
-    code = encode_finite(x.to(tl.float32) * scale, MAX, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE)
-    return tl.where(not_finite, NAN_CODE, code).to(tl.uint8)
+    code = encode_finite(x.to(tl.float32) * scale, ENCODING)
+    return tl.where(not_finite, ENCODING.nan_code, code).to(tl.uint8)
 
 
 @triton.jit
-def encode_finite(  # type: ignore[no-untyped-def]
-    y,
-    MAX: tl.constexpr,
-    MANTISSA: tl.constexpr,
-    BIAS: tl.constexpr,
-    NEGATIVE_ZERO: tl.constexpr,
-    NATIVE: tl.constexpr,
-):
+def encode_finite(y, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
     """The uint8 codes of y fp32, clamped to the finite ones; those of NaN are any."""
-    y = tl.clamp(y, -MAX, MAX)
-    if NATIVE is not None:
-        code = y.to(NATIVE).to(tl.uint8, bitcast=True)
+    y = tl.clamp(y, -ENCODING.max, ENCODING.max)
+    if ENCODING.native is not None:
+        code = y.to(ENCODING.native_dtype).to(tl.uint8, bitcast=True)
     else:
-        code = _encode_by_software(y, MANTISSA, BIAS)
-    if not NEGATIVE_ZERO:
+        code = _encode_by_software(y, ENCODING.mantissa_bits, ENCODING.bias)
+    if not ENCODING.has_negative_zero:
         code = tl.where(code == 0x80, 0, code)
     return code.to(tl.uint8)
 

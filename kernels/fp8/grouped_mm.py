@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.fp8 import ops, read_once, scaled
+from kernels.fp8 import ops, scaled
 from kernels.fp8.arguments import require_matmul_operands, require_out_dtype
 from kernels.fp8.formats import format_of
 
@@ -54,7 +54,6 @@ def grouped_mm(
     """
     require_matmul_operands(a, b_t, offs)
     require_out_dtype(out_dtype)
-    offs = offs.contiguous()
     if dtype is not None:
         format_of(dtype)
     keeps_graph = torch.is_grad_enabled()  # within `forward` it never is
@@ -81,20 +80,18 @@ class _GroupedMm(torch.autograd.Function):
         needs_wgrad = keeps_graph and ctx.needs_input_grad[1]
         keeps_weight = needs_dgrad and keep_fp8_weights
         columns = column_inverse = weight = weight_inverse = None
+        how = (dtype, True, None, True)  # power-of-two scales, their reciprocals
         if needs_wgrad and keeps_weight:
             (
                 a_codes, a_inverse, columns, column_inverse, _, b_codes, b_inverse, weight, weight_inverse,
-            ) = read_once.matmul_operands(a, b_t, offs, dtype)  # fmt: skip
+            ) = ops.matmul_operands(a, b_t, offs, *how)  # fmt: skip
         else:
-            how = (dtype, True, None, True)  # power-of-two scales, their reciprocals
             if needs_wgrad:
-                a_codes, a_inverse, columns, column_inverse, _ = read_once.rowwise_colwise_per_group_padded(
-                    a, offs, *how
-                )
+                a_codes, a_inverse, columns, column_inverse, _ = ops.rowwise_colwise_per_group_padded(a, offs, *how)
             else:
                 a_codes, a_inverse = ops.rowwise(a, *how)
             if keeps_weight:
-                b_codes, b_inverse, weight, weight_inverse = read_once.colwise_transpose_3d(b_t, *how)
+                b_codes, b_inverse, weight, weight_inverse = ops.colwise_transpose_3d(b_t, *how)
             else:
                 b_codes, b_inverse = ops.colwise_3d(b_t, *how)
         out = scaled.matmul_2d3d(a_codes, a_inverse, b_codes, b_inverse.squeeze(1), offs, fast_accum, backend)
@@ -117,7 +114,7 @@ class _GroupedMm(torch.autograd.Function):
         how = (ctx.dtype, True, None, True)
         grad_a, grad_b_t = None, None
         if weight is not None and columns is not None:
-            codes, inverse, grad_columns, grad_inverse, padded_offs = read_once.rowwise_colwise_per_group_padded(
+            codes, inverse, grad_columns, grad_inverse, padded_offs = ops.rowwise_colwise_per_group_padded(
                 grad_out, offs, *how
             )
         elif weight is not None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import triton.language as tl
+from torch import Tensor
 
 from kernels.fp8.arguments import padded_ends, padded_rows
 from kernels.fp8.columns import quantize_columns
@@ -27,14 +27,14 @@ from kernels.fp8.configs import (
     ring_candidates,
     rows_candidates,
 )
-from kernels.fp8.encode import format_constants
-from kernels.fp8.formats import format_of
+from kernels.fp8.encode import Encoding, encoding_of
 from kernels.fp8.rows import quantize_rows
+from kernels.fp8.transposed import Form
 from kernels.hardware import arch_of, processors_of
 from kernels.launch import MAX_CANDIDATES, Launch, cdiv, pick, power_of_two
 
 _ZEROS = 4096  # words a program writes
-TRITON_DTYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
+_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}  # of dtypes, Triton's
 
 
 class How(NamedTuple):
@@ -45,6 +45,9 @@ class How(NamedTuple):
     candidate: int | None
     inverse: bool = False
 
+    def encoding(self, arch: str) -> Encoding:
+        return encoding_of(self.dtype, arch, self.power_of_two, self.inverse)
+
 
 # ---- along rows ------------------------------------------------------------------------------------------------------
 
@@ -54,20 +57,11 @@ def rows_plan(arch: str, x_dtype: torch.dtype, width: int, is_contiguous: bool, 
     """For rows of so many values, which lie side by side in memory or do not."""
     layout: Layout = "reduced" if is_contiguous else "strided"
     config = pick(rows_candidates(arch, x_dtype, width, layout), how.candidate)
-    constants = format_constants(format_of(how.dtype), arch, how.power_of_two, how.inverse)
-    return config, Launch(
-        quantize_rows,
-        **constants,
-        UNIT=is_contiguous,
-        R=config.rows,
-        BLOCK=config.block,
-        TAIL=config.tail,
-        WHOLE=config.whole,
-        num_warps=config.warps,
-    )
+    encoding = how.encoding(arch)
+    return config, Launch(quantize_rows, UNIT=is_contiguous, encoding=encoding, config=config, num_warps=config.warps)
 
 
-def launch_rows(x_ERK: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, how: How) -> None:
+def launch_rows(x_ERK: Tensor, codes: Tensor, scales: Tensor, how: How) -> None:
     """x (E, R, K) reduced over K; codes (E, R, K) contiguous in this order of axes, scales (E * R,)."""
     experts, inner_rows, width = x_ERK.shape
     rows = experts * inner_rows
@@ -90,9 +84,9 @@ class Operand:
     Codes (G, K, M) and scales (G, K) in this order in memory.
     """
 
-    x: torch.Tensor
-    codes: torch.Tensor
-    scales: torch.Tensor
+    x: Tensor
+    codes: Tensor
+    scales: Tensor
 
     @property
     def width(self) -> int:
@@ -113,6 +107,10 @@ class Operand:
             and (x.shape[2] | strides[0] | strides[1]) % 2 == 0
             and x.data_ptr() % 4 == 0  # an offset into a storage says nothing of where the storage begins
         )
+
+    def pointers(self, words: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """x, codes and scales as kernels take them."""
+        return self.x.view(torch.int32) if words else self.x, self.codes.view(torch.uint8), self.scales
 
 
 class Columns(NamedTuple):
@@ -139,26 +137,29 @@ class Columns(NamedTuple):
     atomic: bool
     how: How
 
+    @property
+    def form(self) -> Form:
+        unit = {"kept": "k", "reduced": "t", "strided": ""}[self.layout]
+        aligned = all(width % 16 == 0 for width in self.widths)
+        return Form(_NAMES[self.x_dtype], unit, self.words, self.rows_aligned, aligned)
 
-@cache
-def columns_config(columns: Columns) -> PanelsConfig | RingConfig | ColumnsConfig:
-    """Panels in shared memory, a ring, or chunks in registers: what runs there."""
-    arch, dtype, rows = columns.arch, columns.how.dtype, columns.weight_rows
-    configs: list[PanelsConfig | RingConfig | ColumnsConfig] = []
-    if columns.words and rows is not None:
-        configs += panels_candidates(arch, dtype, rows, columns.widths[0])
-    if columns.words:
-        configs += ring_candidates(arch, dtype, rows is None)
-    configs += columns_candidates(arch, rows is None, columns.layout, columns.words)
-    return pick(configs[:MAX_CANDIDATES], columns.how.candidate)
+
+class Groups(NamedTuple):
+    """How the rows of a call fall apart: by offs, or, without, into the equal experts of a weight.
+
+    Attributes:
+        code_rows: of a column of codes.
+        padded_offs: is written, where groups begin on multiples of 16.
+    """
+
+    offs: Tensor | None
+    count: int
+    code_rows: int
+    padded_offs: Tensor | None
 
 
 def launch_columns(
-    operands: Sequence[Operand],
-    offs: torch.Tensor | None,
-    how: How,
-    atomic: bool = False,
-    padded_offs: torch.Tensor | None = None,
+    operands: Sequence[Operand], offs: Tensor | None, how: How, atomic: bool = False, padded_offs: Tensor | None = None
 ) -> None:
     """One operand, or two that share offs, in one launch after the fill of what has to begin at zero.
 
@@ -171,129 +172,96 @@ def launch_columns(
         if padded_offs is not None and offs is not None:
             padded_offs.copy_(padded_ends(offs))
         return
-    first = operands[0]
-    x = first.x
+    x = operands[0].x
     batches, rows, _ = x.shape
-    groups = batches if offs is None else offs.shape[0]
+    count = batches if offs is None else offs.shape[0]
     layouts = {operand.layout for operand in operands}
-    code_rows = rows if padded_offs is None else padded_rows(rows, groups)
+    code_rows = rows if padded_offs is None else padded_rows(rows, count)
     layout = layouts.pop() if len(layouts) == 1 else "strided"
-    columns = Columns(
-        arch_of(x.device),
-        x.dtype,
-        tuple([operand.width for operand in operands]),
-        rows if offs is None else None,
-        layout,
-        layout == "kept" and code_rows % 16 == 0 and all(operand.holds_words for operand in operands),
-        rows % 16 == 0 and padded_offs is None,
-        padded_offs is not None,
-        atomic,
-        how,
+    plan = columns_plan(
+        Columns(
+            arch_of(x.device),
+            x.dtype,
+            tuple([operand.width for operand in operands]),
+            rows if offs is None else None,
+            layout,
+            layout == "kept" and code_rows % 16 == 0 and all(operand.holds_words for operand in operands),
+            rows % 16 == 0 and padded_offs is None,
+            padded_offs is not None,
+            atomic,
+            how,
+        )
     )
-    config = columns_config(columns)
-    if offs is not None:
-        offs = offs.contiguous()
-    if isinstance(config, PanelsConfig):
-        _launch_panels(first, columns, config)
-    elif isinstance(config, RingConfig):
-        _launch_ring(operands, offs, padded_offs, columns, config, code_rows)
-    else:
-        _launch_chunks(operands, offs, padded_offs, columns, config, code_rows)
-
-
-# ---- chunks in registers ---------------------------------------------------------------------------------------------
+    plan.run(operands, Groups(None if offs is None else offs.contiguous(), count, code_rows, padded_offs))
 
 
 @cache
-def chunks_launch(columns: Columns, config: ColumnsConfig, wait_rows: int) -> Launch:
-    """`quantize_columns`. `wait_rows`: chunks looked at together while waiting."""
-    constants = format_constants(
-        format_of(columns.how.dtype), columns.arch, columns.how.power_of_two, columns.how.inverse
-    )
-    return Launch(
-        quantize_columns,
-        SECOND=len(columns.widths) == 2,
-        UNIT={"kept": "k", "reduced": "t", "strided": ""}[columns.layout],
-        X_DTYPE=TRITON_DTYPES[columns.x_dtype],
-        WORDS=columns.words,
-        JAGGED=columns.weight_rows is None,
-        ATOMIC=columns.atomic,
-        ROWS_ALIGNED=columns.rows_aligned,
-        WIDTH_ALIGNED=all(width % 16 == 0 for width in columns.widths),
-        **constants,
-        T=config.rows,
-        TAIL=config.tail,
-        W=config.width,
-        PACK=config.pack,
-        STRIPES=config.stripes,
-        CHUNKS=config.chunks,
-        POLLS=config.polls,
-        WAIT_ROWS=wait_rows,
-        REST=min(config.rows, config.rest),
-        OVERLAP=config.overlap,
-        num_warps=config.warps,
-        **config.options,
-    )
+def columns_plan(columns: Columns) -> PanelsPlan | RingPlan | ChunksPlan:
+    """Panels in shared memory, a ring, or chunks in registers: what runs there."""
+    arch, dtype, rows = columns.arch, columns.how.dtype, columns.weight_rows
+    configs: list[PanelsConfig | RingConfig | ColumnsConfig] = []
+    if columns.words and rows is not None:
+        configs += panels_candidates(arch, dtype, rows, columns.widths[0])
+    if columns.words:
+        configs += ring_candidates(arch, dtype, rows is None)
+    configs += columns_candidates(arch, rows is None, columns.layout, columns.words)
+    config = pick(configs[:MAX_CANDIDATES], columns.how.candidate)
+    if isinstance(config, PanelsConfig):
+        return PanelsPlan(columns, config)
+    return RingPlan(columns, config) if isinstance(config, RingConfig) else ChunksPlan(columns, config)
 
 
-def _launch_chunks(
-    operands: Sequence[Operand],
-    offs: torch.Tensor | None,
-    padded_offs: torch.Tensor | None,
-    columns: Columns,
-    config: ColumnsConfig,
-    code_rows: int,
-) -> None:
-    first, second = operands[0], operands[-1]
-    batches, rows, _ = first.x.shape
-    groups = batches if offs is None else offs.shape[0]
-    device = first.x.device
-    slots, all_slots, wait_rows = _slots_of(config, first.x, offs, code_rows)
-    orders = all_slots // slots
-    stripes = [cdiv(width, config.width) for width in columns.widths]
-    programs = [orders * slots * cdiv(n, config.stripes) * config.stripes for n in stripes]
-    if sum(programs) == 0:
-        return
-    xs = [operand.x.view(torch.int32) if columns.words else operand.x for operand in operands]
-    word, amax = _zeroed(groups * sum(stripes), all_slots * sum(columns.widths), device)
-    of_second: tuple[object, ...] = (None,) * 6
-    if len(operands) == 2:
-        strides = xs[1].stride()
-        of_second = (xs[1], second.codes.view(torch.uint8), second.scales, second.width, strides[1], strides[2])
-    chunks_launch(columns, config, wait_rows)(
-        device,
-        sum(programs),
-        xs[0],
-        offs,
-        first.codes.view(torch.uint8),
-        first.scales,
-        amax,
-        word,
-        groups,
-        rows,
-        first.width,
-        slots,
-        *xs[0].stride(),
-        *of_second,
-        programs[0],
-        padded_offs,
-        None if padded_offs is None else code_rows,
-    )
+class ChunksPlan:
+    """`quantize_columns`: chunks in registers."""
+
+    def __init__(self, columns: Columns, config: ColumnsConfig) -> None:
+        self.columns = columns
+        wait_rows = config.wait_rows
+        if columns.weight_rows is not None:  # a panel has no more chunks
+            wait_rows = min(wait_rows, power_of_two(self._slots_of_weight(config, columns.weight_rows)))
+        self.config = config = config._replace(wait_rows=wait_rows, rest=min(config.rows, config.rest))
+        self.launch = Launch(
+            quantize_columns,
+            ATOMIC=columns.atomic,
+            form=columns.form,
+            encoding=columns.how.encoding(columns.arch),
+            config=config,
+            num_warps=config.warps,
+            **config.options,
+        )
+
+    @staticmethod
+    def _slots_of_weight(config: ColumnsConfig, rows: int) -> int:
+        return min(config.chunks, max(1, cdiv(rows, config.held)))
+
+    def run(self, operands: Sequence[Operand], groups: Groups) -> None:
+        config, words = self.config, self.columns.words
+        first, second = operands[0], operands[-1]
+        rows, device = first.x.shape[1], first.x.device
+        if groups.offs is None:  # places for chunks down a column of panels, and those of all groups
+            slots = self._slots_of_weight(config, rows)
+            all_slots = slots * groups.count
+        else:
+            all_slots = slots = groups.code_rows // config.held + groups.count + 1
+        orders = all_slots // slots
+        stripes = [cdiv(width, config.width) for width in self.columns.widths]
+        programs = [orders * slots * cdiv(n, config.stripes) * config.stripes for n in stripes]
+        if sum(programs) == 0:
+            return
+        word, amax = _zeroed(groups.count * sum(stripes), all_slots * sum(self.columns.widths), device)
+        x, codes, scales = first.pointers(words)
+        of_second: tuple[Any, ...] = (None,) * 6
+        if len(operands) == 2:
+            pointers = second.pointers(words)
+            of_second = (*pointers, second.width, *pointers[0].stride()[1:])
+        padded = None if groups.padded_offs is None else groups.code_rows
+        self.launch(
+            device, sum(programs), x, groups.offs, codes, scales, amax, word, groups.count, rows, first.width, slots,
+            *x.stride(), *of_second, programs[0], groups.padded_offs, padded,
+        )  # fmt: skip
 
 
-def _slots_of(
-    config: ColumnsConfig, x_GMK: torch.Tensor, offs: torch.Tensor | None, code_rows: int
-) -> tuple[int, int, int]:
-    """(places for chunks down a column of panels, those of all groups, chunks to look at together while waiting)."""
-    if offs is not None:
-        slots = code_rows // config.held + offs.numel() + 1
-        return slots, slots, config.wait_rows
-    groups, rows, _ = x_GMK.shape
-    slots = min(config.chunks, max(1, cdiv(rows, config.held)))
-    return slots, slots * groups, min(config.wait_rows, power_of_two(slots))  # a panel has no more chunks
-
-
-def _zeroed(panels: int, slices: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _zeroed(panels: int, slices: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """A word a panel, int64, and the amax of each slice of a chunk, uint32.
 
     One fill, as both have to begin at zero.
@@ -304,120 +272,87 @@ def _zeroed(panels: int, slices: int, device: torch.device) -> tuple[torch.Tenso
     return zeros[: 2 * panels].view(torch.int64), zeros[2 * panels :].view(torch.uint32)
 
 
-# ---- panels and rings in shared memory -------------------------------------------------------------------------------
+class PanelsPlan:
+    """`quantize_panels`: whole weights in shared memory."""
+
+    def __init__(self, columns: Columns, config: PanelsConfig) -> None:
+        from kernels.fp8.panels import quantize_panels  # where it runs: nobody else needs Gluon
+
+        assert columns.weight_rows is not None
+        self.config = config
+        self.launch = Launch(
+            quantize_panels,
+            TILES=config.tiles(columns.weight_rows),
+            form=columns.form,
+            encoding=columns.how.encoding(columns.arch),
+            config=config,
+            num_warps=config.warps,
+        )
+
+    def run(self, operands: Sequence[Operand], groups: Groups) -> None:
+        (operand,) = operands
+        if groups.count == 0:
+            return
+        x, codes, scales = operand.pointers(words=True)
+        programs = groups.count * cdiv(operand.width, self.config.width)
+        sizes = groups.count, groups.code_rows, operand.width
+        self.launch(x.device, programs, x, codes, scales, *sizes, *x.stride()[:2])
 
 
-@cache
-def panels_launch(columns: Columns, config: PanelsConfig) -> Launch:
-    """`quantize_panels`."""
-    from kernels.fp8.panels import quantize_panels  # where it runs: nobody else needs Gluon
+class RingPlan:
+    """`quantize_ring`: chunks through a ring in shared memory."""
 
-    assert columns.weight_rows is not None
-    return Launch(
-        quantize_panels,
-        **_gluon_constants(columns),
-        TILES=config.tiles(columns.weight_rows),
-        T=config.rows,
-        PAIRS=config.width // 2,
-        STRIPES=config.stripes,
-        num_warps=config.warps,
-    )
+    def __init__(self, columns: Columns, config: RingConfig) -> None:
+        self.columns, self.config = columns, config
 
+    @cache  # noqa: B019  (a plan lives as long as the process)
+    def launch(self, groups: int, fills: bool) -> Launch:
+        """For tables of so many groups.
 
-def _launch_panels(operand: Operand, columns: Columns, config: PanelsConfig) -> None:
-    groups, rows, width = operand.x.shape
-    if groups == 0:
-        return
-    words = operand.x.view(torch.int32)
-    programs = groups * cdiv(width, config.width)
-    codes = operand.codes.view(torch.uint8)
-    strides = words.stride()[:2]
-    launch = panels_launch(columns, config)
-    launch(operand.x.device, programs, words, codes, operand.scales, groups, rows, width, *strides)
+        `fills`: the fill goes before. Without it the quantiser may not begin early: what it then overtakes is whoever
+        wrote its input.
+        """
+        from kernels.fp8.ring import quantize_ring  # where it runs: nobody else needs Gluon
+
+        columns, config = self.columns, self.config
+        return Launch(
+            quantize_ring,
+            GROUPS=groups,
+            form=columns.form,
+            encoding=columns.how.encoding(columns.arch),
+            config=config,
+            num_warps=config.warps,
+            **({"launch_pdl": True} if config.overlap and fills else {}),
+        )
+
+    def run(self, operands: Sequence[Operand], groups: Groups) -> None:
+        config, device = self.config, operands[0].x.device
+        jagged = groups.offs is not None
+        if groups.count == 0 and not jagged:
+            return
+        programs = config.programs * (processors_of(device) if device.type == "cuda" else 1)  # else it is only compiled
+        most_chunks = max(1, programs // config.stripes)
+        chunks = groups.code_rows // config.held_rows + groups.count + 1  # of all panels side by side, at most
+        if not jagged:
+            chunks = groups.count * max(1, min(cdiv(groups.code_rows, config.held_rows), most_chunks))
+        amax = torch.empty(chunks * (sum(self.columns.widths) // 2), dtype=torch.int32, device=device)
+        fills = jagged or groups.code_rows > config.held_rows  # chunks may have to meet
+        launch = self.launch(power_of_two(groups.count, 32), fills)
+        if fills:
+            _zeroing()(device, cdiv(amax.shape[0], _ZEROS), amax, amax.shape[0])
+        x, codes, scales = operands[0].pointers(words=True)
+        of_second: tuple[Any, ...] = (None,) * 5
+        if len(operands) == 2:
+            pointers = operands[1].pointers(words=True)
+            of_second = (*pointers, operands[1].width, pointers[0].stride(1))
+        launch(
+            device, programs, x, groups.offs, codes, scales, amax, groups.count, groups.code_rows, operands[0].width,
+            x.stride(1), x.stride(0), *of_second, groups.padded_offs, most_chunks,
+        )  # fmt: skip
 
 
 @cache
 def _zeroing() -> Launch:
-    from kernels.fp8 import ring  # where it runs: nobody else needs Gluon
+    from kernels.fp8.ring import zero_words
 
-    return Launch(ring.zero_words, BLOCK=_ZEROS, num_warps=8)
-
-
-@cache
-def ring_launch(columns: Columns, config: RingConfig, groups: int, fills: bool) -> Launch:
-    """`quantize_ring` for tables of so many groups.
-
-    `fills`: the fill goes before. Without it the quantiser may not begin early: what it then overtakes is whoever
-    wrote its input.
-    """
-    from kernels.fp8 import ring
-
-    return Launch(
-        ring.quantize_ring,
-        **_gluon_constants(columns),
-        ALIGNED=all(width % 16 == 0 for width in columns.widths),
-        GROUPS=groups,
-        T=config.rows,
-        PAIRS=config.width // 2,
-        SLOTS=config.slots,
-        HELD=config.held_rows,
-        STRIPES=config.stripes,
-        POLLS=config.polls,
-        num_warps=config.warps,
-        **({"launch_pdl": True} if config.overlap and fills else {}),
-    )
-
-
-def _gluon_constants(columns: Columns) -> dict[str, object]:
-    how = columns.how
-    constants = format_constants(format_of(how.dtype), columns.arch, how.power_of_two, how.inverse)
-    names = ("MAX", "NATIVE", "POWER_OF_TWO", "INVERSE")
-    return {"X_DTYPE": TRITON_DTYPES[columns.x_dtype], **{name: constants[name] for name in names}}
-
-
-def _launch_ring(
-    operands: Sequence[Operand],
-    offs: torch.Tensor | None,
-    padded_offs: torch.Tensor | None,
-    columns: Columns,
-    config: RingConfig,
-    code_rows: int,
-) -> None:
-    first, second = operands[0], operands[-1]
-    device = first.x.device
-    batches, rows, _ = first.x.shape
-    groups = batches if offs is None else offs.shape[0]
-    if groups == 0 and offs is None:
-        return
-    programs = config.programs * (processors_of(device) if device.type == "cuda" else 1)  # else it is only compiled
-    most_chunks = max(1, programs // config.stripes)
-    chunks = code_rows // config.held_rows + groups + 1  # of all panels side by side, at most
-    if offs is None:
-        chunks = groups * max(1, min(cdiv(rows, config.held_rows), most_chunks))
-    amax = torch.empty(chunks * (sum(columns.widths) // 2), dtype=torch.int32, device=device)
-    fills = offs is not None or rows > config.held_rows  # chunks may have to meet
-    quantize = ring_launch(columns, config, power_of_two(groups + 1, 32), fills)
-    if fills:
-        _zeroing()(device, cdiv(amax.shape[0], _ZEROS), amax, amax.shape[0])
-    x = first.x.view(torch.int32)
-    of_second: tuple[object, ...] = (None,) * 5
-    if len(operands) == 2:
-        x2 = second.x.view(torch.int32)
-        of_second = (x2, second.codes.view(torch.uint8), second.scales, second.width, x2.stride(1))
-    quantize(
-        device,
-        programs,
-        x,
-        offs,
-        first.codes.view(torch.uint8),
-        first.scales,
-        amax,
-        groups,
-        code_rows,
-        first.width,
-        x.stride(1),
-        x.stride(0),
-        *of_second,
-        padded_offs,
-        most_chunks,
-    )
+    return Launch(zero_words, BLOCK=_ZEROS, num_warps=8)

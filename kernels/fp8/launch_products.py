@@ -75,7 +75,8 @@ def rows_product(
     fast_accum: bool,
     candidate: int | None = None,
 ) -> Tensor:
-    """Codes whose widths are multiples of 16, none of them 0 -> (R, N) bf16; rows past `offs[-1]` are zero."""
+    """Codes whose widths are multiples of 16, none of them 0; offs contiguous -> (R, N) bf16; rows past `offs[-1]` are
+    zero."""
     (rows, inner), (groups, outer) = a_RK.shape, b_GNK.shape[:2]
     a_RK, b_GNK = _dense(a_RK), _dense(b_GNK)
     out_RN = a_RK.new_empty((rows, outer), dtype=torch.bfloat16)
@@ -87,7 +88,7 @@ def rows_product(
     else:
         a_tile, b_tile = [config.height, config.depth], [1, config.width, config.depth]
         tiles = _descriptor(a_RK, a_tile), _descriptor(b_GNK, b_tile)
-    inverses_and_ends = a_inverse_R.contiguous(), b_inverse_GN.contiguous(), offs.contiguous()
+    inverses_and_ends = a_inverse_R.contiguous(), b_inverse_GN.contiguous(), offs
     programs = programs_of(device, config)
     launch(device, programs, *tiles, *inverses_and_ends, out_RN, groups, rows, inner, outer)
     return out_RN
@@ -102,13 +103,14 @@ def groups_product(
     fast_accum: bool,
     candidate: int | None = None,
 ) -> Tensor:
-    """Codes whose P and `offs` are multiples of 16, no size 0 -> (G, N, K) bf16; empty groups are zero."""
+    """Codes whose P and `offs` are multiples of 16, no size 0; offs contiguous -> (G, N, K) bf16; empty groups are
+    zero."""
     (height, codes), width, groups = a_NP.shape, b_KP.shape[0], offs.numel()
     a_NP, b_KP = _dense(a_NP), _dense(b_KP)
     out_GNK = a_NP.new_empty((groups, height, width), dtype=torch.bfloat16)
     device = out_GNK.device
     config, launch = plan(arch_of(device), "groups", width, fast_accum, 0, candidate)
-    inverses_and_ends = a_inverse_GN.contiguous(), b_inverse_GK.contiguous(), offs.contiguous()
+    inverses_and_ends = a_inverse_GN.contiguous(), b_inverse_GK.contiguous(), offs
     operands: tuple[object, ...]
     if config.specialised:
         tiles = *_operands(a_NP, b_KP, config, config.depth), *_operands(a_NP, b_KP, config, specialised.PIECE)
@@ -130,8 +132,8 @@ def plan(
     if config.specialised:  # the tile is its descriptors'
         kernel = specialised.multiply_rows if rows else specialised.multiply_groups
         return config, Launch(kernel, BAND=config.band, STAGES=config.stages, num_warps=config.warps)
-    tile = {"H": config.height, "W": config.width, "D": config.depth, "BAND": config.band, "num_warps": config.warps}
-    constants = {**tile, "ACCURATE": not fast_accum, "EMULATE": config.emulate, "num_stages": config.stages}
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    constants = {"ACCURATE": not fast_accum, "config": config, **options}
     if rows:
         return config, Launch(multiply_rows, GROUPS=groups, **constants)
     return config, Launch(multiply_groups, **constants)

@@ -2,14 +2,23 @@
 
 Each returns codes and scales; shapes, strides and numerics are those of the function of the same name in
 `reference.py`. `candidate` picks an entry of the configuration table (`configs.py`), for tests and sweeps; all
-entries give the same bits. `inverse`, of operators alone, returns the reciprocals of scales, which is what a matmul
-multiplies by. Works under `torch.compile` and graph capture: nothing here reads the device.
+entries give the same bits. Works under `torch.compile` and graph capture: nothing here reads the device.
+
+An operator takes its tensors, then dtype, power_of_two, candidate and inverse: with that scales come as their
+reciprocals, which is what a matmul multiplies by. Those of one operand along both of its axes run the row quantiser
+first and then the column quantiser, so the operand is read twice. A kernel that interleaved the two, to take the second
+read from the cache, was slower on an H200: its column programs waited longer for their panels. Tokens took 1.05 to 1.3
+times as long, at four shapes, and keeping weights lengthened the forward pass by half.
 
 Shape suffixes: M tokens, K inner width, P the other width of a transposed activation, G groups, E experts,
 N outer width of a weight.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +35,7 @@ from kernels.fp8.arguments import (
 from kernels.fp8.formats import format_of
 from kernels.hardware import default_fp8_dtype
 from kernels.jit import Path, path_of
-from kernels.launch import operator
+from kernels.launch import Operator
 
 try:
     from kernels.fp8 import launch
@@ -36,9 +45,7 @@ except ImportError as error:  # without Triton the operators run their reference
     launch = None  # type: ignore[assignment]
 
 Pair = tuple[Tensor, Tensor]
-Triple = tuple[Tensor, Tensor, Tensor]
-Quad = tuple[Tensor, Tensor, Tensor, Tensor]
-Quint = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+Results = tuple[Tensor, ...]
 
 
 def path(device: torch.device | str) -> Path:
@@ -46,7 +53,220 @@ def path(device: torch.device | str) -> Path:
     return path_of(None if launch is None else launch.quantize_columns, device)
 
 
-# ---- rows ----------------------------------------------------------------------------------------------------
+# ---- how an operator is made -----------------------------------------------------------------------------------------
+
+
+def _operator(
+    name: str,
+    tensors: str,
+    count: int,
+    outputs: Callable[..., Results],
+    fill: Callable[..., None],
+    truth: Callable[..., Results],
+) -> Operator:
+    """`perfguard_kernels::fp8_quantize_<name>`.
+
+    Args:
+        tensors: the names of what it takes.
+        count: of its results.
+        outputs: of these tensors and the fp8 dtype: new results, in memory as the kernels write them.
+        fill: of these, the results and a `launch.How`: launches what writes them.
+        truth: of these, dtype and power_of_two: the reference.
+    """
+    taken = len(tensors.split())
+
+    def run(*arguments: Any) -> Results:
+        inputs, x, dtype = arguments[:taken], arguments[0], _dtype_or_default(arguments[taken], arguments[0])
+        if path(x.device) == "eager":
+            power_of_two, _, *inverse = arguments[taken + 1 :]
+            found = truth(*inputs, dtype=dtype, power_of_two=power_of_two)
+            return tuple([_stored(each, any(inverse)) for each in found])
+        results = outputs(*inputs, dtype)
+        fill(*inputs, results, launch.How(dtype, *arguments[taken + 1 :]))
+        return results
+
+    def fake(*arguments: Any) -> Results:
+        return outputs(*arguments[:taken], _dtype_or_default(arguments[taken], arguments[0]))
+
+    inputs = ", ".join(f"Tensor {each}" for each in tensors.split())
+    options = "ScalarType? dtype, bool power_of_two, int? candidate, bool inverse=False"
+    schema = f"({inputs}, {options}) -> ({', '.join(['Tensor'] * count)})"
+    made = Operator(f"fp8_quantize_{name}", run, schema=schema)
+    made.register_fake(fake)
+    return made
+
+
+def _stored(result: Tensor, inverse: bool) -> Tensor:
+    """What the reference returns, as an operator returns it."""
+    return result.reciprocal() if inverse and result.dtype == torch.float32 else result
+
+
+def _dtype_or_default(dtype: torch.dtype | None, x: Tensor) -> torch.dtype:
+    """`dtype`, or the one of the device of x."""
+    return default_fp8_dtype(x.device) if dtype is None else format_of(dtype).dtype
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def _rows_of(x_MK: Tensor, dtype: torch.dtype) -> Results:
+    tokens, width = x_MK.shape  # a tuple of numbers is made into a tensor faster than a shape is
+    return x_MK.new_empty((tokens, width), dtype=dtype), x_MK.new_empty((tokens, 1), dtype=torch.float32)
+
+
+def _colwise_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
+    experts, inner, outer = w_EKN.shape
+    codes_ENK = w_EKN.new_empty((experts, outer, inner), dtype=dtype)
+    return codes_ENK.transpose(1, 2), w_EKN.new_empty((experts, 1, outer), dtype=torch.float32)
+
+
+def _transposed_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
+    experts, inner, outer = w_EKN.shape
+    codes_EKN = w_EKN.new_empty((experts, inner, outer), dtype=dtype)
+    return codes_EKN.transpose(1, 2), w_EKN.new_empty((experts, inner), dtype=torch.float32)
+
+
+def _row_groups_of(x_PM: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
+    width, tokens = x_PM.shape
+    scales = x_PM.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+    return x_PM.new_empty((width, tokens), dtype=dtype), scales
+
+
+def _groups_of(x_MK: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
+    tokens, width = x_MK.shape
+    scales = x_MK.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+    return x_MK.new_empty((width, tokens), dtype=dtype).t(), scales
+
+
+def _padded_of(x_MK: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
+    tokens, width = x_MK.shape
+    codes_KP = x_MK.new_empty((width, padded_rows(tokens, offs.shape[0])), dtype=dtype)
+    scales = x_MK.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+    return codes_KP.t(), scales, offs.new_empty(offs.shape)
+
+
+def _two_groups_of(x1: Tensor, x2: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
+    return *_groups_of(x1, offs, dtype), *_groups_of(x2, offs, dtype)
+
+
+def _two_padded_of(x1: Tensor, x2: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
+    return *_padded_of(x1, offs, dtype)[:2], *_padded_of(x2, offs, dtype)
+
+
+def _both_axes_of(x_MK: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
+    return *_rows_of(x_MK, dtype), *_groups_of(x_MK, offs, dtype)
+
+
+def _both_axes_padded_of(x_MK: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
+    return *_rows_of(x_MK, dtype), *_padded_of(x_MK, offs, dtype)
+
+
+def _both_ways_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
+    return *_colwise_of(w_EKN, dtype), *_transposed_of(w_EKN, dtype)
+
+
+def _operands_of(a_MK: Tensor, w_EKN: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
+    return *_both_axes_padded_of(a_MK, offs, dtype), *_both_ways_of(w_EKN, dtype)
+
+
+# ---- launches --------------------------------------------------------------------------------------------------------
+
+
+def _fill_rows(x_MK: Tensor, results: Results, how: launch.How) -> None:
+    launch.launch_rows(x_MK[None], *results, how)
+
+
+def _fill_colwise(w_EKN: Tensor, results: Results, how: launch.How) -> None:
+    launch.launch_rows(w_EKN.transpose(1, 2), *results, how)
+
+
+def _fill_transposed(w_EKN: Tensor, results: Results, how: launch.How, atomic: bool = True) -> None:
+    launch.launch_columns([launch.Operand(w_EKN.transpose(1, 2), *results)], None, how, atomic)
+
+
+def _fill_row_groups(x_PM: Tensor, offs: Tensor, results: Results, how: launch.How) -> None:
+    launch.launch_columns([launch.Operand(x_PM.t()[None], *results)], offs, how)
+
+
+def _fill_groups(x_MK: Tensor, offs: Tensor, results: Results, how: launch.How, atomic: bool = False) -> None:
+    """Padded or not: then padded_offs is among the results."""
+    codes, scales, *padded_offs = results
+    launch.launch_columns([launch.Operand(x_MK[None], codes, scales)], offs, how, atomic, *padded_offs)
+
+
+def _fill_two_groups(x1: Tensor, x2: Tensor, offs: Tensor, results: Results, how: launch.How) -> None:
+    codes1, scales1, codes2, scales2, *padded_offs = results
+    operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
+    launch.launch_columns(operands, offs, how, False, *padded_offs)
+
+
+def _fill_both_axes(x_MK: Tensor, offs: Tensor, results: Results, how: launch.How) -> None:
+    _fill_rows(x_MK, results[:2], how._replace(candidate=None))
+    _fill_groups(x_MK, offs, results[2:], how, atomic=True)
+
+
+def _fill_both_ways(w_EKN: Tensor, results: Results, how: launch.How) -> None:
+    _fill_colwise(w_EKN, results[:2], how._replace(candidate=None))
+    _fill_transposed(w_EKN, results[2:], how)
+
+
+# ---- the operators ---------------------------------------------------------------------------------------------------
+
+rowwise = _operator("rowwise", "x", 2, _rows_of, _fill_rows, reference.quantize_rowwise)
+colwise_3d = _operator("colwise_3d", "w", 2, _colwise_of, _fill_colwise, reference.quantize_colwise_3d)
+_rowwise_per_group = _operator(
+    "rowwise_per_group", "x offs", 2, _row_groups_of, _fill_row_groups, reference.quantize_rowwise_per_group
+)
+_colwise_per_group = _operator(
+    "colwise_per_group", "x offs", 2, _groups_of, _fill_groups, reference.quantize_colwise_per_group
+)
+colwise_per_group_padded = _operator(
+    "colwise_per_group_padded", "x offs", 3, _padded_of, _fill_groups,
+    partial(reference.quantize_colwise_per_group, alignment=ALIGNMENT),
+)  # fmt: skip
+_colwise_per_group_dual = _operator(
+    "colwise_per_group_dual", "x1 x2 offs", 4, _two_groups_of, _fill_two_groups,
+    reference.quantize_colwise_per_group_dual,
+)  # fmt: skip
+_colwise_per_group_dual_padded = _operator(
+    "colwise_per_group_dual_padded", "x1 x2 offs", 5, _two_padded_of, _fill_two_groups,
+    partial(reference.quantize_colwise_per_group_dual, alignment=ALIGNMENT),
+)  # fmt: skip
+transpose_3d_atomic = _operator(
+    "transpose_3d_atomic", "w", 2, _transposed_of, _fill_transposed, reference.quantize_transpose_3d_atomic
+)
+_transpose_3d_reduction = _operator(
+    "transpose_3d_reduction", "w", 2, _transposed_of, partial(_fill_transposed, atomic=False),
+    reference.quantize_transpose_3d_reduction,
+)  # fmt: skip
+_rowwise_colwise_per_group = _operator(
+    "rowwise_colwise_per_group", "x offs", 4, _both_axes_of, _fill_both_axes,
+    reference.quantize_rowwise_colwise_per_group,
+)  # fmt: skip
+rowwise_colwise_per_group_padded = _operator(
+    "rowwise_colwise_per_group_padded", "x offs", 5, _both_axes_padded_of, _fill_both_axes,
+    partial(reference.quantize_rowwise_colwise_per_group, alignment=ALIGNMENT),
+)  # fmt: skip
+colwise_transpose_3d = _operator(
+    "colwise_transpose_3d", "w", 4, _both_ways_of, _fill_both_ways, reference.quantize_colwise_transpose_3d
+)
+
+
+def _matmul_operands(a: Tensor, w: Tensor, offs: Tensor, **options: Any) -> Results:
+    tokens = reference.quantize_rowwise_colwise_per_group(a, offs, alignment=ALIGNMENT, **options)
+    return *tokens, *reference.quantize_colwise_transpose_3d(w, **options)
+
+
+def _fill_operands(a: Tensor, w: Tensor, offs: Tensor, results: Results, how: launch.How) -> None:
+    _fill_both_ways(w, results[5:], how)
+    _fill_both_axes(a, offs, results[:5], how)
+
+
+# `rowwise_colwise_per_group_padded` of tokens, `colwise_transpose_3d` of a weight: one operator for the host to call.
+matmul_operands = _operator("matmul_operands", "a w offs", 9, _operands_of, _fill_operands, _matmul_operands)
+
+
+# ---- the public functions --------------------------------------------------------------------------------------------
 
 
 def quantize_rowwise(
@@ -54,28 +274,7 @@ def quantize_rowwise(
 ) -> Pair:
     """x (M, K) -> codes (M, K) fp8, strides (K, 1); scales (M, 1) fp32."""
     require_input(x, ndim=2)
-    return rowwise(x, dtype, power_of_two, candidate)
-
-
-@operator("fp8_quantize_rowwise")
-def rowwise(
-    x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
-) -> Pair:
-    dtype = dtype_or_default(dtype, x)
-    if path(x.device) == "eager":
-        codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)
-        return codes, maybe_inverse(scales, inverse)
-    codes, scales = rowwise_outputs(x, dtype, power_of_two, candidate)
-    launch.launch_rows(x[None], codes, scales, launch.How(dtype, power_of_two, candidate, inverse))
-    return codes, scales
-
-
-@rowwise.register_fake
-def rowwise_outputs(
-    x: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
-) -> Pair:
-    rows, width = x.shape
-    return x.new_empty((rows, width), dtype=dtype_or_default(dtype, x)), x.new_empty((rows, 1), dtype=torch.float32)
+    return rowwise(x, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
 def quantize_colwise_3d(
@@ -83,32 +282,7 @@ def quantize_colwise_3d(
 ) -> Pair:
     """w (E, K, N) -> codes (E, K, N) fp8, strides (K * N, 1, K); scales (E, 1, N) fp32, reduced over K."""
     require_input(w, ndim=3, name="w")
-    return colwise_3d(w, dtype, power_of_two, candidate)
-
-
-@operator("fp8_quantize_colwise_3d")
-def colwise_3d(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
-) -> Pair:
-    dtype = dtype_or_default(dtype, w)
-    if path(w.device) == "eager":
-        codes, scales = reference.quantize_colwise_3d(w, dtype=dtype, power_of_two=power_of_two)
-        return codes, maybe_inverse(scales, inverse)
-    codes, scales = colwise_3d_outputs(w, dtype, power_of_two, candidate)
-    launch.launch_rows(w.transpose(1, 2), codes, scales, launch.How(dtype, power_of_two, candidate, inverse))
-    return codes, scales
-
-
-@colwise_3d.register_fake
-def colwise_3d_outputs(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
-) -> Pair:
-    experts, inner, outer = w.shape
-    codes_ENK = w.new_empty((experts, outer, inner), dtype=dtype_or_default(dtype, w))
-    return codes_ENK.transpose(1, 2), w.new_empty((experts, 1, outer), dtype=torch.float32)
-
-
-# ---- columns -------------------------------------------------------------------------------------------------
+    return colwise_3d(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
 def quantize_rowwise_per_group(
@@ -122,29 +296,7 @@ def quantize_rowwise_per_group(
     """x (P, M), offs (G,) -> codes (P, M) fp8, strides (M, 1); scales (G * P,) fp32, index g * P + p."""
     require_input(x, ndim=2)
     require_offs(offs, x)
-    return _rowwise_per_group(x, offs, dtype, power_of_two, candidate)
-
-
-@operator("fp8_quantize_rowwise_per_group")
-def _rowwise_per_group(
-    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
-    dtype = dtype_or_default(dtype, x)
-    if path(x.device) == "eager":
-        return reference.quantize_rowwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
-    codes, scales = _rowwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
-    operand = launch.Operand(x.t()[None], codes, scales)
-    launch.launch_columns([operand], offs, launch.How(dtype, power_of_two, candidate))
-    return codes, scales
-
-
-@_rowwise_per_group.register_fake
-def _rowwise_per_group_outputs(
-    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
-    width, tokens = x.shape
-    codes_PM = x.new_empty((width, tokens), dtype=dtype_or_default(dtype, x))
-    return codes_PM, x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
+    return _rowwise_per_group(x, offs, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
 def quantize_colwise_per_group(
@@ -155,7 +307,7 @@ def quantize_colwise_per_group(
     power_of_two: bool = False,
     alignment: int | None = None,
     candidate: int | None = None,
-) -> tuple[Tensor, ...]:
+) -> Results:
     """x (M, K), offs (G,) -> codes (M, K) fp8, strides (1, M); scales (G * K,) fp32, index g * K + k.
 
     With `alignment` 16: codes (P, K), strides (1, P), P = roundup16(M + 15 G), each group at a multiple of 16;
@@ -163,69 +315,8 @@ def quantize_colwise_per_group(
     require_input(x, ndim=2)
     require_offs(offs, x)
     require_alignment(alignment)
-    if alignment is not None:
-        return colwise_per_group_padded(x, offs, dtype, power_of_two, candidate)
-    return _colwise_per_group(x, offs, dtype, power_of_two, candidate)
-
-
-@operator("fp8_quantize_colwise_per_group")
-def _colwise_per_group(
-    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
-    dtype = dtype_or_default(dtype, x)
-    if path(x.device) == "eager":
-        codes, scales = reference.quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two)
-        return codes, scales
-    codes, scales = colwise_per_group_outputs(x, offs, dtype, power_of_two, candidate)
-    operand = launch.Operand(x[None], codes, scales)
-    launch.launch_columns([operand], offs, launch.How(dtype, power_of_two, candidate))
-    return codes, scales
-
-
-@_colwise_per_group.register_fake
-def colwise_per_group_outputs(
-    x: Tensor, offs: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None
-) -> Pair:
-    tokens, width = x.shape
-    codes_KM = x.new_empty((width, tokens), dtype=dtype_or_default(dtype, x))
-    return codes_KM.t(), x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
-
-
-@operator("fp8_quantize_colwise_per_group_padded")
-def colwise_per_group_padded(
-    x: Tensor,
-    offs: Tensor,
-    dtype: torch.dtype | None,
-    power_of_two: bool,
-    candidate: int | None,
-    inverse: bool = False,
-) -> Triple:
-    dtype = dtype_or_default(dtype, x)
-    if path(x.device) == "eager":
-        codes, scales, padded_offs = reference.quantize_colwise_per_group(
-            x, offs, dtype=dtype, power_of_two=power_of_two, alignment=ALIGNMENT
-        )
-        return codes, maybe_inverse(scales, inverse), padded_offs
-    codes, scales, padded_offs = padded_outputs(x, offs, dtype, power_of_two, candidate)
-    operand = launch.Operand(x[None], codes, scales)
-    how = launch.How(dtype, power_of_two, candidate, inverse)
-    launch.launch_columns([operand], offs, how, padded_offs=padded_offs)
-    return codes, scales, padded_offs
-
-
-@colwise_per_group_padded.register_fake
-def padded_outputs(
-    x: Tensor,
-    offs: Tensor,
-    dtype: torch.dtype | None,
-    power_of_two: bool,
-    candidate: int | None,
-    inverse: bool = False,
-) -> Triple:
-    tokens, width = x.shape
-    codes_KP = x.new_empty((width, padded_rows(tokens, offs.shape[0])), dtype=dtype_or_default(dtype, x))
-    scales = x.new_empty((offs.shape[0] * width,), dtype=torch.float32)
-    return codes_KP.t(), scales, offs.new_empty(offs.shape)
+    quantize = _colwise_per_group if alignment is None else colwise_per_group_padded
+    return quantize(x, offs, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
 def quantize_colwise_per_group_dual(
@@ -237,7 +328,7 @@ def quantize_colwise_per_group_dual(
     power_of_two: bool = False,
     alignment: int | None = None,
     candidate: int | None = None,
-) -> tuple[Tensor, ...]:
+) -> Results:
     """x1 (M, K1), x2 (M, K2), offs (G,) -> codes1, scales1, codes2, scales2 as `quantize_colwise_per_group`;
     with `alignment` padded_offs besides."""
     require_input(x1, ndim=2, name="x1")
@@ -245,80 +336,8 @@ def quantize_colwise_per_group_dual(
     require_same_tokens(x1, x2)
     require_offs(offs, x1, name="x1")
     require_alignment(alignment)
-    if alignment is not None:
-        return _colwise_per_group_dual_padded(x1, x2, offs, dtype, power_of_two, candidate)
-    return _colwise_per_group_dual(x1, x2, offs, dtype, power_of_two, candidate)
-
-
-@operator("fp8_quantize_colwise_per_group_dual")
-def _colwise_per_group_dual(
-    x1: Tensor,
-    x2: Tensor,
-    offs: Tensor,
-    dtype: torch.dtype | None,
-    power_of_two: bool,
-    candidate: int | None,
-) -> Quad:
-    dtype = dtype_or_default(dtype, x1)
-    if path(x1.device) == "eager":
-        codes1, scales1, codes2, scales2 = reference.quantize_colwise_per_group_dual(
-            x1, x2, offs, dtype=dtype, power_of_two=power_of_two
-        )
-        return codes1, scales1, codes2, scales2
-    codes1, scales1, codes2, scales2 = _dual_outputs(x1, x2, offs, dtype, power_of_two, candidate)
-    operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
-    launch.launch_columns(operands, offs, launch.How(dtype, power_of_two, candidate))
-    return codes1, scales1, codes2, scales2
-
-
-@_colwise_per_group_dual.register_fake
-def _dual_outputs(
-    x1: Tensor,
-    x2: Tensor,
-    offs: Tensor,
-    dtype: torch.dtype | None,
-    power_of_two: bool,
-    candidate: int | None,
-) -> Quad:
-    first = colwise_per_group_outputs(x1, offs, dtype, power_of_two, candidate)
-    second = colwise_per_group_outputs(x2, offs, dtype, power_of_two, candidate)
-    return *first, *second
-
-
-@operator("fp8_quantize_colwise_per_group_dual_padded")
-def _colwise_per_group_dual_padded(
-    x1: Tensor,
-    x2: Tensor,
-    offs: Tensor,
-    dtype: torch.dtype | None,
-    power_of_two: bool,
-    candidate: int | None,
-) -> Quint:
-    dtype = dtype_or_default(dtype, x1)
-    if path(x1.device) == "eager":
-        codes1, scales1, codes2, scales2, padded_offs = reference.quantize_colwise_per_group_dual(
-            x1, x2, offs, dtype=dtype, power_of_two=power_of_two, alignment=ALIGNMENT
-        )
-        return codes1, scales1, codes2, scales2, padded_offs
-    results = _dual_padded_outputs(x1, x2, offs, dtype, power_of_two, candidate)
-    codes1, scales1, codes2, scales2, padded_offs = results
-    operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
-    launch.launch_columns(operands, offs, launch.How(dtype, power_of_two, candidate), padded_offs=padded_offs)
-    return results
-
-
-@_colwise_per_group_dual_padded.register_fake
-def _dual_padded_outputs(
-    x1: Tensor,
-    x2: Tensor,
-    offs: Tensor,
-    dtype: torch.dtype | None,
-    power_of_two: bool,
-    candidate: int | None,
-) -> Quint:
-    codes1, scales1, _ = padded_outputs(x1, offs, dtype, power_of_two, candidate)
-    codes2, scales2, padded_offs = padded_outputs(x2, offs, dtype, power_of_two, candidate)
-    return codes1, scales1, codes2, scales2, padded_offs
+    quantize = _colwise_per_group_dual if alignment is None else _colwise_per_group_dual_padded
+    return quantize(x1, x2, offs, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
 def quantize_transpose_3d_atomic(
@@ -329,14 +348,7 @@ def quantize_transpose_3d_atomic(
     The amax of a column is an atomic maximum over the programs that share it; on Hopper a weight of few rows has
     one program a column (`panels.py`)."""
     require_input(w, ndim=3, name="w")
-    return transpose_3d_atomic(w, dtype, power_of_two, candidate)
-
-
-@operator("fp8_quantize_transpose_3d_atomic")
-def transpose_3d_atomic(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
-) -> Pair:
-    return _transpose_3d(w, dtype, power_of_two, candidate, atomic=True, inverse=inverse)
+    return transpose_3d_atomic(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
 def quantize_transpose_3d_reduction(
@@ -345,46 +357,35 @@ def quantize_transpose_3d_reduction(
     """The same result as `quantize_transpose_3d_atomic`; programs that share a column store their amax each, and all
     read all."""
     require_input(w, ndim=3, name="w")
-    return _transpose_3d_reduction(w, dtype, power_of_two, candidate)
+    return _transpose_3d_reduction(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
-@operator("fp8_quantize_transpose_3d_reduction")
-def _transpose_3d_reduction(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
-    return _transpose_3d(w, dtype, power_of_two, candidate, atomic=False)
+def quantize_rowwise_colwise_per_group(
+    x: Tensor,
+    offs: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    power_of_two: bool = False,
+    alignment: int | None = None,
+    candidate: int | None = None,
+) -> Results:
+    """x (M, K), offs (G,) -> row codes (M, K) fp8, strides (K, 1); row scales (M, 1) fp32; then codes and scales as
+    `quantize_colwise_per_group` returns them, with `alignment` padded_offs besides.
+
+    Rows past `offs[-1]` are ordinary rows to the first pair and absent to the second. `candidate` is one of the column
+    quantiser's."""
+    require_input(x, ndim=2)
+    require_offs(offs, x)
+    require_alignment(alignment)
+    quantize = _rowwise_colwise_per_group if alignment is None else rowwise_colwise_per_group_padded
+    return quantize(x, offs, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
-def _transpose_3d(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, atomic: bool, inverse: bool = False
-) -> Pair:
-    dtype = dtype_or_default(dtype, w)
-    if path(w.device) == "eager":
-        codes, scales = reference.quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
-        return codes, maybe_inverse(scales, inverse)
-    codes, scales = transpose_3d_outputs(w, dtype, power_of_two, candidate)
-    operand = launch.Operand(w.transpose(1, 2), codes, scales)
-    launch.launch_columns([operand], None, launch.How(dtype, power_of_two, candidate, inverse), atomic)
-    return codes, scales
+def quantize_colwise_transpose_3d(
+    w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
+) -> Results:
+    """w (E, K, N) -> codes and scales of `quantize_colwise_3d`, then those of `quantize_transpose_3d_atomic`.
 
-
-@transpose_3d_atomic.register_fake
-def transpose_3d_outputs(
-    w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
-) -> Pair:
-    experts, inner, outer = w.shape
-    codes_EKN = w.new_empty((experts, inner, outer), dtype=dtype_or_default(dtype, w))
-    return codes_EKN.transpose(1, 2), w.new_empty((experts, inner), dtype=torch.float32)
-
-
-@_transpose_3d_reduction.register_fake
-def _reduction_outputs(w: Tensor, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None) -> Pair:
-    return transpose_3d_outputs(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
-
-
-def maybe_inverse(scales: Tensor, inverse: bool) -> Tensor:
-    """What the reference returns, as an operator with `inverse` returns it."""
-    return scales.reciprocal() if inverse else scales
-
-
-def dtype_or_default(dtype: torch.dtype | None, x: Tensor) -> torch.dtype:
-    """`dtype`, or the one of the device of x."""
-    return format_of(default_fp8_dtype(x.device) if dtype is None else dtype).dtype
+    `candidate` is one of the column quantiser's."""
+    require_input(w, ndim=3, name="w")
+    return colwise_transpose_3d(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]

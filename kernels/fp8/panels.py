@@ -18,6 +18,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
+from kernels.fp8.configs import PanelsConfig
+from kernels.fp8.encode import Encoding
+from kernels.fp8.transposed import Form
 from kernels.fp8.words import (
     codes,
     copy_layout,
@@ -28,20 +31,26 @@ from kernels.fp8.words import (
     shared_layout,
     store_scale,
 )
+from kernels.jit import named
 
 
 @gluon.jit(do_not_specialize=["groups", "rows"])  # type: ignore[untyped-decorator]
 def quantize_panels(  # type: ignore[no-untyped-def]
     x_ptr, codes_ptr, scales_ptr, groups, rows, width, stride_g, stride_t,
-    X_DTYPE: gl.constexpr, MAX: gl.constexpr, NATIVE: gl.constexpr, POWER_OF_TWO: gl.constexpr, INVERSE: gl.constexpr,
-    TILES: gl.constexpr, T: gl.constexpr, PAIRS: gl.constexpr, STRIPES: gl.constexpr,
+    TILES: gl.constexpr, form: gl.constexpr, encoding: gl.constexpr, config: gl.constexpr,
 ):  # fmt: skip
     """One panel a program. x (groups, rows, width), bf16 or fp16 as int32 words, whose strides count words; its
-    innermost is 1. rows and width are multiples of 16, and rows are TILES * T at most.
+    innermost is 1. rows and width are multiples of 16, and rows are TILES times those of the configuration at most.
 
-    Codes (groups, width, rows) uint8 and scales (groups, width) fp32, both contiguous. INVERSE: scales are stored as
-    their reciprocals. STRIPES neighbouring panels of a weight run side by side.
+    Codes (groups, width, rows) uint8 and scales (groups, width) fp32, both contiguous. `stripes` neighbouring panels of
+    a weight run side by side.
     """
+    FORM: gl.constexpr = named(Form, form)
+    ENCODING: gl.constexpr = named(Encoding, encoding)
+    CONFIG: gl.constexpr = named(PanelsConfig, config)
+    T: gl.constexpr = CONFIG.rows
+    PAIRS: gl.constexpr = CONFIG.width // 2
+    STRIPES: gl.constexpr = CONFIG.stripes
     WARPS: gl.constexpr = gl.num_warps()
     COPY: gl.constexpr = copy_layout(PAIRS, WARPS)
     ENCODE: gl.constexpr = encode_layout(T, PAIRS, WARPS)
@@ -73,19 +82,19 @@ def quantize_panels(  # type: ignore[no-untyped-def]
     for tile in range(tiles):
         amax_TW = max_pairs(amax_TW, shared.index(tile).load(COPY) & 0x7FFF7FFF)
     amax_W = gl.convert_layout(gl.reduce(amax_TW, 0, max_pairs), gl.SliceLayout(0, ENCODE))
-    even_W = scale_of(amax_W & 0xFFFF, X_DTYPE, MAX, POWER_OF_TWO)
-    odd_W = scale_of(amax_W >> 16, X_DTYPE, MAX, POWER_OF_TWO)
+    even_W = scale_of(amax_W & 0xFFFF, FORM, ENCODING)
+    odd_W = scale_of(amax_W >> 16, FORM, ENCODING)
 
     code_row_T = gl.arange(0, T, gl.SliceLayout(1, ENCODE))
     code_pair_W = gl.arange(0, PAIRS, gl.SliceLayout(0, ENCODE))
     in_width_W = code_pair_W < pairs
     column_W = group * width + 2 * (pair0 + code_pair_W)
-    store_scale(scales_ptr + column_W, even_W, in_width_W, INVERSE)
-    store_scale(scales_ptr + column_W + 1, odd_W, in_width_W, INVERSE)
+    store_scale(scales_ptr + column_W, even_W, in_width_W, ENCODING)
+    store_scale(scales_ptr + column_W + 1, odd_W, in_width_W, ENCODING)
     codes_at_TW = codes_ptr + (column_W * row_count)[None, :] + code_row_T[:, None]
     for tile in range(tiles):
         words_TW = shared.index(tile).load(ENCODE)
         mask_TW = (tile * T + code_row_T < row_count)[:, None] & in_width_W[None, :]
-        gl.store(codes_at_TW, codes(words_TW, even_W, False, X_DTYPE, NATIVE), mask=mask_TW)
-        gl.store(codes_at_TW + row_count, codes(words_TW, odd_W, True, X_DTYPE, NATIVE), mask=mask_TW)
+        gl.store(codes_at_TW, codes(words_TW, even_W, False, FORM, ENCODING), mask=mask_TW)
+        gl.store(codes_at_TW + row_count, codes(words_TW, odd_W, True, FORM, ENCODING), mask=mask_TW)
         codes_at_TW += T

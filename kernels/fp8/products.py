@@ -17,7 +17,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.grouped.configs import Config
 from kernels.grouped.tiles import bounds, place, write
+from kernels.jit import named
 
 
 @triton.jit
@@ -35,14 +37,17 @@ def _multiply(x_HD, y_DW, acc_HW, ACCURATE: tl.constexpr, EMULATE: tl.constexpr)
 @triton.jit(do_not_specialize=["groups", "rows"])
 def multiply_rows(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, a_inverse_ptr, b_inverse_ptr, offs_ptr, out_ptr, groups, rows, inner, outer,
-    GROUPS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, D: tl.constexpr, BAND: tl.constexpr,
-    ACCURATE: tl.constexpr, EMULATE: tl.constexpr,
+    GROUPS: tl.constexpr, ACCURATE: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
     """a (rows, inner), b (groups, outer, inner) codes; a_inverse (rows,), b_inverse (groups, outer) fp32.
 
     GROUPS: a power of two above `groups`. Group `groups` is the rest of the buffer: its contraction has no length.
     A tile reads rows of the next group where its own ends, and does not write them.
     """
+    CONFIG: tl.constexpr = named(Config, config)
+    H: tl.constexpr = CONFIG.height
+    W: tl.constexpr = CONFIG.width
+    D: tl.constexpr = CONFIG.depth
     group_G = tl.arange(0, GROUPS)
     starts_G, ends_G = bounds(offs_ptr, groups, rows, GROUPS)
     wide = tl.cdiv(outer, W)
@@ -58,7 +63,9 @@ def multiply_rows(  # type: ignore[no-untyped-def]
         end = tl.load(offs_ptr + group, mask=group < groups, other=rows)
         start = tl.minimum(tl.maximum(start, 0), rows)
         end = tl.minimum(tl.maximum(end, 0), rows)
-        down, across = place(tile - (passed >> 32).to(tl.int32), tl.maximum(tl.cdiv(end - start, H), 1), wide, BAND)
+        down, across = place(
+            tile - (passed >> 32).to(tl.int32), tl.maximum(tl.cdiv(end - start, H), 1), wide, CONFIG.band
+        )
 
         first_row = start + down * H
         first_column = across * W
@@ -72,9 +79,9 @@ def multiply_rows(  # type: ignore[no-untyped-def]
         for k in range(0, tl.where(is_group, inner, 0), D):
             x_HD = a_descriptor.load([first_row, k])
             y_WD = tl.reshape(b_descriptor.load([group, first_column, k]), (W, D))
-            acc_HW = _multiply(x_HD, tl.trans(y_WD), acc_HW, ACCURATE, EMULATE)
+            acc_HW = _multiply(x_HD, tl.trans(y_WD), acc_HW, ACCURATE, CONFIG.emulate)
         acc_HW = acc_HW * a_inverse_H[:, None] * b_inverse_W[None, :]
-        write(out_ptr, acc_HW, row_H, column_W, end, outer, EMULATE)
+        write(out_ptr, acc_HW, row_H, column_W, end, outer, CONFIG.emulate)
 
 
 @triton.jit
@@ -91,9 +98,7 @@ def within(start, end, codes):  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["groups"])
 def multiply_groups(  # type: ignore[no-untyped-def]
     a_ptr, b_ptr, a_descriptor, b_descriptor, a_inverse_ptr, b_inverse_ptr, offs_ptr, out_ptr, groups, codes, height,
-    width,
-    H: tl.constexpr, W: tl.constexpr, D: tl.constexpr, BAND: tl.constexpr,
-    ACCURATE: tl.constexpr, EMULATE: tl.constexpr,
+    width, ACCURATE: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
     """a (height, codes), b (width, codes); a_inverse (groups, height), b_inverse (groups, width) fp32; out (groups,
     height, width). `codes` and all ends are multiples of 16.
@@ -101,13 +106,17 @@ def multiply_groups(  # type: ignore[no-untyped-def]
     Whole steps of D come by the bulk copy engine. It knows nothing of groups, and codes of the next one may be NaN:
     what is left of a group comes by masked loads.
     """
+    CONFIG: tl.constexpr = named(Config, config)
+    H: tl.constexpr = CONFIG.height
+    W: tl.constexpr = CONFIG.width
+    D: tl.constexpr = CONFIG.depth
     high = tl.cdiv(height, H)
     wide = tl.cdiv(width, W)
     depth_D = tl.arange(0, D)
     units = codes.to(tl.int64) // 16 * 16  # tells the compiler that it is a multiple
     for tile in tl.range(tl.program_id(0), groups * high * wide, tl.num_programs(0)):
         group = tile // (high * wide)
-        down, across = place(tile - group * (high * wide), high, wide, BAND)
+        down, across = place(tile - group * (high * wide), high, wide, CONFIG.band)
         start = tl.load(offs_ptr + group - 1, mask=group > 0, other=0)
         start, end = within(start, tl.load(offs_ptr + group), codes)
         whole = start + (end - start) // D * D
@@ -123,14 +132,14 @@ def multiply_groups(  # type: ignore[no-untyped-def]
         for p in range(start, whole, D):
             x_HD = a_descriptor.load([down * H, p])
             y_WD = b_descriptor.load([across * W, p])
-            acc_HW = _multiply(x_HD, tl.trans(y_WD), acc_HW, ACCURATE, EMULATE)
+            acc_HW = _multiply(x_HD, tl.trans(y_WD), acc_HW, ACCURATE, CONFIG.emulate)
         if whole < end:
             left_D = depth_D < end - whole
             a_at_HD = a_ptr + row_H.to(tl.int64)[:, None] * units + (whole + depth_D)[None, :]
             b_at_WD = b_ptr + column_W.to(tl.int64)[:, None] * units + (whole + depth_D)[None, :]
             x_left_HD = tl.load(a_at_HD, mask=(row_H < height)[:, None] & left_D[None, :], other=0.0)
             y_left_WD = tl.load(b_at_WD, mask=(column_W < width)[:, None] & left_D[None, :], other=0.0)
-            acc_HW = _multiply(x_left_HD, tl.trans(y_left_WD), acc_HW, ACCURATE, EMULATE)
+            acc_HW = _multiply(x_left_HD, tl.trans(y_left_WD), acc_HW, ACCURATE, CONFIG.emulate)
         acc_HW = acc_HW * a_inverse_H[:, None] * b_inverse_W[None, :]
         matrix_ptr = out_ptr + group.to(tl.int64) * height * width
-        write(matrix_ptr, acc_HW, row_H, column_W, height, width, EMULATE)
+        write(matrix_ptr, acc_HW, row_H, column_W, height, width, CONFIG.emulate)

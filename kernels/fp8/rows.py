@@ -8,60 +8,57 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.fp8.encode import encode, magnitude_bits, scale_of, stored_scale
+from kernels.fp8.configs import RowsConfig
+from kernels.fp8.encode import Encoding, encode, magnitude_bits, scale_of, stored_scale
+from kernels.jit import named
 
 
 @triton.jit(do_not_specialize=["rows", "inner_rows"])
 def quantize_rows(  # type: ignore[no-untyped-def]
     x_ptr, codes_ptr, scales_ptr, rows, inner_rows, width, stride_outer, stride_inner, stride_k,
-    MAX: tl.constexpr, NAN_CODE: tl.constexpr, MANTISSA: tl.constexpr, BIAS: tl.constexpr,
-    NEGATIVE_ZERO: tl.constexpr, NATIVE: tl.constexpr, POWER_OF_TWO: tl.constexpr, INVERSE: tl.constexpr,
-    UNIT: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, TAIL: tl.constexpr, WHOLE: tl.constexpr,
+    UNIT: tl.constexpr, encoding: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
-    """R rows a program. Row r of x lies at r // inner_rows * stride_outer + r % inner_rows * stride_inner.
+    """`rows` of the configuration a program. Row r of x lies at r // inner_rows * stride_outer + r % inner_rows *
+    stride_inner.
 
-    codes (rows, width) contiguous uint8, scales (rows,) fp32, with INVERSE their reciprocals. UNIT: stride_k is 1.
-    WHOLE: BLOCK and TAIL together cover the width and a row stays in registers (two powers of two fit a width better
-    than one); else it is read twice, BLOCK at a time, the second time while it is still in cache.
+    codes (rows, width) contiguous uint8, scales (rows,) fp32. UNIT: stride_k is 1. Where block and tail cover the width
+    a row stays in registers (two powers of two fit a width better than one); else it is read twice, a block at a time,
+    the second time while it is still in cache.
     """
-    row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
+    ENCODING: tl.constexpr = named(Encoding, encoding)
+    CONFIG: tl.constexpr = named(RowsConfig, config)
+    row_R = tl.program_id(0).to(tl.int64) * CONFIG.rows + tl.arange(0, CONFIG.rows)
     x_ptr_R = x_ptr + row_R // inner_rows * stride_outer + row_R % inner_rows * stride_inner
     codes_ptr_R = codes_ptr + row_R * width
     in_rows_R = row_R < rows
     X_DTYPE: tl.constexpr = x_ptr.dtype.element_ty
 
-    amax_R = tl.zeros((R,), tl.int32)
-    if WHOLE:
-        head_RK = _load(x_ptr_R, in_rows_R, stride_k, 0, width, BLOCK, UNIT)
+    amax_R = tl.zeros((CONFIG.rows,), tl.int32)
+    if CONFIG.whole:
+        head_RK = _load(x_ptr_R, in_rows_R, stride_k, 0, width, CONFIG.block, UNIT)
         amax_R = tl.max(magnitude_bits(head_RK).to(tl.int32), 1)
-        if TAIL > 0:
-            tail_RK = _load(x_ptr_R, in_rows_R, stride_k, BLOCK, width, TAIL, UNIT)
+        if CONFIG.tail > 0:
+            tail_RK = _load(x_ptr_R, in_rows_R, stride_k, CONFIG.block, width, CONFIG.tail, UNIT)
             amax_R = tl.maximum(amax_R, tl.max(magnitude_bits(tail_RK).to(tl.int32), 1))
     else:
-        for first in range(0, width, BLOCK):
-            x_RK = _load(x_ptr_R, in_rows_R, stride_k, first, width, BLOCK, UNIT)
+        for first in range(0, width, CONFIG.block):
+            x_RK = _load(x_ptr_R, in_rows_R, stride_k, first, width, CONFIG.block, UNIT)
             amax_R = tl.maximum(amax_R, tl.max(magnitude_bits(x_RK).to(tl.int32), 1))
 
-    scale_R, not_finite_R = scale_of(amax_R, X_DTYPE, MAX, POWER_OF_TWO)
-    tl.store(scales_ptr + row_R, stored_scale(scale_R, INVERSE), mask=in_rows_R)
+    scale_R, not_finite_R = scale_of(amax_R, X_DTYPE, ENCODING)
+    tl.store(scales_ptr + row_R, stored_scale(scale_R, ENCODING), mask=in_rows_R)
 
-    if WHOLE:
-        codes_RK = encode(
-            head_RK, scale_R[:, None], not_finite_R[:, None], MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
-        )
-        _store(codes_ptr_R, codes_RK, in_rows_R, 0, width, BLOCK)
-        if TAIL > 0:
-            codes_RK = encode(
-                tail_RK, scale_R[:, None], not_finite_R[:, None], MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
-            )
-            _store(codes_ptr_R, codes_RK, in_rows_R, BLOCK, width, TAIL)
+    if CONFIG.whole:
+        codes_RK = encode(head_RK, scale_R[:, None], not_finite_R[:, None], ENCODING)
+        _store(codes_ptr_R, codes_RK, in_rows_R, 0, width, CONFIG.block)
+        if CONFIG.tail > 0:
+            codes_RK = encode(tail_RK, scale_R[:, None], not_finite_R[:, None], ENCODING)
+            _store(codes_ptr_R, codes_RK, in_rows_R, CONFIG.block, width, CONFIG.tail)
     else:
-        for first in range(0, width, BLOCK):
-            x_RK = _load(x_ptr_R, in_rows_R, stride_k, first, width, BLOCK, UNIT)
-            codes_RK = encode(
-                x_RK, scale_R[:, None], not_finite_R[:, None], MAX, NAN_CODE, MANTISSA, BIAS, NEGATIVE_ZERO, NATIVE
-            )
-            _store(codes_ptr_R, codes_RK, in_rows_R, first, width, BLOCK)
+        for first in range(0, width, CONFIG.block):
+            x_RK = _load(x_ptr_R, in_rows_R, stride_k, first, width, CONFIG.block, UNIT)
+            codes_RK = encode(x_RK, scale_R[:, None], not_finite_R[:, None], ENCODING)
+            _store(codes_ptr_R, codes_RK, in_rows_R, first, width, CONFIG.block)
 
 
 @triton.jit

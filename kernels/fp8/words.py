@@ -52,37 +52,37 @@ def max_pairs(a, b):  # type: ignore[no-untyped-def]
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def scale_of(amax_W, X_DTYPE: gl.constexpr, MAX: gl.constexpr, POWER_OF_TWO: gl.constexpr):  # type: ignore[no-untyped-def]
+def scale_of(amax_W, FORM: gl.constexpr, ENCODING: gl.constexpr):  # type: ignore[no-untyped-def]
     """fp32 scale from the int32 bits of an amax in the input dtype; NaN where it is not finite."""
-    if X_DTYPE == gl.bfloat16:
+    if FORM.dtype == gl.bfloat16:
         not_finite_W = amax_W >= 0x7F80
         value_W = (amax_W << 16).to(gl.float32, bitcast=True)
     else:
         not_finite_W = amax_W >= 0x7C00
         value_W = amax_W.to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
     floor_W = gl.where(not_finite_W, 1.0, gl.maximum(value_W, AMAX_FLOOR))
-    scale_W = gl.div_rn(gl.full_like(floor_W, MAX), floor_W)
-    if POWER_OF_TWO:
+    scale_W = gl.div_rn(gl.full_like(floor_W, ENCODING.max), floor_W)
+    if ENCODING.power_of_two:
         scale_W = (scale_W.to(gl.int32, bitcast=True) & -8388608).to(gl.float32, bitcast=True)
     return gl.where(not_finite_W, float("nan"), scale_W)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def codes(words_TW, scale_W, ODD: gl.constexpr, X_DTYPE: gl.constexpr, NATIVE: gl.constexpr):  # type: ignore[no-untyped-def]
+def codes(words_TW, scale_W, ODD: gl.constexpr, FORM: gl.constexpr, ENCODING: gl.constexpr):  # type: ignore[no-untyped-def]
     """uint8 codes of the even or odd columns. No clamp and no choice of the NaN code: what a slice's own amax scales
-    rounds to MAX at most, and the instruction gives NaN the canonical code."""
-    if X_DTYPE == gl.bfloat16:
+    rounds to the largest code at most, and the instruction gives NaN the canonical code."""
+    if FORM.dtype == gl.bfloat16:
         bits_TW = (words_TW & -65536) if ODD else (words_TW << 16)
         x_TW = bits_TW.to(gl.float32, bitcast=True)
     else:
         half_TW = (words_TW >> 16) if ODD else words_TW
         x_TW = half_TW.to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-    return (x_TW * gl.expand_dims(scale_W, 0)).to(NATIVE).to(gl.uint8, bitcast=True)
+    return (x_TW * gl.expand_dims(scale_W, 0)).to(ENCODING.native_dtype).to(gl.uint8, bitcast=True)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def store_scale(at_W, scale_W, mask_W, INVERSE: gl.constexpr):  # type: ignore[no-untyped-def]
-    """The scale, or its reciprocal, which is what a matmul multiplies by; that of a power of two is exact."""
-    if INVERSE:
+def store_scale(at_W, scale_W, mask_W, ENCODING: gl.constexpr):  # type: ignore[no-untyped-def]
+    """The scale, or its reciprocal; that of a power of two is exact."""
+    if ENCODING.inverse:
         scale_W = gl.div_rn(gl.full_like(scale_W, 1.0), scale_W)
     gl.store(at_W, scale_W, mask=mask_W)

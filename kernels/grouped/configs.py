@@ -10,8 +10,7 @@ sweep changes a table and no kernel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Form = Literal["rows", "groups"]  # (R, K) x (E, K, N) -> (R, N), and (K, R) x (R, N) -> (E, K, N)
 Impl = Literal["auto", "torch", "triton", "loop"]
@@ -28,8 +27,7 @@ def preference(arch: str, form: Form, aligned: bool = True) -> tuple[Impl, ...]:
     return PREFERENCES.get((arch, form), _USUAL) if aligned else _USUAL
 
 
-@dataclass(frozen=True)
-class Config:
+class Config(NamedTuple):
     """One way to run a grouped product. A program computes tiles of `height` x `width`, `depth` at a time."""
 
     height: int  # rows of the output's tile: tokens in form "rows", inner widths in form "groups"
@@ -127,9 +125,7 @@ def candidates(arch: str, form: Form, itemsize: int, outer: int, aligned: bool) 
     configs = tuple(sorted(configs, key=lambda c: _waste(outer, c.width) > (1 / 10 if c.specialised else 1 / 16)))
     if form == "groups":
         # Every tile of a group reads the same rows; a band of four leaves both operands' share in the cache.
-        configs = tuple(
-            config if config.specialised else replace(config, band=min(config.band, 4)) for config in configs
-        )
+        configs = tuple(c if c.specialised else c._replace(band=min(c.band, 4)) for c in configs)
     return configs
 
 

@@ -46,8 +46,8 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int
 @cache
 def rows_launch(config: Config, described: bool, b_transposed: bool, even: bool, groups: int) -> Launch:
     """`multiply_rows` with tables of so many groups. `even`: steps fill the inner width."""
-    constants = _constants(config, described)
-    return Launch(multiply_rows, GROUPS=groups, EVEN=even, B_TRANSPOSED=b_transposed, **constants)
+    constants = {"GROUPS": groups, "EVEN": even, "DESCRIBED": described, "B_TRANSPOSED": b_transposed}
+    return Launch(multiply_rows, **constants, config=config, num_warps=config.warps, num_stages=config.stages)
 
 
 def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
@@ -71,7 +71,8 @@ def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: i
 @cache
 def groups_launch(config: Config, described: bool) -> Launch:
     """`multiply_groups`."""
-    return Launch(multiply_groups, **_constants(config, described))
+    options = {"num_warps": config.warps, "num_stages": config.stages}
+    return Launch(multiply_groups, DESCRIBED=described, config=config, **options)
 
 
 def _specialised_groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, config: Config) -> None:
@@ -120,20 +121,6 @@ def clear_groups(out: Tensor, offs: Tensor) -> None:
 @cache
 def _clearing(kernel: Any) -> Launch:
     return Launch(kernel, BLOCK=_CLEAR_BLOCK)
-
-
-def _constants(config: Config, described: bool) -> dict[str, object]:
-    return {
-        "H": config.height,
-        "W": config.width,
-        "D": config.depth,
-        "BAND": config.band,
-        "DESCRIBED": described,
-        "FLATTEN": config.flatten,
-        "EMULATE": config.emulate,
-        "num_warps": config.warps,
-        "num_stages": config.stages,
-    }
 
 
 def is_aligned(x: Tensor) -> bool:

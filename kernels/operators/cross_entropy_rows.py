@@ -134,7 +134,7 @@ def _run(
     # What is not asked for is None, and no code.
     asked = (
         weight, None if weight is None else weight.stride(0), ratio, smoothing or None, softcap,
-        z_scale if z_scale or z_losses else None, True if z_losses else None,
+        z_scale if z_scale or z_losses else None, 1 if z_losses else None,
     )  # fmt: skip
     plain = all(each is None for each in asked)
     launch = _rows_launch(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 RESOLVE = Private("torch.distributed.distributed_c10d", "_resolve_process_group", "naming the ranks of an exchange")
 DISPATCHER = Private("torch.distributed.tensor._dispatch", "OpDispatcher", "finding redistributions that nobody wrote")
 FAKE_STORE = Private("torch.testing._internal.distributed.fake_pg", "FakeStore", "layouts of many ranks in one process")
+FAKE_TENSORS = Private("torch._subclasses.fake_tensor", "FakeTensorMode", "layouts whose tensors have no data")
+WITHOUT_MODES = Private("torch.utils._python_dispatch", "_disable_current_modes", "making meshes among fake tensors")
+FORGET_SHARDINGS = Private(
+    "torch.distributed.tensor.debug", "_clear_sharding_prop_cache", "layouts one after another in one process"
+)
 FLIGHT_RECORDER = Private(
     "torch._C._distributed_c10d", "_dump_fr_trace", "naming the last collective of a rank that hangs"
 )
@@ -95,3 +101,21 @@ def issued_collectives() -> list[dict[str, Any]]:
     records them only if TORCH_FR_BUFFER_SIZE was set when the process group began."""
     entries: list[dict[str, Any]] = pickle.loads(FLIGHT_RECORDER.get()())["entries"]
     return entries
+
+
+def tensors_without_data() -> AbstractContextManager[Any]:
+    """Within, new tensors have a shape and a storage, and no memory."""
+    mode: AbstractContextManager[Any] = FAKE_TENSORS.get()()
+    return mode
+
+
+def without_modes() -> AbstractContextManager[None]:
+    """Within, tensors are made as they are, whatever modes are on."""
+    off: AbstractContextManager[None] = WITHOUT_MODES.get()()
+    return off
+
+
+def forget_shardings() -> None:
+    """Forget what DTensor derived for meshes of groups that have ended. Equal meshes count as the same."""
+    if DISPATCHER.loaded() is not None:
+        FORGET_SHARDINGS.get()()

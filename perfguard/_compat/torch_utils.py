@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,6 +41,12 @@ _UNFOLDED = {"DTensor", "AsyncCollectiveTensor"}
 def are_unfolded(types: Iterable[type]) -> bool:
     """Whether an operator on tensors of these types is torch's to unfold: the mode returns NotImplemented."""
     return any(each.__name__ in _UNFOLDED for each in types)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has its own storage and memory, or stands for one that has (a FakeTensor). Other subclasses may
+    have a storage without memory."""
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "FakeTensor"
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__

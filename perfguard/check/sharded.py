@@ -28,7 +28,7 @@ from perfguard.check.numerics.trial import Gradients, Inputs
 from perfguard.check.numerics.truth import Reference, Truth, with_hint
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
-from perfguard.model.mesh import Mesh, data_place
+from perfguard.model.mesh import Mesh, data_place, is_layout
 from perfguard.model.records import Accuracy
 from perfguard.tensors.seeding import seed_all
 from perfguard.tensors.step import Started, Step
@@ -51,14 +51,14 @@ def check_sharded(call: Call) -> Checked:
         UsageError: one of these is not so, or ranks that must have different inputs have the same.
         Exception: what the candidate or the reference raises.
     """
+    if is_layout():
+        return Checked([], [] if Step(call).has_backward() else None, [], Inputs(call).describe())
     if not isinstance(call.fn, torch.nn.Module) or not isinstance(call.reference, torch.nn.Module):
         raise UsageError("a case of several ranks guards a module: pass the sharded one, and reference=the whole one")
     inputs = Inputs(call)
     for name, value in zip(inputs.names, torch_utils.tree_leaves((call.args, dict(call.kwargs))), strict=True):
         if hasattr(value, "placements"):
             raise UsageError(f"{name}: is a DTensor; give each rank its own inputs as plain tensors")
-    if dist.get_backend() == "fake":
-        return Checked([], [] if Step(call).has_backward() else None, [], inputs.describe())
     place = data_place(dist.get_rank(), call.mesh)
     _refuse_same_inputs(inputs, call.mesh)
     # Ranks with the same inputs draw the same random numbers and incoming gradients.
@@ -192,9 +192,9 @@ def _all_ranks(value: Any) -> list[Any]:
 def _mean(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """The mean over ranks of each gradient, in its dtype; one that a rank lacks counts as zero, and one that all lack
     stays None."""
-    described = _all_ranks([None if each is None else (each.shape, each.dtype, each.device.type) for each in gradients])
+    everyone = _all_ranks([None if each is None else (each.shape, each.dtype, each.device.type) for each in gradients])
     means: list[torch.Tensor | None] = []
-    for gradient, known in zip(gradients, zip(*described, strict=True), strict=True):
+    for gradient, known in zip(gradients, zip(*everyone, strict=True), strict=True):
         there = next(filter(None, known), None)
         if there is None:
             means.append(None)

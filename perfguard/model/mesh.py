@@ -22,6 +22,11 @@ def in_group() -> bool:
     return distributed is not None and distributed.is_available() and bool(distributed.is_initialized())
 
 
+def is_layout() -> bool:
+    """Whether the group is one of torch's fake backend: one process stands for one rank, and no data is exchanged."""
+    return in_group() and sys.modules["torch.distributed"].get_backend() == "fake"
+
+
 def coordinates(rank: int, mesh: Mesh) -> tuple[int, ...]:
     """The place of a rank along each dimension."""
     places = []
@@ -56,5 +61,5 @@ def data_place(rank: int, mesh: Mesh) -> tuple[int, ...]:
 
 
 def described(mesh: Mesh) -> str:
-    """`efsdp=2 ep=4`."""
-    return " ".join(f"{name}={size}" for name, size in mesh.items())
+    """`efsdp 2 x ep 4`."""
+    return " x ".join(f"{name} {size}" for name, size in mesh.items())

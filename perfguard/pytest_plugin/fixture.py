@@ -11,6 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from perfguard.measure.devices.device import Device
+    from perfguard.session.ranks.layout import Layout
     from perfguard.session.ranks.rank_guard import RankGuard
-    from perfguard.session.ranks.world import World
 
 RUN = pytest.StashKey[Run]()
 OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and `hard_share`
@@ -65,13 +66,14 @@ class Guarded:
         hard_share: float = 0.0,
         *,
         ranked: RankGuard | None = None,
-        layout: World | None = None,
+        layout: Layout | None = None,
     ) -> None:
         self._case = case
         self._device = device
         self._run = run
         self._ranked = ranked  # the ranks that run the test
-        self._among = ranked or layout
+        self._layout = layout  # the ranks of which this process stands for one
+        self._among = layout if ranked is None else ranked.world
         self._every = every  # whether all configurations are checked
         self._hard_share = hard_share
         self._labels: set[str] = set()
@@ -212,10 +214,13 @@ class Guarded:
             groups=groups,
             rival=rival,
             hard=_hard(hard),
+            mesh={} if self._among is None else self._among.dimensions,
         )
         if self._ranked is not None:
             self._ranked.guard(call, case)
             return
+        if self._layout is not None:  # tensors without data have no times, and no values to derive others from
+            call = replace(call, timed=False, hard=None)
         if self._run is None:
             from perfguard.check.all_configs import check_configurations
             from perfguard.check.hard_inputs.search import run_hard
@@ -335,13 +340,13 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     device, hard_share = config.stash[OPENED] if run is None else (run.device, 0.0)
     try:
         with contextlib.ExitStack() as stack:
-            world = None
-            if mark.layout:
-                from perfguard.session.ranks.world import layout_of
-
-                world = stack.enter_context(layout_of(mark.layout))
             stack.enter_context(seeded(seed_of(case), device))
-            yield Guarded(case, device, run, every, hard_share, layout=world)
+            layout = None
+            if mark.layout:
+                from perfguard.session.ranks.layout import layout_of
+
+                layout = stack.enter_context(layout_of(mark.layout))
+            yield Guarded(case, device, run, every, hard_share, layout=layout)
     except Exception:
         if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
             raise

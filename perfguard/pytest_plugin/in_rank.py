@@ -23,6 +23,7 @@ from perfguard.pytest_plugin.device_faults import describe_error
 from perfguard.pytest_plugin.ending import OTHERWISE
 from perfguard.pytest_plugin.fixture import RANK_GUARD
 from perfguard.pytest_plugin.marks import mark_of
+from perfguard.pytest_plugin.rank_reports import decoded_report
 from perfguard.session.child import Request
 from perfguard.session.ranks import rank_files
 from perfguard.session.ranks.agreement import END, Agreement
@@ -71,7 +72,7 @@ class InRank:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Join the other ranks, and compare the order of the tests: one that differs would end in a deadlock."""
         mine = [item.nodeid for item in session.items if mark_of(item).ranks]
-        if not mine or session.config.option.collectonly:
+        if session.config.option.collectonly or not (mine or self._request):
             return
         try:
             self._join()
@@ -135,7 +136,7 @@ class InRank:
         own = self._replay(item, Ended(outcomes)) if agreement.world.rank == 0 else []
         data = [hook.pytest_report_to_serializable(config=config, report=report) for report in own]
         decided = agreement.exchange("the reports", data)[0]
-        return own or [hook.pytest_report_from_serializable(config=config, data=report) for report in decided]
+        return own or [decoded_report(config, report) for report in decided]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]

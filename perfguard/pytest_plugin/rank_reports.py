@@ -60,12 +60,17 @@ def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
     )
 
 
+def decoded_report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
+    """A report that was sent as JSON. pytest changes the dictionary that it decodes, and JSON has no tuples."""
+    report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(data))
+    shown: Any = report.longrepr
+    if isinstance(shown, list):
+        report.longrepr = (shown[0], shown[1], shown[2])  # of a skipped test: its file, its line, the reason
+    return report
+
+
 def _decoded(config: pytest.Config, outcome: Outcome) -> dict[str, pytest.TestReport]:
-    """Phase -> its report. pytest changes the dictionary that it decodes."""
-    decoded = [
-        config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(data)) for data in outcome.reports
-    ]
-    return {report.when: report for report in decoded}
+    return {report.when: report for report in (decoded_report(config, data) for data in outcome.reports)}
 
 
 def _phase(

@@ -9,15 +9,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from filelock import FileLock, Timeout
 
 from perfguard._compat.pytest_internals import worker_input
-from perfguard.model.config import read_settings
+from perfguard.measure.devices import find_devices, open_device
 from perfguard.model.errors import GuardFailure
 from perfguard.pytest_plugin.fixture import RUN, raise_for
 from perfguard.pytest_plugin.items import case_of
 from perfguard.pytest_plugin.marks import mark_of
 from perfguard.pytest_plugin.rank_reports import Merged, merge
+from perfguard.pytest_plugin.start import device_setting
 from perfguard.session.child import ChildCommand, Request, child_command
 from perfguard.session.ranks.launch import Ended, Launched
 
@@ -31,8 +31,9 @@ class RankedItems:
         self._config = config
         self._worker = worker_input(config) if hasattr(config, "workerinput") else None
         self._folder = _shared_folder(self._worker)
+        self._device = device_setting(config)
         self._groups: dict[int, Launched] = {}
-        self._locks: list[FileLock] = []
+        self._lacks: dict[int, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -41,7 +42,8 @@ class RankedItems:
         if not ranks:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        for report in replay(item, self._wait(item, ranks)):
+        lacking = self._lacking(ranks)
+        for report in [_unsupported(item, lacking)] if lacking else replay(item, self._wait(item, ranks)):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
@@ -51,32 +53,23 @@ class RankedItems:
         if group is None:
             for other in self._groups.values():
                 other.join()  # one launch at a time: they would share the devices
-            group = self._groups[ranks] = self._start(item.session, ranks)
+            tests = [each.nodeid for each in item.session.items if mark_of(each).ranks == ranks]
+            request = Request(measure=RUN in self._config.stash)
+            group = Launched(self._folder / f"ranks-{ranks}", ranks, tests, self._command(), request)
+            self._groups[ranks] = group
         return group.wait(item.nodeid)
 
-    def _start(self, session: pytest.Session, ranks: int) -> Launched:
-        """Start the tests of one number of ranks. Of several workers of pytest-xdist the first one does."""
-        config = self._config
-        tests = [item.nodeid for item in session.items if mark_of(item).ranks == ranks]
-        request = Request(measure=RUN in config.stash)
-        folder = self._folder / f"ranks-{ranks}"
-        folder.mkdir(parents=True, exist_ok=True)
-        group = Launched(folder, ranks, tests, self._command(), request)
-        lock = FileLock(folder / "lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            return group
-        self._locks.append(lock)
-        if not (folder / "done").exists():
-            group.start()
-        return group
+    def _lacking(self, ranks: int) -> str:
+        """What this machine lacks for so many ranks; empty where it has as many devices, or ranks share the CPU."""
+        if ranks not in self._lacks:
+            names = list(find_devices(self._device))
+            few = len(names) < ranks and not open_device(names[0]).holds_cpu_tensors
+            self._lacks[ranks] = f"needs {ranks} devices, this machine has {len(names)}" if few else ""
+        return self._lacks[ranks]
 
     def _command(self) -> ChildCommand:
-        config = self._config
-        given = [str(argument) for argument in config.invocation_params.args]
-        device = read_settings(config.rootpath, device=config.option.perfguard_device).device
-        return child_command(given, config.invocation_params.dir, device)
+        given = [str(argument) for argument in self._config.invocation_params.args]
+        return child_command(given, self._config.invocation_params.dir, self._device)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
@@ -94,8 +87,6 @@ class RankedItems:
         return answer
 
     def pytest_unconfigure(self) -> None:
-        for lock in self._locks:
-            lock.release()
         if self._worker is not None:  # the last worker that leaves removes the folder
             if not self._folder.is_dir():
                 return
@@ -103,6 +94,16 @@ class RankedItems:
             if len(list(self._folder.glob("left-*"))) < int(self._worker["workercount"]):
                 return
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _unsupported(item: pytest.Item, reason: str) -> pytest.TestReport:
+    """The report of a test for which devices are lacking: skipped, and listed as UNSUPPORTED."""
+    run = item.config.stash.get(RUN, None)
+    if run is not None:
+        run.unsupported(case_of(item), reason)
+    path, line, _ = item.location
+    where = (path, line or 0, f"Skipped: unsupported: {reason}")
+    return pytest.TestReport(item.nodeid, item.location, {}, "skipped", where, "setup")
 
 
 def replay(item: pytest.Item, ended: Ended) -> list[pytest.TestReport]:

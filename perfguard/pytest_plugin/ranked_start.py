@@ -12,7 +12,7 @@ from perfguard.pytest_plugin.ranked_items import RankedItems, replay
 from perfguard.pytest_plugin.start import build_config
 from perfguard.session.ranks.world import rank_here, ranks_here
 
-_RANKS = "perfguard-ranks"
+_RANKS, _SILENT = "perfguard-ranks", "perfguard-silent"
 
 
 def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -> None:
@@ -39,22 +39,26 @@ def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -
             raise pytest.UsageError(str(error)) from error
         config.pluginmanager.register(InRank(built, measure=measure, replay=replay), _RANKS)
         if rank_here():
-            config.pluginmanager.register(Silent(config), "perfguard-silent")
+            silence(config)
     else:
         config.pluginmanager.register(RankedItems(config), _RANKS)
 
 
-class Silent:
-    """Under torchrun, in all ranks but 0: rank 0 has all reports, and tells of them."""
+def silence(config: pytest.Config) -> None:
+    """Under torchrun, in all ranks but 0: print nothing, and leave the exit status to rank 0, which has all reports."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        config.pluginmanager.unregister(reporter)
+    if not config.pluginmanager.has_plugin(_SILENT):
+        config.pluginmanager.register(Silent(), _SILENT)
 
-    def __init__(self, config: pytest.Config) -> None:
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            config.pluginmanager.unregister(reporter)
+
+class Silent:
+    """The exit status of such a rank."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """A test that failed is rank 0's to tell: the agent names the rank with an exit status as the culprit."""
+        """0 if a test failed: the agent reports each rank with another status as a culprit, and rank 0 is enough."""
         if session.exitstatus == ExitStatus.TESTS_FAILED:
             session.exitstatus = ExitStatus.PASSED
 

@@ -118,6 +118,18 @@ def _device_name(option: Any) -> str | None:
     return named or ("cpu" if option.perfguard_lane == "cpu" else None)
 
 
+def device_setting(config: pytest.Config) -> str:
+    """What `--perfguard-device`, the lane or `[tool.perfguard]` names.
+
+    Raises:
+        pytest.UsageError: a setting that is wrong.
+    """
+    try:
+        return read_settings(config.rootpath, device=_device_name(config.option)).device
+    except PerfguardError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
 def count_devices(config: pytest.Config) -> int | None:
     """Number of workers for `-n auto` in a measuring run; None if the devices are unknown."""
     try:

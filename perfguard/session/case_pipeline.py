@@ -31,7 +31,7 @@ from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
 from perfguard.model.config import Settings
-from perfguard.model.mesh import in_group
+from perfguard.model.mesh import described, in_group, is_layout
 from perfguard.model.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
 from perfguard.model.units import format_bandwidth, format_percent
 from perfguard.tensors.step import Step, walk
@@ -174,7 +174,10 @@ class Runner:
         for direction in _passes(call, checked):
             result = CaseResult(
                 case=msgspec.structs.replace(case, direction=direction),
-                inputs=checked.inputs if checked else Inputs(call).describe(),
+                # Another mesh is another measurement.
+                inputs="; ".join(
+                    filter(None, [described(call.mesh), checked.inputs if checked else Inputs(call).describe()])
+                ),
                 accuracy=_accuracy(checked, direction),
                 verdicts=_wrong(checked, direction),
                 notes=checked.notes if checked else [],
@@ -230,7 +233,7 @@ class Runner:
             forget_compiled()  # code compiled for one backward pass cannot be replayed
         put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
         run = _pass_of(call, case.direction)
-        timed = call.timed and not self.plan.exact_only
+        timed = call.timed and not self.plan.exact_only and not in_group()  # ranks that time start together
         # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
         made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"
         return Subject(
@@ -246,13 +249,13 @@ class Runner:
             bytes=touched_bytes(call, run()) if timed else 0,  # only timers use it
             collect=self.hands.collect(case),
             call=call,
-            binaries=self.hands.binaries,
+            binaries=None if in_group() else self.hands.binaries,  # kernels are guarded where they run alone
             # The parent counts over the steps; fresh processes only measure times.
             steps=_steps(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed else None,
             cold=self._cold(call, case),
-            warm=made,
+            warm=made or is_layout(),  # where nothing is compiled or tuned
             differentiated=made and checked is not None and checked.backward is not None,
             put_back=put_back,
         )
@@ -324,6 +327,8 @@ def _pass_of(call: Call, direction: Pass) -> Callable[[], Outputs]:
 
 
 def _steps(call: Call) -> Sequence[Callable[[], object]]:
+    if is_layout():  # where fake tensors cannot be compiled
+        return ()
     return walk(call) if in_group() else steps(call)
 
 

@@ -43,7 +43,9 @@ def tensors_held_by(value: object, above: frozenset[int] = frozenset()) -> Itera
 def has_storage(tensor: torch.Tensor) -> bool:
     import torch
 
-    return tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    from perfguard._compat import torch_utils
+
+    return tensor.layout is torch.strided and torch_utils.is_plain(tensor)
 
 
 _RAW = "_raw_saved_"

@@ -113,19 +113,19 @@ MUTANTS = [
         apply=(
             Edit(
                 OPS,
-                "        codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)\n",
-                "        if len(x) <= 8:\n"
-                "            parts = [reference.quantize_rowwise(row[None], dtype=dtype) for row in x]\n"
-                "            codes = torch.cat([part[0].view(torch.uint8) for part in parts]).view(dtype)\n"
-                "            return codes, maybe_inverse(torch.cat([part[1] for part in parts]), inverse)\n"
-                "        codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)\n",
+                "            found = truth(*inputs, dtype=dtype, power_of_two=power_of_two)\n",
+                "            if name == 'rowwise' and len(inputs[0]) <= 8:\n"
+                "                parts = [truth(row[None], dtype=dtype) for row in inputs[0]]\n"
+                "                codes = torch.cat([part[0].view(torch.uint8) for part in parts]).view(dtype)\n"
+                "                return codes, _stored(torch.cat([part[1] for part in parts]), any(inverse))\n"
+                "            found = truth(*inputs, dtype=dtype, power_of_two=power_of_two)\n",
             ),
             Edit(
                 OPS,
-                "    launch.launch_rows(x[None], codes, scales, launch.How(dtype, power_of_two, candidate, inverse))\n",
-                "    for rows in [slice(row, row + 1) for row in range(len(x))] if len(x) <= 8 else [slice(None)]:\n"
-                "        parts = x[None, rows], codes[rows], scales[rows]\n"
-                "        launch.launch_rows(*parts, launch.How(dtype, power_of_two, candidate, inverse))\n",
+                "    launch.launch_rows(x_MK[None], *results, how)\n",
+                "    one_by_one = [slice(row, row + 1) for row in range(len(x_MK))]\n"
+                "    for rows in one_by_one if len(x_MK) <= 8 else [slice(None)]:\n"
+                "        launch.launch_rows(x_MK[None, rows], *(result[rows] for result in results), how)\n",
             ),
         ),
         shown={

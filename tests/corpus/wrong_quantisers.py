@@ -79,7 +79,7 @@ MUTANTS = [
                 "scale = (scale.to(tl.int32, bitcast=True) & -8388608)",
                 "scale = ((scale.to(tl.int32, bitcast=True) + 8388607) & -8388608)",
             ),
-            Edit(ENCODE, "    y = tl.clamp(y, -MAX, MAX)\n", ""),
+            Edit(ENCODE, "    y = tl.clamp(y, -ENCODING.max, ENCODING.max)\n", ""),
         ),
         "output 0", "are NaN or Inf unlike the reference's", "powers of two must be equal",
         cases=("hard[power-of-two-all-zero]/forward", "hard[power-of-two-above-448]/forward"),
@@ -105,7 +105,7 @@ MUTANTS = [
         "K20", "saturates from 256",
         "sglang#40581: codes saturate from 256 on",
         "rows", "I",
-        (Edit(ENCODE, "    y = tl.clamp(y, -MAX, MAX)", "    y = tl.clamp(y, -256.0, 256.0)"),),
+        (Edit(ENCODE, "    y = tl.clamp(y, -ENCODING.max, ENCODING.max)", "    y = tl.clamp(y, -256.0, 256.0)"),),
         "output 0", "got 0x78 (256), want 0x7E (448) (448 before rounding)",
     ),
     wrong(
@@ -146,12 +146,12 @@ MUTANTS = [
         (
             Edit(
                 LAUNCH,
-                "    slots, all_slots, wait_rows = _slots_of(config, first.x, offs, code_rows)",
-                "    mean = max(16, power_of_two(rows // groups))\n"
-                "    config = replace(config, rows=mean, tail=0, chunks=1)\n"
-                "    slots, all_slots, wait_rows = _slots_of(config, first.x, offs, code_rows)",
+                "    plan.run(operands, Groups(",
+                "    mean = max(16, power_of_two(rows // count))\n"
+                "    if isinstance(plan, ChunksPlan):\n"
+                "        plan = ChunksPlan(plan.columns, plan.config._replace(rows=mean, tail=0, chunks=1))\n"
+                "    plan.run(operands, Groups(",
             ),
-            Edit(LAUNCH, "from dataclasses import dataclass", "from dataclasses import dataclass, replace"),
             Edit(COLUMNS, "range(HELD, load_high, REST):  # what", "range(HELD, HELD, REST):  # what"),
             Edit(
                 COLUMNS, "range(tl.where(own, HELD, 0), c_high, REST)", "range(tl.where(own, c_high, 0), c_high, REST)"
@@ -168,8 +168,8 @@ MUTANTS = [
         (
             Edit(
                 COLUMNS,
-                "stored_scale(scale_W, INVERSE), mask=in_width_W)",
-                "stored_scale(scale_W, INVERSE), mask=column_W < W)",
+                "stored_scale(scale_W, ENCODING), mask=in_width_W)",
+                "stored_scale(scale_W, ENCODING), mask=column_W < W)",
             ),
         ),
         "", "out of bounds: float32[48], new_empty at", "of 192 bytes: 32 bytes past its end",

@@ -51,15 +51,7 @@ def build(arch: str, layout: str, config: Config, dtype: str = "bf16", aligned: 
     form, b_transposed = LAYOUTS[layout]
     kernel = KERNELS[form]
     described = config.descriptors and aligned
-    constants: dict[str, Any] = {
-        "H": config.height,
-        "W": config.width,
-        "D": config.depth,
-        "BAND": config.band,
-        "DESCRIBED": described,
-        "FLATTEN": config.flatten,
-        "EMULATE": config.emulate,
-    }
+    constants: dict[str, Any] = {"DESCRIBED": described, "config": config}
     types = {"a_ptr": f"*{dtype}", "b_ptr": f"*{dtype}", "out_ptr": f"*{dtype}", "offs_ptr": "*i32"}
     if form == "rows":
         constants |= {"GROUPS": 128, "EVEN": aligned, "B_TRANSPOSED": described and b_transposed}

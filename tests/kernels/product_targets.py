@@ -28,12 +28,12 @@ def build(arch: str, form: Form, config: Config, accurate: bool) -> Any:
     """The compiled kernel, specialised as the launcher's arguments would; all widths are multiples of 16."""
     module: Any = specialised if config.specialised else products
     kernel = module.multiply_rows if form == "rows" else module.multiply_groups
-    constants: dict[str, Any] = {"BAND": config.band}
+    constants: dict[str, Any]
     types = {f"{name}_ptr": "*fp8e4nv" for name in "ab"} | {f"{name}_inverse_ptr": "*fp32" for name in "ab"}
     types |= {"out_ptr": "*bf16", "offs_ptr": "*i32"}
     options = {"num_warps": config.warps}
     if config.specialised:
-        constants["STAGES"] = config.stages
+        constants = {"BAND": config.band, "STAGES": config.stages}
         for name, depth in (("descriptor", config.depth), ("piece", specialised.PIECE)):
             layout = specialised.operand_layout(depth)
             types[f"a_{name}"] = f"tensordesc<fp8e4nv{[config.height, depth]},{layout!r}>"
@@ -41,8 +41,7 @@ def build(arch: str, form: Form, config: Config, accurate: bool) -> Any:
         out_tile = [1, config.height // 2, specialised.OUT_COLUMNS]
         types["out_descriptor"] = f"tensordesc<bf16{out_tile},{specialised.layout_16_bit(3)!r}>"
     else:
-        constants |= {"H": config.height, "W": config.width, "D": config.depth}
-        constants |= {"ACCURATE": accurate, "EMULATE": False}
+        constants = {"ACCURATE": accurate, "config": config}
         options["num_stages"] = config.stages
         b_tile = [config.width, config.depth]
         if form == "rows":

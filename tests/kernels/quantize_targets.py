@@ -22,7 +22,7 @@ import triton
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.fp8 import launch, ops, read_once
+from kernels.fp8 import launch, ops
 from kernels.launch import MAX_CANDIDATES, Launch
 from tests.kernels.grouped_targets import facts, target_of
 
@@ -47,8 +47,7 @@ def launches_on(arch: str) -> Iterator[list[tuple[Any, dict[str, Any]]]]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(Launch, "__call__", keep))
         stack.enter_context(mock.patch.object(launch, "arch_of", return_value=arch))
-        for module in (ops, read_once):
-            stack.enter_context(mock.patch.object(module, "path", return_value="triton"))
+        stack.enter_context(mock.patch.object(ops, "path", return_value="triton"))
         yield launches
 
 
@@ -82,21 +81,22 @@ def calls(experts: int = 2, tokens: int = 2080, inner: int = 5120, outer: int = 
 
     a, grad, weight = empty(tokens, inner), empty(tokens, outer), empty(experts, outer, inner).mT
     short_weight = empty(experts, 1408, 2048).mT
-    offs = torch.empty(experts, dtype=torch.int32)
+    offs, many = torch.empty(experts, dtype=torch.int32), torch.empty(256, dtype=torch.int32)
     return {
         "rowwise": lambda c: ops.quantize_rowwise(a, candidate=c),
         "colwise_3d": lambda c: ops.quantize_colwise_3d(weight, candidate=c),
         "colwise_per_group": lambda c: ops.quantize_colwise_per_group(a, offs, candidate=c),
         "colwise_per_group padded": lambda c: ops.quantize_colwise_per_group(a, offs, alignment=16, candidate=c),
+        "256 groups": lambda c: ops.quantize_colwise_per_group(a, many, alignment=16, candidate=c),
         "rowwise_per_group": lambda c: ops.quantize_rowwise_per_group(a.t(), offs, candidate=c),
         "colwise_per_group_dual": lambda c: ops.quantize_colwise_per_group_dual(grad, a, offs, candidate=c),
         "transpose_3d_atomic": lambda c: ops.quantize_transpose_3d_atomic(weight, candidate=c),
         "transpose_3d_reduction": lambda c: ops.quantize_transpose_3d_reduction(weight, candidate=c),
         "transpose_3d_atomic short": lambda c: ops.quantize_transpose_3d_atomic(short_weight, candidate=c),
-        "rowwise_colwise_per_group": lambda c: read_once.quantize_rowwise_colwise_per_group(
+        "rowwise_colwise_per_group": lambda c: ops.quantize_rowwise_colwise_per_group(
             a, offs, alignment=16, candidate=c
         ),
-        "colwise_transpose_3d": lambda c: read_once.quantize_colwise_transpose_3d(weight, candidate=c),
+        "colwise_transpose_3d": lambda c: ops.quantize_colwise_transpose_3d(weight, candidate=c),
     }
 
 

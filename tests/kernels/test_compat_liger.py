@@ -43,6 +43,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "smoothing and z-loss": {"label_smoothing": 0.1, "lse_square_scale": 1e-2},
     "z-loss apart": {"lse_square_scale": 1e-2, "return_z_loss": True},
     "another ignored": {"ignore_index": 3},
+    "predictions": {"return_token_accuracy": True, "return_predicted_tokens": True},
     "weights": {"weight": True, "label_smoothing": 0.1},
     "soft cap": {"softcap": 5.0, "lse_square_scale": 1e-2},
 }
@@ -74,13 +75,13 @@ def options_of(name: str, device: torch.device, weight: str) -> dict[str, Any]:
 
 
 def results(function: Any, leaves: list[Tensor], *others: Any, **options: Any) -> list[Tensor]:
-    """The loss, the z-loss, and gradients of the leaves; whoever overwrites its inputs gets copies."""
+    """The loss, what else is asked for, and gradients of the leaves; whoever overwrites its inputs gets copies."""
     leaves = [leaf.clone().requires_grad_() for leaf in leaves]
     found = function(*(leaf * 1 for leaf in leaves), *others, **options)
-    loss, z_loss = (found, None) if isinstance(found, Tensor) else (found.loss, found.z_loss)
+    loss, *others = [found] if isinstance(found, Tensor) else vars(found).values()
     incoming = torch.linspace(0.5, 2, loss.numel(), device=loss.device).view_as(loss).to(loss.dtype)
     gradients = torch.autograd.grad(loss, leaves, incoming)
-    return [loss.detach(), *([] if z_loss is None else [z_loss.detach()]), *gradients]
+    return [loss.detach(), *(each.detach() for each in others if each is not None), *gradients]
 
 
 def agree(found: list[Tensor], wanted: list[Tensor]) -> None:
@@ -101,6 +102,7 @@ def targets(device: torch.device) -> Tensor:
 def test_cross_entropy_is_liger_s(name: str, reduction: str, compiled_path: KernelPath) -> None:
     options = options_of(name, compiled_path.device, "weight")
     logits, target = torch.randn(ROWS, VOCABULARY, device=compiled_path.device) * 3, targets(compiled_path.device)
+    logits[2, target[2]] = 9.0  # a right one
     target = target.clamp(min=0) if "ignore_index" in options else target
     for call in ("liger_cross_entropy", "module"):
         ours_of, theirs = ours.liger_cross_entropy, functional.liger_cross_entropy
@@ -155,15 +157,10 @@ def test_multipliers_of_the_gate(compiled_path: KernelPath) -> None:
     torch.testing.assert_close(ours.LigerSiLUMulFunction.apply(a, b, 0.5, 2.0), expected)
 
 
-@pytest.mark.parametrize("name", ["return_token_accuracy", "return_predicted_tokens", "use_token_scaling"])
-def test_what_is_not_there_is_refused_by_name(name: str) -> None:
+def test_token_scaling_is_refused_by_name() -> None:
     logits, target = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
-    message = f"^{name}: is True; kernels.compat.liger has no such result, may be False$"
-    with pytest.raises(ValueError, match=message):
-        ours.liger_fused_linear_cross_entropy(logits, logits, target, **{name: True})
-    if name != "use_token_scaling":
-        with pytest.raises(ValueError, match=message):
-            ours.liger_cross_entropy(logits, target, **{name: True})
+    with pytest.raises(ValueError, match=r"^use_token_scaling: is True; may be False: multiply losses of "):
+        ours.liger_fused_linear_cross_entropy(logits, logits, target, use_token_scaling=True)
 
 
 def test_logits_are_overwritten_and_autograd_knows(compiled_path: KernelPath) -> None:

@@ -135,15 +135,17 @@ class Largest(TorchDispatchMode):
 
 def test_all_logits_exist_nowhere(compiled_path: KernelPath) -> None:
     """Neither in the forward pass nor in the backward one, of any reduction; the reference has them."""
-    rows, width, vocabulary = 4 * LEAST_ROWS, 8, 500
-    input = torch.randn(rows, width, device=compiled_path.device, requires_grad=True)
-    weight = torch.randn(vocabulary, width, device=compiled_path.device, requires_grad=True)
-    target = torch.randint(vocabulary, (rows,), device=compiled_path.device)
-    for function, most in ((linear_cross_entropy, rows * vocabulary // 4), (reference.linear_cross_entropy, None)):
-        for reduction in ("mean", "none"):
-            with Largest() as largest:
-                function(input, weight, target, reduction=reduction).sum().backward()
-            assert largest.elements == (most or rows * vocabulary)
+    rows, vocabulary = 4 * LEAST_ROWS, 2000
+    for width in (8, 3 * LEAST_ROWS):  # of the least chunk, and of half as many rows
+        chunk = max(LEAST_ROWS, width // 2)
+        input = torch.randn(rows, width, device=compiled_path.device, requires_grad=True)
+        weight = torch.randn(vocabulary, width, device=compiled_path.device, requires_grad=True)
+        target = torch.randint(vocabulary, (rows,), device=compiled_path.device)
+        for function, most in ((linear_cross_entropy, chunk), (reference.linear_cross_entropy, rows)):
+            for reduction in ("mean", "none"):
+                with Largest() as largest:
+                    function(input, weight, target, reduction=reduction).sum().backward()
+                assert largest.elements == max(most * vocabulary, weight.numel())
 
 
 def test_saves_the_gradients_and_nothing_else(compiled_path: KernelPath) -> None:

@@ -82,17 +82,17 @@ def hopper(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         pytest.skip(f"needs an sm_90 GPU: this one is {arch_of(gpu)}")
     launched: list[str] = []
 
-    def noted(name: str) -> Callable[..., None]:
-        function = getattr(launch, f"_launch_{name}")
+    def noted(plan: type[launch.PanelsPlan | launch.RingPlan], name: str) -> Callable[..., None]:
+        run: Callable[..., None] = plan.run
 
         def note(*args: Any) -> None:
             launched.append(name)
-            function(*args)
+            run(*args)
 
         return note
 
-    for kernel in ("panels", "ring"):
-        monkeypatch.setattr(launch, f"_launch_{kernel}", noted(kernel))
+    monkeypatch.setattr(launch.PanelsPlan, "run", noted(launch.PanelsPlan, "panels"))
+    monkeypatch.setattr(launch.RingPlan, "run", noted(launch.RingPlan, "ring"))
     return launched
 
 

@@ -14,12 +14,13 @@ from tests.nursery import Nursery
 ROWS = "rowwise"
 SHORT = "transpose_3d_atomic short"  # a weight that shared memory holds whole, on Hopper
 RING = "colwise_per_group"  # tokens that pass through a ring there
+MANY = "256 groups"  # the same, padded: each warp holds a table of all groups
 
 
 @pytest.fixture(scope="module")
 def compiled(nursery: Nursery) -> list[dict[str, Any]]:
     """In a process whose kernels are not interpreted."""
-    return elsewhere.compiled(nursery, "quantize_targets", "sm_90", "gfx942", ROWS, SHORT, RING)
+    return elsewhere.compiled(nursery, "quantize_targets", "sm_90", "gfx942", ROWS, SHORT, RING, MANY)
 
 
 def test_a_row_stays_in_registers_on_hopper(compiled: list[dict[str, Any]]) -> None:
@@ -45,13 +46,19 @@ def test_tokens_pass_through_a_ring_on_hopper(compiled: list[dict[str, Any]]) ->
     assert one["async_loads"] > 0
 
 
+def test_tables_of_256_groups_stay_in_registers_on_hopper(compiled: list[dict[str, Any]]) -> None:
+    fill, one = sorted((one for one in compiled if one["kernel"] == MANY and one["arch"] == "sm_90"), key=_shared)
+    assert one["shared_bytes"] > fill["shared_bytes"]
+    assert one["stack_bytes"] == 0, one
+
+
 def _shared(one: dict[str, Any]) -> int:
     return int(one["shared_bytes"])
 
 
 def test_compiles_for_cdna3(compiled: list[dict[str, Any]]) -> None:
     found = [one for one in compiled if one["arch"] == "gfx942"]
-    assert {one["kernel"] for one in found} == {ROWS, SHORT, RING}
+    assert {one["kernel"] for one in found} == {ROWS, SHORT, RING, MANY}
     for one in found:
         assert one["vgpr_spill_count"] == one["private_segment_fixed_size"] == 0, one
         assert one["shared_bytes"] <= 64 << 10, one

@@ -13,7 +13,7 @@ def test_ranks_are_placed_in_row_major_order() -> None:
     assert [coordinates(rank, MESH) for rank in (0, 1, 2, 6, 11)] == [
         (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 2, 1)
     ]  # fmt: skip
-    assert described(MESH) == "dp=2 ep=3 tp=2"
+    assert described(MESH) == "dp 2 x ep 3 x tp 2"
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,16 @@ _DECISIVE = (
     "TRITON_INTERPRET",
 )  # fmt: skip
 _LATER = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", THREADS)
+_OF_RANKS = ("TORCHELASTIC_", "TORCH_FR_", "TORCH_NCCL_")  # asked for when a process group begins
 
 
 def decisive(environment: Mapping[str, str]) -> dict[str, str]:
     """Those variables that a process has to be started with."""
     return {
-        name: value for name, value in environment.items() if name.startswith(_DECISIVE) and name not in _LATER
-    }  # fmt: skip
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_DECISIVE) and name not in _LATER and not name.startswith(_OF_RANKS)
+    }
 
 
 def parse(arguments: list[str]) -> dict[str, Any] | None:

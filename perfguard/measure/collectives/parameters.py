@@ -5,25 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from perfguard.model.mesh import Mesh, dimension_of
-from perfguard.tensors.step import Step
-
-if TYPE_CHECKING:
-    import torch
 
 
 def sharded(module: object) -> dict[str, Any]:
     """The DTensors among a module's parameters by name; none if no part of it is under FSDP."""
-    import torch
-
-    if not isinstance(module, torch.nn.Module):
-        return {}
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
-
-    if not any(isinstance(part, FSDPModule) for part in module.modules()):
+    if not isinstance(module, torch.nn.Module) or not any(isinstance(part, FSDPModule) for part in module.modules()):
         return {}
     return {name: value for name, value in module.named_parameters() if isinstance(value, DTensor)}
 
@@ -49,8 +43,6 @@ def padded(module: object, mesh: Mesh) -> Iterator[Padded]:
 
     FSDP's dimension is the outermost that shards; those inside it (tensor parallelism) have taken their part before.
     """
-    import torch.distributed as dist
-
     for name, value in sharded(module).items():
         cuts = [(at, placement.dim) for at, placement in enumerate(value.placements) if hasattr(placement, "dim")]
         if not cuts or not value.numel():
@@ -59,19 +51,20 @@ def padded(module: object, mesh: Mesh) -> Iterator[Padded]:
         taken = math.prod(value.device_mesh.size(at) for at, _ in inside)
         rows = math.ceil(value.shape[dim] / math.prod(value.device_mesh.size(at) for at, cut in inside if cut == dim))
         ranks = dist.get_process_group_ranks(value.device_mesh.get_group(outer))
+        if len(ranks) == 1:
+            continue
         yield Padded(
             name, dimension_of(ranks, mesh), rows, len(ranks), math.ceil(value.numel() * value.itemsize / taken)
         )
 
 
-def left_gathered(step: Step) -> Mapping[str, int]:
-    """Bytes of each parameter under FSDP that is still gathered when the pass of `step` ends, by name."""
-    before = sharded(step.call.fn)
+def still_gathered(module: object, before: Mapping[str, object]) -> Mapping[str, int]:
+    """Bytes of the parameters that were DTensors `before` a pass and are plain now, by name."""
     if not before:
         return {}
-    started = step.run(step.prepare())
-    after: dict[str, torch.Tensor] = dict(step.call.fn.named_parameters())  # type: ignore[attr-defined]
-    left = [(name, after[name]) for name, value in before.items() if type(after[name]) is not type(value)]
-    found = {name: value.numel() * value.itemsize for name, value in left}
-    step.finish(started)
-    return found
+    assert isinstance(module, torch.nn.Module)
+    return {
+        name: value.numel() * value.itemsize
+        for name, value in module.named_parameters()
+        if name in before and type(value) is not type(before[name])
+    }

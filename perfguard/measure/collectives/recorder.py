@@ -17,6 +17,8 @@ import torch.distributed as dist
 from perfguard._compat import torch_distributed, torch_utils
 from perfguard._compat.torch_internals import schema_of, storage_address
 from perfguard.measure.collectives.exchange import Exchange
+from perfguard.measure.collectives.parameters import sharded, still_gathered
+from perfguard.model.call import Call
 from perfguard.model.mesh import Mesh, dimension_of
 from perfguard.tensors.user_frames import place_in_python
 
@@ -58,22 +60,26 @@ class Recorder:
     """Fed with every operator of a call, in order.
 
     Args:
-        mesh: dimensions by which groups are named.
+        call: whose mesh names groups, and whose module FSDP may shard; None: any call.
     """
 
-    def __init__(self, mesh: Mesh) -> None:
-        self.mesh = mesh
+    def __init__(self, call: Call | None = None) -> None:
+        self._mesh: Mesh = {} if call is None else call.mesh
+        self._module = None if call is None else call.fn
         self.exchanges: list[Exchange] = []
         self.flop = 0
+        self.gathered: Mapping[str, int] = {}  # at the end, bytes of parameters that are still gathered
         self._implicit = ""  # the operator for which DTensor is moving data
         self._pending: dict[int, _Launch] = {}  # by the storage of the result
         self._flop_of = torch_distributed.flop_formulas()
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Tell exchanges that DTensor makes by itself from others while inside."""
+        """Tell exchanges that DTensor makes by itself from others while inside; at the end, tell what is gathered."""
+        before = sharded(self._module)
         with torch_distributed.implicit_redistributions(self._entering):
             yield
+        self.gathered = still_gathered(self._module, before)
         for launch in self._pending.values():  # not used in this pass
             self._end(launch)
         self._pending.clear()
@@ -131,7 +137,7 @@ class Recorder:
         sent_rows, received_rows = splits if kind == "all_to_all" else ((), ())
         exchange = Exchange(
             kind=kind,
-            dimension=dimension_of(dist.get_process_group_ranks(torch_distributed.group_of(group)), self.mesh),
+            dimension=dimension_of(dist.get_process_group_ranks(torch_distributed.group_of(group)), self._mesh),
             dtype=_dtype(sent or received),
             sent=0 if kind in ("recv", "barrier") else _bytes(sent),
             received=0 if kind in ("send", "barrier") else _bytes(received),

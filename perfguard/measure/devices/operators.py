@@ -7,6 +7,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -46,10 +47,12 @@ _KEYS, _MODES, _OVERLOAD = KEYS.get(), MODES.get(), OVERLOAD.get()
 _COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
 _BELOW_MODES = KEYSET_AFTER.get()(DISPATCH_KEY.get().Python)
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_FAKE = "FakeTensor"  # one without data, in a layout: it has the storage, and the size, of the tensor it stands for
 
-# Operators that mark a tensor for torch itself: their number follows grad mode, not the call.
-_BOOKKEEPING = {"_c10d_functional._wrap_tensor_autograd"}
+# Operators that do nothing to data: marks for torch itself and for its profiler, and a question that fake tensors ask.
+_BOOKKEEPING = {
+    "_c10d_functional._wrap_tensor_autograd", "prim.device", "profiler._record_function_enter_new",
+    "profiler._record_function_exit",
+}  # fmt: skip
 
 # Methods that read a tensor's data without any operator: owner, attribute, name.
 Method = tuple[Any, str, str]
@@ -237,8 +240,11 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         else:
             result = step.within(followed(seen, waiting))
         del result
-    exchanges, flop = ([], 0) if seen.recorder is None else (seen.recorder.exchanges, seen.recorder.flop)
-    return Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak, exchanges, flop)
+    activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
+    found = seen.recorder
+    if found is None:
+        return activity
+    return replace(activity, exchanges=found.exchanges, flop=found.flop, gathered=found.gathered)
 
 
 def _recorder(step: Step | None) -> Recorder | None:
@@ -246,7 +252,7 @@ def _recorder(step: Step | None) -> Recorder | None:
         return None
     from perfguard.measure.collectives.recorder import Recorder
 
-    return Recorder({} if step is None else step.call.mesh)
+    return Recorder(None if step is None else step.call)
 
 
 @contextmanager
@@ -333,5 +339,4 @@ def _noting(name: str, original: Callable[..., Any], seen: Operators) -> Callabl
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    plain = type(tensor) in _PLAIN or type(tensor).__name__ == _FAKE  # a subclass may have a storage without memory
-    return plain and tensor.layout is torch.strided and tensor.device.type != "meta"
+    return torch_utils.is_plain(tensor) and tensor.layout is torch.strided and tensor.device.type != "meta"

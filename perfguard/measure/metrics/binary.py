@@ -159,13 +159,13 @@ def _of_choices(found: OnTarget, kernels: Sequence[Kernel], direction: Pass) -> 
 
 
 def _described(launch: Launch) -> str:
-    """`BLOCK=1024 num_warps=4; configuration 0`."""
+    """`BLOCK=1024 num_warps=4; configuration 0`; a constant of several values, a tuple, as `sizes=1024,4`."""
     data = json.loads(launch.data)
     names = list(data["signature"])
     constants = {
-        names[path[0]]: value
+        names[path[0]]: ",".join(map(str, value)) if isinstance(value, list) else value
         for path, value in zip(data["constant_keys"], data["constant_vals"], strict=True)
-        if len(path) == 1 and isinstance(value, int) and names[path[0]].isupper()
+        if len(path) == 1 and (isinstance(value, list) or (isinstance(value, int) and names[path[0]].isupper()))
     }
     options = {name: data["options"][name] for name in _OPTIONS if data["options"].get(name) not in (None, 0)}
     text = " ".join(f"{name}={value}" for name, value in (constants | options).items())

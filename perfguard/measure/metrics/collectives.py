@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.collectives.exchange import Exchange
-from perfguard.measure.collectives.parameters import Padded, left_gathered, padded, sharded
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import Limits
 from perfguard.model.mesh import in_group
@@ -20,7 +19,8 @@ from perfguard.model.units import Unit
 from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
-    from perfguard.measure.devices.device import Device
+    from perfguard.measure.collectives.parameters import Padded
+    from perfguard.measure.devices.device import Activity, Device
 
 TIMED = False
 
@@ -53,7 +53,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     `gather_padding` and `gathered_bytes_left`. Empty outside of a process group."""
     if subject.call is None or not in_group():
         return []
-    exchanges = _exchanges(subject, device)
+    activity = _activity(subject, device)
+    exchanges = activity.exchanges
     collectives = [each for each in exchanges if each.kind not in _MESSAGES]
     messages = [each for each in exchanges if each.kind in _MESSAGES]
     unwaited = [each for each in exchanges if each.waited is False]
@@ -73,15 +74,16 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         parts: Parts = {f"{name} {way}": count for way, sums in ways.items() for name, count in sums.items()}
         readings.append(_reading("exchange_bytes", parts))
     if isinstance(subject.run, Step):
-        readings += _of_parameters(subject.run)
+        readings += _of_parameters(subject.run, activity.gathered)
     if messages:
         readings.append(_reading("messages", [f"{each.name} {each.bytes} B" for each in messages]))
     return readings
 
 
-def _of_parameters(step: Step) -> list[Reading]:
+def _of_parameters(step: Step, gathered: Mapping[str, int]) -> list[Reading]:
     """What FSDP gathers beyond the parameters, in the forward pass, and what it leaves gathered after either."""
-    gathered = left_gathered(step)
+    from perfguard.measure.collectives.parameters import padded, sharded
+
     if not sharded(step.call.fn):
         return []
     note = f"still gathered: {', '.join([*gathered][:_MOST_NAMED])}" if gathered else ""
@@ -109,12 +111,12 @@ def _padding(worst: Padded, factors: Mapping[str, Any]) -> str:
     )
 
 
-def _exchanges(subject: Subject, device: Device) -> Sequence[Exchange]:
+def _activity(subject: Subject, device: Device) -> Activity:
     if not device.asynchronous:
-        return subject.activity(device).exchanges
+        return subject.activity(device)
     from perfguard.measure.devices import operators  # a profile of a GPU tells no mesh
 
-    return operators.of_call(subject.run, device.torch_device.type).exchanges
+    return operators.of_call(subject.run, device.torch_device.type)
 
 
 def _reading(metric: str, value: Value, **others: Any) -> Reading:

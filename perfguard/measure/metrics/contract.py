@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Outputs
 from perfguard.model.limits import Limits
+from perfguard.model.mesh import is_layout
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
 from perfguard.tensors.step import Step
@@ -41,6 +42,8 @@ _ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # differs between processes
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`contract`: dtype, shape and strides of every output or gradient. Unusual properties follow: requires_grad,
     storage offset, alignment below 16 bytes, another device, shared memory, prints."""
+    if is_layout():  # whose tensors have no addresses
+        return []
     subject.warm_up(device)
     outputs, printed = _run(subject.run, device)
     text = describe(outputs, device.torch_device, subject.args)

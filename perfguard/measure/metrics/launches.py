@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.model.limits import EITHER, Limits
-from perfguard.model.records import Across, Better, Reading, Value
+from perfguard.model.mesh import in_group, is_layout
+from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
 
 if TYPE_CHECKING:
@@ -100,13 +101,16 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         return [*readings, *_of_test(subject.test.seen, copies, waits, reads, reading)]
     count, names = len(activity.launches), list(activity.launches)
     if not device.asynchronous:
-        peak = activity.tensor_bytes
+        # Ranks call other operators, as rows are routed to them. Threads of a process group let go of what was sent a
+        # moment later, so that the peak differs from run to run; a layout has none.
+        alone = not in_group()
+        peak = activity.tensor_bytes if alone or is_layout() else None
+        called = [reading("operators", count), reading("operator_names", names, Unit.TEXT, details="operators")]
         return [
-            reading("operators", count),
-            reading("operator_names", names, Unit.TEXT, details="operators"),
+            *(called if alone else []),
             *readings,
             reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
-            *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50, across=Across.MOST)]),
+            *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
         ]
     readings = [
         reading("launches", count),

@@ -12,7 +12,7 @@ recompute are not kept.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +21,7 @@ from perfguard.measure.devices.device import Growth
 from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits
+from perfguard.model.mesh import is_layout
 from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit
 from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by
@@ -96,6 +97,19 @@ def read(subject: Subject, device: Device) -> list[Reading]:
             by_place(seen.saved, lambda **parts: reading("saved_by", rank=54, details="saved_bytes", **parts)),
         ]
     subject.warm_up(device)
+    readings = [] if is_layout() else _allocated(subject, device, reading)  # whose tensors have no memory
+    saved = saved_by(subject) if subject.direction == "forward" else None
+    if saved is not None:
+        for kind in ("activation", "input", "weight"):
+            count = sum(each.bytes for each in saved if each.kind == kind)
+            readings.append(reading(f"saved_{kind}_bytes", count, 54))
+        texts = [each.text for each in saved if each.kind != "weight"]
+        readings.append(reading("saved_tensors", texts, 54, details="saved_activation_bytes"))
+    return readings
+
+
+def _allocated(subject: Subject, device: Device, reading: Callable[..., Reading]) -> list[Reading]:
+    """What the allocator gave out."""
     use = device.memory(subject.run)
     floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
     readings = [
@@ -113,13 +127,6 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         readings.append(reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False))
         if use.reserved is not None:
             readings.append(reading("reserved_growth_bytes", _scaled(growth.reserved, growth), 56))
-    saved = saved_by(subject) if subject.direction == "forward" else None
-    if saved is not None:
-        for kind in ("activation", "input", "weight"):
-            count = sum(each.bytes for each in saved if each.kind == kind)
-            readings.append(reading(f"saved_{kind}_bytes", count, 54))
-        texts = [each.text for each in saved if each.kind != "weight"]
-        readings.append(reading("saved_tensors", texts, 54, details="saved_activation_bytes"))
     return readings
 
 
@@ -217,6 +224,8 @@ def _producers(origins: dict[int, _Origin]) -> Any:
     from perfguard._compat import torch_utils
 
     class Producers(torch_utils.DispatchMode):
+        supports_higher_order_operators = True  # torch would raise otherwise
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if torch_utils.are_unfolded(types):
                 return NotImplemented
@@ -224,7 +233,7 @@ def _producers(origins: dict[int, _Origin]) -> Any:
             given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if has_storage(tensor)}
             for tensor in filter(has_storage, _tensors(results)):
                 if storage_address(tensor) not in given:
-                    origins[storage_address(tensor)] = _Origin(maker=str(func.overloadpacket))
+                    origins[storage_address(tensor)] = _Origin(maker=str(getattr(func, "overloadpacket", func)))
             return results
 
         @classmethod

@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from perfguard.model.atomic_files import write_atomically
 from perfguard.session.child import ChildCommand, Request, write_request
 from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.rank_files import LastWords, Outcome
+from perfguard.session.ranks.rank_files import LastWords, Outcome, RankFile
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
@@ -38,14 +39,12 @@ class Lost(Struct, frozen=True):
 
     Attributes:
         nodeid: the test; empty if none had begun.
-        launch: the folder of the launch.
         exits: how the agent says that ranks ended, by rank: `exit status 1`, `killed by SIGKILL`. The first that ended
             comes first.
         output: last lines that the first of them wrote.
     """
 
     nodeid: str
-    launch: str
     exits: dict[int, str] = {}
     output: str = ""
 
@@ -66,7 +65,8 @@ class Ended:
 
 
 class Launched:
-    """The tests of one number of ranks, in a folder that several processes may read; one of them drives the launches.
+    """The tests of one number of ranks, in a folder that several processes share. The one that holds the folder's lock
+    drives the launches, on a thread; where it dies, another one goes on.
 
     Args:
         ranks: number of processes.
@@ -84,16 +84,25 @@ class Launched:
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._run_id = uuid.uuid4().hex
+        self._files: dict[Path, list[RankFile]] = {}
+        self._lock = FileLock(folder / "lock", timeout=0)
+        folder.mkdir(parents=True, exist_ok=True)
 
-    def start(self) -> None:
-        """Begin to run the tests, on a thread of this process."""
-        self._thread = threading.Thread(target=self._drive, name=f"perfguard: {self.ranks} ranks", daemon=True)
-        self._thread.start()
+    def _start_if_free(self) -> None:
+        """Begin to run the tests that have not ended, unless another process does so."""
+        if self._thread is not None:
+            return
+        with contextlib.suppress(Timeout):
+            self._lock.acquire()
+            self._thread = threading.Thread(target=self._drive, name=f"perfguard: {self.ranks} ranks", daemon=True)
+            self._thread.start()
 
     def wait(self, nodeid: str) -> Ended:
         """The test, once all ranks have ended it, or are gone."""
         while True:
             final = (self.folder / "done").exists()  # asked first: nothing comes after it
+            if not final:
+                self._start_if_free()
             found = self._find(nodeid)
             if found is not None:
                 return found
@@ -109,45 +118,47 @@ class Launched:
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGTERM)  # each rank leads a session of its own
             self._thread.join(1.0)
+        self._lock.release()
 
     def join(self) -> None:
-        """Wait until all tests have ended."""
+        """Wait until all tests have ended, if this process drives them."""
         if self._thread is not None:
             self._thread.join()
+        self._lock.release()
 
     def _find(self, nodeid: str) -> Ended | None:
         for launch in self._launches():
-            outcomes = {
-                rank: outcome
-                for rank in range(self.ranks)
-                for outcome in rank_files.read(launch, rank)
-                if outcome.nodeid == nodeid and outcome.ended
-            }
+            lost = _lost(launch)  # asked first: nothing is written after it
+            outcomes = {file.rank: file.ended[nodeid] for file in self._read(launch) if nodeid in file.ended}
             if len(outcomes) == self.ranks:
                 return Ended(outcomes)
-            lost = _lost(launch)
             if lost is not None and lost.nodeid in (nodeid, ""):
                 found = ((rank, rank_files.last_words(launch, rank)) for rank in range(self.ranks))
                 return Ended(outcomes, lost, {rank: words for rank, words in found if words is not None})
         return None
 
+    def _read(self, launch: Path) -> list[RankFile]:
+        """The files of all ranks, as far as they are written."""
+        if launch not in self._files:
+            self._files[launch] = [RankFile(launch, rank) for rank in range(self.ranks)]
+        return [file.read() for file in self._files[launch]]
+
     def _launches(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("launch-*") if path.is_dir())
 
     def _drive(self) -> None:
-        left = self._tests
+        left = [test for test in self._tests if self._find(test) is None]
         try:
             while left and not self._stopped:
                 folder = self.folder / f"launch-{len(self._launches()):03}"
                 folder.mkdir(parents=True)
                 write_request(folder, msgspec.structs.replace(self._request, ranks=self.ranks, tests=left))
                 exits, output = self._launch(folder)
-                lines = [rank_files.read(folder, rank) for rank in range(self.ranks)]
-                ended = set.intersection(*({each.nodeid for each in own if each.ended} for own in lines))
-                begun = {each.nodeid for own in lines for each in own}
-                left = [test for test in left if test not in ended]
+                files = [RankFile(folder, rank).read() for rank in range(self.ranks)]
+                left = [test for test in left if not all(test in file.ended for file in files)]
                 if left:
-                    lost = Lost(left[0] if left[0] in begun else "", str(folder), exits, output)
+                    begun = any(left[0] in file.begun for file in files)
+                    lost = Lost(left[0] if begun else "", exits, output)
                     write_atomically(folder / "lost.json", msgspec.json.encode(lost))
                     left = left[1:] if lost.nodeid else []
         finally:
@@ -173,7 +184,7 @@ class Launched:
         except ChildFailedError as error:
             failures = sorted(error.failures.items(), key=lambda each: each[1].timestamp)
             exits = {rank: _said(failure.exitcode) for rank, failure in failures}
-            begun = bool(rank_files.read(folder, failures[0][0]))
+            begun = bool(RankFile(folder, failures[0][0]).read().begun)
             return exits, _tail(logs, failures[0][0], ["stderr.log"] if begun else ["stderr.log", "stdout.log"])
         except Exception as error:  # of the agent itself, e.g. no port could be opened
             return {}, f"the launch failed: {type(error).__name__}: {error}"

@@ -6,8 +6,9 @@ the middle of a test.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from msgspec import Struct
@@ -81,13 +82,36 @@ def append(folder: Path, rank: int, outcome: Outcome) -> None:
         file.write(msgspec.json.encode(outcome) + b"\n")
 
 
-def read(folder: Path, rank: int) -> list[Outcome]:
-    """The whole lines of a rank's file."""
-    try:
-        lines = (folder / f"rank-{rank}.jsonl").read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    return [msgspec.json.decode(line, type=Outcome) for line in lines[:-1]]
+@dataclass
+class RankFile:
+    """Reads a rank's file while it grows.
+
+    Attributes:
+        begun: tests that the rank has begun.
+        ended: those that it has ended, with their outcomes.
+    """
+
+    folder: Path
+    rank: int
+    begun: set[str] = field(default_factory=set)
+    ended: dict[str, Outcome] = field(default_factory=dict)
+    _position: int = 0
+
+    def read(self) -> Self:
+        """Read the lines that are new."""
+        try:
+            with (self.folder / f"rank-{self.rank}.jsonl").open("rb") as file:
+                file.seek(self._position)
+                lines = file.read().split(b"\n")[:-1]  # the last one may still grow
+        except FileNotFoundError:
+            return self
+        self._position += sum(len(line) + 1 for line in lines)
+        for line in lines:
+            outcome = msgspec.json.decode(line, type=Outcome)
+            self.begun.add(outcome.nodeid)
+            if outcome.ended:
+                self.ended[outcome.nodeid] = outcome
+        return self
 
 
 def leave(folder: Path, rank: int, words: LastWords) -> None:

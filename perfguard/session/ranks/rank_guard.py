@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from perfguard.judge.across_ranks import said_of_ranks
 from perfguard.model.call import Call, Together
@@ -15,10 +12,9 @@ from perfguard.model.errors import WrongResult
 from perfguard.model.records import Case, CaseResult
 from perfguard.session.case_pipeline import ReadingPlan, Runner
 from perfguard.session.ranks.agreement import Agreement
+from perfguard.session.ranks.world import World
 
 if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
     from perfguard.measure.devices.device import Device
 
 
@@ -37,25 +33,16 @@ class RankGuard:
     runner: Runner | None = None
     results: list[CaseResult] = field(default_factory=list)
     unsupported: str = ""
-    _dimensions: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def rank(self) -> int:
-        return self.agreement.world.rank
-
-    @property
-    def ranks(self) -> int:
-        return self.agreement.world.ranks
+    def world(self) -> World:
+        """The ranks, as this one sees them."""
+        return self.agreement.world
 
     def begin(self) -> None:
         """A test begins."""
-        self.results, self.unsupported, self._dimensions = [], "", {"ranks": self.ranks}
-
-    def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """The mesh of these dimensions; the test's later calls are made on it."""
-        mesh = self.agreement.world.mesh(dimensions)
-        self._dimensions = dimensions
-        return mesh
+        self.results, self.unsupported = [], ""
+        self.world.enter_test()
 
     def guard(self, call: Call, case: Case) -> None:
         """Check and measure `call`, which every rank makes.
@@ -64,21 +51,16 @@ class RankGuard:
             WrongResult: the run measures nothing, and the result is wrong on any rank. A measuring run judges later.
         """
         __tracebackhide__ = True
-        exchange = self.agreement.exchange
-        call = replace(call, together=Together(self.rank, self.ranks, exchange), mesh=self._dimensions)
+        exchange, world = self.agreement.exchange, self.world
+        call = replace(call, together=Together(world.rank, world.ranks, exchange))
         if self.runner is not None:
-            self.results += [self._with_mesh(result) for result in self.runner.measure(call, case)]
+            self.results += self.runner.measure(call, case)
             return
         from perfguard.check.all_configs import check_configurations
 
         problems = said_of_ranks(exchange("the check's problems", check_configurations(call).wrong))
         if problems:
             raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
-
-    def _with_mesh(self, result: CaseResult) -> CaseResult:
-        """Another mesh is another measurement, so it belongs to the inputs."""
-        where = " x ".join(f"{name} {size}" for name, size in self._dimensions.items())
-        return msgspec.structs.replace(result, inputs=f"{where}; {result.inputs}")
 
 
 def rank_runner(config: Config, device: Device) -> Runner:

@@ -1,13 +1,11 @@
-"""The process group of a test on several ranks: how a rank joins it, its meshes, and the group of a layout, in which
-one process stands for one rank of many."""
+"""The process group of a test on several ranks: how a rank joins it, and its meshes."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +49,7 @@ class World:
         store: shared by all ranks; perfguard's own talk passes through it, so that no collective of ours appears among
             the test's.
         minutes: limit of a test.
+        dimensions: of the mesh that the running test made last; all ranks in one dimension if it made none.
     """
 
     rank: int
@@ -58,8 +57,16 @@ class World:
     device_type: str
     store: Any  # torch.distributed.Store
     minutes: float
+    dimensions: Mapping[str, int] = field(default_factory=dict)
     _began: int = 0
     _meshes: dict[tuple[tuple[str, int], ...], DeviceMesh] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.enter_test()
+
+    def enter_test(self) -> None:
+        """A test begins, which has made no mesh."""
+        self.dimensions = {"ranks": self.ranks}
 
     def begin(self) -> None:
         """Begin the default process group, or a new one in place of one whose ranks are out of step."""
@@ -91,6 +98,7 @@ class World:
         """
         _check(dimensions, self.ranks, f"ranks={self.ranks}")
         key = tuple(dimensions.items())
+        self.dimensions = dict(dimensions)
         if key not in self._meshes:
             self._meshes[key] = _made(self.device_type, dimensions)
         return self._meshes[key]
@@ -113,27 +121,6 @@ def join(device: torch.device, minutes: float) -> World:
     world = World(rank, ranks, device.type, store, minutes)
     world.begin()
     return world
-
-
-@contextlib.contextmanager
-def layout_of(ranks: int) -> Iterator[World]:
-    """This process as rank 0 of `ranks`, on torch's backend "fake": collectives return at once, and move nothing.
-
-    Raises:
-        UsageError: the process has a process group already.
-    """
-    import torch.distributed as dist
-
-    from perfguard._compat.torch_distributed import fake_store
-
-    if dist.is_initialized():
-        raise UsageError("layout=…: this process has a process group already; end it before the test")
-    store = fake_store()
-    dist.init_process_group("fake", store=store, rank=0, world_size=ranks)
-    try:
-        yield World(0, ranks, "cpu", store, 0.0)
-    finally:
-        dist.destroy_process_group()
 
 
 def _prefixed(prefix: str, store: Any) -> Any:

@@ -305,6 +305,22 @@ def test_every_named_configuration_is_compiled_and_the_chosen_one_recognised(rea
     assert list(parts(readings["gfx942.spills"])) == ["scale_kernel"]
 
 
+def test_a_record_of_constants_is_described_and_compiled_elsewhere(reader: Reader) -> None:
+    """As one parameter, whose values get their names back in the kernel: Triton writes down the plain tuple."""
+    source = SCALE.replace("factor, BLOCK: tl.constexpr):", "factor, sizes: tl.constexpr):").replace(
+        "    at = tl", "    BLOCK: tl.constexpr = named(Sizes, sizes).block\n    at = tl"
+    )
+    source = source.replace("BLOCK=block, num_warps", "sizes=Sizes(block, 'wide'), num_warps")
+    record = (
+        "from typing import NamedTuple\n\n\nclass Sizes(NamedTuple):\n    block: int\n    entry: str\n\n\n"
+        "@triton.constexpr_function\ndef named(record, values):\n    return record(*values)\n\n\n@triton.jit\n"
+    )
+    readings = reader.read(source.replace("@triton.jit\n", record), X, targets=BOTH)
+    for target in ("sm_90", "gfx942"):
+        assert readings[f"{target}.unfit"].value == {}
+        assert parts(readings[f"{target}.configuration"])["scale_kernel"].startswith("sizes=1024,wide num_warps=4 ")
+
+
 def test_an_entry_that_went_is_reported_by_the_one_that_is_taken_instead(reader: Reader) -> None:
     def read(entry: str) -> Any:
         return reader.read(SCALE, X, configurations={entry: {"block": 1024}, "another": {"block": 2048}})

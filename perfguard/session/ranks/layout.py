@@ -1,0 +1,61 @@
+"""A layout: one process as one rank of many, whose collectives return at once and whose tensors have no data.
+
+What ranks would exchange is then read in seconds, at the model's true widths. What depends on data, as how many rows
+travel to which rank, the test declares: nothing can be read from a tensor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from perfguard._compat import torch_distributed
+from perfguard.model.errors import UsageError
+from perfguard.session.ranks.world import World
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(kw_only=True)
+class Layout(World):
+    """The ranks of a layout. Create it with `layout_of`.
+
+    Attributes:
+        without_data: holds the mode in which tensors have none, from the first mesh on.
+    """
+
+    without_data: contextlib.ExitStack
+    _has_data: bool = True
+
+    def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
+        """As of every world. Tensors that are made from now on have no data."""
+        with torch_distributed.without_modes():  # a mesh keeps its ranks in tensors
+            mesh = super().mesh(dimensions)
+        if self._has_data:
+            self.without_data.enter_context(torch_distributed.tensors_without_data())
+            self._has_data = False
+        return mesh
+
+
+@contextlib.contextmanager
+def layout_of(ranks: int, rank: int = 0) -> Iterator[Layout]:
+    """This process as one rank of `ranks`, on torch's backend "fake".
+
+    Raises:
+        UsageError: the process has a process group already.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        raise UsageError("layout=…: this process has a process group already; end it before the test")
+    store = torch_distributed.fake_store()
+    dist.init_process_group("fake", store=store, rank=rank, world_size=ranks)
+    try:
+        with contextlib.ExitStack() as without_data:
+            yield Layout(rank, ranks, "cpu", store, 0.0, without_data=without_data)
+    finally:
+        dist.destroy_process_group()
+        torch_distributed.forget_shardings()  # they name groups that are gone, and the next ones take their names

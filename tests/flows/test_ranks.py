@@ -1,0 +1,290 @@
+"""Tests on several ranks: one launch for all of them, one report and one verdict for each, and an end for each hang."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.flows.conftest import Project
+
+HEAD = """
+import os, signal, time
+import pytest, torch
+import torch.distributed as dist
+
+def summed(x):
+    out = x.clone()
+    dist.all_reduce(out)
+    return out
+
+"""
+
+OUTCOMES = """
+@pytest.mark.perfguard(ranks=2)
+def test_passes(perfguard):
+    mesh = perfguard.mesh(dp=1, tp=2)
+    assert mesh.mesh_dim_names == ("dp", "tp") and mesh.get_local_rank("tp") == perfguard.rank == dist.get_rank()
+    perfguard(summed, torch.randn(4), reference=lambda x: 2 * x)
+
+@pytest.mark.perfguard(ranks=2)
+def test_fails_on_one(perfguard):
+    assert perfguard.rank == 0, "only rank 0 is right"
+
+@pytest.mark.perfguard(ranks=2)
+def test_is_wrong_on_one(perfguard):
+    perfguard(lambda x: summed(x) + perfguard.rank, torch.ones(4), reference=lambda x: 2 * x)
+
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.xfail(reason="known")
+def test_is_expected_to_fail(perfguard):
+    assert perfguard.ranks == 3
+
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.skipif(True, reason="not today")
+def test_is_skipped(perfguard):
+    raise AssertionError
+
+@pytest.mark.perfguard(ranks=2)
+def test_is_skipped_on_one(perfguard):
+    if perfguard.rank == 1:
+        pytest.skip("only here")
+
+@pytest.mark.perfguard(ranks=2)
+def test_dies(perfguard):
+    if perfguard.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    summed(torch.ones(2))
+
+@pytest.mark.perfguard(ranks=2)
+def test_leaves_the_others(perfguard):
+    if perfguard.rank == 1:
+        raise ValueError("no batch left")
+    summed(torch.ones(2))
+
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.parametrize("n", [3, 5])
+def test_goes_on(perfguard, n):
+    perfguard(summed, torch.ones(n), reference=lambda x: 2 * x)
+
+def test_of_one_process(perfguard):
+    assert (perfguard.rank, perfguard.ranks) == (0, 1)
+    with pytest.raises(ValueError, match=r"mesh\\(dp=2\\).*runs on one rank"):
+        perfguard.mesh(dp=2)
+"""
+
+
+def test_every_test_has_one_outcome_that_names_ranks(project: Project) -> None:
+    project.configure(device="cpu")
+    project.test_file(HEAD + OUTCOMES)
+    ran = project.run("-v", "-rA")
+    ran.assert_outcomes(passed=4, failed=5, xfailed=1, skipped=1)
+    ran.stdout.fnmatch_lines_random(
+        [
+            "FAILED *::test_fails_on_one - rank 1 of 2: AssertionError: only r*",
+            "*output: *worst at*(on rank 1 of 2)",
+            "*skipped on rank 1 of 2 only; every rank must make the same calls",
+            "rank 1 of 2: killed by SIGKILL in the middle of the test",
+            "FAILED *::test_leaves_the_others - rank 1 of 2: ValueError: *",
+            "rank 1 had left the test: rank 1 of 2 did not come to all_reduce",
+            "  rank 0: in the test's own code, at test_suite.py:* in summed; waits in #1 all_reduce of [[][[]2[]][]]",
+            "PASSED *::test_goes_on[[]5[]]",
+        ]
+    )
+
+
+HANGS = """
+@pytest.mark.perfguard(ranks=2)
+def test_one_rank_is_late(perfguard):
+    dist.barrier()
+    if perfguard.rank == 1:
+        time.sleep(600)
+    summed(torch.ones(4))
+
+@pytest.mark.perfguard(ranks=2)
+def test_ranks_make_other_calls(perfguard):
+    x = torch.ones(3)
+    dist.all_reduce(x) if perfguard.rank == 0 else dist.broadcast(x, 0)
+    dist.barrier()
+
+@pytest.mark.perfguard(ranks=2)
+def test_one_rank_decides_alone(perfguard):
+    if perfguard.rank == 0:
+        summed(torch.ones(5))
+
+@pytest.mark.perfguard(ranks=2)
+def test_goes_on(perfguard):
+    summed(torch.ones(6))
+"""
+
+
+def test_a_hang_ends_within_the_limit_and_names_the_rank_that_is_missed(project: Project) -> None:
+    project.configure(device="cpu", case_minutes=0.05)
+    project.test_file(HEAD + HANGS)
+    started = time.monotonic()
+    ran = project.run()
+    assert time.monotonic() - started < 90
+    ran.assert_outcomes(passed=1, failed=3)
+    ran.stdout.fnmatch_lines(
+        [
+            "*_ test_one_rank_is_late _*",
+            "took longer than 0.05 minutes: rank 1 of 2 did not come to all_reduce",
+            "  rank 0: *test_suite.py:8 in summed; waits in #2 all_reduce of *4*",
+            "  rank 1: *test_suite.py:16 in test_one_rank_is_late; last collective: #1 barrier*",
+            "stack of rank 1, the innermost call last:",
+            "    time.sleep(600)",
+            "*_ test_ranks_make_other_calls _*",
+            "took longer than 0.05 minutes: *",
+            "*_ test_one_rank_decides_alone _*",
+            "took longer than 0.05 minutes: rank 1 of 2 did not come to all_reduce",
+            "  rank 1: ended the test: passed; issued no collective",
+        ]
+    )
+
+
+GUARDED = """
+def doubled(x):
+    out = summed(x)
+{more}
+    return out
+
+@pytest.mark.perfguard(ranks=2)
+def test_sum(perfguard):
+    perfguard.mesh(dp=2)
+    perfguard(doubled, torch.ones(4, 4), reference=lambda x: 2 * x)
+
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.parametrize("n", [2, 3])
+def test_others(perfguard, n):
+    perfguard(summed, torch.ones(n), reference=lambda x: 2 * x)
+
+def test_alone(perfguard):
+    perfguard(lambda x: x + 1, torch.ones(3), reference=lambda x: x + 1)
+"""
+LANE = "--perfguard-lane=cpu"
+
+
+def test_cases_of_several_ranks_are_recorded_and_judged_as_one(project: Project) -> None:
+    project.configure(device="cpu")
+    project.test_file(HEAD + GUARDED.format(more=""))
+    recorded = project.guard(LANE, "--perfguard-update=new")
+    recorded.assert_outcomes(passed=4)
+    baseline = (project.path / "baselines" / "targets" / "cpu" / "test_suite.yaml").read_text()
+    assert "all_reduce ranks float32" in baseline
+    assert "all_reduce dp float32" in baseline
+    assert 'inputs: "dp 2; float32[4,4]"' in baseline
+    assert "rank 0" not in baseline  # every reading is one for both ranks
+    project.commit()
+
+    more = "    dist.all_reduce(out)\n    out /= 2"
+    project.test_file(HEAD + GUARDED.format(more=more))
+    moved = project.guard(LANE)
+    moved.assert_outcomes(passed=3, failed=1)
+    moved.stdout.fnmatch_lines(["*CHANGED collectives*", "*+ all_reduce dp float32*"])
+    assert moved.ret == 10
+
+    # What one rank alone does more would be a hang sooner or later.
+    more = "    if dist.get_rank() == 1:\n        dist.all_reduce(out[:0].clone(), group=ONE)"
+    one = HEAD + "ONE = None\n" + GUARDED.format(more=more)
+    one = one.replace(
+        "    perfguard.mesh(dp=2)\n", "    global ONE\n    ONE = perfguard.mesh(dp=2, tp=1).get_group('tp')\n"
+    )
+    project.test_file(one)
+    apart = project.guard(LANE, "-k", "test_sum")
+    apart.assert_outcomes(failed=1)
+    apart.stdout.fnmatch_lines(["*WRONG collectives", "*ranks disagree: *all_reduce*on rank 1 of 2*"])
+    assert apart.ret == 11
+
+
+def test_under_torchrun_rank_0_alone_speaks(project: Project) -> None:
+    project.configure(device="cpu")
+    project.test_file(HEAD + GUARDED.format(more="").replace("ranks=2)\n@", "ranks=3)\n@"))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "pytest", "--perfguard", LANE],
+        cwd=project.path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("test session starts") == 1
+    assert "1 passed, 3 deselected" in done.stdout
+    assert "1 NEW" in done.stdout
+
+
+def test_ranks_must_have_the_same_tests(project: Project) -> None:
+    project.configure(device="cpu")
+    source = """
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.parametrize("n", [0, int(os.environ.get("RANK", 0))])
+def test_of_rank(n):
+    assert n >= 0
+"""
+    project.test_file(HEAD + source)
+    ran = project.run()
+    ran.assert_outcomes(failed=2)
+    ran.stdout.fnmatch_lines(["*ranks 0 and 1 collected different tests: only one of them has *test_of_rank[[]*"])
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        ("4", "(4,): give the number by its name: ranks=2, or layout=64"),
+        ("rank=4", "(rank=…): no such argument; known: ranks, layout"),
+        ("ranks=0", "(ranks=0): give a number of ranks, 1 or more"),
+        ("ranks=2, layout=8", "(ranks=…, layout=…): a test runs on real ranks or as one of a layout; leave one out"),
+    ],
+)
+def test_a_mark_that_means_nothing_ends_the_run(project: Project, mark: str, said: str) -> None:
+    project.test_file(f"import pytest\n\n@pytest.mark.perfguard({mark})\ndef test_a():\n    pass\n")
+    ran = project.run()
+    assert ran.ret == 4
+    assert f"test_suite.py::test_a: @pytest.mark.perfguard{said}" in ran.stderr.str()
+
+
+def test_x_ends_all_ranks_at_the_first_failure(project: Project) -> None:
+    project.configure(device="cpu")
+    source = """
+@pytest.mark.perfguard(ranks=2)
+def test_fails():
+    assert dist.get_rank() == 2
+
+@pytest.mark.perfguard(ranks=2)
+def test_takes_long():
+    time.sleep(600)
+"""
+    project.test_file(HEAD + source)
+    started = time.monotonic()
+    project.run("-x").assert_outcomes(failed=1)
+    assert time.monotonic() - started < 60
+
+
+def test_a_layout_is_one_process(project: Project) -> None:
+    source = """
+@pytest.mark.perfguard(layout=64)
+def test_layout(perfguard):
+    mesh = perfguard.mesh(dp=8, tp=8)
+    assert (perfguard.rank, perfguard.ranks, dist.get_world_size()) == (0, 64, 64)
+    assert dist.get_process_group_ranks(mesh.get_group("dp")) == list(range(0, 64, 8))
+
+@pytest.mark.perfguard(layout=6)
+def test_other_layout(perfguard):
+    with pytest.raises(ValueError, match=r"mesh\\(dp=2, tp=2\\): has 4 ranks, the test's mark ranks=6"):
+        perfguard.mesh(dp=2, tp=2)
+"""
+    project.test_file(HEAD + source)
+    project.run().assert_outcomes(passed=2)
+
+
+def test_workers_of_xdist_share_one_launch(project: Project) -> None:
+    project.configure(device="cpu")
+    source = """
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.parametrize("n", range(8))
+def test_many(perfguard, n):
+    with open("launched.txt", "a") as file:
+        print(os.environ["TORCHELASTIC_RUN_ID"], file=file)
+    assert n != 5 or perfguard.rank == 0
+"""
+    project.test_file(HEAD + source)
+    project.run("-n", "2").assert_outcomes(passed=7, failed=1)
+    assert len(set((project.path / "launched.txt").read_text().split())) == 1

@@ -1,0 +1,103 @@
+"""One result from those of several ranks: equal facts, the greatest, each rank's own, and disagreements."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfguard.judge.across_ranks import merge_ranks, ranks_of, said_of_ranks
+from perfguard.model.records import Accuracy, Across, Case, CaseResult, Reading, Value, Verdict, Word
+from perfguard.model.units import Unit
+
+CASE = Case("suite", "sum", "forward", "test_suite.py::test_sum")
+
+
+def result(value: Value, across: Across = Across.EACH, unit: Unit = Unit.COUNT, **others: object) -> CaseResult:
+    return CaseResult(CASE, readings=[Reading("metric", unit, value, across=across)], **others)  # type: ignore[arg-type]
+
+
+def only(*results: CaseResult) -> CaseResult:
+    (merged,) = merge_ranks([[each] for each in results])
+    return merged
+
+
+@pytest.mark.parametrize(
+    ("which", "ranks", "said"),
+    [([1], 4, "rank 1 of 4"), ([3, 1], 4, "ranks 1, 3 of 4"), ([0, 1], 2, "all 2 ranks"), ([0], 1, "the one rank")],
+)
+def test_ranks_are_named(which: list[int], ranks: int, said: str) -> None:
+    assert ranks_of(which, ranks) == said
+
+
+def test_a_problem_of_several_ranks_is_said_once() -> None:
+    problems = [["output: is wrong"], [], ["output: is wrong", "outputs: two"]]
+    assert said_of_ranks(problems) == [
+        "output: is wrong (on ranks 0, 2 of 3)",
+        "outputs: two (on rank 2 of 3)",
+    ]
+
+
+@pytest.mark.parametrize("across", Across)
+def test_equal_readings_are_one(across: Across) -> None:
+    merged = only(result(7, across), result(7, across))
+    assert merged.readings == result(7, across).readings
+    assert merged.verdicts == []
+
+
+def test_what_must_be_equal_and_is_not_is_wrong() -> None:
+    merged = only(*(result(["all_reduce"] * count, Across.EQUAL) for count in (1, 2, 1)))
+    assert merged.readings == []
+    (verdict,) = merged.verdicts
+    assert (verdict.word, verdict.metric) == (Word.WRONG, "metric")
+    assert verdict.reason == (
+        "ranks disagree: ['all_reduce'] on ranks 0, 2 of 3; ['all_reduce', 'all_reduce'] on rank 1 of 3"
+    )
+
+
+def test_memory_is_that_of_the_rank_with_the_most() -> None:
+    merged = only(result(1024, Across.MOST, Unit.BYTES), result(4096, Across.MOST, Unit.BYTES))
+    (reading,) = merged.readings
+    assert reading.value == 4096
+    assert reading.note == "metric: the greatest is rank 1's, of 1 KiB, 4 KiB"
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ((3, 5), {"rank 0": 3, "rank 1": 5}),
+        ((["a", "b"], ["a"]), {"rank 0": "a; b", "rank 1": "a"}),
+        (({"sent": 8}, {"sent": 4, "received": 2}), {"rank 0: sent": 8, "rank 1: sent": 4, "rank 1: received": 2}),
+    ],
+)
+def test_other_readings_are_kept_for_each_rank(values: tuple[Value, Value], parts: Value) -> None:
+    (reading,) = only(*map(result, values)).readings
+    assert reading.value == parts
+
+
+def test_a_reading_of_some_ranks_alone_is_wrong() -> None:
+    (verdict,) = only(result(1), CaseResult(CASE)).verdicts
+    assert verdict.reason == "ranks disagree: read on rank 0 of 2 only"
+
+
+def test_a_case_of_some_ranks_alone_is_wrong() -> None:
+    (merged,) = merge_ranks([[], [result(1)]])
+    assert merged.word is Word.WRONG
+    assert merged.readings == []
+    assert "guarded on rank 1 of 2 only" in merged.verdicts[0].reason
+
+
+def test_a_wrong_rank_makes_the_case_wrong_and_shows_its_accuracy() -> None:
+    right = result(1, accuracy=[Accuracy("output", "float32", error_ratio=1.5)])
+    wrong = CaseResult(
+        CASE,
+        accuracy=[Accuracy("output", "float32", error_ratio=0.5, problem="output: is wrong")],
+        verdicts=[Verdict(Word.WRONG, "output", "output: is wrong")],
+    )
+    merged = only(right, wrong)
+    assert merged.readings == []
+    assert [verdict.reason for verdict in merged.verdicts] == ["output: is wrong (on rank 1 of 2)"]
+    assert merged.accuracy == wrong.accuracy
+
+
+def test_ranks_with_other_inputs_say_so() -> None:
+    merged = only(result(1, inputs="float32[4]"), result(1, inputs="float32[6]"), result(1, inputs="float32[4]"))
+    assert merged.inputs == "float32[4] on ranks 0, 2 of 3; float32[6] on rank 1 of 3"
