@@ -1,7 +1,7 @@
 """Observes foreign test suites, unedited: recorded, run again in other orders, with changes planted, and its price.
 
     python -m benchmarks.observe einops FOLDER [--json FILE]      FOLDER: einops 0.8.2 as its source distribution has it
-    python -m benchmarks.observe liger FOLDER [--json FILE]       Liger 0.8.5, in Triton's interpreter
+    python -m benchmarks.observe liger FOLDER [--json FILE]       Liger 0.8.5 (without a GPU: TRITON_INTERPRET=1)
 
 It copies FOLDER, makes the copy a git repository, and runs pytest there. `--path DIR` adds a folder to PYTHONPATH.
 """
@@ -22,7 +22,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_PRICE_ROUNDS, _QUIET_RUNS = 3, 3
+_QUIET_RUNS = 3
 _OBSERVE = ["--perfguard", "--perfguard-observe"]
 
 
@@ -93,9 +93,10 @@ SUITES = {
             ),
         ],
     ),
+    # Its tests take a GPU where there is one, and Triton's interpreter if TRITON_INTERPRET is set.
     "liger": Suite(
         tests=[f"test/transformers/test_{name}.py" for name in ("relu_squared", "softmax")],
-        variables={"TRITON_INTERPRET": "1", "PYTHONPATH": "src"},
+        variables={"PYTHONPATH": "src"},
         targets=["sm_90", "gfx942"],
         planted=[
             Planted("copy", _RELU, 90, "    dX = dY_2d.clone()", f"{_RELU}:90 in ", "copies"),
@@ -180,21 +181,22 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--path", action="append", default=[], help="folder for PYTHONPATH")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=3, help="runs with and without observation, by turns")
     given = parser.parse_args()
     suite = SUITES[given.suite]
     with tempfile.TemporaryDirectory(prefix="perfguard-observe-") as name:
         folder = Path(name) / given.suite
         shutil.copytree(given.folder, folder, ignore=shutil.ignore_patterns(".git", "baselines", ".perfguard"))
-        found = measure(Checkout(suite, folder, given.path), suite)
+        found = measure(Checkout(suite, folder, given.path), suite, given.rounds)
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def measure(checkout: Checkout, suite: Suite) -> dict[str, object]:
+def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
     """Record, run quietly, plant, and measure the price."""
     checkout.pytest()  # compilers' caches
     plain, observed = [], []
-    for _ in range(_PRICE_ROUNDS):
+    for _ in range(rounds):
         plain.append(checkout.pytest()[2])
         observed.append(checkout.pytest(*_OBSERVE)[2])
     price = statistics.median(two / one for one, two in zip(plain, observed, strict=True))
