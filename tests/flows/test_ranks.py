@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from perfguard.measure.devices import find_devices
+from perfguard.session.device_lock import FOLDER, DeviceLock
 from tests.flows.conftest import Project
 
 HEAD = """
@@ -200,15 +204,21 @@ def test_cases_of_several_ranks_are_recorded_and_judged_as_one(project: Project)
 
 def test_under_torchrun_rank_0_alone_speaks(project: Project) -> None:
     project.configure(device="cpu")
-    project.test_file(HEAD + GUARDED.format(more="").replace("ranks=2)\n@", "ranks=3)\n@"))
+    source = """
+@pytest.mark.perfguard(ranks=2)
+def test_fails_on_one(perfguard):
+    assert perfguard.rank == 0
+"""
+    project.test_file(HEAD + GUARDED.format(more="").replace("ranks=2)\n@", "ranks=3)\n@") + source)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "pytest", "--perfguard", LANE],
         cwd=project.path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.count("test session starts") == 1
-    assert "1 passed, 3 deselected" in done.stdout
-    assert "1 NEW" in done.stdout
+    assert "FAILED test_suite.py::test_fails_on_one - rank 1 of 2: assert 1 == 0" in done.stdout
+    assert "1 failed, 1 passed, 3 deselected" in done.stdout
+    assert "1 BROKEN, 1 NEW" in done.stdout
 
 
 def test_ranks_must_have_the_same_tests(project: Project) -> None:
@@ -288,3 +298,13 @@ def test_many(perfguard, n):
     project.test_file(HEAD + source)
     project.run("-n", "2").assert_outcomes(passed=7, failed=1)
     assert len(set((project.path / "launched.txt").read_text().split())) == 1
+
+
+def test_the_devices_of_all_ranks_are_locked(project: Project) -> None:
+    project.configure(device="fake*2", lock_minutes=0)
+    project.test_file(HEAD + GUARDED.format(more=""))
+    with DeviceLock(find_devices("fake*2")["fake:1"], Path(os.environ["TMPDIR"]) / FOLDER) as other:
+        assert other.try_acquire()
+        ran = project.guard("-k", "test_sum")
+    assert ran.ret == 4
+    assert "still in use by process" in ran.stderr.str()
