@@ -91,7 +91,7 @@ class InRank:
         world = join(device.torch_device, self._config.settings.case_minutes)
         runner = rank_runner(self._config, device) if self._measure else None
         self._guard = RankGuard(Agreement(world), device, runner)
-        self._watch = Watch(world, self._leave)
+        self._watch = Watch(world, self._leave, self._stderr)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:

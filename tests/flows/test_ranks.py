@@ -63,6 +63,12 @@ def test_dies(perfguard):
     summed(torch.ones(2))
 
 @pytest.mark.perfguard(ranks=2)
+def test_crashes(perfguard):
+    if perfguard.rank == 0:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    summed(torch.ones(2))
+
+@pytest.mark.perfguard(ranks=2)
 def test_leaves_the_others(perfguard):
     if perfguard.rank == 1:
         raise ValueError("no batch left")
@@ -84,13 +90,15 @@ def test_every_test_has_one_outcome_that_names_ranks(project: Project) -> None:
     project.configure(device="cpu")
     project.test_file(HEAD + OUTCOMES)
     ran = project.run("-v", "-rA")
-    ran.assert_outcomes(passed=4, failed=5, xfailed=1, skipped=1)
+    ran.assert_outcomes(passed=4, failed=6, xfailed=1, skipped=1)
     ran.stdout.fnmatch_lines_random(
         [
             "FAILED *::test_fails_on_one - rank 1 of 2: AssertionError: only r*",
             "*output: *worst at*(on rank 1 of 2)",
             "*skipped on rank 1 of 2 only; every rank must make the same calls",
             "rank 1 of 2: killed by SIGKILL in the middle of the test",
+            "rank 0 of 2: killed by SIGSEGV in the middle of the test",
+            '  File "*test_suite.py", line 50 in test_crashes',
             "FAILED *::test_leaves_the_others - rank 1 of 2: ValueError: *",
             "rank 1 had left the test: rank 1 of 2 did not come to all_reduce",
             "  rank 0: in the test's own code, at test_suite.py:* in summed; waits in #1 all_reduce of [[][[]2[]][]]",
