@@ -118,7 +118,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Arrange for tests of several ranks, if there are any."""
-    if any(item.get_closest_marker("perfguard") for item in items):
+    of_ranks = "RANK" in os.environ and _measures(config.option)
+    if of_ranks or any(item.get_closest_marker("perfguard") for item in items):
         from perfguard.pytest_plugin.ranked_start import arrange
 
         arrange(config, items, measure=_measures(config.option))

@@ -21,7 +21,8 @@ from perfguard.model.config import Config
 from perfguard.model.errors import GuardFailure, PerfguardError, UsageError
 from perfguard.pytest_plugin.device_faults import describe_error
 from perfguard.pytest_plugin.ending import OTHERWISE
-from perfguard.pytest_plugin.fixture import RANK_GUARD
+from perfguard.pytest_plugin.fixture import RANK_GUARD, RUN
+from perfguard.pytest_plugin.items import case_of
 from perfguard.pytest_plugin.marks import mark_of
 from perfguard.pytest_plugin.rank_reports import decoded_report
 from perfguard.session.child import Request
@@ -57,6 +58,7 @@ class InRank:
         self._folder = config.session_folder
         self._replay = replay
         self._stderr = os.dup(2)
+        self._item: pytest.Item | None = None  # the running test
         self._outcome = Outcome("")
         self._guard: RankGuard | None = None
         self._watch: Watch | None = None
@@ -91,7 +93,7 @@ class InRank:
         world = join(device.torch_device, self._config.settings.case_minutes)
         runner = rank_runner(self._config, device) if self._measure else None
         self._guard = RankGuard(Agreement(world), device, runner)
-        self._watch = Watch(world, self._leave)
+        self._watch = Watch(world, self._leave, self._stderr)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -103,7 +105,7 @@ class InRank:
         assert watch is not None
         config = item.config
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        self._outcome = Outcome(item.nodeid)
+        self._item, self._outcome = item, Outcome(item.nodeid)
         self._write()
         guard.begin()
         with watch.over():
@@ -163,8 +165,14 @@ class InRank:
             rank_files.leave(self._folder, rank_here(), words)
             return
         issued = "no collective" if words.collective is None else words.collective.text
-        text = f"{self._outcome.nodeid}: {words.cause}; rank {rank_here()}: in {words.step}; last issued: {issued}"
-        os.write(self._stderr, f"perfguard: {text}\n{words.stack}".encode())
+        text = f"{words.cause}; rank {rank_here()}: in {words.step}; last issued: {issued}"
+        os.write(self._stderr, f"perfguard: {self._outcome.nodeid}: {text}\n{words.stack}".encode())
+        item = self._item
+        run = None if item is None else item.config.stash.get(RUN, None)  # rank 0's, if it measures
+        if item is not None and run is not None:
+            run.broken(case_of(item), text)
+            run.judge_without_pairs("a test of several ranks hung")
+            run.save()
 
 
 def _device_of_rank(name: str) -> Device:

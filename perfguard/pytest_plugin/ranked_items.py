@@ -12,13 +12,15 @@ import pytest
 
 from perfguard._compat.pytest_internals import worker_input
 from perfguard.measure.devices import find_devices, open_device
-from perfguard.model.errors import GuardFailure
+from perfguard.model.errors import GuardFailure, PerfguardError
+from perfguard.pytest_plugin.ending import teller
 from perfguard.pytest_plugin.fixture import RUN, raise_for
 from perfguard.pytest_plugin.items import case_of
 from perfguard.pytest_plugin.marks import mark_of
 from perfguard.pytest_plugin.rank_reports import Merged, merge
 from perfguard.pytest_plugin.start import device_setting
 from perfguard.session.child import ChildCommand, Request, child_command
+from perfguard.session.device_lock import DeviceLock
 from perfguard.session.ranks.launch import Ended, Launched
 
 _XFAIL_STRICT = "[XPASS(strict)]"
@@ -34,6 +36,7 @@ class RankedItems:
         self._device = device_setting(config)
         self._groups: dict[int, Launched] = {}
         self._lacks: dict[int, str] = {}
+        self._locks: dict[str, DeviceLock] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -42,7 +45,11 @@ class RankedItems:
         if not ranks:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        lacking = self._lacking(ranks)
+        try:
+            lacking = self._lacking(ranks)
+            self._hold_devices(item.session, ranks)
+        except PerfguardError as error:
+            raise pytest.UsageError(str(error)) from error
         for report in [_unsupported(item, lacking)] if lacking else replay(item, self._wait(item, ranks)):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -65,7 +72,29 @@ class RankedItems:
             names = list(find_devices(self._device))
             few = len(names) < ranks and not open_device(names[0]).holds_cpu_tensors
             self._lacks[ranks] = f"needs {ranks} devices, this machine has {len(names)}" if few else ""
+            if self._times_elsewhere() and len(names) > 1:
+                self._lacks[ranks] = f"needs {ranks} devices, on which other workers time; run it without -n"
         return self._lacks[ranks]
+
+    def _times_elsewhere(self) -> bool:
+        """Whether other workers of pytest-xdist use the devices for times."""
+        run = self._config.stash.get(RUN, None)
+        return self._worker is not None and run is not None and not run.config.untimed
+
+    def _hold_devices(self, session: pytest.Session, ranks: int) -> None:
+        """Lock the devices of all ranks, in the order in which every run does, besides this run's own.
+
+        Raises:
+            DeviceError: another process still holds one after `lock_minutes`.
+        """
+        run = self._config.stash.get(RUN, None)
+        keys = list(find_devices(self._device).values())
+        if run is None or run.config.untimed or len(keys) < ranks or self._lacking(ranks):
+            return
+        for key in keys[:ranks]:
+            if key != run.device.key and key not in self._locks:
+                self._locks[key] = DeviceLock(key)
+                self._locks[key].acquire(run.config.settings.lock_minutes, teller(session))
 
     def _command(self) -> ChildCommand:
         given = [str(argument) for argument in self._config.invocation_params.args]
@@ -87,6 +116,8 @@ class RankedItems:
         return answer
 
     def pytest_unconfigure(self) -> None:
+        for lock in self._locks.values():
+            lock.release()
         if self._worker is not None:  # the last worker that leaves removes the folder
             if not self._folder.is_dir():
                 return

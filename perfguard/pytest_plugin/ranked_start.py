@@ -25,10 +25,10 @@ def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -
     Raises:
         UsageError: a mark that means nothing.
     """
-    marks = {item: mark_of(item) for item in items}
-    if config.pluginmanager.has_plugin(_RANKS) or not any(mark.ranks for mark in marks.values()):
+    marks, here = {item: mark_of(item) for item in items}, ranks_here()
+    needed = (here and measure) or any(mark.ranks for mark in marks.values())
+    if config.pluginmanager.has_plugin(_RANKS) or not needed:
         return
-    here = ranks_here()
     if config.option.perfguard_session:
         _keep(config, items, [item for item in items if not marks[item].ranks])
     elif here:

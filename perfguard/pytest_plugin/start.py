@@ -25,6 +25,7 @@ from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.observing import Observer
 from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, Worker
 from perfguard.session.child import read_request
+from perfguard.session.ranks.world import rank_here
 
 # Option -> its value in such a process. Options that no plugin has defined stay undefined.
 _NOT_ITS_OWN: dict[str, Any] = {
@@ -167,11 +168,15 @@ def take_options_back(config: pytest.Config) -> None:
     Raises:
         UsageError: there is no request, or none of the paths that the user named exists.
     """
+    folder = Path(config.option.perfguard_session)
     try:
-        tests = read_request(Path(config.option.perfguard_session)).tests
+        request = read_request(folder)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
+    tests = request.tests
     _set(config, _NOT_ITS_OWN)
+    if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's
+        config.option.basetemp = str(folder / f"tmp-{rank_here()}")
     if tests is not None:
         _set(config, _NO_SELECTION)
         files = dict.fromkeys(config.rootpath / nodeid.partition("::")[0] for nodeid in tests)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from perfguard.measure.devices import find_devices
+from perfguard.session.device_lock import FOLDER, DeviceLock
+from perfguard.store.report_file import read_report
 from tests.flows.conftest import Project
 
 HEAD = """
@@ -23,6 +28,15 @@ def summed(x):
 """
 
 OUTCOMES = """
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kept")
+    yield path
+    assert path.is_dir()  # ranks have not emptied it
+
+def test_uses_a_folder(kept):
+    pass
+
 @pytest.mark.perfguard(ranks=2)
 def test_passes(perfguard):
     mesh = perfguard.mesh(dp=1, tp=2)
@@ -59,6 +73,12 @@ def test_dies(perfguard):
     summed(torch.ones(2))
 
 @pytest.mark.perfguard(ranks=2)
+def test_crashes(perfguard):
+    if perfguard.rank == 0:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    summed(torch.ones(2))
+
+@pytest.mark.perfguard(ranks=2)
 def test_leaves_the_others(perfguard):
     if perfguard.rank == 1:
         raise ValueError("no batch left")
@@ -66,10 +86,11 @@ def test_leaves_the_others(perfguard):
 
 @pytest.mark.perfguard(ranks=2)
 @pytest.mark.parametrize("n", [3, 5])
-def test_goes_on(perfguard, n):
+def test_goes_on(perfguard, n, tmp_path):
+    (tmp_path / "mine").touch(exist_ok=False)
     perfguard(summed, torch.ones(n), reference=lambda x: 2 * x)
 
-def test_of_one_process(perfguard):
+def test_of_one_process(perfguard, kept):
     assert (perfguard.rank, perfguard.ranks) == (0, 1)
     with pytest.raises(ValueError, match=r"mesh\\(dp=2\\).*runs on one rank"):
         perfguard.mesh(dp=2)
@@ -80,13 +101,15 @@ def test_every_test_has_one_outcome_that_names_ranks(project: Project) -> None:
     project.configure(device="cpu")
     project.test_file(HEAD + OUTCOMES)
     ran = project.run("-v", "-rA")
-    ran.assert_outcomes(passed=4, failed=5, xfailed=1, skipped=1)
+    ran.assert_outcomes(passed=5, failed=6, xfailed=1, skipped=1)
     ran.stdout.fnmatch_lines_random(
         [
             "FAILED *::test_fails_on_one - rank 1 of 2: AssertionError: only r*",
             "*output: *worst at*(on rank 1 of 2)",
             "*skipped on rank 1 of 2 only; every rank must make the same calls",
             "rank 1 of 2: killed by SIGKILL in the middle of the test",
+            "rank 0 of 2: killed by SIGSEGV in the middle of the test",
+            '  File "*test_suite.py", line 59 in test_crashes',
             "FAILED *::test_leaves_the_others - rank 1 of 2: ValueError: *",
             "rank 1 had left the test: rank 1 of 2 did not come to all_reduce",
             "  rank 0: in the test's own code, at test_suite.py:* in summed; waits in #1 all_reduce of [[][[]2[]][]]",
@@ -200,15 +223,41 @@ def test_cases_of_several_ranks_are_recorded_and_judged_as_one(project: Project)
 
 def test_under_torchrun_rank_0_alone_speaks(project: Project) -> None:
     project.configure(device="cpu")
-    project.test_file(HEAD + GUARDED.format(more="").replace("ranks=2)\n@", "ranks=3)\n@"))
+    source = """
+@pytest.mark.perfguard(ranks=2)
+def test_fails_on_one(perfguard):
+    assert perfguard.rank == 0
+"""
+    project.test_file(HEAD + GUARDED.format(more="").replace("ranks=2)\n@", "ranks=3)\n@") + source)
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "pytest", "--perfguard", LANE],
         cwd=project.path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.count("test session starts") == 1
-    assert "1 passed, 3 deselected" in done.stdout
-    assert "1 NEW" in done.stdout
+    assert "FAILED test_suite.py::test_fails_on_one - rank 1 of 2: assert 1 == 0" in done.stdout
+    assert "1 failed, 1 passed, 3 deselected" in done.stdout
+    assert "1 BROKEN, 1 NEW" in done.stdout
+
+
+def test_under_torchrun_a_hang_ends_the_run_and_is_in_the_report(project: Project) -> None:
+    project.configure(device="cpu", case_minutes=0.05)
+    source = """
+@pytest.mark.perfguard(ranks=2)
+def test_one_rank_decides_alone(perfguard):
+    if perfguard.rank == 0:
+        summed(torch.ones(5))
+"""
+    project.test_file(HEAD + GUARDED.format(more="") + source)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "pytest", "--perfguard", LANE],
+        cwd=project.path, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "took longer than 0.05 minutes; rank 0: in the test's own code, at test_suite.py:8 in summed" in done.stderr
+    (path,) = (project.path / ".perfguard").glob("report-*.json")
+    words = {result.case.name: str(result.word) for result in read_report(path).results}
+    assert words == {"sum": "NEW", "others[2]": "NEW", "others[3]": "NEW", "one_rank_decides_alone": "BROKEN"}
 
 
 def test_ranks_must_have_the_same_tests(project: Project) -> None:
@@ -288,3 +337,13 @@ def test_many(perfguard, n):
     project.test_file(HEAD + source)
     project.run("-n", "2").assert_outcomes(passed=7, failed=1)
     assert len(set((project.path / "launched.txt").read_text().split())) == 1
+
+
+def test_the_devices_of_all_ranks_are_locked(project: Project) -> None:
+    project.configure(device="fake*2", lock_minutes=0)
+    project.test_file(HEAD + GUARDED.format(more=""))
+    with DeviceLock(find_devices("fake*2")["fake:1"], Path(os.environ["TMPDIR"]) / FOLDER) as other:
+        assert other.try_acquire()
+        ran = project.guard("-k", "test_sum")
+    assert ran.ret == 4
+    assert "still in use by process" in ran.stderr.str()

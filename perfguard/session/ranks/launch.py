@@ -28,6 +28,7 @@ from perfguard.session.ranks.rank_files import LastWords, Outcome, RankFile
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
+_CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")  # of faulthandler
 
 # Set for the ranks where the user has not set it. On a CPU all ranks share the cores.
 _RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}
@@ -203,12 +204,17 @@ def _said(status: int) -> str:
 
 
 def _tail(logs: Path, rank: int, names: Sequence[str]) -> str:
-    """The last lines that a rank wrote to the first of these files that holds any."""
+    """The last lines that a rank wrote to the first of these files that holds any; of a crash its stack."""
     for name in names:
         for path in logs.glob(f"**/{rank}/{name}"):
             lines = path.read_text(errors="replace").strip().splitlines()
+            crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHES)), None)
+            if crash is not None:
+                # The thread that crashed, or the main one after a limit, is the last; its innermost call is the first.
+                thread = max(number for number, line in enumerate(lines) if line.startswith((*_CRASHES, *_THREADS)))
+                lines = [lines[crash], *lines[thread : thread + _LAST_LINES]]
             if lines:
-                return "\n".join(lines[-_LAST_LINES:])
+                return "\n".join(lines if crash is not None else lines[-_LAST_LINES:])
     return ""
 
 

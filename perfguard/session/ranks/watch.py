@@ -7,6 +7,7 @@ ends the others.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import re
 import sys
@@ -36,10 +37,12 @@ class Watch:
 
     Args:
         leave: called with the last words, before the process ends.
+        stderr: file descriptor for the stack of a rank that cannot even say these.
     """
 
     world: World
     leave: Callable[[LastWords], None]
+    stderr: int
     _number: int = 0
     _arrived: bool = False
 
@@ -52,9 +55,13 @@ class Watch:
         main = threading.get_ident()
         thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
         thread.start()
+        # C code that never returns the interpreter's lock stops that thread, too.
+        seconds = 60 * self.world.minutes + 2 * _OTHERS_SECONDS
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
         try:
             yield
         finally:
+            faulthandler.cancel_dump_traceback_later()
             ended.set()
             thread.join()
 
