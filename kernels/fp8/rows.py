@@ -27,13 +27,14 @@ def quantize_rows(  # type: ignore[no-untyped-def]
     """
     ENCODING: tl.constexpr = named(Encoding, encoding)
     CONFIG: tl.constexpr = named(RowsConfig, config)
+    ROWS: tl.constexpr = CONFIG.rows  # Triton 3.6 takes no field of a record inside a tuple
     row_R = tl.program_id(0).to(tl.int64) * CONFIG.rows + tl.arange(0, CONFIG.rows)
     x_ptr_R = x_ptr + row_R // inner_rows * stride_outer + row_R % inner_rows * stride_inner
     codes_ptr_R = codes_ptr + row_R * width
     in_rows_R = row_R < rows
     X_DTYPE: tl.constexpr = x_ptr.dtype.element_ty
 
-    amax_R = tl.zeros((CONFIG.rows,), tl.int32)
+    amax_R = tl.zeros((ROWS,), tl.int32)
     if CONFIG.whole:
         head_RK = _load(x_ptr_R, in_rows_R, stride_k, 0, width, CONFIG.block, UNIT)
         amax_R = tl.max(magnitude_bits(head_RK).to(tl.int32), 1)
