@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -26,7 +27,8 @@ from kernels.layers.compile import blocks_of
 def shard_data(
     model: nn.Module, mesh: DeviceMesh, experts: DeviceMesh | None = None, *, reshard_after_forward: bool = True
 ) -> None:
-    """Shard every block of `model.layers` over `mesh`, then what is left of the model.
+    """Shard every block of `model.layers` over `mesh`, then what is left of the model. While a block runs, the weights
+    of the next one are gathered.
 
     Args:
         mesh: one dimension: all ranks whose tokens differ.
@@ -34,7 +36,8 @@ def shard_data(
         reshard_after_forward: give a block's weights back after its forward pass, and gather them again for backward.
             What is left of the model, its first and last weights, is never given back: backward starts with them.
     """
-    for block in blocks_of(model):
+    blocks = blocks_of(model)
+    for block in blocks:
         own = set(block.moe.experts.parameters()) if experts is not None and isinstance(block, MoEBlock) else set()
         placed = None
         if experts is not None and experts.size() > 1:
@@ -55,6 +58,9 @@ def shard_data(
         for weight in alone:
             weight.register_hook(partial(_divide, mesh.size()))
     fully_shard(model, mesh=mesh)
+    # Forward has no gathers ahead by itself: it counts on a host that runs ahead, which reads of split sizes stop.
+    for block, following in pairwise(blocks):
+        block.set_modules_to_forward_prefetch([following])  # type: ignore[operator]
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(mesh.size())

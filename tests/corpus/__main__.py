@@ -119,10 +119,10 @@ def judge(corpus: Corpus, words: list[str], output: bool, saving: Saving) -> Non
 
 
 def ask_rivals(corpus: Corpus, words: list[str], saving: Saving) -> None:
-    """The same mutants. The guard's own troubles are none that a rival could have, and simulated times none that it
-    could read."""
+    """The same mutants. The guard's own troubles are none that a rival could have, simulated times none that it could
+    read, and several ranks none that it starts."""
     for mutant, place in wanted(corpus, words):
-        seen = None if "K38" in mutant.classes or place == "S" else ask(corpus, mutant)
+        seen = None if {"K38", "D"} & {*mutant.classes} or place == "S" else ask(corpus, mutant)
         if seen is not None:
             saving.part.rivals[key(mutant, place)] = seen
             saving.save()

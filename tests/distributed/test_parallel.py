@@ -30,13 +30,7 @@ from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
 from kernels.parallel.model import parallelize
 from tests.distributed.ranks import Ranks
-
-VOCAB, TOKENS = 50, 12
-MOE = MoEConfig(dim=32, hidden=16, experts=4, top_k=2, shared=1)
-BLOCKS = {
-    "dense": BlockConfig(dim=32, heads=4, kv_heads=2, hidden=48),
-    "moe": BlockConfig(dim=32, heads=4, kv_heads=2, moe=MOE),
-}
+from tests.distributed.sharded_cases import BLOCKS, MOE, TOKENS, VOCAB
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
     "limits": {"targets": ["gfx942"]},
     "naive": {"device": "fake", "case_seconds": 0.1, "sessions": 1, "hard_share": 0},
     "parts": {"case_seconds": 0.2, "sessions": 1},
+    "ranks": {"case_minutes": 0.5},  # a hang is one sooner
     "simulated": {"device": "fake", "case_seconds": 0.1, "hard_share": 0},
     "timed": {"case_seconds": 0.2, "sessions": 1},
     "tuned": {"targets": ["sm_90"]},

@@ -1,0 +1,83 @@
+"""Models of two small blocks for several ranks, and the meshes that they lie on."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from kernels.layers import BlockConfig, MoEBlock, Transformer
+from kernels.layers.shapes import set_load
+from kernels.moe import MoEConfig
+from kernels.parallel.model import parallelize
+
+VOCAB, TOKENS = 50, 12
+MOE = MoEConfig(dim=32, hidden=16, experts=4, top_k=2, shared=1)
+BLOCKS = {
+    "dense": BlockConfig(dim=32, heads=4, kv_heads=2, hidden=48),
+    "moe": BlockConfig(dim=32, heads=4, kv_heads=2, moe=MOE),
+}
+Load = Literal["balanced", "learned", "hot"]
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """Two blocks on a mesh.
+
+    Attributes:
+        mesh: dimension -> ranks, in order.
+        load: "balanced": tokens go round the experts; "learned": as the scores say; "hot": all to the first two.
+        experts: over "tp" as well.
+    """
+
+    kind: Literal["dense", "moe"]
+    mesh: tuple[tuple[str, int], ...]
+    load: Load = "balanced"
+    experts: bool = False
+
+    @property
+    def config(self) -> BlockConfig:
+        config = BLOCKS[self.kind]
+        if config.moe is None:
+            return config
+        return dataclasses.replace(config, moe=dataclasses.replace(config.moe, balanced=self.load == "balanced"))
+
+    def whole(self, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Transformer:
+        """On one rank, in its own dtype throughout: experts one by one. The same on all ranks."""
+        torch.manual_seed(0)
+        model = Transformer([self.config] * 2, VOCAB, positions=TOKENS, loop=True, device=device, dtype=dtype).eval()
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.ndim > 1:  # as drawn, blocks hardly change their input
+                    weight.mul_(6)
+        if self.load == "hot":
+            for layer in model.layers:
+                assert isinstance(layer, MoEBlock)
+                set_load(layer, "hot")
+        return model
+
+    def spread(
+        self, whole: Transformer, mesh: DeviceMesh, backend: str | Callable[..., Any] | None = None, **options: Any
+    ) -> Transformer:
+        """A copy of `whole` on `mesh`, experts together."""
+        model = copy.deepcopy(whole)
+        for layer in model.layers:
+            (layer.moe if isinstance(layer, MoEBlock) else layer).loop = False
+        parallelize(model, mesh, backend=backend, expert_tensors=self.experts, **options)
+        return model
+
+    def ids(self, rank: int, device: torch.device) -> Tensor:
+        """Of one data-parallel place; ranks of "tp" have the same."""
+        place = rank // dict(self.mesh).get("tp", 1)
+        return torch.randint(VOCAB, (2, TOKENS), generator=torch.Generator().manual_seed(place)).to(device)
+
+    def __str__(self) -> str:
+        names = "-".join(f"{name}{size}" for name, size in self.mesh)
+        load = f"-{self.load}" if self.kind == "moe" else ""
+        return f"{self.kind}-{names}{load}{'-experts' if self.experts else ''}"

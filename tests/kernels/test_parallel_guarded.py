@@ -1,0 +1,81 @@
+"""Blocks over several ranks under guard: what they exchange, and every gradient against the whole model's.
+
+On two ranks of gloo with every change, eager and compiled; on four every night. Inductor makes C++ of a block in a
+minute where it is cold: every night, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.distributed.sharded_cases import Sharded
+
+# What the compiler does by itself while it traces.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
+
+TWO = [
+    Sharded("dense", (("dp", 2),)),
+    Sharded("moe", (("dp", 2),)),
+    Sharded("moe", (("efsdp", 1), ("ep", 2))),
+    Sharded("moe", (("efsdp", 1), ("ep", 2)), "hot"),  # one rank has all rows
+    Sharded("dense", (("dp", 1), ("tp", 2))),
+    Sharded("moe", (("efsdp", 1), ("ep", 1), ("tp", 2)), experts=True),
+]
+FOUR = [
+    Sharded("moe", (("efsdp", 2), ("ep", 2)), "hot"),
+    Sharded("moe", (("efsdp", 1), ("ep", 4))),
+    Sharded("dense", (("dp", 2), ("tp", 2))),
+    Sharded("moe", (("efsdp", 1), ("ep", 2), ("tp", 2))),
+    Sharded("moe", (("efsdp", 1), ("ep", 2), ("tp", 2)), experts=True),
+]
+
+
+def guard(perfguard: Any, shape: Sharded, backend: str | None = None) -> None:
+    mesh = perfguard.mesh(**dict(shape.mesh))
+    whole = shape.whole(perfguard.device)
+    model = shape.spread(whole, mesh, backend)
+    perfguard(model, shape.ids(perfguard.rank, perfguard.device), reference=whole, timed=False)
+
+
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.parametrize("shape", TWO, ids=str)
+def test_two_ranks(perfguard: Any, shape: Sharded) -> None:
+    guard(perfguard, shape)
+
+
+# With every change the one whose rows travel, and one of plain torch; a compilation takes seconds on each rank.
+DAILY = (TWO[3], TWO[4])
+
+
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(each, marks=[] if each in DAILY else [pytest.mark.nightly], id=str(each)) for each in TWO]
+)
+def test_two_ranks_compiled(perfguard: Any, shape: Sharded) -> None:
+    guard(perfguard, shape, "aot_eager")
+
+
+@pytest.mark.nightly
+@pytest.mark.perfguard(ranks=4)
+@pytest.mark.parametrize("shape", FOUR, ids=str)
+def test_four_ranks(perfguard: Any, shape: Sharded) -> None:
+    guard(perfguard, shape)
+
+
+@pytest.mark.nightly
+@pytest.mark.perfguard(ranks=4)
+@pytest.mark.parametrize("shape", [FOUR[0], FOUR[4]], ids=str)
+def test_four_ranks_compiled(perfguard: Any, shape: Sharded) -> None:
+    guard(perfguard, shape, "aot_eager")
+
+
+@pytest.mark.nightly
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.parametrize("shape", [TWO[0], TWO[3]], ids=str)
+def test_two_ranks_inductor(perfguard: Any, shape: Sharded) -> None:
+    guard(perfguard, shape, "inductor")
