@@ -84,7 +84,7 @@ SUITES = {
             Planted(
                 "recompilation", _LAYERS, 25,
                 "        self.calls = getattr(self, 'calls', 0) + 1\n        recipe = self._multirecipe[input.ndim]",
-                "container.py:", "recompiles",
+                "external_utils.inner: ", "recompiles",
             ),
             Planted(
                 "leak", _BACKENDS, 277,
@@ -109,7 +109,7 @@ SUITES = {
                 f"{_RELU}:66 in ", "host_reads",
             ),
             Planted(
-                "float64", _RELU, 56, "    relu_x = tl.maximum(x_row.to(tl.float64), 0).to(x_row.dtype)",
+                "float64", _RELU, 56, "    relu_x = tl.maximum((x_row.to(tl.float64) * 1.0000001).to(x_row.dtype), 0)",
                 "_relu_squared_backward_kernel", "fp64",
             ),
             Planted(
@@ -221,7 +221,10 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
         head = _finding(change, output)
         changes.append({"change": change.name, "status": status, "named": bool(head), "finding": head})
         print(f"{change.name}: status {status}, {head or 'not named'}", flush=True)
-    return {"plain": plain, "observed": observed, "price": price, "quiet": quiet, "planted": changes}
+    return {
+        "plain": plain, "observed": observed, "price": price,
+        "tests": int(recorded[0]) if recorded else 0, "unstable": unstable, "quiet": quiet, "planted": changes,
+    }  # fmt: skip
 
 
 def _finding(change: Planted, output: str) -> str:

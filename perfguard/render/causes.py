@@ -16,10 +16,10 @@ from perfguard.model.units import Unit, counted, format_change, format_value
 
 MOST_TESTS = 5  # named in a group
 
-#: Metrics whose details name kernels. Names of operators tell of no place.
-_BY_KERNEL = {"launches"}
+#: Metrics whose details are causes by themselves: kernels, guards, breaks. Names of operators tell of no place.
+_NAMED = {"launches", "recompiles", "graph_breaks"}
 
-_LINE = re.compile(r"\S+\.py:\d+ in \S+")
+_LINE = re.compile(r"\S+\.py:\d+ in [\w<>]+")
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Mo
     causes = [cause for detail in result.readings if detail.details == metric for cause in _added(result, detail)]
     lines = [cause for cause in causes if _LINE.search(cause)]
     for cause in dict.fromkeys(found[0] if (found := _LINE.search(each)) else each for each in lines or causes):
-        yield target, cause if lines or metric in _BY_KERNEL else metric, whole
+        yield target, cause if lines or metric in _NAMED else metric, whole
     if not causes:
         yield target, metric, whole
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import warnings
 from typing import Any
 from unittest import mock
 
@@ -22,7 +23,9 @@ from tests.kernels.paths import GPU, VARIABLE, KernelPath
 
 pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
 
-with mock.patch.dict(os.environ, {} if GPU else {VARIABLE: "1"}):  # Triton decides when a kernel is defined
+# Triton decides when a kernel is defined; what Liger imports, torchao among it, may warn when it is compiled first.
+with mock.patch.dict(os.environ, {} if GPU else {VARIABLE: "1"}), warnings.catch_warnings():
+    warnings.simplefilter("ignore")
     functional = importlib.import_module("liger_kernel.transformers.functional")
     ops = importlib.import_module("liger_kernel.ops")
     cross_entropy_module = importlib.import_module("liger_kernel.transformers.cross_entropy")

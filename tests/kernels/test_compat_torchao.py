@@ -109,8 +109,10 @@ def inputs(name: str, device: torch.device) -> tuple[Tensor, ...]:
     if name == "triton_fp8_per_group_rowwise_scales":
         return (normal(32, 96), torch.tensor([32, 48, 96], dtype=torch.int32, device=device))
     offs = torch.tensor([32, 48, 96], dtype=torch.int32, device=device)
-    first = normal(96, 48).t().contiguous().t()
-    return (first, normal(96, 32).t().contiguous().t(), offs) if name.endswith("dual") else (first, offs)
+    # torchao 0.18 stores scales past a width that its block of 32 or 64 columns does not divide, into those of the next
+    # group, and which of the two writes is last is chance.
+    first = normal(96, 64).t().contiguous().t()
+    return (first, normal(96, 128).t().contiguous().t(), offs) if name.endswith("dual") else (first, offs)
 
 
 QUANTISERS = [name for name in NAMES if name.startswith("triton")]

@@ -28,7 +28,7 @@ class Frame:
         guards: number of guards that each call checks.
         recompiled: the guard by which an earlier compilation could not be reused; "" for the first one.
         problem: the reason why the compiler gave up, or "".
-        place: the function's first line, `block.py:12 in forward`.
+        place: the function's first line, `block.py:12 in forward`; the function alone if it is torch's own.
     """
 
     function: str
@@ -126,7 +126,9 @@ def _frame(metrics: Mapping[str, Any], recompiled: str) -> Frame:
         guards=int(metrics.get("guard_count") or 0),
         recompiled=recompiled,
         problem=str(metrics.get("fail_reason") or "").strip().partition("\n")[0],
-        place=f"{PurePath(path).name}:{metrics.get('co_firstlineno') or 0} in {name}",
+        place=f"{PurePath(path).name}:{metrics.get('co_firstlineno') or 0} in {name}"
+        if "/torch/" not in path
+        else function_of(path, name),
     )
 
 
