@@ -32,10 +32,11 @@ class Move:
     unit: Unit
 
     def __str__(self) -> str:
+        """`0 -> 12`."""
         then, now = format_value(self.before, self.unit), format_value(self.after, self.unit)
         if then == now and self.unit is Unit.BYTES:  # the scaled text hides the difference
             then, now = f"{self.before} B", f"{self.after} B"
-        return f"{self.metric} {then} -> {now}"
+        return f"{then} -> {now}"
 
 
 @dataclass
@@ -75,28 +76,32 @@ class Group:
         (main, (move, *_)), *_ = self.moves.items()
         numbers = isinstance(move.before, int | float) and isinstance(move.after, int | float) and move.before > 0
         verdict = Verdict(
-            self.word, main, "\n".join(lines), move.before, move.after, move.unit,
+            self.word, self._label(main), "\n".join(lines), move.before, move.after, move.unit,
             ratio=float(move.after) / float(move.before) if numbers else None,
         )  # fmt: skip
         case = Case(first.case.suite, name, first.case.direction, first.case.nodeid)
         return replace(first, case=case, verdicts=[verdict], notes=[]), verdict
 
+    def _label(self, metric: str) -> str:
+        """`spills on sm_80, sm_90`."""
+        targets = self.targets.get(metric)
+        return f"{metric} on {', '.join(targets)}" if targets else metric
+
     def _line(self, metric: str) -> str:
-        moves = self.moves[metric]
-        on = f" on {' '.join(self.targets[metric])}" if self.targets.get(metric) else ""
+        moves, label = self.moves[metric], self._label(metric)
         texts = list(dict.fromkeys(map(str, moves)))
         first, ratio = moves[0], _ratio(moves[0])
         if len(texts) == 1:
-            return f"{texts[0]}{f' ({format_change(ratio)})' if ratio else ''}{on}"
+            return f"{label} {texts[0]}{f' ({format_change(ratio)})' if ratio else ''}"
         sizes = [
             each.after - each.before
             for each in moves
             if isinstance(each.after, int | float) and isinstance(each.before, int | float)
         ]
         if len(sizes) < len(moves):
-            return f"{texts[0]}{on}, otherwise in other tests"
+            return f"{label} {texts[0]}, otherwise in other tests"
         least, most = (format_value(size, first.unit) for size in (min(sizes), max(sizes)))
-        return f"{metric} +{least}{f' to +{most}' if most != least else ' each'}{on}"
+        return f"{label} +{least}{f' to +{most}' if most != least else ' each'}"
 
 
 def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:

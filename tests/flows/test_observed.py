@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 import pytest
@@ -242,6 +243,53 @@ def test_on_the_simulated_gpu_one_kernel_is_told_once(project: Project) -> None:
     result.stdout.fnmatch_lines(
         ["*peak_tensor_bytes 1 MiB -> 2 MiB*", "*tests: double[[]8], double[[]16], double[[]24]*"]
     )
+
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    tl.store(out_ptr + at, x * 2)
+
+
+def double(x):
+    out = torch.empty_like(x)
+    double_kernel[(x.numel() // 64,)](x, out, BLOCK=64)
+    return out
+"""
+
+
+# Not imported here: pytester unloads what a test imports, and Triton cannot be loaded a second time.
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
+    library: Project, real_processes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches are counted as they are; what the compiler makes of the kernel elsewhere is told once."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    library.configure(targets=["sm_90"])
+    (library.path / "double.py").write_text(KERNEL)
+    (library.path / "test_double.py").write_text(
+        "import pytest, torch, double\n"
+        "@pytest.mark.parametrize('n', [64, 128])\n"
+        "def test_double(n):\n    x = torch.ones(n)\n    assert torch.equal(double.double(x), x + x)\n"
+    )
+    assert observe(library, "test_double.py", "--perfguard-update=new").ret == ExitStatus.PASSED
+    written = (library.path / "baselines" / "targets" / "cpu" / "test_double.yaml").read_text()
+    assert 'grids: {double_kernel: "1 x (2,)"}' in written
+    (library.path / "double.py").write_text(
+        KERNEL.replace("x * 2", "(x.to(tl.float64) * 2.5 - x * 0.5).to(tl.float32)")
+    )
+    result = observe(library, "test_double.py")
+    assert result.ret == ExitStatus.REGRESSED
+    (line,) = [line for line in result.outlines if line.startswith("CHANGED")]
+    expected = r"CHANGED  double_kernel, in 2 tests such as double\[64\]/test  fp64 on sm_90 0 -> \d+"
+    assert re.fullmatch(expected, line), line
 
 
 def cpu_slug(project: Project) -> str:
