@@ -85,6 +85,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
         cold: the case whose first result alone is measured.
         conductor: the leader of the process pair to which the child belongs.
         ranks: number of ranks of the launch that the child is one of (perfguard/session/ranks); 0: it is alone.
+        parent: process that started the ranks.
         measure: whether ranks read metrics, besides checking results.
     """
 
@@ -98,6 +99,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     cold: Cold | None = None
     conductor: Conductor | None = None
     ranks: int = 0
+    parent: int = 0
     measure: bool = False
 
     def timers_for(self, case: Case) -> dict[str, str]:

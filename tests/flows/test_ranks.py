@@ -13,7 +13,7 @@ import pytest
 from perfguard.measure.devices import find_devices
 from perfguard.session.device_lock import FOLDER, DeviceLock
 from perfguard.store.report_file import read_report
-from tests.flows.conftest import Project
+from tests.flows.conftest import PYTHON, Project
 
 HEAD = """
 import os, signal, time
@@ -347,3 +347,29 @@ def test_the_devices_of_all_ranks_are_locked(project: Project) -> None:
         ran = project.guard("-k", "test_sum")
     assert ran.ret == 4
     assert "still in use by process" in ran.stderr.str()
+
+
+@pytest.mark.nightly  # starts Python itself three times
+def test_no_rank_outlives_the_run_that_started_it(project: Project) -> None:
+    project.configure(device="cpu")
+    source = """
+@pytest.mark.perfguard(ranks=2)
+def test_takes_long():
+    with open("started.txt", "a") as file:
+        print(os.getpid(), file=file)
+    time.sleep(600)
+"""
+    project.test_file(HEAD + source)
+    started = project.path / "started.txt"
+    # The stand-in's own process would be killed, not the one that it stands for.
+    run = subprocess.Popen([PYTHON, "-m", "pytest"], cwd=project.path, stdout=subprocess.DEVNULL)
+    while not started.exists() or len(started.read_text().split()) < 2:
+        assert run.poll() is None
+        time.sleep(0.1)
+    ranks = [Path("/proc") / pid for pid in started.read_text().split()]
+    run.kill()
+    run.wait()
+    until = time.monotonic() + 20
+    while any(rank.exists() for rank in ranks):
+        assert time.monotonic() < until
+        time.sleep(0.1)

@@ -77,11 +77,9 @@ class Watch:
 
     def _watch(self, main: int, ended: threading.Event) -> None:
         store, key = self.world.store.clone(), f"failed-{self._number}"
-        parent, started, failed = os.getppid(), time.monotonic(), 0.0
+        started, failed = time.monotonic(), 0.0
         while not ended.wait(_POLL_SECONDS):
             now = time.monotonic()
-            if os.getppid() != parent:
-                os._exit(STATUS)  # whoever started the ranks is gone
             if now - started > 60 * self.world.minutes:
                 self._end(main, store, f"took longer than {self.world.minutes:g} minutes", _OTHERS_SECONDS)
             if self._arrived:
@@ -111,6 +109,19 @@ class Watch:
                 time.sleep(_POLL_SECONDS)
         finally:
             os._exit(STATUS)
+
+
+def end_with(process: int) -> None:
+    """End this process once another one is gone: it started the ranks, and holds the store that they would wait for."""
+
+    def watch() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.kill(process, 0)  # a question
+                time.sleep(_POLL_SECONDS)
+        os._exit(STATUS)
+
+    threading.Thread(target=watch, name="perfguard: parent", daemon=True).start()
 
 
 def last_collective() -> Collective | None:
