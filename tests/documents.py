@@ -202,6 +202,27 @@ def loaded(data: Data) -> str:
     return _table(["command", "date, commit", "runs", "red", "verdicts", "first run, s", "later runs, s"], rows)
 
 
+def observed(data: Data) -> str:
+    """Suites observed as they are: price, quiet runs, and the findings of planted changes."""
+    head = ["suite", "on", "tests", "seconds, plain", "observed", "price", "quiet", "planted changes named"]
+    rows = []
+    for suite in data["suites"]:
+        pairs = zip(suite["plain"], suite["observed"], strict=True)
+        prices = ", ".join(f"{two / one:.2f}" for one, two in pairs)
+        quiet = [each["verdicts"] for each in suite["quiet"]]
+        named = [each["change"] for each in suite["planted"] if each["named"]]
+        seconds = [", ".join(f"{each:.1f}" for each in suite[name]) for name in ("plain", "observed")]
+        of = f"{len(named)} of {len(suite['planted'])}: {', '.join(named)}"
+        rows.append((suite["name"], suite["on"], suite["tests"], *seconds, prices, "; ".join(quiet), of))
+    found = [
+        f"- {suite['name']}, {each['change']}: `{each['finding']}`"
+        for suite in data["suites"]
+        for each in suite["planted"]
+        if each["finding"]
+    ]
+    return "\n".join([_origin(data, data["command"]), "", _table(head, rows), "", *found])
+
+
 SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-pairs.json": pairs,
     "h200-host.json": host,
@@ -210,6 +231,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "cpu-hard.json": hard,
     "run-cost.json": run_cost,
     "loaded-guard.json": loaded,
+    "observed.json": observed,
 }
 
 if __name__ == "__main__":
