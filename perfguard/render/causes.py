@@ -24,12 +24,13 @@ _LINE = re.compile(r"\S+\.py:\d+ in [\w<>]+")
 
 @dataclass(frozen=True)
 class Move:
-    """A metric of one test that got worse, as a whole or in one part."""
+    """A metric of one test that moved, as a whole or in one part."""
 
     metric: str  # without its target
     before: int | float | str
     after: int | float | str
     unit: Unit
+    better: Better = Better.LOWER
 
     def __str__(self) -> str:
         """`0 -> 12`."""
@@ -38,10 +39,17 @@ class Move:
             then, now = f"{self.before} B", f"{self.after} B"
         return f"{then} -> {now}"
 
+    @property
+    def ratio(self) -> float | None:
+        """Now / before; None if either is no positive number."""
+        if isinstance(self.before, int | float) and isinstance(self.after, int | float):
+            return self.after / self.before if min(self.before, self.after) > 0 else None
+        return None
+
 
 @dataclass
 class Group:
-    """What got worse for one cause.
+    """What moved for one cause, for the worse or for the better.
 
     Attributes:
         results: the tests, in the order of the findings.
@@ -74,11 +82,10 @@ class Group:
             more = len(self.results) - len(named)
             lines.append(f"tests: {', '.join(named)}{f' and {more} more' if more else ''}")
         (main, (move, *_)), *_ = self.moves.items()
-        numbers = isinstance(move.before, int | float) and isinstance(move.after, int | float) and move.before > 0
+        ratio = move.ratio if move.better is not Better.HIGHER or move.ratio is None else 1 / move.ratio
         verdict = Verdict(
-            self.word, self._label(main), "\n".join(lines), move.before, move.after, move.unit,
-            ratio=float(move.after) / float(move.before) if numbers else None,
-        )  # fmt: skip
+            self.word, self._label(main), "\n".join(lines), move.before, move.after, move.unit, ratio=ratio
+        )
         case = Case(first.case.suite, name, first.case.direction, first.case.nodeid)
         return replace(first, case=case, verdicts=[verdict], notes=[]), verdict
 
@@ -90,7 +97,7 @@ class Group:
     def _line(self, metric: str) -> str:
         moves, label = self.moves[metric], self._label(metric)
         texts = list(dict.fromkeys(map(str, moves)))
-        first, ratio = moves[0], _ratio(moves[0])
+        first, ratio = moves[0], moves[0].ratio
         if len(texts) == 1:
             return f"{label} {texts[0]}{f' ({format_change(ratio)})' if ratio else ''}"
         sizes = [
@@ -101,7 +108,11 @@ class Group:
         if len(sizes) < len(moves):
             return f"{label} {texts[0]}, otherwise in other tests"
         least, most = (format_value(size, first.unit) for size in (min(sizes), max(sizes)))
-        return f"{label} +{least}{f' to +{most}' if most != least else ' each'}"
+        return f"{label} {_signed(least)}{f' to {_signed(most)}' if most != least else ' each'}"
+
+
+def _signed(size: str) -> str:
+    return size if size.startswith("-") else f"+{size}"
 
 
 def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
@@ -122,8 +133,9 @@ def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResu
         left: list[tuple[Verdict, str, Move]] = []
         named: list[str] = []
         for verdict in verdicts:
-            for target, cause, move in _causes(result, verdict):
-                if cause == move.metric:
+            causes = list(_causes(result, verdict))
+            for target, cause, move in causes or [("", verdict.metric, _whole(verdict, verdict.metric))]:
+                if cause in (move.metric, verdict.metric):
                     left.append((verdict, target, move))
                 else:
                     named.append(cause)
@@ -137,16 +149,17 @@ def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResu
 
 
 def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Move]]:
-    """(target, cause, move) of a finding: a move for each part that got worse, or for each part that details it."""
+    """(target, cause, move) of a finding: a move for each part that moved with it, or for each part that details it."""
     reading = result.reading(verdict.metric)
     target = reading.target if reading is not None else ""
     metric = verdict.metric.removeprefix(f"{target}.") if target else verdict.metric
     before, after = verdict.before, verdict.after
     if isinstance(before, dict) or isinstance(after, dict):
-        for part, then, now in _worse(before, after, reading):
-            yield target, part, Move(metric, then, now, verdict.unit)
+        better = reading.better if reading is not None else Better.SAME
+        for part, then, now in _moved(before, after, better, for_the_worse=verdict.word is not Word.FASTER):
+            yield target, part, Move(metric, then, now, verdict.unit, better)
         return
-    whole = Move(metric, _plain(before), _plain(after), verdict.unit)
+    whole = _whole(verdict, metric)
     causes = [cause for detail in result.readings if detail.details == metric for cause in _added(result, detail)]
     lines = [cause for cause in causes if _LINE.search(cause)]
     for cause in dict.fromkeys(found[0] if (found := _LINE.search(each)) else each for each in lines or causes):
@@ -174,20 +187,20 @@ def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
                 yield detail.lines.get(each, each)
 
 
-def _worse(
-    before: Value | None, after: Value | None, reading: Reading | None
+def _moved(
+    before: Value | None, after: Value | None, better: Better, *, for_the_worse: bool
 ) -> Iterator[tuple[str, int | float | str, int | float | str]]:
-    """(part, before, now) of the parts that moved for the worse."""
+    """(part, before, now) of the parts that moved for the worse, or for the better. Without a direction, all."""
     then, now = (value if isinstance(value, dict) else {} for value in (before, after))
-    better = reading.better if reading is not None else Better.SAME
     for part in dict.fromkeys((*now, *then)):
         old, new = then.get(part, 0), now.get(part, 0)
-        if isinstance(old, int | float) and isinstance(new, int | float):
-            worse = new > old if better is Better.LOWER else new < old if better is Better.HIGHER else new != old
-        else:
-            worse = old != new
-        if worse:
-            yield part, old, new
+        if old == new:
+            continue
+        if isinstance(old, int | float) and isinstance(new, int | float) and better is not Better.SAME:
+            worse = (new > old) is (better is Better.LOWER)
+            if worse is not for_the_worse:
+                continue
+        yield part, old, new
 
 
 def _of_the_same_part(result: CaseResult, verdict: Verdict, part: str) -> Iterator[Move]:
@@ -199,18 +212,17 @@ def _of_the_same_part(result: CaseResult, verdict: Verdict, part: str) -> Iterat
         told = next((each for each in result.verdicts if each.metric == other.metric), None)
         if other.gated or other.target != target or told is None or not isinstance(told.before, Mapping):
             continue
-        for name, then, now in _worse(told.before, told.after, other):
+        for_the_worse = verdict.word is not Word.FASTER
+        for name, then, now in _moved(told.before, told.after, other.better, for_the_worse=for_the_worse):
             if name == part and other.better is not Better.SAME:
-                yield Move(other.metric.removeprefix(f"{target}."), then, now, other.unit)
+                yield Move(other.metric.removeprefix(f"{target}."), then, now, other.unit, other.better)
+
+
+def _whole(verdict: Verdict, metric: str) -> Move:
+    return Move(metric, _plain(verdict.before), _plain(verdict.after), verdict.unit)
 
 
 def _plain(value: Value | None) -> int | float | str:
     if isinstance(value, list):
         return f"{len(value)} entries"
     return value if isinstance(value, int | float | str) else 0
-
-
-def _ratio(move: Move) -> float | None:
-    if isinstance(move.before, int | float) and isinstance(move.after, int | float) and move.before > 0 < move.after:
-        return move.after / move.before
-    return None
