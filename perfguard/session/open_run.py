@@ -16,6 +16,7 @@ from perfguard.judge.lane import Lane
 from perfguard.judge.screen import ControlDraw, covered
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.compiler import Compiler
+from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import TARGETS, target_of
 from perfguard.measure.timers.blocks import Interleaved, collect
 from perfguard.model.atomic_files import make_folder
@@ -103,7 +104,11 @@ def open_run(
         collect=collector if worker is None else worker.collector,
         cold=None if command is None else starter(command, device.identity.slug, settings.session_minutes),
         # A fresh process does not compile again for targets, as its parent has done so.
-        binaries=Binaries(settings.targets, Compiler(config.cache_dir / "binaries"))
+        binaries=Binaries(
+            settings.targets,
+            Compiler(config.cache_dir / "binaries"),
+            sources=Sources(config.cache_dir / "sources.json"),
+        )
         if request is None and settings.targets
         else None,
     )

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import inspect
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
+from msgspec import Struct
+
+from perfguard.model.atomic_files import write_atomically
+
 # Identified by their versions, which are part of the toolchain.
 _TOOLCHAIN = {"torch", "triton", "numpy", "pytest", "perfguard"}
+
+
+class _File(Struct, frozen=True):
+    """One file as it was read. `state`: what would be another one if the file were."""
+
+    state: str
+    digest: str
+    imported: list[str]
 
 
 Described = tuple[str, frozenset[str]]  # hash of a module's own statements, and the names that they import
@@ -23,10 +38,20 @@ class Sources:
 
     Attributes:
         known: the modules read so far, by name.
+
+    Args:
+        cache: a file that keeps what was read of files that have not changed since. A library may import hundreds of
+            others, and parsing them takes seconds in every process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cache: Path | None = None) -> None:
         self.known: dict[str, Described] = {}
+        self._cache = cache
+        self._files: dict[str, _File] = {}
+        self._read_now = 0  # files parsed since the cache was written
+        if cache is not None:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent, or of another version
+                self._files = msgspec.json.decode(cache.read_bytes(), type=dict[str, _File])
 
     def hash_of(self, module: str) -> str:
         """Hash of a loaded module's code and of all code that it imports, except the toolchain's."""
@@ -37,14 +62,37 @@ class Sources:
             if name not in reached and name in sys.modules:
                 reached.add(name)
                 waiting += self._read(sys.modules[name])[1]
+        self._keep()
         described = sorted((name, self._read(sys.modules[name])[0]) for name in reached)
         return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
 
     def _read(self, module: ModuleType) -> Described:
         name = module.__name__
         if name not in self.known:
-            self.known[name] = _described(module)
+            self.known[name] = self._described(module)
         return self.known[name]
+
+    def _described(self, module: ModuleType) -> Described:
+        """What the cache holds of the module's file, if that has not changed; otherwise what is read of it."""
+        path = str(getattr(module, "__file__", None) or "")
+        try:
+            status = os.stat(path)
+        except OSError:
+            return _described(module)
+        state = f"{sys.version_info[:2]} {module.__name__} {status.st_mtime_ns} {status.st_size}"
+        known = self._files.get(path)
+        if known is None or known.state != state:
+            digest, imported = _described(module)
+            known = self._files[path] = _File(state, digest, sorted(imported))
+            self._read_now += 1
+        return known.digest, frozenset(known.imported)
+
+    def _keep(self) -> None:
+        if self._cache is None or not self._read_now:
+            return
+        self._read_now = 0
+        with contextlib.suppress(OSError):  # an unwritable cache is only slow
+            write_atomically(self._cache, msgspec.json.encode(self._files))
 
 
 def hash_of_function(function: Callable[..., object]) -> str:

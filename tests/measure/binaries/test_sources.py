@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfguard.measure.binaries import source_hash
 from perfguard.measure.binaries.source_hash import Sources
 
 HELPER = "FACTOR = 2\n\n\ndef helped(x):\n    return x * FACTOR\n"
@@ -48,3 +49,28 @@ def test_the_code_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     }
     for number, (why, sources) in enumerate(other.items()):
         assert hash_of(tmp_path / f"other{number}", monkeypatch, *sources) != first, why
+
+
+def test_a_cache_parses_no_file_twice_and_notices_each_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another process, too: what counts is the file's time and size. A broken cache is read anew."""
+    cache, parsed = tmp_path / "cache" / "sources.json", list[str]()
+    described = source_hash._described
+    monkeypatch.setattr(source_hash, "_described", lambda module: parsed.append(module.__name__) or described(module))
+    helper = tmp_path / "cached_helper.py"
+    helper.write_text(HELPER)
+    (tmp_path / "cached_kernel.py").write_text(KERNEL.format(helper="cached_helper"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("cached_kernel")
+    first = Sources(cache).hash_of("cached_kernel")
+    assert sorted(parsed) == ["cached_helper", "cached_kernel"]
+    assert Sources(cache).hash_of("cached_kernel") == first == Sources().hash_of("cached_kernel")
+    assert len(parsed) == 4  # the one without a cache
+    helper.write_text(HELPER.replace("2", "33"))
+    parsed.clear()
+    other = Sources(cache).hash_of("cached_kernel")
+    assert other != first
+    assert parsed == ["cached_helper"]
+    cache.write_text("{")
+    assert Sources(cache).hash_of("cached_kernel") == other
