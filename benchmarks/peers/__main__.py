@@ -1,9 +1,10 @@
 """The kernels of this repository beside named peers, on this device, in one process.
 
-    python -m benchmarks.peers [fp8] [bf16] [moe] [cross-entropy] [operators] [-o PATH] [--smoke]
+    python -m benchmarks.peers [fp8] [bf16] [moe] [step] [cross-entropy] [operators] [-o PATH] [--smoke]
 
 Without a name all run. `fp8`: float8 grouped matmul against torch's in bf16. `bf16`: our grouped product, every
 candidate, against torch's. `moe`: the layer against the same layer of torch operators, time and peak memory.
+`step`: one training step of the layer at three sizes, by the clock, against torch's and torchao's operators.
 `cross-entropy`: against liger-kernel where it can be imported, and eager and compiled torch. `operators`: against eager
 and compiled torch, and a copy of the same bytes. `--smoke`: tiny shapes, wherever this runs, to see that it does.
 """
@@ -26,6 +27,7 @@ SUITES: dict[str, Callable[[torch.device, bool], Iterator[Contest]]] = {
     "fp8": matmuls.fp8_contests,
     "bf16": matmuls.bf16_contests,
     "moe": moe.contests,
+    "step": moe.step_contests,
     "cross-entropy": cross_entropy.contests,
     "operators": operators.contests,
 }

@@ -31,6 +31,8 @@ class Contest:
         rivals: by name, the one that the others are compared with first; each returns its results.
         tolerance: how far results may lie from the first one's, as a share of their norm; None: not compared.
         flop, bytes: of the job; None: not counted.
+        waits: whether a call is timed by the clock until the device is done, without a device-side sleep before it: what
+            a training loop waits for, the host included.
     """
 
     job: str
@@ -39,6 +41,7 @@ class Contest:
     tolerance: float | None = 0.02
     flop: int | None = None
     bytes: int | None = None
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def hold(contest: Contest, device: torch.device, copy_tbps: float | None, second
     for call in contest.rivals.values():
         for _ in range(WARM_CALLS - 1):
             call()
-    times = _timed(contest.rivals, device, seconds)
+    times = _timed(contest.rivals, device, seconds, waits=contest.waits)
     first_us = statistics.median(us for us, _ in next(iter(times.values())))
     results = []
     for name, pairs in times.items():
@@ -117,9 +120,11 @@ def _require_agreement(contest: Contest) -> None:
                 )
 
 
-def _timed(rivals: Mapping[str, Call], device: torch.device, seconds: float) -> dict[str, list[tuple[float, float]]]:
-    """(device µs, host µs) of each call."""
-    one = _on_gpu if device.type == "cuda" else _on_cpu
+def _timed(
+    rivals: Mapping[str, Call], device: torch.device, seconds: float, *, waits: bool = False
+) -> dict[str, list[tuple[float, float]]]:
+    """(device µs, host µs) of each call; if it `waits`, µs until the device is done in place of the device's."""
+    one = _on_cpu if device.type != "cuda" else _until_done if waits else _on_gpu
     flush = torch.empty(FLUSH_BYTES if device.type == "cuda" else 0, dtype=torch.uint8, device=device)
     sleeps = dict.fromkeys(rivals, 0.001)
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in rivals}
@@ -147,6 +152,17 @@ def _on_gpu(call: Call, flush: Tensor, sleep_s: float) -> tuple[float, float]:
     end.record()
     torch.cuda.synchronize()
     return 1e3 * start.elapsed_time(end), host_us
+
+
+def _until_done(call: Call, flush: Tensor, sleep_s: float) -> tuple[float, float]:
+    del sleep_s
+    flush.zero_()
+    torch.cuda.synchronize()
+    before = time.perf_counter()
+    call()
+    host_us = 1e6 * (time.perf_counter() - before)
+    torch.cuda.synchronize()
+    return 1e6 * (time.perf_counter() - before), host_us
 
 
 def _on_cpu(call: Call, flush: Tensor, sleep_s: float) -> tuple[float, float]:

@@ -8,6 +8,7 @@ Shape suffixes: T tokens, D model width, E experts, K experts a token, M = T · 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -23,6 +24,9 @@ from kernels.moe.shapes import LayerShape
 
 SHAPES = (LayerShape("qwen3-30b-a3b", 8192), LayerShape("deepseek-16b", 8192))
 SMOKE = (LayerShape("dsv3-debug", 32),)
+STEPS = tuple(LayerShape("qwen3-30b-a3b", tokens) for tokens in (2048, 8192, 32768))
+
+Product = Callable[..., Tensor]  # rows (M, K) by weights (E, K, N), with offs=
 
 
 def contests(device: torch.device, smoke: bool) -> Iterator[Contest]:
@@ -46,6 +50,39 @@ def contests(device: torch.device, smoke: bool) -> Iterator[Contest]:
         yield Contest("moe forward + backward", f"{shape}-fp8", trained, tolerance=0.2, flop=3 * shape.flop)
 
 
+def step_contests(device: torch.device, smoke: bool) -> Iterator[Contest]:
+    """One training step of the layer by the clock, in bf16 and in fp8: ours beside torch's and torchao's operators."""
+    for shape in SMOKE if smoke else STEPS:
+        layer = shape.layer(device).eval()
+        x = shape.inputs(device).requires_grad_()
+        grad = torch.randn_like(x)
+
+        def step(run: Callable[[Tensor], Tensor], layer: MoE = layer, x: Tensor = x, grad: Tensor = grad) -> Call:
+            return partial(_train, run, layer, x, grad)
+
+        rivals = {"ours": step(layer), "torch operators": step(partial(plain, layer))}
+        yield Contest("moe step", str(shape), rivals, tolerance=0.03, flop=3 * shape.flop, waits=True)
+        fp8 = _changed(layer, precision="fp8")
+        rivals = {"ours, fp8 experts": partial(_train, fp8, fp8, x, grad)}
+        theirs = _torchao(device)
+        if theirs is not None:
+            rivals["torchao operators"] = step(partial(plain, layer, product=theirs))
+        yield Contest("moe step", f"{shape}-fp8", rivals, tolerance=0.2, flop=3 * shape.flop, waits=True)
+
+
+def _torchao(device: torch.device) -> Product | None:
+    """torchao's grouped matmul in float8, forward and backward; None where it is not installed or cannot run."""
+    if device.type != "cuda":
+        return None
+    try:
+        found: Product = importlib.import_module(
+            "torchao.prototype.moe_training.fp8_grouped_mm"
+        )._to_fp8_rowwise_then_scaled_grouped_mm
+    except ImportError:
+        return None
+    return found
+
+
 def _changed(layer: MoE, *, precision: str | None = None, recompute: bool | None = None) -> MoE:
     """Another layer on the same parameters."""
     other = MoE(layer.config, precision=precision or "bf16", device="meta", dtype=torch.bfloat16)
@@ -64,8 +101,8 @@ def _train(run: Callable[[Tensor], Tensor], layer: MoE, x: Tensor, grad: Tensor)
     return [out.detach(), *torch.autograd.grad(out, [x, *layer.parameters()], grad)]
 
 
-def plain(layer: MoE, x_TD: Tensor) -> Tensor:
-    """What `layer(x)` returns."""
+def plain(layer: MoE, x_TD: Tensor, product: Product = torch._grouped_mm) -> Tensor:
+    """What `layer(x)` returns, with another grouped `product`."""
     experts, config = layer.experts, layer.config
     assert isinstance(experts, SwiGLUExperts)
     assert not config.weight_before
@@ -74,9 +111,9 @@ def plain(layer: MoE, x_TD: Tensor) -> Tensor:
     token_M = order_M // config.top_k
     offs_E = torch.searchsorted(expert_M, torch.arange(config.experts, device=x_TD.device), right=True).int()
     rows_MD = x_TD[token_M]
-    gate_MF = torch._grouped_mm(rows_MD, experts.w1.mT, offs=offs_E)
-    hidden_MF = F.silu(gate_MF) * torch._grouped_mm(rows_MD, experts.w3.mT, offs=offs_E)
-    y_MD = torch._grouped_mm(hidden_MF, experts.w2.mT, offs=offs_E)
+    gate_MF = product(rows_MD, experts.w1.mT, offs=offs_E)
+    hidden_MF = F.silu(gate_MF) * product(rows_MD, experts.w3.mT, offs=offs_E)
+    y_MD = product(hidden_MF, experts.w2.mT, offs=offs_E)
     y_MD = (y_MD.float() * weights_TK.flatten()[order_M].unsqueeze(-1)).to(x_TD.dtype)
     out_TD = torch.zeros_like(x_TD).scatter_add(0, token_M.unsqueeze(-1).expand_as(y_MD), y_MD)
     if layer.shared is None:
