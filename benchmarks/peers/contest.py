@@ -31,8 +31,8 @@ class Contest:
         rivals: by name, the one that the others are compared with first; each returns its results.
         tolerance: how far results may lie from the first one's, as a share of their norm; None: not compared.
         flop, bytes: of the job; None: not counted.
-        waits: whether a call is timed by the clock until the device is done, without a device-side sleep before it: what
-            a training loop waits for, the host included.
+        waits: whether a call is timed by the clock until the device is done, without a sleep on the device before it:
+            what a training loop waits for, the host included.
     """
 
     job: str
