@@ -121,7 +121,7 @@ MUTANTS = [
         ),
         # Blocks of 128 columns end where the rows of `hard` do.
         "", "out of bounds: float8_e4m3fn[7,41], new_empty at kernels/fp8/ops.py:",
-        "in rowwise_outputs, of 287 bytes: 1 byte past its end, from offset 287 on, were written",
+        "in _rows_of, of 287 bytes: 1 byte past its end, from offset 287 on, were written",
         cases=("random[*]/forward",), also=("output 0",),
     ),
     wrong(
