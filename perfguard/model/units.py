@@ -96,4 +96,4 @@ def format_value(value: float | int | str | list[str] | dict[str, int | float | 
         return format_time(value)
     if unit is Unit.BYTES:
         return format_bytes(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{rounded(value):g}" if isinstance(value, float) else str(value)

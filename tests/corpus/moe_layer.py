@@ -46,7 +46,7 @@ MUTANTS = [
     ),
     Mutant(
         "a layer returns float32", ("K08",), "FBGEMM#4719 (4 %): fp32 where bf16 was asked for", "moe",
-        (Edit(LAYER, "return out_TD + (self.shared.loop", "return out_TD.float() + (self.shared.loop"),),
+        (Edit(LAYER, "return out_TD + self.shared(", "return out_TD.float() + self.shared("),),
         # The reference says what dtype there has to be: worse than another one than before.
         {
             "C": Expect(

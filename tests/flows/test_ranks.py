@@ -192,8 +192,9 @@ LANE = "--perfguard-lane=cpu"
 def test_cases_of_several_ranks_are_recorded_and_judged_as_one(project: Project) -> None:
     project.configure(device="cpu")
     project.test_file(HEAD + GUARDED.format(more=""))
-    recorded = project.guard(LANE, "--perfguard-update=new")
+    recorded = project.guard(LANE, "--perfguard-update=new", "-W", "error")
     recorded.assert_outcomes(passed=4)
+    assert recorded.ret == 0  # nothing that launches leave open is an error of the user's suite
     baseline = (project.path / "baselines" / "targets" / "cpu" / "test_suite.yaml").read_text()
     assert "all_reduce ranks float32" in baseline
     assert "all_reduce dp float32" in baseline

@@ -44,6 +44,7 @@ from perfguard.model.units import (
         (format_value("x", Unit.TEXT), "x"),
         (format_value(3, Unit.COUNT), "3"),
         (format_value(3.5, Unit.COUNT), "3.5"),
+        (format_value(4.26478, Unit.COUNT), "4.265"),  # as stored: beside it nothing seems to have moved
         (format_value(2048, Unit.BYTES), "2 KiB"),
         (format_value(10, Unit.MICROSECONDS), "10 µs"),
     ],

@@ -30,6 +30,9 @@ _POLL_SECONDS = 0.05
 _LAST_LINES = 15
 _CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")  # of faulthandler
 
+# A rank opens its own output: the agent never closes files that it opened, which is an error under `-W error`.
+_START = 'exec env "$@" >"$0/$RANK.stdout" 2>"$0/$RANK.stderr"'
+
 # Set for the ranks where the user has not set it. On a CPU all ranks share the cores.
 _RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}
 _NOT_THEIRS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID", "PYTEST_CURRENT_TEST")
@@ -170,7 +173,7 @@ class Launched:
     def _launch(self, folder: Path) -> tuple[dict[int, str], str]:
         """Run one launch to its end, and return how ranks ended that did not end well, and what the first of them
         wrote."""
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -179,16 +182,17 @@ class Launched:
         config = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=self.ranks, run_id=self._run_id,
             rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.05,
-            logs_specs=DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL),
+            logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
         )  # fmt: skip
         try:
             with _quiet(), _unchanged_environment():
-                elastic_launch(config, "env")(*_variables(self.ranks), *self._command.line(folder))
+                start = ("-c", _START, str(logs), *_variables(self.ranks))
+                elastic_launch(config, "sh")(*start, *self._command.line(folder))
         except ChildFailedError as error:
             failures = sorted(error.failures.items(), key=lambda each: each[1].timestamp)
             exits = {rank: _said(failure.exitcode) for rank, failure in failures}
             begun = bool(RankFile(folder, failures[0][0]).read().begun)
-            return exits, _tail(logs, failures[0][0], ["stderr.log"] if begun else ["stderr.log", "stdout.log"])
+            return exits, _tail(logs, failures[0][0], ["stderr"] if begun else ["stderr", "stdout"])
         except Exception as error:  # of the agent itself, e.g. no port could be opened
             return {}, f"the launch failed: {type(error).__name__}: {error}"
         return {}, ""
@@ -205,18 +209,17 @@ def _said(status: int) -> str:
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
-def _tail(logs: Path, rank: int, names: Sequence[str]) -> str:
-    """The last lines that a rank wrote to the first of these files that holds any; of a crash its stack."""
-    for name in names:
-        for path in logs.glob(f"**/{rank}/{name}"):
-            lines = path.read_text(errors="replace").strip().splitlines()
-            crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHES)), None)
-            if crash is not None:
-                # The thread that crashed, or the main one after a limit, is the last; its innermost call is the first.
-                thread = max(number for number, line in enumerate(lines) if line.startswith((*_CRASHES, *_THREADS)))
-                lines = [lines[crash], *lines[thread : thread + _LAST_LINES]]
-            if lines:
-                return "\n".join(lines if crash is not None else lines[-_LAST_LINES:])
+def _tail(logs: Path, rank: int, streams: Sequence[str]) -> str:
+    """The last lines that a rank wrote to the first of these streams that holds any; of a crash its stack."""
+    for path in (logs / f"{rank}.{stream}" for stream in streams):
+        lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
+        crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHES)), None)
+        if crash is not None:
+            # The thread that crashed, or the main one after a limit, is the last; its innermost call is the first.
+            thread = max(number for number, line in enumerate(lines) if line.startswith((*_CRASHES, *_THREADS)))
+            lines = [lines[crash], *lines[thread : thread + _LAST_LINES]]
+        if lines:
+            return "\n".join(lines if crash is not None else lines[-_LAST_LINES:])
     return ""
 
 
