@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 
 _SEEN = "seeing the operators inside a library's operator"
 _SCRIPT = "leaving TorchScript alone"
+_TRANSFORMS = "finding the tensors that torch.func's transforms save"
 _CAPTURE = "leaving the pool of a capture that failed"
 
 OVERLOAD = Private("torch._ops", "OpOverload", "naming operators")
 MODES = Private("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack", _SEEN)
 WITHOUT_TOP = Private("torch.utils._python_dispatch", "_pop_mode_temporarily", _SCRIPT)
+TRACERS = Private("torch.jit._trace", "_trace_impl", _SCRIPT), Private("torch.jit", "_get_trace_graph", _SCRIPT)
+GRAPH = Private("torch", "_C.Graph", _SCRIPT)
 SCRIPT_METHOD = Private("torch", "_C.ScriptMethod", _SCRIPT)
 KEYS = Private("torch", "_C._dispatch_keys", _SEEN)
 KEYSET_AFTER = Private("torch", "_C._dispatch_keyset_full_after", _SEEN)
@@ -29,6 +33,8 @@ EVENT = Private("torch._C._profiler", "_EventType", "reading the profiler's allo
 DEVICE_TYPE = Private("torch.autograd", "DeviceType", "telling the profiler's device work from the host's")
 END_ALLOCATE = Private("torch", "_C._cuda_endAllocateToPool", _CAPTURE)
 RUN_BACKWARD = Private("torch.autograd", "_engine_run_backward", "seeing the graphs that a test differentiates")
+IS_TRANSFORMED = Private("torch", "_C._functorch.is_functorch_wrapped_tensor", _TRANSFORMS)
+UNWRAPPED = Private("torch", "_C._functorch.get_unwrapped", _TRANSFORMS)
 RELEASE_POOL = Private("torch", "_C._cuda_releasePool", _CAPTURE)
 
 #: Only a torch that is built for a GPU has these.
@@ -39,6 +45,7 @@ OF_GPUS = (
 )
 
 NAMES = (
+    *TRACERS,
     *privates("torch._C", _SEEN, "DispatchKey.CompositeImplicitAutograd DispatchKey.Python"),
     *privates("torch._ops", _SEEN, "OpOverload.has_kernel_for_dispatch_key OpOverload.redispatch"),
     Private("torch", "ops.aten.add.Tensor._schema", "names of an operator's arguments"),
@@ -61,6 +68,13 @@ def storage_address(tensor: torch.Tensor) -> int:
 def address_of(storage: torch.UntypedStorage) -> int:
     """The same of a storage."""
     return int(storage._cdata)
+
+
+def below_transforms(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with the data, of one that torch.func's transforms (grad, vmap) have wrapped."""
+    while IS_TRANSFORMED.get()(tensor):
+        tensor = UNWRAPPED.get()(tensor)
+    return tensor
 
 
 def has_custom_operators() -> bool:
@@ -92,8 +106,10 @@ def unseen_by_torchscript(mode: Any) -> Iterator[None]:
 
         return run
 
-    entries = [(torch.jit, "trace"), (torch.jit, "trace_module"), (torch.jit.ScriptFunction, "__call__")]
-    entries.append((SCRIPT_METHOD.get(), "__call__"))
+    # Tracers are replaced below `torch.jit.trace`, of which a module may have its own import.
+    entries = [(torch.jit, "trace_module"), (torch.jit.ScriptFunction, "__call__"), (SCRIPT_METHOD.get(), "__call__")]
+    entries += [(GRAPH.get(), "__str__"), (GRAPH.get(), "__repr__")]  # which compute on the graph's constants
+    entries += [(sys.modules[each.module], each.name) for each in TRACERS if each.get()]
     with contextlib.ExitStack() as patches:
         for owner, name in entries:
             patches.enter_context(mock.patch.object(owner, name, outside(getattr(owner, name))))

@@ -49,6 +49,11 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "FakeTensor"
 
 
+def is_fake(kind: type) -> bool:
+    """Whether tensors of this type have a shape, but no data: those that torch traces with."""
+    return kind.__name__ in ("FakeTensor", "FunctionalTensor")
+
+
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own __init_subclass__
     """A TorchDispatchMode whose `__torch_dispatch__` has torch's wrapper only if torch.compile is loaded.
 

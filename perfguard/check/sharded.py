@@ -93,7 +93,9 @@ class _Sharded:
     def run(self) -> Checked:
         accuracies, first = self._compare()
         problems = []
-        if not self.call.agreed(any(accuracy.problem for accuracy in accuracies)):
+        if self.call.agreed(any(accuracy.problem for accuracy in accuracies)):
+            problems = self._other_weights()
+        else:
             modules = [each for each in (self.call.fn, self.call.reference) if isinstance(each, torch.nn.Module)]
             with _halved(modules):
                 again, _ = self._compare()
@@ -101,6 +103,19 @@ class _Sharded:
             problems = [f"{each.problem}; {told}" for each in again if each.problem]
         backward = accuracies[first:] if len(accuracies) > first else None
         return Checked(accuracies[:first], backward, problems, self.inputs.describe(), self.reference.notes)
+
+    def _other_weights(self) -> list[str]:
+        """The first parameter that begins elsewhere than the reference's: all else that is wrong may follow from it."""
+        candidate, reference = self.call.fn, self.call.reference
+        assert isinstance(candidate, torch.nn.Module)
+        assert isinstance(reference, torch.nn.Module)
+        others = []  # all are gathered, since ranks may find others
+        for (name, given), wanted in zip(candidate.named_parameters(), reference.parameters(), strict=False):
+            own, whole = _whole(given.detach()), wanted.detach()
+            if own.shape == whole.shape and (own.double() - whole.double()).norm() > _CLOSE * whole.double().norm():
+                others.append(name)
+        told = "begins with other values than the reference's; copy.deepcopy the whole module before it is sharded"
+        return [f"parameter {name}: {told}" for name in others[:1]]
 
     def _compare(self) -> tuple[list[Accuracy], int]:
         """The accuracy of each output, then of each gradient, and the position of the first gradient."""

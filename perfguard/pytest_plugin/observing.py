@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfguard.model.errors import PerfguardError
+from perfguard.model.records import Verdict, Word
 from perfguard.model.units import counted
+from perfguard.pytest_plugin.ending import add_verdict
 from perfguard.pytest_plugin.items import body_of, case_of, is_observed
 
 if TYPE_CHECKING:
@@ -36,8 +39,10 @@ class Observer:
         """Observe the test, from the moment at which torch is loaded."""
         if not is_observed(item):
             return (yield)
-        with ExitStack() as observation, _loaded(lambda: self._observe(item, observation)):
-            answer = yield
+        with ExitStack() as observation:
+            with _loaded(lambda: self._observe(item, observation)):
+                answer = yield
+            self._end(item, observation)
         self.ran += 1
         return answer
 
@@ -52,6 +57,16 @@ class Observer:
         run = self._hooks.run_of(item.session)
         if run.runner.plan.exact:
             observation.enter_context(run.observe(case_of(item), body_of(item)))
+
+    def _end(self, item: pytest.Item, observation: ExitStack) -> None:
+        """Read the test, which has passed. What keeps it from being read is told of its case, and is no failure of the
+        test."""
+        try:
+            observation.close()
+        except Exception as error:
+            why = str(error) if isinstance(error, PerfguardError) else f"{type(error).__name__}: {error}"
+            verdict = Verdict(Word.BROKEN, reason=f"the test passed, and could not be read: {why}")
+            add_verdict(self._hooks.run_of(item.session), case_of(item), verdict)
 
 
 @contextmanager

@@ -60,6 +60,8 @@ def saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.
     """
     import torch
 
+    from perfguard._compat.torch_internals import below_transforms
+
     for node in graph_nodes(outputs):
         kind = type(node)
         if kind not in _names:
@@ -68,8 +70,9 @@ def saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.
             held = getattr(node, attribute, None)
             for each in held if isinstance(held, list | tuple) else [held]:
                 tensor = getattr(each, "data", None)
-                if isinstance(tensor, torch.Tensor) and has_storage(tensor):
+                tensor = below_transforms(tensor) if isinstance(tensor, torch.Tensor) else None
+                if tensor is not None and has_storage(tensor):
                     yield f"{node.name()}.{attribute.removeprefix(_RAW)}", tensor
-        for tensor in tensors_held_by(getattr(node, "__dict__", {})):
+        for tensor in map(below_transforms, tensors_held_by(getattr(node, "__dict__", {}))):
             if has_storage(tensor):
                 yield f"{node.name()}, on its context", tensor

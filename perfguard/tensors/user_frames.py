@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -37,8 +38,10 @@ class Line(NamedTuple):
     @property
     def _file(self) -> str:
         path = Path(self.code.co_filename)
-        inside = path.is_relative_to(Path.cwd())
-        return (path.relative_to(Path.cwd()) if inside else Path(*path.parts[-2:])).as_posix()
+        with suppress(OSError):  # a test may remove the folder that it has changed to
+            if path.is_relative_to(Path.cwd()):
+                return path.relative_to(Path.cwd()).as_posix()
+        return Path(*path.parts[-2:]).as_posix()
 
 
 def line_in_python() -> Line | None:

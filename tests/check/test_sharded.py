@@ -100,6 +100,8 @@ def all_checks() -> dict[str, Any]:
     """What is wrong with each module, by name."""
     dp, ep, tp = (init_device_mesh("cpu", (2,), mesh_dim_names=(name,)) for name in ("dp", "ep", "tp"))
     whole = Experts()
+    other = Experts()
+    nn.init.ones_(other.weight_EDD[1])  # on rank 1
     torch.manual_seed(3)
     linear = nn.Linear(D, D, bias=False, dtype=torch.float64)
     stale = Stale(D, D, bias=False, dtype=torch.float64)
@@ -124,6 +126,7 @@ def all_checks() -> dict[str, Any]:
         "stale": wrong(call(fully_shard(stale, mesh=dp), linear, dp)),
         "tensor parallel": wrong(call(split, pair, tp)),
         "not reduced": wrong(call(twice, pair, dp)),
+        "other weights": wrong(call(SpreadExperts(other, ep, divide=True), whole, ep)),
         "no module": wrong(replace(lonely, reference=lambda x: x)),
     }
 
@@ -169,6 +172,13 @@ def test_equal_inputs_on_ranks_of_data_are_refused(found: list[dict[str, Any]]) 
     assert found[0]["same inputs"] == found[1]["same inputs"]
     (text,) = found[0]["same inputs"]
     assert text.startswith("inputs: ranks 0 and 1 have the same")
+
+
+def test_a_module_that_begins_with_other_weights_is_told_so(found: list[dict[str, Any]]) -> None:
+    told = "parameter weight_EDD: begins with other values than the reference's"
+    for rank in found:
+        assert any(text.startswith(told) for text in rank["other weights"])
+        assert not any("begins with other" in text for text in rank["undivided experts"])
 
 
 def test_a_case_of_several_ranks_needs_two_modules(found: list[dict[str, Any]]) -> None:

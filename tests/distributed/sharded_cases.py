@@ -65,7 +65,7 @@ class Sharded:
     def spread(
         self, whole: Transformer, mesh: DeviceMesh, backend: str | Callable[..., Any] | None = None, **options: Any
     ) -> Transformer:
-        """A copy of `whole` on `mesh`, experts together."""
+        """A copy of `whole` on `mesh`, experts together: these multiply in bfloat16, whatever the dtype of `whole`."""
         model = copy.deepcopy(whole)
         for layer in model.layers:
             (layer.moe if isinstance(layer, MoEBlock) else layer).loop = False

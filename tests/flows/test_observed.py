@@ -292,6 +292,105 @@ def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
     assert re.fullmatch(expected, line), line
 
 
+# What an observer could break: tests that pass only if they notice nothing of it.
+NOTICING = """
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.jit import trace
+
+TABLE = {torch.Tensor.tolist: lambda x: "mine"}
+
+
+class Subclass(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return TABLE[func](*args) if func in TABLE else super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+
+@pytest.fixture
+def held():
+    return [Cycle()]
+
+
+def test_transforms():
+    f = torch.func.vmap(torch.func.grad(lambda x: (x.sin() * x).sum()))
+    assert f(torch.ones(3, 4)).shape == (3, 4)
+
+
+def test_symbolic():
+    x = torch.ones(3, requires_grad=True)
+    assert make_fx(lambda x: (x.sin() * x).sum(), tracing_mode="symbolic")(x)(x) > 0
+
+
+def test_fakes():
+    x = torch.ones(3, device="meta", requires_grad=True)
+    (x * x).sum().backward()
+
+
+def test_traced():
+    assert str(trace(lambda x: x.sin() + 1, torch.ones(3)).graph).count("aten::sin") == 1
+
+
+def test_table():
+    assert torch.ones(2).as_subclass(Subclass).tolist() == "mine"
+    assert torch.Tensor.numpy.__name__ == "numpy"
+
+
+def test_collected(held):
+    assert any(isinstance(each, Cycle) for each in gc.get_objects())
+    cycle = weakref.ref(held.pop())
+    gc.collect()
+    assert cycle() is None
+
+
+def test_replaced():
+    torch.Tensor.tolist = lambda self: "replaced"
+
+
+def test_replaced_before():
+    assert torch.ones(2).tolist() == "replaced"
+    del torch.Tensor.tolist
+
+
+def test_folder_gone(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    torch.ones(2).clone()
+"""
+
+
+def test_nothing_of_it_is_noticed(library: Project, real_processes: None) -> None:
+    """Tests that watch the collector, torch's functions and its tracers pass, and each is read."""
+    (library.path / "test_noticing.py").write_text(NOTICING)
+    result = observe(library, "test_noticing.py")
+    assert result.ret == ExitStatus.PASSED
+    result.assert_outcomes(passed=9)
+    read = {result["case"]["name"]: result["readings"] for result in library.report(cpu_slug(library))["results"]}
+    assert "fakes" not in read  # nothing on the meta device does any work
+    assert {"transforms", "symbolic", "traced", "table", "replaced_before", "folder_gone"} <= set(read)
+    values = {reading["metric"]: reading["value"] for reading in read["transforms"]}
+    assert values["saved_bytes"] > 0
+
+
+def test_a_test_that_cannot_be_read_passes_and_is_told(library: Project) -> None:
+    """Two tests of one name: both pass, the run does not."""
+    (library.path / "test_twice.py").write_text("import torch\ndef test_a(): torch.ones(3)\ndef a(): torch.ones(4)\n")
+    result = observe(library, "test_twice.py", "-o", "python_functions=test_a a")
+    assert result.ret == ExitStatus.TESTS_FAILED
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["BROKEN  a/test *could not be read: *has the same name, a/test; rename one of them"])
+
+
 def cpu_slug(project: Project) -> str:
     (path,) = (project.path / ".perfguard").glob("report-cpu-*.json")
     return path.stem.removeprefix("report-")

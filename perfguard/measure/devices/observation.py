@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from perfguard._compat.torch_internals import backward_noted, storage_address
+from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import launches_noted
 from perfguard.measure.devices import operators
 from perfguard.measure.devices.device import Activity, Copied, Seen, Waited
@@ -35,23 +36,20 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen
     """
     seen, tally = Seen(), _Tally(kind, interpreted)
     saved = _Saved(tally.maker)
-    # Objects that are here already need no look when cycles are collected after the test.
-    gc.freeze()
-    try:
-        with (
-            launches_noted(tally.saw_launch),
-            backward_noted(saved.count),
-            operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
-        ):
-            yield seen
-        tally.tell(seen)
-    finally:
-        gc.unfreeze()
+    with (
+        launches_noted(tally.saw_launch),
+        backward_noted(saved.count),
+        operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
+    ):
+        yield seen
+    tally.tell(seen)
     seen.saved = saved.by_node
 
 
 class _Tally(operators.Operators):
     """Counts what is seen, by operator and line of Python."""
+
+    sees_fakes = False
 
     def __init__(self, kind: str, interpreted: Interpreted | None) -> None:
         super().__init__(kind)
@@ -97,8 +95,9 @@ class _Tally(operators.Operators):
 
     def tell(self, seen: Seen) -> None:
         """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
-        if self.ledger.alive:
-            gc.collect()
+        for generation in range(3):  # the youngest first: most cycles are there, and a full search takes long
+            if self.ledger.alive:
+                gc.collect(generation)
         left: Counter[str] = Counter()
         for address, count in self.ledger.alive.items():
             left[self.maker(address)] += count
@@ -140,6 +139,8 @@ class _Saved:
                 new.append(each)
         storages: dict[int, tuple[str, int]] = {}
         for name, tensor in saved_tensors(new):
+            if is_fake(type(tensor)) or tensor.is_meta:
+                continue
             address = storage_address(tensor)
             if address not in storages:
                 at = self._maker(address)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -69,6 +70,8 @@ class Operators(DispatchMode):
         recorder: of exchanges with other ranks; None: there are none.
     """
 
+    sees_fakes = True  # whether operators on tensors without data, meta and fake ones, count as well
+
     supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
 
     def __init__(self, kind: str, recorder: Recorder | None = None) -> None:
@@ -101,18 +104,21 @@ class Operators(DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        __tracebackhide__ = True  # pytest leaves it out where a test's own error is shown
         if self.interpreting:
             return func(*args, **(kwargs or {}))
         if torch_utils.are_unfolded(types):
             return NotImplemented
+        given = tensors_in(args)
+        if kwargs:
+            given += tensors_in(tuple(kwargs.values()))
+        if not self.sees_fakes and _without_data(types, given, kwargs):
+            return func(*args, **(kwargs or {}))
         if not isinstance(func, _OVERLOAD):
             if not self.inside:
                 self.saw_operator(f"higher_order.{func.name()}")
             return func(*args, **(kwargs or {}))
         kind = kind_of(func)
-        given = tensors_in(args)
-        if kwargs:
-            given += tensors_in(tuple(kwargs.values()))
         reads = (
             kind.reads
             or (kind.indexes and indexes_by_mask(args))
@@ -136,6 +142,7 @@ class Operators(DispatchMode):
         self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
     ) -> Any:
         """Run an operator, and tell the recorder of exchanges, if there is one."""
+        __tracebackhide__ = True
         recorder = self.recorder
         if recorder is None:
             return self._opened(func, kind, args, kwargs, given)
@@ -154,6 +161,7 @@ class Operators(DispatchMode):
         The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
         composite operators outside (`aten.item`), is off inside, so these are split here.
         """
+        __tracebackhide__ = True
         opened = kind.library or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
         if not opened or not given or any(type(tensor) not in _PLAIN for tensor in given) or _MODES():
             return func(*args, **kwargs)
@@ -271,14 +279,17 @@ def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[N
 
 @contextmanager
 def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
-    """Note calls of `methods` while inside."""
+    """Note calls of `methods` while inside. One that is replaced meanwhile stays as it then is."""
     before = [vars(owner).get(attribute) for owner, attribute, _ in methods]
-    for owner, attribute, name in methods:
-        setattr(owner, attribute, _noting(name, getattr(owner, attribute), seen))
+    noting = [_Noting(name, getattr(owner, attribute), seen) for owner, attribute, name in methods]
+    for (owner, attribute, _), ours in zip(methods, noting, strict=True):
+        setattr(owner, attribute, ours)
     try:
         yield
     finally:
-        for (owner, attribute, _), original in zip(methods, before, strict=True):
+        for (owner, attribute, _), original, ours in zip(methods, before, noting, strict=True):
+            if vars(owner).get(attribute) is not ours:
+                continue
             if original is None:
                 delattr(owner, attribute)  # was inherited, as Tensor's methods are from the C base class
             else:
@@ -329,13 +340,39 @@ def _interpreted(seen: Operators) -> Iterator[None]:
         executor.__call__ = original
 
 
-def _noting(name: str, original: Callable[..., Any], seen: Operators) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not (seen.interpreting or torch.compiler.is_compiling()):
-            seen.saw_wait(name)
-        return original(*args, **kwargs)
+class _Noting:
+    """A method whose calls are noted. It is equal to the method: torch passes it to `__torch_function__` of a subclass,
+    which looks it up in a table."""
 
-    return call
+    def __init__(self, name: str, original: Callable[..., Any], seen: Operators) -> None:
+        functools.update_wrapper(self, original)
+        self._name, self._original, self._seen = name, original, seen
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        if not (self._seen.interpreting or torch.compiler.is_compiling()):
+            self._seen.saw_wait(self._name)
+        return self._original(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other == self._original
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+
+def _without_data(types: Iterable[type], given: Sequence[torch.Tensor], kwargs: Mapping[str, Any] | None) -> bool:
+    """Whether an operator computes shapes alone: on fake tensors, on the meta device. torch keeps the shapes of fake
+    tensors in a cache, so that the number of these operators depends on what ran before."""
+    if any(torch_utils.is_fake(each) for each in types):
+        return True
+    if given:
+        return all(tensor.device.type == "meta" for tensor in given)
+    device = (kwargs or {}).get("device")
+    return device is not None and torch.device(device).type == "meta"
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
