@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.perfguard_lane and not worker:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
-    if int(os.environ.get("RANK", 0)) and not option.perfguard_session:  # under torchrun rank 0 alone judges and speaks
+    if _helps_rank_0() and not option.perfguard_session:
         from perfguard.pytest_plugin.ranked_start import silence
 
         silence(config)
@@ -133,6 +133,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     from perfguard.pytest_plugin.start import count_devices
 
     return count_devices(config)
+
+
+def _helps_rank_0() -> bool:
+    """Whether this is another rank under torchrun, where rank 0 alone judges and speaks."""
+    if "RANK" not in os.environ:
+        return False
+    from perfguard.session.ranks.world import rank_here, ranks_here
+
+    return ranks_here() > 0 and rank_here() > 0
 
 
 def _measures(option: Any) -> bool:

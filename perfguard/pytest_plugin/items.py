@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 
 from perfguard.model.records import Case
 from perfguard.model.suite_names import name_of, suite_of
+from perfguard.pytest_plugin.marks import MARK
 
 FIXTURES = ("perfguard", "benchmark")
-MARK = "perfguard"
 OBSERVED = pytest.StashKey[tuple[Path, ...]]()  # of the config: folders and files whose tests are observed
 
 
@@ -33,7 +34,14 @@ def is_observed(item: pytest.Item) -> bool:
     mark = item.get_closest_marker(MARK)
     if mark is not None:
         return not mark.kwargs  # with them it runs on several ranks
-    return any(item.path.is_relative_to(path) for path in item.config.stash.get(OBSERVED, ()))
+    paths = item.config.stash.get(OBSERVED, ())
+    return bool(paths) and any(_real(item.path).is_relative_to(path) for path in paths)
+
+
+@functools.cache
+def _real(path: Path) -> Path:
+    """Without symbolic links: a repository may be reached by several paths."""
+    return path.resolve()
 
 
 def observed_paths(given: str | Iterable[str], folder: Path) -> tuple[Path, ...]:

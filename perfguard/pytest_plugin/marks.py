@@ -1,4 +1,4 @@
-"""The mark `perfguard`: on how many ranks a test runs."""
+"""The mark `perfguard`: on how many ranks a test runs. Without arguments the test is observed (`items`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+MARK = "perfguard"
 _WORDS = ("ranks", "layout")
 
 
@@ -28,7 +29,7 @@ def mark_of(item: pytest.Item) -> Mark:
     Raises:
         UsageError: the mark has another argument, both of them, or a number below 1.
     """
-    mark = item.get_closest_marker("perfguard")
+    mark = item.get_closest_marker(MARK)
     if mark is None:
         return Mark()
     written = f"{item.nodeid}: @pytest.mark.perfguard"

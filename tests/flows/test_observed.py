@@ -188,6 +188,27 @@ def test_what_is_observed_by_path_mark_or_setting(library: Project) -> None:
     result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: goes with --perfguard; add it or leave both out"])
 
 
+def test_a_repository_that_is_reached_by_a_link_is_observed(library: Project) -> None:
+    """The setting's paths and the tests' paths may differ in how they get there."""
+    library.configure(observe=True)
+    link = library.path.parent / f"{library.path.name}-link"
+    link.symlink_to(library.path)
+    assert library.guard(f"{link}/test_library.py", f"--rootdir={link}", "-k", "power").ret == ExitStatus.PASSED
+    assert set(cpu_words(library)) == {"power/test"}
+
+
+@pytest.mark.parametrize("variables", [{"RANK": ""}, {"RANK": "one"}, {"RANK": "1"}, {"RANK": "1", "WORLD_SIZE": "2"}])
+def test_a_stray_rank_is_not_torchrun_s(
+    library: Project, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    """torchrun sets more. Elsewhere a run neither ends for such a variable nor falls silent."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    result = observe(library, "test_library.py", "-k", "power")
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["1 NEW; *"])
+
+
 def test_an_edited_test_is_another_measurement(library: Project) -> None:
     """A new line in a test is no regression of the library; neither is a new decorator, or a line above it."""
     chosen = "test_library.py::test_power"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 # Set by torchrun and by our own launch, which is torchrun's agent.
 _RANK, _WORLD, _LOCAL, _RESTARTS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"
+_ADDRESS = "MASTER_ADDR"
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
 # How much later than a test's limit a collective of it gives up: the watch of a test ends first, and tells more.
@@ -24,18 +25,24 @@ _LATER_SECONDS = 60.0
 
 
 def ranks_here() -> int:
-    """Number of ranks that torchrun has started; 0 if this process is not one of them."""
-    return int(os.environ.get(_WORLD, 0)) if _RANK in os.environ else 0
+    """Number of ranks that torchrun has started; 0 if this process is not one of them. Schedulers and users set some of
+    these variables for other purposes, so all must be there."""
+    return _number(_WORLD) if os.environ.get(_RANK, "").isdecimal() and _ADDRESS in os.environ else 0
 
 
 def rank_here() -> int:
     """This process's rank; 0 if torchrun has not started it."""
-    return int(os.environ.get(_RANK, 0))
+    return _number(_RANK)
 
 
 def local_rank() -> int:
     """This process's number among the ranks of its host."""
-    return int(os.environ.get(_LOCAL, 0))
+    return _number(_LOCAL)
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else 0
 
 
 @dataclass
