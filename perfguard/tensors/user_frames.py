@@ -14,7 +14,6 @@ import torch
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _PERFGUARD = str(Path(__file__).parents[1]) + os.sep
 
-
 _users: dict[str, bool] = {}  # file of a code object -> whether it is the user's
 
 
@@ -24,15 +23,9 @@ class Line(NamedTuple):
     code: CodeType
     number: int
 
-    @property
-    def function(self) -> str:
-        """`kernels/moe/dispatch.py in counts`: without the line's number, which changes with every edit above it.
-
-        A path inside the current folder is relative to it; any other is cut to its last two parts.
-        """
-        return f"{self._file} in {self.code.co_name}"
-
     def __str__(self) -> str:
+        """`kernels/moe/dispatch.py:57 in counts`. A path inside the current folder is relative to it; any other is cut
+        to its last two parts."""
         return f"{self._file}:{self.number} in {self.code.co_name}"
 
     @property

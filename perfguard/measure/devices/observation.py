@@ -89,6 +89,9 @@ class _Tally(operators.Operators):
     def saw_storage(self, address: int) -> None:
         self._born[address] = line_in_python()
 
+    def lost_storage(self, address: int) -> None:
+        self._born.pop(address, None)
+
     def maker(self, address: int) -> str:
         """The line that made the storage at `address`; empty if it is not known."""
         return _text(self._born.get(address))

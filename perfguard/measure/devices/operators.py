@@ -98,6 +98,9 @@ class Operators(DispatchMode):
     def saw_storage(self, address: int) -> None:
         """An operator has made a storage."""
 
+    def lost_storage(self, address: int) -> None:
+        """Such a storage is freed; another one may get its address."""
+
     def saw_interpreted(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Triton's interpreter launches a kernel."""
 
@@ -193,6 +196,7 @@ class Operators(DispatchMode):
     def _freed(self, address: int, _: object) -> None:
         del self._alive[address]
         self.ledger.remove(address)
+        self.lost_storage(address)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 TIMED = False
 TESTS = True
 
+_READS = "the host reads a tensor's data"
 _RANK = 30  # in an explanation: behind the binary's metrics, before memory
 _MOST_PLACES = 5
 _TOLERANCE = 0.005
@@ -96,9 +97,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         reading("copies", copies.total(), rank=_RANK + 1, note=_listed("copies", copies)),
         reading("copy_bytes", moved, Unit.BYTES, rank=_RANK + 1),
     ]
-    reads = "the host reads a tensor's data"
     if subject.test is not None:
-        return [*readings, *_of_test(subject.test.seen, copies, waits, reads, reading)]
+        return [*readings, *_of_test(subject.test.seen, copies, waits, reading)]
     count, names = len(activity.launches), list(activity.launches)
     if not device.asynchronous:
         # Ranks call other operators, as rows are routed to them. Threads of a process group let go of what was sent a
@@ -109,7 +109,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         return [
             *(called if alone else []),
             *readings,
-            reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
+            reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(_READS, waits)),
             *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
         ]
     readings = [
@@ -126,9 +126,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     return readings
 
 
-def _of_test(
-    seen: Seen, copies: Counter[str], waits: Counter[str], reads: str, reading: Callable[..., Reading]
-) -> list[Reading]:
+def _of_test(seen: Seen, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading]) -> list[Reading]:
     """The readings of a test: operators on any device, by number, and Triton's launches by kernel."""
     operators = Counter(seen.activity.launches)
     launches, grids = Counter[str](), dict[str, str]()
@@ -139,7 +137,7 @@ def _of_test(
         reading("operators", operators.total()),
         reading("operator_names", dict(sorted(operators.items())), details="operators"),
         by_place(copies, lambda **parts: reading("copy_places", rank=_RANK + 1, details="copies", **parts)),
-        reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(reads, waits)),
+        reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(_READS, waits)),
         by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 1, details="host_reads", **parts)),
         reading("peak_tensor_bytes", seen.activity.tensor_bytes or 0, Unit.BYTES, rank=50),
         reading("launches", launches.total()),
