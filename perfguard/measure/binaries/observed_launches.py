@@ -12,7 +12,8 @@ from perfguard.measure.binaries.launch_recorder import Launch, Recorder, Recordi
 from perfguard.measure.binaries.targets import Target, target_of
 
 if TYPE_CHECKING:
-    from perfguard.measure.devices.device import Device, Seen
+    from perfguard.measure.devices.activity import Seen
+    from perfguard.measure.devices.device import Device
 
 _forms: dict[Callable[..., Any], Any] = {}  # a kernel's own function -> what Triton would compile
 

@@ -1,5 +1,5 @@
-"""The interface of a device: identity, versions, state, the primitives that measurement is built on, and what it tells
-of one call.
+"""The interface of a device: identity, versions, state, and the primitives that measurement is built on. What it tells
+of one call stands in `activity`.
 
 Each vendor has one file in `vendors/`, with a subclass of `Device`. Differences between vendors stay behind this
 interface, so timers and metrics never ask which vendor they run on.
@@ -10,14 +10,12 @@ from __future__ import annotations
 import abc
 import platform
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from perfguard.measure.collectives.exchange import Exchange
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, Seen
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware, Toolchain
 
@@ -53,132 +51,6 @@ class Graph(Protocol):
 
     def replay(self) -> None:
         """Enqueue all of it."""
-
-
-@dataclass(frozen=True)
-class Copied:
-    """Copies of one kind: their name, the bytes moved and the line of Python, 0 and "" where they are unknown, and
-    their number."""
-
-    name: str
-    bytes: int = 0
-    place: str = ""
-    count: int = 1
-
-
-@dataclass(frozen=True)
-class Waited:
-    """The host waited for the device, or read a tensor's data.
-
-    Attributes:
-        name: of the operator or of the runtime's function, e.g. `aten._local_scalar_dense`.
-        place: the line of Python that caused it, `moe/dispatch.py:57 in counts`; empty if none did.
-        count: number of times.
-    """
-
-    name: str
-    place: str = ""
-    count: int = 1
-
-
-@dataclass(frozen=True)
-class Activity:
-    """The work that one call started, in order, or the numbers of what one test started.
-
-    Attributes:
-        launches: on a device with a queue, names of kernels, copies and fills; on a CPU, of the operators dispatched.
-            Of a test always the operators, with their numbers.
-        copies: the launches that only move bytes: transfers, and layout or dtype copies.
-        fills: number of memory fills (memset) among the launches; 0 on a CPU.
-        waits: where the host waited for the device or read a tensor's data.
-        tensor_bytes: peak of the bytes in tensors that operators returned. Counted on a CPU only, the same on every
-            machine; None elsewhere.
-        exchanges: the exchanges with other ranks, in order of their launches; empty where no process group exists.
-        flop: floating-point operations of the call, counted with them.
-        gathered: parameters that FSDP has gathered and not freed when the call ends, bytes by name.
-        code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
-            one toolchain mean that the device ran the very same code. None if the binary of any kernel is unknown,
-            and on a CPU.
-    """
-
-    launches: Sequence[str] | Counter[str] = ()
-    copies: Sequence[Copied] = ()
-    fills: int = 0
-    waits: Sequence[Waited] = ()
-    tensor_bytes: int | None = None
-    exchanges: Sequence[Exchange] = ()
-    flop: int = 0
-    gathered: Mapping[str, int] = field(default_factory=dict)
-    code: str | None = None
-
-
-@dataclass
-class Seen:
-    """What one test started, kept and left. It is read while the test runs, once, and filled in at the end.
-
-    Attributes:
-        activity: operators, copies and reads of the host, each kind once with its number.
-        left: line of Python -> bytes of the tensors made there that are alive after the test.
-        saved: what was differentiated -> bytes that its graph had saved when its backward pass began.
-        kernels: launches of Triton kernels, in the interpreter as well, by kernel and grid.
-        compiled: Triton's compiled kernels that a GPU ran, each once.
-    """
-
-    activity: Activity = field(default_factory=lambda: Activity())
-    left: Mapping[str, int] = field(default_factory=dict)
-    saved: Mapping[str, int] = field(default_factory=dict)
-    kernels: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    compiled: Sequence[Any] = ()
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """Memory of one call, bytes.
-
-    Attributes:
-        peak: most bytes requested at once, above the level before the call; the result counts, inputs do not.
-        held: the part that the call still holds when it returns: its result, and anything else it keeps.
-        residue: bytes still allocated after the result is freed.
-        reserved: most bytes that the allocator took from the device for the call; None where nothing is reserved.
-    """
-
-    peak: int
-    held: int
-    residue: int
-    reserved: int | None = None
-
-    @property
-    def workspace(self) -> int:
-        """Temporaries at the peak: bytes needed beyond those that are held."""
-        return max(0, self.peak - self.held)
-
-
-@dataclass(frozen=True)
-class Growth:
-    """Growth of memory after `calls` further calls whose results are freed, bytes."""
-
-    calls: int
-    allocated: int
-    reserved: int = 0
-
-
-@dataclass
-class Ledger:
-    """Live allocations by address, with their total and its peak."""
-
-    alive: dict[int, int] = field(default_factory=dict)
-    total: int = 0
-    peak: int = 0
-
-    def add(self, address: int, count: int) -> None:
-        """Add `count` bytes at `address`; an allocation already known there is replaced."""
-        self.total += count - self.alive.get(address, 0)
-        self.alive[address] = count
-        self.peak = max(self.peak, self.total)
-
-    def remove(self, address: int) -> None:
-        """Remove a freed allocation; unknown addresses are ignored."""
-        self.total -= self.alive.pop(address, 0)
 
 
 class Device(abc.ABC):

@@ -22,7 +22,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfguard.measure.devices.device import Activity, Copied, Device, Event, Growth, MemoryUse, Seen, Waited
+from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Seen, Waited
+from perfguard.measure.devices.device import Device, Event
 from perfguard.measure.devices.fake_memory import Allocation, FakeMemory
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.model.errors import DeviceError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Self
 
-from perfguard.measure.devices.device import Ledger
+from perfguard.measure.devices.activity import Ledger
 from perfguard.model.units import format_bytes
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch.profiler import record_function
 
 from perfguard.measure.devices import fingerprints, kineto, operators
-from perfguard.measure.devices.device import Activity, Copied, Waited
+from perfguard.measure.devices.activity import Activity, Copied, Waited
 
 _REGION = "perfguard: the call"
 

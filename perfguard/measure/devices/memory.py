@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from perfguard.measure.devices import kineto
-from perfguard.measure.devices.device import Growth, Ledger, MemoryUse
+from perfguard.measure.devices.activity import Growth, Ledger, MemoryUse
 from perfguard.measure.gc_pause import collect_young, collector_paused
 
 _MOST_OCCUPIED = 2 * 2**30  # bytes: filling more would take too long

@@ -19,7 +19,7 @@ from perfguard._compat.torch_internals import backward_noted, storage_address
 from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import launches_noted
 from perfguard.measure.devices import operators
-from perfguard.measure.devices.device import Activity, Copied, Seen, Waited
+from perfguard.measure.devices.activity import Activity, Copied, Seen, Waited
 from perfguard.tensors.graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python
 

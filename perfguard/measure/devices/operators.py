@@ -27,7 +27,7 @@ from perfguard._compat.torch_internals import (
 )
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard._compat.triton_internals import GRID
-from perfguard.measure.devices.device import Activity, Copied, Ledger, Waited
+from perfguard.measure.devices.activity import Activity, Copied, Ledger, Waited
 from perfguard.measure.devices.operator_kinds import (
     Kind,
     indexes_by_mask,

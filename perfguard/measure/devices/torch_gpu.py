@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from perfguard.measure.devices.device import Activity, Device, Event, Graph, Growth, Interval, MemoryUse
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
+from perfguard.measure.devices.device import Device, Event, Graph, Interval
 from perfguard.model.errors import DeviceError
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
     from perfguard.measure.collectives.parameters import Padded
-    from perfguard.measure.devices.device import Activity, Device
+    from perfguard.measure.devices.activity import Activity
+    from perfguard.measure.devices.device import Device
 
 TIMED = False
 

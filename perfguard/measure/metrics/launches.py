@@ -26,7 +26,8 @@ from perfguard.model.units import Unit
 if TYPE_CHECKING:
     import torch
 
-    from perfguard.measure.devices.device import Device, Seen
+    from perfguard.measure.devices.activity import Seen
+    from perfguard.measure.devices.device import Device
 
 TIMED = False
 TESTS = True

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard._compat.torch_internals import storage_address
-from perfguard.measure.devices.device import Growth
+from perfguard.measure.devices.activity import Growth
 from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
 from perfguard.measure.compiled.trace import Trace
-from perfguard.measure.devices.device import Activity, Seen
+from perfguard.measure.devices.activity import Activity, Seen
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from perfguard.measure.devices import gpu_activity, kineto, operators
-from perfguard.measure.devices.device import Activity, Copied, Waited
+from perfguard.measure.devices.activity import Activity, Copied, Waited
 from tests.measure.devices.test_torch_gpu import Gpu
 
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl<at::native::direct_copy_kernel_cuda(x"

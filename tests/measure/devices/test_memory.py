@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from perfguard.measure.devices import memory
-from perfguard.measure.devices.device import Growth, MemoryUse
+from perfguard.measure.devices.activity import Growth, MemoryUse
 from perfguard.measure.devices.memory import GpuMemory
 from tests.measure.devices.conftest import STEP
 

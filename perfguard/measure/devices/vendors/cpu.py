@@ -13,7 +13,8 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from perfguard.measure.devices.device import Activity, Device, Growth, MemoryUse
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
+from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.vendors import Vendor, slugify
 from perfguard.model.records import Conditions, Hardware
 
