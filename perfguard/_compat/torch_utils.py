@@ -38,6 +38,9 @@ tree_unflatten = _pytree.tree_unflatten
 _UNFOLDED = {"DTensor", "AsyncCollectiveTensor"}
 
 
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # no subclass of another kind
+
+
 def are_unfolded(types: Iterable[type]) -> bool:
     """Whether an operator on tensors of these types is torch's to unfold: the mode returns NotImplemented."""
     return any(each.__name__ in _UNFOLDED for each in types)
@@ -46,7 +49,7 @@ def are_unfolded(types: Iterable[type]) -> bool:
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor has its own storage and memory, or stands for one that has (a FakeTensor). Other subclasses may
     have a storage without memory."""
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) or type(tensor).__name__ == "FakeTensor"
+    return type(tensor) in PLAIN or type(tensor).__name__ == "FakeTensor"
 
 
 def is_fake(kind: type) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -73,8 +73,13 @@ def case_of(item: pytest.Item) -> Case:
 def body_of(item: pytest.Item) -> str:
     """A hash of the test's own function, `body 1a2b3c4d`, without decorators, comments and docstrings; empty if there
     is none, as for a doctest. A test that was edited is another measurement."""
+    function = getattr(item, "obj", None)
+    digest = _hash_of(getattr(function, "__func__", function)) if callable(function) else ""
+    return f"body {digest}" if digest else ""
+
+
+@functools.cache  # tests with parameters, or of an inherited class, share a function
+def _hash_of(function: Callable[..., object]) -> str:
     from perfguard.measure.binaries.source_hash import hash_of_function
 
-    function = getattr(item, "obj", None)
-    digest = hash_of_function(inspect.unwrap(function)) if callable(function) else ""
-    return f"body {digest}" if digest else ""
+    return hash_of_function(inspect.unwrap(function))

@@ -85,6 +85,7 @@ class Measuring(Ending):
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._ran_out = False  # whether the running test ran out of memory
+        self._set_up: set[str] = set()  # ids of the tests that have begun
 
     # -- collection ---------------------------------------------------------------------------------------
 
@@ -205,8 +206,9 @@ class Measuring(Ending):
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skip measuring on a lost device. A test that runs again is judged anew."""
         lost = item.config.stash.get(LOST, None)
-        if self._run is not None and not self._run.is_session:
+        if self._run is not None and not self._run.is_session and item.nodeid in self._set_up:
             self._run.forget(item.nodeid)
+        self._set_up.add(item.nodeid)
         if self._run is not None and lost is not None and _is_guarded_here(item):
             reason = f"not measured: the device was lost in {lost}; mend that case first"
             self._run.broken(case_of(item), reason)

@@ -8,6 +8,7 @@ What is kept is bounded by the number of different operators and lines, not by t
 from __future__ import annotations
 
 import gc
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ class _Tally(operators.Operators):
         self._copied: Counter[tuple[str, Line | None]] = Counter()  # bytes
         self._waits: Counter[tuple[str, Line | None]] = Counter()
         self._born: dict[int, Line | None] = {}  # address of a storage -> the line that made it
+        self._collections = _collections()
 
     def saw_operator(self, name: str) -> None:
         self.names[name] += 1
@@ -96,9 +98,14 @@ class _Tally(operators.Operators):
         """The line that made the storage at `address`; empty if it is not known."""
         return _text(self._born.get(address))
 
+    def _oldest(self) -> int:
+        """The oldest generation of the garbage collector in which an object of the test may be. It gets to the last one
+        by a collection of the one before, and to look through that one takes as long as ten tests."""
+        return 1 if self._collections == _collections() else 2
+
     def tell(self, seen: Seen) -> None:
         """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
-        for generation in range(3):  # the youngest first: most cycles are there, and a full search takes long
+        for generation in range(self._oldest() + 1):  # the youngest first: most cycles are there
             if self.ledger.alive:
                 gc.collect(generation)
         left: Counter[str] = Counter()
@@ -113,6 +120,12 @@ class _Tally(operators.Operators):
         )
         seen.kernels = self.kernels
         seen.compiled = list(self.compiled.values())
+
+
+def _collections() -> list[int]:
+    """How often the garbage collector has moved objects to its last generation, by the generation that it looked
+    through. Since Python 3.14 each collection does."""
+    return [stats["collections"] for stats in gc.get_stats()[0 if sys.version_info >= (3, 14) else 1 :]]
 
 
 def _text(line: Line | None) -> str:

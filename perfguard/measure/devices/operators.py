@@ -25,7 +25,7 @@ from perfguard._compat.torch_internals import (
     storage_address,
     unseen_by_torchscript,
 )
-from perfguard._compat.torch_utils import DispatchMode
+from perfguard._compat.torch_utils import PLAIN, DispatchMode
 from perfguard._compat.triton_internals import GRID
 from perfguard.measure.devices.activity import Activity, Copied, Ledger, Waited
 from perfguard.measure.devices.operator_kinds import (
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 _KEYS, _MODES, _OVERLOAD = KEYS.get(), MODES.get(), OVERLOAD.get()
 _COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
 _BELOW_MODES = KEYSET_AFTER.get()(DISPATCH_KEY.get().Python)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 # Operators that do nothing to data: marks for torch itself and for its profiler, and a question that fake tensors ask.
 _BOOKKEEPING = {
@@ -110,7 +109,7 @@ class Operators(DispatchMode):
         __tracebackhide__ = True  # pytest leaves it out where a test's own error is shown
         if self.interpreting:
             return func(*args, **(kwargs or {}))
-        if torch_utils.are_unfolded(types):
+        if types and torch_utils.are_unfolded(types):
             return NotImplemented
         given = tensors_in(args)
         if kwargs:
@@ -166,7 +165,7 @@ class Operators(DispatchMode):
         """
         __tracebackhide__ = True
         opened = kind.library or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
-        if not opened or not given or any(type(tensor) not in _PLAIN for tensor in given) or _MODES():
+        if not opened or not given or any(type(tensor) not in PLAIN for tensor in given) or _MODES():
             return func(*args, **kwargs)
         keys = functools.reduce(operator.or_, map(_KEYS, given))
         self.inside += 1
@@ -178,16 +177,14 @@ class Operators(DispatchMode):
 
     def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
         """Count new storages until they are freed; storages of the caller's tensors are never counted."""
-        old: set[int] | None = None
         for tensor in returned:
-            if tensor.device.type != self.kind or not _has_memory(tensor):
+            if not _has_memory(tensor):
                 continue
             storage = tensor.untyped_storage()
-            address = storage_address(tensor)
+            address = address_of(storage)
             if address not in self._alive:
-                if old is None:
-                    old = {storage_address(each) for each in given if _has_memory(each)}
-                if address in old:
+                is_given = any(_has_memory(each) and storage_address(each) == address for each in given)
+                if is_given or tensor.device.type != self.kind:
                     continue
                 self._alive[address] = weakref.ref(storage, functools.partial(self._freed, address))
                 self.saw_storage(address)
@@ -371,13 +368,15 @@ class _Noting:
 def _without_data(types: Iterable[type], given: Sequence[torch.Tensor], kwargs: Mapping[str, Any] | None) -> bool:
     """Whether an operator computes shapes alone: on fake tensors, on the meta device. torch keeps the shapes of fake
     tensors in a cache, so that the number of these operators depends on what ran before."""
-    if any(torch_utils.is_fake(each) for each in types):
+    if types and any(torch_utils.is_fake(each) for each in types):
         return True
     if given:
-        return all(tensor.device.type == "meta" for tensor in given)
-    device = (kwargs or {}).get("device")
+        return given[0].is_meta and all(tensor.is_meta for tensor in given)
+    device = kwargs.get("device") if kwargs else None
     return device is not None and torch.device(device).type == "meta"
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    return torch_utils.is_plain(tensor) and tensor.layout is torch.strided and tensor.device.type != "meta"
+    if type(tensor) not in PLAIN and not torch_utils.is_plain(tensor):
+        return False
+    return tensor.layout is torch.strided and not tensor.is_meta
