@@ -44,7 +44,6 @@ TORCH_FILES = {
     "session/ranks/launch.py",
     "session/ranks/layout.py",
     "session/ranks/world.py",
-    "selfcheck/delayed",
 }
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
