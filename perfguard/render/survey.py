@@ -150,9 +150,8 @@ class LaneSurvey:
 
     @cached_property
     def counts(self) -> Counter[Word]:
-        """Cases by their worst verdict, and stale entries; a renamed case counts under its new name."""
-        stale = self.lane.report.stale if self.lane.report else []
-        gone = [verdict.word for verdict in stale if verdict.word is Word.STALE]
+        """Cases by their worst verdict, and stale entries."""
+        gone = [verdict.word for verdict in self.lane.report.stale] if self.lane.report else []
         return Counter([*(word for _, word in self.cases), *gone])
 
     @cached_property

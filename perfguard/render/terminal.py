@@ -35,7 +35,6 @@ COUNTED = {
     Word.DRIFT: ("were recorded with another toolchain", True),
     Word.METHOD_CHANGED: ("were recorded otherwise", True),
     Word.OTHER_HARDWARE: ("are stored for other hardware only", True),
-    Word.RENAMED: ("look like remembered cases under new names", False),
     Word.STALE: ("are stored but their tests are gone", False),
     Word.NEW: ("have no baseline here and are not guarded", False),
     Word.UNSUPPORTED: ("are declared unsupported here", True),
@@ -260,7 +259,7 @@ class _Writer:
             for result, worst in self.found.cases
             if worst is word
         }
-        about |= {(each.suite, each.case): [each] for each in self.report.stale if gone and each.word is word}
+        about |= {(each.suite, each.case): [each] for each in self.report.stale if gone}
         open_ = {name: found for name, found in about.items() if not found or not all(map(self.accepted, found))}
         lines = []
         if done := len(about) - len(open_):

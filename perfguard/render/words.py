@@ -28,7 +28,6 @@ CATEGORY_HINT = {
     Word.CHANGED: "changed",
     Word.FASTER: "faster",
     Word.NEW: "new",
-    Word.RENAMED: "new,stale",
     Word.OTHER_HARDWARE: "new",
     Word.METHOD_CHANGED: "changed",
     Word.DRIFT: "changed",
@@ -253,7 +252,7 @@ def compare_command(nodeid: str) -> str:
 
 def accept_command(words: set[Word], nodeid: str = "", options: str = "") -> str:
     """The command that writes the measured values into the baselines, for acceptable verdicts; else empty."""
-    categories = sorted({part for word in words for part in CATEGORY_HINT.get(word, "").split(",") if part})
+    categories = sorted({CATEGORY_HINT[word] for word in words if word in CATEGORY_HINT})
     if not categories:
         return ""
     command = f"pytest --perfguard{options} --perfguard-update={','.join(categories)}"

@@ -1,4 +1,4 @@
-"""A run as a whole: what is in question is decided beside the base; gone and renamed cases; counts; exit status."""
+"""A run as a whole: what is in question is decided beside the base; gone cases; counts; exit status."""
 
 from __future__ import annotations
 
@@ -251,55 +251,10 @@ def test_an_entry_is_gone_with_its_test_or_its_pass(
 ) -> None:
     whole = {"area"} if fields.get("whole", True) else set()
     ended = [("area", name) for name in fields.get("ended", ())]
-    verdicts, _ = find_stale(held, whole, {"area": names}, results, ended)
+    verdicts = find_stale(held, whole, {"area": names}, {(each.case.suite, each.case.key) for each in results}, ended)
     assert [(verdict.case, verdict.word, verdict.suite) for verdict in verdicts] == [
         (key, Word.STALE, "area") for key in gone
     ]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [(("area", "quantize_col[64]"), ("area", "quantize_column[64]")), (("old", "quantize"), ("area", "quantize"))],
-    ids=["case", "file"],
-)
-def test_a_renamed_case_is_told_on_both_sides(old: tuple[str, str], new: tuple[str, str]) -> None:
-    held = remembering({f"{old[1]}/forward": "f32[64]"}, suite=old[0])
-    (was,), (now,) = find_stale(held, {"area", "old"}, {"area": {new[1]}}, [ran(new[1], Word.NEW, suite=new[0])], ())
-    where, whence = (" of area", " of old") if old[0] != new[0] else ("", "")
-    assert (was.word, was.case, was.suite) == (Word.RENAMED, f"{old[1]}/forward", old[0])
-    assert was.reason == f"{old[1]}/forward of {old[0]}: now {new[1]}/forward{where}"
-    [verdict] = now.verdicts
-    assert (verdict.word, verdict.metric, verdict.reason) == (Word.RENAMED, "steps", f"was {old[1]}/forward{whence}")
-
-
-@pytest.mark.parametrize(
-    ("inputs", "new"),
-    [
-        ("f32[64]", ran("quantize_columns", Word.NEW, inputs="f32[32]")),
-        ("f32[64]", ran("quantize_columns", Word.NEW, direction="backward")),
-        ("f32[64]", ran("transpose", Word.NEW)),
-        ("f32[64]", ran("quantize_columns", Word.NEW, suite="other")),
-        ("f32[64]", ran("quantize_columns", Word.OTHER_HARDWARE)),
-        ("", ran("quantize_columns", Word.NEW, inputs="")),
-    ],
-    ids=["inputs", "pass", "name", "suite", "not new", "unknown inputs"],
-)
-def test_what_is_not_alike_is_not_a_rename(inputs: str, new: CaseResult) -> None:
-    held = remembering({"quantize_cols/forward": inputs})
-    verdicts, renamed = find_stale(held, {"area"}, {"area": {new.case.name}}, [new], ())
-    assert ([verdict.word for verdict in verdicts], renamed) == ([Word.STALE], [])
-
-
-def test_renames_pair_one_to_one_the_likeliest_first() -> None:
-    held = remembering({f"scale_{name}/forward": "f32[64]" for name in ("rows", "cols", "all")})
-    new = [ran("scale_columns", Word.NEW), ran("scale_row", Word.NEW)]
-    verdicts, renamed = find_stale(held, {"area"}, {"area": {"scale_columns", "scale_row"}}, new, ())
-    assert {verdict.case: verdict.reason.partition(": ")[2] for verdict in verdicts} == {
-        "scale_all/forward": "the case is gone",
-        "scale_cols/forward": "now scale_columns/forward",
-        "scale_rows/forward": "now scale_row/forward",
-    }
-    assert len(renamed) == 2
 
 
 # -- the exit status ---------------------------------------------------------------------------------------------------
