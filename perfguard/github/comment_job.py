@@ -202,7 +202,7 @@ def _post_statuses(job: Job, client: Client, gathered: Gathered) -> list[str]:
 
 def _post_comment(job: Job, client: Client, gathered: Gathered) -> list[str]:
     """Create or update the comment; returns failures, a sentence each. Why there is none is logged."""
-    settings, overview, measured = job.settings, gathered.overview, gathered.run
+    settings, overview = job.settings, gathered.overview
     if gathered.pull is None or settings.comment == "never":
         _log(job, [_no_comment(gathered)])
         return []
@@ -211,10 +211,9 @@ def _post_comment(job: Job, client: Client, gathered: Gathered) -> list[str]:
         gathered.pull,
         _text(job, overview),
         wants=wants_comment(overview, settings),
-        order=(measured.id, measured.attempt),
         rules=Rules(job.key, settings.drafts, settings.author),
     )
-    _log(job, [": ".join(filter(None, (f"comment {posted.action}", posted.reason))), *posted.warnings])
+    _log(job, [": ".join(filter(None, (f"comment {posted.action}", posted.reason)))])
     return [f"post failed: {posted.reason}"] if posted.action is Action.FAILED else []
 
 

@@ -64,11 +64,6 @@ class ApiError(GitHubError):
         self.status = status
         self.retry_after = retry_after
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the resource does not exist, or the token may not read it."""
-        return self.status in (404, 410)
-
 
 @dataclass(frozen=True)
 class Clock:
@@ -144,8 +139,8 @@ class Client:
                 return
         raise ApiError(f"GET {path}: more than {MOST_PAGES} pages; nothing is concluded from a part")
 
-    def write(self, method: Method, path: str, body: Any = None, *, once: bool = False) -> bytes:
-        """Send a write; returns the answer's JSON.
+    def write(self, method: Method, path: str, body: Any = None, *, once: bool = False) -> None:
+        """Send a write.
 
         Args:
             once: not again if it fails. An answer that got lost does not mean that nothing was stored: the caller looks
@@ -153,7 +148,10 @@ class Client:
         """
         self._space_writes()
         send = partial(self._send, method, path, {}, body)
-        return (send() if once else self.insist(send)).body
+        if once:
+            send()
+        else:
+            self.insist(send)
 
     def download(self, path: str, limit: int) -> bytes:
         """The bytes that `path` redirects to, at most `limit`. The other host gets no token."""
