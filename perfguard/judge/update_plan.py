@@ -220,7 +220,7 @@ class _Planner:
     def time(self, reading: Reading) -> Change | None:
         """The change of a time, from the readings of fresh processes. Without these, it follows from the run's own
         value if that replaces no stored sessions."""
-        record = TimeRecord(self.result, reading, self.file, self.hardware, _toolchain(self.provenance))
+        record = TimeRecord(self.result, reading, self.file, self.hardware, self.provenance)
         again = self.read_again(reading)
         values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
         is_time = bool(values) and all(0 < value < 1e12 for value in values)
@@ -321,10 +321,6 @@ def _bind(covering: Reading, moved: dict[str, Change]) -> None:
     lead = next((category for category in ("slower", "faster") if category in said), None)
     if lead is not None and moved[covering.metric].category == "changed":
         moved[covering.metric] = replace(moved[covering.metric], category=lead)
-
-
-def _toolchain(provenance: Provenance) -> Toolchain:
-    return Toolchain(**{name: getattr(provenance, name) for name in Toolchain.__struct_fields__})
 
 
 def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:

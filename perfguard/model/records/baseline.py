@@ -38,14 +38,9 @@ class Toolchain(Struct, frozen=True, omit_defaults=True):
     python: str | None = None
 
 
-class Provenance(Struct, frozen=True, omit_defaults=True):
+class Provenance(Toolchain, frozen=True, omit_defaults=True):
     """The origin of a stored reading."""
 
-    torch: str | None = None
-    triton: str | None = None
-    driver: str | None = None
-    toolkit: str | None = None
-    python: str | None = None
     power_limit_watts: float | None = None
     clock_mhz: int | None = None  # under load
     board: str | None = None  # if a single board measured it
