@@ -50,7 +50,7 @@ SIBLINGS = {
     "measure/metrics": {"subject"},
     "measure/devices/vendors": set(),
     "render/outputs": set(),
-    "render": {"words", "escaping", "survey", "causes"},
+    "render": {"words", "escaping", "overview", "findings", "title", "causes"},
 }
 PUBLIC = [
     "BaselineError",

@@ -24,9 +24,9 @@ from perfguard.github.outcome import exit_status, given_up, is_resolved, statuse
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings, read_settings
 from perfguard.model.errors import ExitStatus, GitHubError
-from perfguard.model.lane_summary import Overview
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
+from perfguard.render.overview import Overview
 from perfguard.session.report_command import merge, read_lanes
 
 _EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold

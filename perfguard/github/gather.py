@@ -18,7 +18,7 @@ from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
 from perfguard.github.lanes.lane_views import Trusted, view
 from perfguard.model.config import Settings, settings_from
 from perfguard.model.errors import GitHubError, UsageError
-from perfguard.model.lane_summary import Overview
+from perfguard.render.overview import Overview
 
 MOST_COMMITS_BEHIND = 500  # a merge base further behind gets a warning at any age
 _CONFIGURATION = "pyproject.toml"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
-from perfguard.model.lane_summary import Histories, LaneView, Overview
 from perfguard.model.records import Baseline, Report
 from perfguard.render.outputs import output, output_names
+from perfguard.render.overview import Histories, LaneView, Overview
 from perfguard.store.baseline_history import read_history
 from perfguard.store.report_file import read_report
 

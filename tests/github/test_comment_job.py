@@ -17,8 +17,8 @@ from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.outcome import _state, wants_comment
 from perfguard.model.config import Settings, settings_from
 from perfguard.model.errors import ExitStatus, GitHubError, UsageError
-from perfguard.model.lane_summary import Headline
 from perfguard.model.records import BaseTree, Report, dump_report
+from perfguard.render.overview import Headline
 from tests.github.conftest import BASE, PostJob
 from tests.github.fake import TOKEN, sha
 from tests.github.reports import (

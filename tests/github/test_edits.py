@@ -12,8 +12,8 @@ from perfguard.github.lanes.baseline_edits import Edited, list_edits
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
 from perfguard.github.lanes.lane_views import Trusted, Views, judge_lanes
 from perfguard.github.lanes.stranger_report import Received
-from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview
 from perfguard.model.records import Report, TimedEntry, Verdict, Word
+from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview
 from tests.github.reports import (
     CODE,
     PATH,

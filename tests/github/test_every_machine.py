@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
 from perfguard.github.lanes.lane_views import Trusted, Views, view
-from perfguard.model.lane_summary import Headline, Overview
 from perfguard.model.records import (
     Baseline,
     BaseTree,
@@ -28,6 +27,7 @@ from perfguard.model.units import Unit
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.outputs import junit
+from perfguard.render.overview import Headline, Overview
 from perfguard.render.terminal import render_summary
 from perfguard.store.baseline_writer import render
 from tests.github.fake import sha

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview, Refused
 from perfguard.model.records import (
     SCHEMA,
     Accuracy,
@@ -28,6 +27,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import Unit
+from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview, Refused
 
 US = Unit.MICROSECONDS
 DEVICES = {

@@ -14,14 +14,14 @@ from perfguard.judge.pair_test import PairVerdict
 from perfguard.judge.run_verdicts import count_guarded
 from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus
-from perfguard.model.lane_summary import Headline, LaneView, Overview
 from perfguard.model.records import Reading, Report, Verdict, Word
 from perfguard.model.records.case import is_inconclusive
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown
 from perfguard.render.outputs import junit
-from perfguard.render.survey import survey
+from perfguard.render.overview import Headline, LaneView, Overview
 from perfguard.render.terminal import render_summary
+from perfguard.render.title import title_of
 from perfguard.render.words import tally, why
 from tests.render.examples import EXAMPLES, FINE, NOISY, PASSED, SLOWER, UNPAIRED, lane, overview, result
 
@@ -55,11 +55,11 @@ def report_of(view: LaneView) -> Report:
 def test_every_form_says_the_same_counts_of_the_same_words() -> None:
     view = every_word()
     whole, told = overview(view), tally(COUNTS)
-    assert survey(whole).lanes[0].counts == COUNTS
+    assert whole.lanes[0].counts == COUNTS
 
     terminal = [line.text for line in render_summary(report_of(view)).lines]
     assert terminal[1].startswith(f"{told}; ")
-    undecided = survey(whole).undecided
+    undecided = whole.undecided
     assert undecided.cases == COUNTS[Word.UNRESOLVED]
     assert any(line.startswith(f"UNRESOLVED  {undecided}: ") for line in terminal)
 
@@ -79,7 +79,7 @@ def test_every_form_says_the_same_counts_of_the_same_words() -> None:
     page = json.loads(render_html(whole).partition('id="data">')[2].partition("</script>")[0])
     assert Counter(case["word"] for case in page["cases"]) == COUNTS - Counter({Word.STALE: 3})
 
-    title = survey(whole).title
+    title = title_of(whole)
     words = [f"{COUNTS[word]} {word.lower()}" for word in (Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.FASTER)]
     assert title.startswith(f"{COUNTS[Word.WRONG]} cases wrong, ")
     assert all(f", {text}" in title for text in [*words, str(undecided)])
@@ -132,7 +132,7 @@ def test_a_lane_is_inconclusive_where_most_of_its_times_are(found: list[Verdict 
     view = lane("nvidia-h200", *cases)
     whole = overview(view, FINE)
     assert whole.headline is headline
-    open_ = survey(whole).lanes[0].undecided
+    open_ = whole.lanes[0].undecided
     assert is_inconclusive(cases) is view.is_inconclusive is (2 * open_.cases > open_.of)
     assert render_summary(report_of(view)).title.endswith(", inconclusive") is view.is_inconclusive
 
@@ -142,7 +142,7 @@ def test_a_case_is_open_where_one_of_its_times_is() -> None:
     both = [UNPAIRED, msgspec.structs.replace(UNPAIRED, metric="host_time_us")]
     cases = [result("one", *both[:1], PASSED_HOST), result("two", *both), result("fine", PASSED, PASSED_HOST)]
     cases = [msgspec.structs.replace(case, readings=[*case.readings, host]) for case in cases]
-    open_ = survey(overview(lane("nvidia-h200", *cases))).undecided
+    open_ = overview(lane("nvidia-h200", *cases)).undecided
     assert str(open_) == "2 of 3 timed cases could not be judged"
     assert len(open_.findings) == 3
     assert is_inconclusive(cases)
@@ -153,7 +153,7 @@ def test_what_an_edit_covers_is_judged() -> None:
     covered = msgspec.structs.replace(view, accepted=[("norms", "softmax/forward", "device_time_us")])
     assert view.is_inconclusive
     assert not covered.is_inconclusive
-    assert str(survey(overview(covered)).undecided) == "1 of 2 timed cases could not be judged"
+    assert str(overview(covered).undecided) == "1 of 2 timed cases could not be judged"
 
 
 def states(whole: Overview, strict: bool) -> dict[str, str]:

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from perfguard.model.lane_summary import Headline, LaneView, Overview
 from perfguard.model.records import Reading, Verdict, Word
 from perfguard.model.units import Unit
 from perfguard.render.html import render_html
+from perfguard.render.overview import Headline, LaneView, Overview
 from tests.render.browser import dump, probe
 from tests.render.examples import (
     CONTRACT,

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from perfguard.model.lane_summary import Headline, Overview
 from perfguard.render.outputs import junit
+from perfguard.render.overview import Headline, Overview
 from tests.render.examples import EXAMPLES, FASTER, NOISY, WRONG, lane, overview, result
 from tests.render.test_markdown import hostile_overviews
 

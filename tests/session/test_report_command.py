@@ -11,7 +11,7 @@ import pytest
 
 from perfguard.cli import main
 from perfguard.model.errors import ExitStatus, UsageError
-from perfguard.model.lane_summary import Headline
+from perfguard.render.overview import Headline
 from perfguard.session.report_command import NO_REPORT, merge, read_lanes
 from perfguard.store.baseline_files import Store
 from perfguard.store.report_file import save_report

@@ -19,7 +19,6 @@ from perfguard.judge.lane import differing_versions, folder_of, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
 from perfguard.judge.time_record import anchor_of, grow, slowdown
 from perfguard.judge.update_plan import is_worse
-from perfguard.model.lane_summary import BaselineEdit
 from perfguard.model.limits import Limits
 from perfguard.model.records import (
     OTHER_CONDITIONS,
@@ -37,6 +36,7 @@ from perfguard.model.records import (
 )
 from perfguard.model.records.change import level
 from perfguard.model.units import Unit
+from perfguard.render.overview import BaselineEdit
 
 _CONDITIONS = "conditions"  # metric of an edit that changes no entry but the inputs or provenance of the case
 _SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
@@ -64,7 +64,7 @@ class Edited:
 
 
 def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
-    """Every entry that the change edits, in the order of the files.
+    """Every entry that the change edits: those that let a worse reading pass first, then in the order of the files.
 
     Args:
         reports: of the lanes; they give the units, the better direction and the measured values.
@@ -98,7 +98,7 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
                 edits.append(
                     BaselineEdit(folder, suite, key, _CONDITIONS, Unit.TEXT, before_text, after_text, loosens=True)
                 )
-    return edits
+    return sorted(edits, key=lambda edit: not edit.loosens)
 
 
 def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: Sequence[Report]) -> bool:

@@ -23,8 +23,8 @@ from perfguard.github.lanes.judge_again import judge_again, unmeasured
 from perfguard.github.lanes.limits import hold, lenient
 from perfguard.github.lanes.stranger_report import Received, receive
 from perfguard.model.errors import LaneError
-from perfguard.model.lane_summary import BaselineEdit, LaneView
 from perfguard.model.records import BaseTree, Report
+from perfguard.render.overview import BaselineEdit, LaneView
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.model.errors import LaneError
-from perfguard.model.lane_summary import Refused
 from perfguard.model.records import SCHEMA, CaseResult, PairedCase, Pairing, Report, Session
+from perfguard.render.overview import Refused
 from perfguard.store.baseline_parser import CASE_FIELDS
 
 T = TypeVar("T")

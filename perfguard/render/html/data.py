@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perfguard.model.lane_summary import Histories
 from perfguard.model.records import CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import Recorded
 from perfguard.model.units import Unit, format_change, format_value
 from perfguard.render.escaping import clean
-from perfguard.render.survey import URGENCY, LaneSurvey, Survey
+from perfguard.render.findings import URGENCY
+from perfguard.render.overview import Histories, LaneView, Overview
 from perfguard.render.words import limit_text, moved, options_of, rates, reproduce_command
 
 MOST_REASON = 2000  # characters of a reason or note
 
 
-def cases(found: Survey, histories: Histories) -> list[dict[str, Any]]:
+def cases(overview: Overview, histories: Histories) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
-    for place, lane in enumerate(found.lanes):
-        own = options_of(lane.lane.report) if lane.lane.report else ""
+    for place, lane in enumerate(overview.lanes):
+        own = options_of(lane.report) if lane.report else ""
         for result, word in lane.cases:
             case = result.case
-            accepted = lane.accepted[case]
+            accepted = lane.covered[case]
             times = _times(lane, result, histories)
             records.append(
                 {
@@ -59,8 +59,8 @@ def tone(word: Word) -> str:
     return "good" if word is Word.FASTER else "calm"
 
 
-def _times(lane: LaneSurvey, result: CaseResult, histories: Histories) -> list[dict[str, Any]]:
-    baseline = lane.lane.baselines.get(result.case.suite)
+def _times(lane: LaneView, result: CaseResult, histories: Histories) -> list[dict[str, Any]]:
+    baseline = lane.baselines.get(result.case.suite)
     stored = baseline.cases.get(result.case.key) if baseline else None
     verdicts = {verdict.metric: verdict for verdict in result.verdicts}
     shown = []

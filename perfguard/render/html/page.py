@@ -14,12 +14,12 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from perfguard.model.lane_summary import NO_HISTORIES, BaselineEdit, Histories, Overview
 from perfguard.model.records import Value
 from perfguard.model.units import Unit, counted, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.html.data import cases
-from perfguard.render.survey import SIGNS, LaneSurvey, Survey, survey
+from perfguard.render.overview import NO_HISTORIES, SIGNS, BaselineEdit, Histories, LaneView, Overview
+from perfguard.render.title import title_of
 from perfguard.render.words import environment, tally
 
 
@@ -29,21 +29,20 @@ def render_html(overview: Overview, histories: Histories = NO_HISTORIES) -> str:
     Args:
         histories: (lane, suite, case key, metric) -> recorded levels of the time, oldest first.
     """
-    found = survey(overview)
     style, script = _part("page.css"), _part("page.js")
     return Template(_part("page.html")).substitute(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; "
         "form-action 'none'",
-        title=escape(f"perfguard: {found.title}"),
-        sign=found.sign,
-        headline=escape(found.title),
-        subtitle=_subtitle(found),
+        title=escape(f"perfguard: {title_of(overview)}"),
+        sign=overview.sign,
+        headline=escape(title_of(overview)),
+        subtitle=_subtitle(overview),
         warnings=_list(overview.warnings, "warnings"),
-        lanes="".join(_lane(lane) for lane in found.lanes),
-        edits=_edits(found.edits),
+        lanes="".join(_lane(lane) for lane in overview.lanes),
+        edits=_edits(overview.edits),
         style=style,
         script=script,
-        data=_data(found, histories),
+        data=_data(overview, histories),
     )
 
 
@@ -55,9 +54,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _data(found: Survey, histories: Histories) -> str:
+def _data(overview: Overview, histories: Histories) -> str:
     """JSON that cannot close its own script element, whatever the names contain."""
-    document = {"lanes": [clean(lane.name) for lane in found.lanes], "cases": cases(found, histories)}
+    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview, histories)}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -66,9 +65,8 @@ def _text(words: str, most: int = 400) -> str:
     return escape(clean(words, most))
 
 
-def _subtitle(found: Survey) -> str:
-    overview = found.overview
-    parts = [f"{found.reported} of {counted(len(found.lanes), 'lane')} reported"]
+def _subtitle(overview: Overview) -> str:
+    parts = [f"{overview.reported} of {counted(len(overview.lanes), 'lane')} reported"]
     if overview.head:
         parts.insert(0, f"commit <code>{_text(overview.head[:12])}</code>")
     if overview.base:
@@ -82,11 +80,11 @@ def _list(lines: Iterable[str], name: str) -> str:
     return f'<ul class="{name}">{items}</ul>' if items else ""
 
 
-def _lane(lane: LaneSurvey) -> str:
-    report = lane.lane.report
+def _lane(lane: LaneView) -> str:
+    report = lane.report
     head = f'<h2>{_text(lane.name)}</h2><p class="verdict">{SIGNS[lane.headline]} '
     if report is None:
-        why = f": {_text(lane.lane.problem, 1000)}" if lane.lane.problem else ""
+        why = f": {_text(lane.problem, 1000)}" if lane.problem else ""
         return f'<article class="lane silent">{head}<strong>no result</strong>{why}</p></article>'
     counts = tally(lane.counts) or "nothing moved"
     counts += f", {lane.absent} not measured" if lane.absent else ""
@@ -99,9 +97,9 @@ def _lane(lane: LaneSurvey) -> str:
     )
 
 
-def _differences(lane: LaneSurvey) -> str:
+def _differences(lane: LaneView) -> str:
     """Differences between the environment and that of the baselines."""
-    if not lane.lane.baselines:
+    if not lane.baselines:
         return '<p class="differences">No baseline to compare the environment with.</p>'
     rows = [
         f"<tr><th>{_text(each.what)}</th><td>{_text(each.stored)}</td><td>{_text(each.now)}</td><td>{each.cases}</td></tr>"

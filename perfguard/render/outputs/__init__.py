@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from perfguard.model.errors import UsageError
 from perfguard.model.extensions import Kind
-from perfguard.model.lane_summary import Histories, Overview
+from perfguard.render.overview import Histories, Overview
 
 KIND = Kind("output", __name__, "perfguard.outputs", needs=("render",))
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfguard.model.lane_summary import Histories, Overview
 from perfguard.render.html import render_html
+from perfguard.render.overview import Histories, Overview
 
 HISTORIES = True
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from perfguard.model.lane_summary import Histories, Overview
 from perfguard.model.records import dump_report
+from perfguard.render.overview import Histories, Overview
 
 ALONE = BASELINES = True
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree as ET
 
-from perfguard.model.lane_summary import Histories, Overview
 from perfguard.model.records import CaseResult, Verdict, Word
-from perfguard.render.survey import QUIET, LaneSurvey, survey
+from perfguard.render.findings import QUIET
+from perfguard.render.overview import Histories, LaneView, Overview
 from perfguard.render.words import describe_verdict, environment, tally
 
 # Characters that XML 1.0 does not allow, not even as entities.
@@ -22,7 +22,7 @@ _ERROR, _FAILURE, _SKIPPED = "error", "failure", "skipped"
 def render(overview: Overview, histories: Histories) -> str:
     """The whole document. Times are in seconds."""
     root = ET.Element("testsuites", name="perfguard")
-    for lane in survey(overview).lanes:
+    for lane in overview.lanes:
         suite = _suite(lane)
         _count(suite)
         root.append(suite)
@@ -30,11 +30,11 @@ def render(overview: Overview, histories: Histories) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="unicode")
 
 
-def _suite(lane: LaneSurvey) -> ET.Element:
-    report = lane.lane.report
-    suite = ET.Element("testsuite", name=_legal(lane.lane.name))
+def _suite(lane: LaneView) -> ET.Element:
+    report = lane.report
+    suite = ET.Element("testsuite", name=_legal(lane.name))
     if report is None:
-        _outcome(_test(suite, "", "report"), _ERROR, "no result", lane.lane.problem or "no report came")
+        _outcome(_test(suite, "", "report"), _ERROR, "no result", lane.problem or "no report came")
         return suite
     suite.set("timestamp", _legal(report.started))
     properties = ET.SubElement(suite, "properties")

@@ -7,8 +7,8 @@ import statistics
 from typing import Any
 
 from perfguard.model.errors import UsageError
-from perfguard.model.lane_summary import Histories, Overview
 from perfguard.model.records import CaseResult, Reading
+from perfguard.render.overview import Histories, Overview
 
 ALONE = True
 
