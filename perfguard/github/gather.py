@@ -69,17 +69,16 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
     bases = _bases(client, run, found, default_branch)
     artifacts = fetch_artifacts(client, run, settings.lanes)
     trusted, unread, warnings = _trusted(client, bases, settings)
-    views = view(artifacts, run.head_sha, trusted)
-    overview = Overview(
-        lanes=views.lanes,
-        edits=views.edits,
+    judged = view(artifacts, run.head_sha, trusted)
+    overview = msgspec.structs.replace(
+        judged,
         head=run.head_sha,
         base=bases.base,
         base_age_days=bases.merge_base.age_days if bases.merge_base else None,
         unread=unread,
         run_url=link_of(client, run),
         artifacts_until=_until(artifacts),
-        warnings=[*_age(bases, settings.max_base_age_days), *warnings, *views.warnings],
+        warnings=[*_age(bases, settings.max_base_age_days), *warnings, *judged.warnings],
     )
     return Gathered(run, overview, found.pull, found.reason, own=found.alone or run.event != "pull_request")
 

@@ -83,6 +83,15 @@ class Store:
         """The suites with a file in a folder, sorted."""
         return sorted(path.stem for path in (self.root / folder).glob("*.yaml"))
 
+    def baselines(self, folder: str) -> dict[str, Baseline]:
+        """Suite -> the baseline in a folder.
+
+        Raises:
+            BaselineError: a file cannot be read.
+        """
+        loaded = {suite: self.load(folder, suite) for suite in self.suites(folder)}
+        return {suite: baseline for suite, baseline in loaded.items() if baseline is not None}
+
     def elsewhere(self, suites: Iterable[str], slug: str) -> dict[tuple[str, str], list[str]]:
         """(suite, case key) -> the slugs of other hardware with a record of the case, sorted."""
         found: dict[tuple[str, str], list[str]] = {}

@@ -10,7 +10,7 @@ import pytest
 
 from perfguard.github.lanes.baseline_edits import Edited, list_edits
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
-from perfguard.github.lanes.lane_views import Trusted, Views, judge_lanes
+from perfguard.github.lanes.lane_views import Trusted, judge_lanes
 from perfguard.github.lanes.stranger_report import Received
 from perfguard.model.records import Report, TimedEntry, Verdict, Word
 from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview
@@ -215,7 +215,7 @@ def test_row_41_a_baseline_of_another_driver_is_not_comparable() -> None:
     assert all("another toolchain: driver 570.1 -> 580.1" in reason for reason in reasons)
 
 
-def hostile(head: bytes) -> Views:
+def hostile(head: bytes) -> Overview:
     trusted = Trusted(remembered(BASE), read_files({PATH: head}, "baselines"))
     return judge_lanes({SLUG: Received(report([measured("g")]))}, trusted)
 

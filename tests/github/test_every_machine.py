@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
-from perfguard.github.lanes.lane_views import Trusted, Views, view
+from perfguard.github.lanes.lane_views import Trusted, view
 from perfguard.model.records import (
     Baseline,
     BaseTree,
@@ -76,11 +76,10 @@ OWN = {"peak_memory_bytes": 4096, "device_time_us": TimedEntry([50.0] * 5, "wall
 
 
 def judged(given: Report, base: Remembered, lane: str = "cpu") -> Overview:
-    views = viewed(given, Trusted(base), lane)
-    return Overview(views.lanes, views.edits)
+    return viewed(given, Trusted(base), lane)
 
 
-def viewed(given: Report, trusted: Trusted, lane: str = "cpu") -> Views:
+def viewed(given: Report, trusted: Trusted, lane: str = "cpu") -> Overview:
     return view([LaneArtifact(lane, archive(given, f"report-{SLUG}.json"))], sha("head"), trusted)
 
 
@@ -184,11 +183,11 @@ def test_what_is_compiled_for_a_gpu_is_judged_here_and_an_edit_of_its_folder_cov
     worse = replace(measured(), readings=[*measured().readings, replace(SPILLS, value=4)])
     for head, headline in ((compiled(0), Headline.WORSE), (compiled(4), Headline.ACCEPTED)):
         views = viewed(untimed(worse), Trusted(compiled(0), head))
-        assert Overview(views.lanes, views.edits).headline is headline
+        assert views.headline is headline
         assert [edit.folder for edit in views.edits] == (["targets/sm_90"] if headline is Headline.ACCEPTED else [])
 
 
 def test_what_is_no_longer_compiled_is_missed_unless_its_baseline_goes_too() -> None:
     for head, headline in ((compiled(0), Headline.INCOMPLETE), (remembered(), Headline.ACCEPTED)):
         views = viewed(untimed(measured()), Trusted(compiled(0), head))
-        assert Overview(views.lanes, views.edits).headline is headline
+        assert views.headline is headline

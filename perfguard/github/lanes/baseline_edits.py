@@ -64,7 +64,7 @@ class Edited:
 
 
 def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
-    """Every entry that the change edits: those that let a worse reading pass first, then in the order of the files.
+    """Every entry that the change edits, in the order of the files.
 
     Args:
         reports: of the lanes; they give the units, the better direction and the measured values.
@@ -98,7 +98,7 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
                 edits.append(
                     BaselineEdit(folder, suite, key, _CONDITIONS, Unit.TEXT, before_text, after_text, loosens=True)
                 )
-    return sorted(edits, key=lambda edit: not edit.loosens)
+    return edits
 
 
 def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: Sequence[Report]) -> bool:
