@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfguard.github.api.client import NO_TOKEN, TOKEN, Client, Clock, open_client
+from perfguard.github.api.client import Client, Clock, open_client
 from perfguard.github.api.comment import Action, Rules, post_comment
 from perfguard.github.api.measured_run import MEASURE_WORKFLOW, fetch_run, read_event, reason_to_stop
 from perfguard.github.api.statuses import set_statuses
@@ -27,7 +27,6 @@ from perfguard.model.errors import ExitStatus, GitHubError
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.overview import Overview
-from perfguard.session.report_command import merge, read_lanes
 
 _EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
 SUMMARY_BYTES = 1_000_000  # of the 1 MiB of a step's summary; above it GitHub shows nothing and the step stays green
@@ -110,8 +109,6 @@ def post(job: Job) -> ExitStatus:
     Raises:
         UsageError: the job is not configured correctly.
     """
-    if not job.environ.get(TOKEN, "").strip():
-        return _judge_local_reports(job)
     client = measured = None
     try:
         client = open_client(job.environ, job.clock)
@@ -131,18 +128,6 @@ def post(job: Job) -> ExitStatus:
         if isinstance(error, GitHubError):
             return ExitStatus.NOT_POSTED
         raise
-
-
-def _judge_local_reports(job: Job) -> ExitStatus:
-    """Without a token: the verdicts of the reports in the output folder, where pytest saves them."""
-    paths = sorted(job.output.glob("report-*.json"))
-    if not paths:
-        _log(job, [f"comment skipped: {NO_TOKEN}; no report-*.json in {job.output} either"])
-        return ExitStatus.NOT_POSTED
-    overview = merge(read_lanes([str(path) for path in paths]), job.settings.lanes)
-    problems = [*_write_files(job.output, overview), *_write_summary(job.environ, overview)]
-    _log(job, [f"comment skipped: {NO_TOKEN}; report: {job.output / 'report.md'}", *problems])
-    return exit_status(overview, job.settings.strict)
 
 
 def _judge_and_post(job: Job, client: Client, gathered: Gathered) -> ExitStatus:

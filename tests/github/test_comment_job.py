@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from perfguard.github import comment_job
 from perfguard.github.api import commit_files
-from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.outcome import _state, wants_comment
 from perfguard.model.config import Settings, settings_from
 from perfguard.model.errors import ExitStatus, GitHubError, UsageError
@@ -29,7 +28,6 @@ from tests.github.reports import (
     entries,
     measured,
     paired,
-    remembered,
     report,
 )
 
@@ -464,33 +462,11 @@ def test_drafts_and_the_author_are_settings(job: PostJob, capsys: pytest.Capture
         settings_from(b"[tool.perfguard]\nauthor = 'a b'\n", "pyproject.toml")
 
 
-@pytest.mark.parametrize(
-    ("given", "lanes", "status"),
-    [
-        (GREEN, [SLUG], ExitStatus.PASSED),
-        (RED, [], ExitStatus.REGRESSED),
-        (replace(GREEN, pairings=[]), [SLUG], ExitStatus.UNGUARDED),
-        (GREEN, [SLUG, OTHER], ExitStatus.TESTS_FAILED),
-        (None, [SLUG], ExitStatus.NOT_POSTED),
-    ],
-    ids=["green", "red", "inconclusive", "a lane is missing", "no report"],
-)
-def test_without_a_token_local_reports_are_judged_in_one_line(
-    job: PostJob, capsys: pytest.CaptureFixture[str], given: Report | None, lanes: list[str], status: ExitStatus
-) -> None:
+def test_without_a_token_nothing_is_asked_or_posted(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
     job.environ["GITHUB_TOKEN"] = ""
-    job.measured({SLUG: given})
-    end = f"; no report-*.json in {job.folder / 'out'} either"
-    if given is not None:
-        judged = judge_again(given, remembered(BASE).lane(given.hardware, given.toolchain))  # as its own run judged it
-        (job.folder / "out").mkdir()
-        (job.folder / "out" / f"report-{SLUG}.json").write_bytes(dump_report(judged))
-        end = f"; report: {job.folder / 'out' / 'report.md'}"
-    assert job.post(lanes=lanes) is status
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("perfguard: comment skipped: no token in GITHUB_TOKEN; ")
-    assert line.endswith(end)
-    assert given is None or headline(job) in (job.folder / "out" / "report.md").read_text()
+    job.measured({SLUG: RED})
+    assert job.post() is ExitStatus.NOT_POSTED
+    assert "perfguard: comment skipped: no token in GITHUB_TOKEN; " in capsys.readouterr().err
     assert job.github.requests == []
 
 
