@@ -194,9 +194,7 @@ class _Case:
         drift = differing_versions(record.provenance, self.lane.toolchain)
         if not drift:
             return None
-        shown = self._shown(reading)
-        change = "" if shown.ratio is None else f"{format_change(shown.ratio)}; "
-        return replace(shown, word=Word.DRIFT, reason=f"{change}another toolchain: {', '.join(drift)}")
+        return replace(self._shown(reading), word=Word.DRIFT, reason=f"another toolchain: {', '.join(drift)}")
 
     def _shown(self, reading: Reading) -> Verdict:
         """A verdict with the time and its record (if it has the same timer). The caller sets word and reason."""

@@ -17,11 +17,21 @@ from msgspec.structs import replace
 from perfguard.judge.case_verdicts import judge_case, stored_values, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.lane import CaseId, Lane, ReadingId, timer_class
-from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks, noisy
+from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
-from perfguard.model.records import NO_PAIRS, CaseResult, PairedCase, PairedTime, Pairing, Session, Verdict, Word
+from perfguard.model.records import (
+    NO_PAIRS,
+    TOO_NOISY,
+    CaseResult,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    Session,
+    Verdict,
+    Word,
+)
 from perfguard.model.records.case import is_guarded
 
 
@@ -137,7 +147,7 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
     if found.word is Word.PASS:
         said = [cycles]
     elif found.word is Word.UNRESOLVED:
-        said = [noisy(found), cycles]
+        said = [TOO_NOISY, str(found), cycles]
     elif found.word is None:
         said = [f"UNDECIDED: {time.problem or pairs.why}", str(found)]
     else:

@@ -89,7 +89,8 @@ def test_a_processor_that_nobody_recorded_is_judged_and_nothing_of_it_is_new() -
     (lane,) = overview.lanes
     assert lane.report is not None
     assert (lane.report.guarded, lane.report.remembered) == (1, 1)
-    assert {verdict.metric: verdict.word for _, verdict in lane.findings} == dict.fromkeys(BEFORE, Word.PASS)
+    words = {verdict.metric: verdict.word for each in lane.report.results for verdict in each.verdicts}
+    assert words == dict.fromkeys(BEFORE, Word.PASS)
 
 
 def test_what_changed_is_told() -> None:

@@ -11,7 +11,7 @@ from perfguard.model.units import Unit, format_change, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.findings import URGENCY
 from perfguard.render.overview import Histories, LaneView, Overview
-from perfguard.render.words import limit_text, moved, options_of, rates, reproduce_command
+from perfguard.render.words import limit_text, moved, options_of, rates, reproduce_command, why
 
 MOST_REASON = 2000  # characters of a reason or note
 
@@ -147,7 +147,7 @@ def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, 
         "after": "" if after is None else clean(format_value(after, unit), 1000),
         "change": change,
         "limit": limit_text(verdict) if verdict.limit is not None else "",
-        "reason": clean(verdict.reason, MOST_REASON),
+        "reason": clean(why(verdict), MOST_REASON),
     }
 
 

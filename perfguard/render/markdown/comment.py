@@ -234,7 +234,7 @@ def _undecided(overview: Overview, most: int) -> str:
 
 def _open_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
-    return code(finding.result.case.key), text(verdict.metric, NAME), verdict.word.value, text(verdict.reason)
+    return code(finding.result.case.key), text(verdict.metric, NAME), verdict.word.value, text(why(verdict))
 
 
 def _edits(overview: Overview, most: int) -> str:
