@@ -12,7 +12,7 @@ import msgspec
 
 from perfguard.github.api.artifacts import LaneArtifact, fetch_artifacts
 from perfguard.github.api.client import Client
-from perfguard.github.api.commit_files import CommitFiles, MergeBase, find_merge_base
+from perfguard.github.api.commit_files import CommitFiles, find_merge_base
 from perfguard.github.api.measured_run import Found, Pull, Run, find_pull
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
 from perfguard.github.lanes.lane_views import Trusted, view
@@ -20,7 +20,6 @@ from perfguard.model.config import Settings, settings_from
 from perfguard.model.errors import GitHubError, UsageError
 from perfguard.render.overview import Overview
 
-MOST_COMMITS_BEHIND = 500  # a merge base further behind gets a warning at any age
 _CONFIGURATION = "pyproject.toml"
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
@@ -48,7 +47,6 @@ class _Bases:
 
     base: str
     head: str | None = None
-    merge_base: MergeBase | None = None
     compared: str | None = None
 
 
@@ -74,11 +72,10 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
         judged,
         head=run.head_sha,
         base=bases.base,
-        base_age_days=bases.merge_base.age_days if bases.merge_base else None,
         unread=unread,
         run_url=link_of(client, run),
         artifacts_until=_until(artifacts),
-        warnings=[*_age(bases, settings.max_base_age_days), *warnings, *judged.warnings],
+        warnings=[*warnings, *judged.warnings],
     )
     return Gathered(run, overview, found.pull, found.reason, own=found.alone or run.event != "pull_request")
 
@@ -96,7 +93,7 @@ def _bases(client: Client, run: Run, found: Found, default_branch: str) -> _Base
         why = "no commit; GitHub Actions sets it, set it to the base's tip"
         raise UsageError(f"GITHUB_SHA={default_branch[:60]!r}: {why}")
     base = find_merge_base(client, found.pull.base.sha if found.pull else default_branch, run.head_sha)
-    return _Bases(base.sha, run.head_sha, base, compared=base.sha)
+    return _Bases(base, run.head_sha, compared=base)
 
 
 def _trusted(client: Client, bases: _Bases, settings: Settings) -> tuple[Trusted, str, list[str]]:
@@ -157,13 +154,3 @@ def _until(artifacts: Sequence[LaneArtifact]) -> str:
         return datetime.date.fromisoformat(days[0]).isoformat() if days else ""
     except ValueError:
         return ""
-
-
-def _age(bases: _Bases, most_days: int) -> list[str]:
-    base = bases.merge_base
-    if base is None or (base.age_days <= most_days and base.behind <= MOST_COMMITS_BEHIND):
-        return []
-    return [
-        f"the merge base {base.sha[:12]} is {base.age_days} days and {base.behind} commits old: merge or rebase, "
-        "so that newer baselines judge"
-    ]

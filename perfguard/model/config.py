@@ -41,7 +41,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = (
         ""  # of our comments; "": the bot of Actions
     )
-    max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base gets a warning
 
 
 class Config(Struct, frozen=True):

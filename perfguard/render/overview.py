@@ -10,13 +10,12 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import msgspec
 from msgspec import Struct
 
-from perfguard.model.records import Baseline, Case, CaseResult, Provenance, Report, Value, Verdict, Word
+from perfguard.model.records import Baseline, Case, CaseResult, Report, Value, Verdict, Word
 from perfguard.model.records.baseline import Recorded
 from perfguard.model.records.case import is_guarded, is_inconclusive
 from perfguard.model.units import Unit, counted
@@ -83,16 +82,6 @@ class BaselineEdit(Struct, frozen=True):
     loosens: bool = False
     measured: Value | None = None
     growth: float | None = None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One version that differs between a lane's run and a baseline that judged it, with the number of cases."""
-
-    what: str
-    stored: str
-    now: str
-    cases: int
 
 
 class LaneView(Struct, frozen=True, dict=True):
@@ -244,19 +233,6 @@ class LaneView(Struct, frozen=True, dict=True):
         """Whether the lane read no times."""
         return self.report is not None and self.report.exact_only
 
-    @property
-    def differences(self) -> list[Difference]:
-        """Differences between the lane's environment and that of its baselines, most cases first."""
-        counts: Counter[tuple[str, str, str]] = Counter()
-        now = _environment(self.report.provenance) if self.report else {}
-        for baseline in self.baselines.values():
-            for provenance, cases in Counter(map(baseline.provenance_of, baseline.cases)).items():
-                stored = _environment(provenance)
-                for what in now:
-                    if stored[what] and now[what] and stored[what] != now[what]:
-                        counts[what, stored[what], now[what]] += cases
-        return [Difference(*key, cases) for key, cases in counts.most_common()]
-
 
 class Overview(Struct, frozen=True, dict=True):
     """All lanes of one commit.
@@ -265,7 +241,6 @@ class Overview(Struct, frozen=True, dict=True):
         edits: of the baselines, those that let a worse reading pass first.
         head: the commit that was measured; "" where unknown.
         base: the commit whose baselines judged; "" if the reports' own run judged.
-        base_age_days: how old `base` is.
         unread: part of the change that could not be read in full, so that its edits are unknown; "": none.
         run_url, artifacts_until: location of the full reports, and their last day (ISO date).
     """
@@ -274,7 +249,6 @@ class Overview(Struct, frozen=True, dict=True):
     edits: list[BaselineEdit] = []
     head: str = ""
     base: str = ""
-    base_age_days: int | None = None
     unread: str = ""
     run_url: str = ""
     artifacts_until: str = ""
@@ -344,13 +318,3 @@ class Overview(Struct, frozen=True, dict=True):
         """The timed cases of all lanes that could not be judged."""
         found = [lane.undecided for lane in self.lanes]
         return Undecided([each for one in found for each in one.findings], sum(one.of for one in found))
-
-
-#: What a time depends on, as a field of a provenance.
-_ENVIRONMENT = {"driver": "driver", "toolkit": "toolkit", "torch": "torch", "triton": "triton", "python": "python",
-                "power limit": "power_limit_watts"}  # fmt: skip
-
-
-def _environment(provenance: Provenance) -> dict[str, str]:
-    found = {what: getattr(provenance, name) for what, name in _ENVIRONMENT.items()}
-    return {what: f"{of:g} W" if isinstance(of, float) else of or "" for what, of in found.items()}

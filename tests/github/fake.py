@@ -154,10 +154,10 @@ class World:
         self.artifacts[artifact.id] = artifact
         return artifact
 
-    def add_comparison(self, base: str, head: str, merge_base: str, *, date: str, behind: int = 0) -> None:
-        """The commits `base` and `head`, which part at `merge_base`; `date` as GitHub writes it."""
-        commit = {"sha": sha(merge_base), "commit": {"committer": {"name": "a", "date": date}, "message": "m"}}
-        self.comparisons[sha(base), sha(head)] = {"behind_by": behind, "commits": [], "merge_base_commit": commit}
+    def add_comparison(self, base: str, head: str, merge_base: str) -> None:
+        """The commits `base` and `head`, which part at `merge_base`."""
+        commit = {"sha": sha(merge_base), "commit": {"message": "m"}}
+        self.comparisons[sha(base), sha(head)] = {"behind_by": 3, "commits": [], "merge_base_commit": commit}
 
     def on(self, pull: int) -> list[dict[str, Any]]:
         """The comments of a pull request, by id."""

@@ -6,7 +6,7 @@ import pytest
 
 from perfguard.github.api import commit_files
 from perfguard.github.api.client import Client
-from perfguard.github.api.commit_files import CommitFiles, MergeBase, find_merge_base
+from perfguard.github.api.commit_files import CommitFiles, find_merge_base
 from perfguard.model.errors import GitHubError
 from tests.github.fake import ALL_PERMISSIONS, TOKEN, FakeGitHub, sha
 
@@ -18,9 +18,9 @@ def files(client: Client) -> CommitFiles:
     return CommitFiles(client)
 
 
-def test_the_merge_base_with_its_age(github: FakeGitHub, client: Client) -> None:
-    github.world.add_comparison("base", "head", "fork point", date="2026-11-16T08:00:00Z", behind=12)
-    assert find_merge_base(client, BASE, HEAD) == MergeBase(sha("fork point"), 5, 12)
+def test_the_merge_base(github: FakeGitHub, client: Client) -> None:
+    github.world.add_comparison("base", "head", "fork point")
+    assert find_merge_base(client, BASE, HEAD) == sha("fork point")
     with pytest.raises(GitHubError, match="No common ancestor"):
         find_merge_base(client, BASE, sha("unrelated"))
 

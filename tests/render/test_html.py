@@ -151,15 +151,6 @@ def test_blocks_stand_beside_the_value_that_they_gave_and_no_other() -> None:
     assert min(time["blocks"]) <= time["now"] <= max(time["blocks"])
 
 
-def test_the_environment_is_shown_beside_the_baselines() -> None:
-    view = lane("nvidia-h200", result("rms_norm[64]"))
-    assert view.report is not None
-    assert "Same environment as its baselines." in render_html(overview(view))
-    newer = msgspec.structs.replace(view.report.toolchain, torch="2.13.0")
-    moved = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, toolchain=newer))
-    assert "<tr><th>torch</th><td>2.11.0</td><td>2.13.0</td><td>1</td></tr>" in render_html(overview(moved))
-
-
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole=hostile_overviews())
 def test_whatever_the_names_the_page_has_its_own_elements_only(whole: Overview) -> None:

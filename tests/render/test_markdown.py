@@ -193,15 +193,6 @@ def test_accepting_names_the_run_and_without_one_the_file() -> None:
     assert "perfguard accept" not in render_markdown(msgspec.structs.replace(local, lanes=[FINE]))
 
 
-def test_another_environment_than_the_baselines_is_told() -> None:
-    view = lane("nvidia-h200", result("rms_norm[64]"))
-    assert view.report is not None
-    newer = msgspec.structs.replace(view.report.toolchain, torch="2.13.0")
-    moved = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, toolchain=newer))
-    text = render_markdown(overview(moved))
-    assert "- 1 case stored under <code>torch 2&#46;11&#46;0</code>, now <code>2&#46;13&#46;0</code>" in text
-
-
 def many(cases: int, lanes: int = 4, name: str = "case{}") -> Overview:
     slow = [result(name.format(number), SLOWER, LAUNCHES) for number in range(cases // lanes)]
     return overview(*(msgspec.structs.replace(lane("nvidia-h200", *slow), name=f"lane{n}") for n in range(lanes)))

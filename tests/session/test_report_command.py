@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -54,14 +53,13 @@ def test_markdown_of_several_lanes(lanes: list[str], capsys: pytest.CaptureFixtu
     text = shown(capsys, *lanes, "--as", "markdown")
     assert text.startswith("### ❌ perfguard: 1 case slower — action needed\n")
     assert "lanes: 2 of 2 reported" in text
-    assert "stored under <code>torch 2&#46;10&#46;0</code>" in text  # from the baselines of this folder
 
 
 def test_an_expected_lane_without_a_report_is_never_green(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, lanes[1], "--as", "markdown", "--expect", "amd-mi300x", "--expect", "nvidia-b200")
     assert text.startswith("### ⚠️ perfguard: incomplete: 1 of 2 lanes without a result")
     assert f"**no result**: <code>{NO_REPORT}</code>" in text
-    for form in ("html", "junit", "terminal"):
+    for form in ("html", "terminal"):
         assert "no result" in shown(capsys, lanes[1], "--as", form, "--expect", "nvidia-b200")
 
 
@@ -83,10 +81,8 @@ def test_the_terminal_and_json_show_each_lane(lanes: list[str], capsys: pytest.C
     assert [each["name"] for each in document["lanes"]] == ["nvidia-h200", "amd-mi300x"]
 
 
-def test_junit_and_html_are_written_to_a_file(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(capsys, *lanes, "--as", "junit", "-o", "out/junit.xml") == ""
-    assert len(ET.parse("out/junit.xml").getroot()) == 2
-    shown(capsys, *lanes, "--as", "html", "-o", "out/report.html")
+def test_html_is_written_to_a_file(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, *lanes, "--as", "html", "-o", "out/report.html") == ""
     assert "61.1,61.2,61.4,61.2,61.3" in Path("out/report.html").read_text()
 
 

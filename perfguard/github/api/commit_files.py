@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -20,15 +19,6 @@ _FOLDER, _FILE, _SYMLINK = "040000", ("100644", "100755"), "120000"  # git's mod
 
 
 @dataclass(frozen=True)
-class MergeBase:
-    """The merge base of a head and its base: its hash, days since then, and commits of the base since then."""
-
-    sha: str
-    age_days: int
-    behind: int
-
-
-@dataclass(frozen=True)
 class Folder:
     """The `*.yaml` files of a folder at a commit, at most 500.
 
@@ -41,22 +31,12 @@ class Folder:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-class _Person(Struct, frozen=True):
-    date: datetime.datetime
-
-
 class _Commit(Struct, frozen=True):
-    committer: _Person
-
-
-class _Base(Struct, frozen=True):
     sha: str
-    commit: _Commit
 
 
 class _Comparison(Struct, frozen=True):
-    merge_base_commit: _Base
-    behind_by: int
+    merge_base_commit: _Commit
 
 
 class _Entry(Struct, frozen=True):
@@ -76,24 +56,23 @@ class _Blob(Struct, frozen=True):
     encoding: str
 
 
-def find_merge_base(client: Client, base_sha: str, head_sha: str) -> MergeBase:
-    """The merge base of two commits; the head may be a fork's.
+def find_merge_base(client: Client, base_sha: str, head_sha: str) -> str:
+    """The hash of the merge base of two commits; the head may be a fork's.
 
     Raises:
         GitHubError: no common commit, or GitHub cannot be asked.
     """
     # The head's commits are not needed: one is the least that GitHub sends.
-    found = client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1")
-    seconds = client.clock.now() - found.merge_base_commit.commit.committer.date.timestamp()
-    return MergeBase(found.merge_base_commit.sha, max(0, int(seconds // 86_400)), found.behind_by)
+    return client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1").merge_base_commit.sha
 
 
 class CommitFiles:
-    """Reads files of any commit; each content is downloaded once."""
+    """Reads files of any commit; each content is downloaded once, and so is each tree on the way to it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._contents: dict[str, bytes] = {}  # git's hash of a content -> the content
+        self._trees: dict[str, _Tree] = {}  # git's hash of a tree, or of a commit -> its entries
 
     def file(self, path: str, commit: str) -> bytes:
         """The bytes of a file; empty if there is none.
@@ -152,8 +131,9 @@ class CommitFiles:
                 return None
             # A commit that cannot be read is an error: taken for an empty one, it would leave every case without a
             # baseline.
-            tree = self._client.get(f"/git/trees/{sha}", _Tree)
-            found = next((entry for entry in tree.tree if entry.path == part), None)
+            if sha not in self._trees:
+                self._trees[sha] = self._client.get(f"/git/trees/{sha}", _Tree)
+            found = next((entry for entry in self._trees[sha].tree if entry.path == part), None)
             if found is None:
                 return None
             sha = found.sha

@@ -70,8 +70,7 @@ def _subtitle(overview: Overview) -> str:
     if overview.head:
         parts.insert(0, f"commit <code>{_text(overview.head[:12])}</code>")
     if overview.base:
-        age = "" if overview.base_age_days is None else f", {counted(overview.base_age_days, 'day')} old"
-        parts.append(f"judged by the baselines at <code>{_text(overview.base[:12])}</code>{age}")
+        parts.append(f"judged by the baselines at <code>{_text(overview.base[:12])}</code>")
     return " · ".join(parts)
 
 
@@ -93,22 +92,8 @@ def _lane(lane: LaneView) -> str:
         f'<article class="lane">{head}{escape(lane.verdict)}</p>'
         f"<p>{counts}; {lane.guarded} guarded</p>"
         f'<p class="environment">{_text(environment(report))} · {_text(report.started)}</p>'
-        f"{_list(report.hardware.warnings, 'warnings')}{missing}{_differences(lane)}</article>"
+        f"{_list(report.hardware.warnings, 'warnings')}{missing}</article>"
     )
-
-
-def _differences(lane: LaneView) -> str:
-    """Differences between the environment and that of the baselines."""
-    if not lane.baselines:
-        return '<p class="differences">No baseline to compare the environment with.</p>'
-    rows = [
-        f"<tr><th>{_text(each.what)}</th><td>{_text(each.stored)}</td><td>{_text(each.now)}</td><td>{each.cases}</td></tr>"
-        for each in lane.differences
-    ]
-    if not rows:
-        return '<p class="differences">Same environment as its baselines.</p>'
-    head = "<tr><th></th><th>baseline</th><th>now</th><th>cases</th></tr>"
-    return f'<table class="differences"><caption>Environment</caption>{head}{"".join(rows)}</table>'
 
 
 def _edits(edits: list[BaselineEdit]) -> str:

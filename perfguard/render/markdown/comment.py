@@ -105,9 +105,7 @@ def _judged_by(overview: Overview) -> str:
     if overview.head:
         parts.append(code(overview.head[:12]))
     if overview.base:
-        age = overview.base_age_days
-        old = "" if age is None else f", {counted(age, 'day')} old"
-        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
+        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base")
     reports = [lane.report for lane in overview.lanes if lane.report]
     beside = sorted({report.base.commit for report in reports if report.base and report.base.commit})
     commits = ", ".join(code(commit[:12]) for commit in beside)
@@ -294,11 +292,7 @@ def _details(lanes: Sequence[LaneView], most: int | None) -> Iterator[str]:
 def _environment(lane: LaneView) -> str:
     report = lane.report
     assert report is not None
-    lines = [
-        f"- {counted(each.cases, 'case')} stored under {code(f'{each.what} {each.stored}')}, now {code(each.now)}"
-        for each in lane.differences
-    ]
-    lines += [f"- warning: {code(warning)}" for warning in report.hardware.warnings]
+    lines = [f"- warning: {code(warning)}" for warning in report.hardware.warnings]
     title = f"**{code(lane.name, NAME)}** {code(environment(report))}"
     return "\n".join([title, "", *lines]) if lines else title
 
