@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import msgspec
 
-from perfguard.github.api.artifacts import LaneArtifact, fetch_artifacts
+from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, find_merge_base
 from perfguard.github.api.measured_run import Found, Pull, Run, find_pull
@@ -74,7 +72,6 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
         base=bases.base,
         unread=unread,
         run_url=link_of(client, run),
-        artifacts_until=_until(artifacts),
         warnings=[*warnings, *judged.warnings],
     )
     return Gathered(run, overview, found.pull, found.reason, own=found.alone or run.event != "pull_request")
@@ -145,12 +142,3 @@ def _settings(files: CommitFiles, bases: _Bases, now: Settings) -> tuple[Setting
         for name in before
         if before[name] != after[name]
     ]
-
-
-def _until(artifacts: Sequence[LaneArtifact]) -> str:
-    """The day on which the first artifact expires."""
-    days = sorted(artifact.expires[:10] for artifact in artifacts if artifact.expires)
-    try:
-        return datetime.date.fromisoformat(days[0]).isoformat() if days else ""
-    except ValueError:
-        return ""

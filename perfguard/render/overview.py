@@ -242,7 +242,7 @@ class Overview(Struct, frozen=True, dict=True):
         head: the commit that was measured; "" where unknown.
         base: the commit whose baselines judged; "" if the reports' own run judged.
         unread: part of the change that could not be read in full, so that its edits are unknown; "": none.
-        run_url, artifacts_until: location of the full reports, and their last day (ISO date).
+        run_url: location of the full reports.
     """
 
     lanes: list[LaneView]
@@ -251,7 +251,6 @@ class Overview(Struct, frozen=True, dict=True):
     base: str = ""
     unread: str = ""
     run_url: str = ""
-    artifacts_until: str = ""
     warnings: list[str] = []
 
     @cached_property

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from perfguard.model.atomic_files import clear_stale, staging, write_through
+from perfguard.model.atomic_files import clear_stale, write_atomically
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline
 from perfguard.store.baseline_parser import parse
@@ -103,22 +101,19 @@ class Store:
         return found
 
     def replace(self, contents: Mapping[Path, bytes | None]) -> None:
-        """Replace each file by its new bytes, or remove it for None. All new files are complete on disk before the
-        first moves.
+        """Replace each file by its new bytes, or remove it for None. A file is whole or as it was.
 
         Raises:
-            BaselineError: a file cannot be written; none has changed unless the message says so.
+            BaselineError: a file cannot be written; the message names those that were written before.
         """
         done: list[Path] = []
         try:
-            with contextlib.ExitStack() as stack:
-                ready = _staged(contents, stack)
-                for path, data in contents.items():
-                    if data is None:
-                        path.unlink()
-                    else:
-                        os.replace(ready[path], path)
-                    done.append(path)
+            for path, data in contents.items():
+                if data is None:
+                    path.unlink()
+                else:
+                    write_atomically(path, data)
+                done.append(path)
             for folder in {path.parent for path in contents}:
                 clear_stale(folder)
         except OSError as error:
@@ -127,20 +122,6 @@ class Store:
                 f"{error.filename or self.root}: cannot write ({error.strerror}){written}; "
                 "make room or mend the permissions, then record again"
             ) from error
-
-
-def _staged(contents: Mapping[Path, bytes | None], stack: contextlib.ExitStack) -> dict[Path, Path]:
-    """Each new file, complete on disk beside the one that it will replace."""
-    folders: dict[Path, Path] = {}
-    ready: dict[Path, Path] = {}
-    for path, data in contents.items():
-        if data is None:
-            continue
-        if path.parent not in folders:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            folders[path.parent] = stack.enter_context(staging(path.parent))
-        ready[path] = write_through(folders[path.parent] / str(len(ready)), data)
-    return ready
 
 
 def _read(path: Path) -> bytes | None:

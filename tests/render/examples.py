@@ -133,7 +133,6 @@ def overview(*lanes: LaneView, edits: Sequence[BaselineEdit] = ()) -> Overview:
         head="4f1c0de58d0a0a4c3a0f5f8f3c8b7f1f6d2f9f10",
         base="9ab77e2c1d5b3b6f7a9e8d7c6b5a4f3e2d1c0b9a",
         run_url="https://github.com/example/project/actions/runs/123456789",
-        artifacts_until="2027-02-19",
     )
 
 

@@ -259,9 +259,8 @@ def _footer(overview: Overview) -> str:
     """Links to the full results, and the origin of the numbers."""
     if not overview.run_url:
         return ""
-    until = f" until {code(overview.artifacts_until)}" if overview.artifacts_until else ""
     run = link("summary of the run", overview.run_url)
-    return f"Everything: {run} · report artifact{until} · the numbers were produced by this change's code"
+    return f"Everything: {run} · report artifact · the numbers were produced by this change's code"
 
 
 # -- the folded part ---------------------------------------------------------------------------------------------------
