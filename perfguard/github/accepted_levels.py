@@ -11,10 +11,10 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import differing_versions, folder_of
+from perfguard.judge.lane import differing_versions
 from perfguard.judge.time_record import TimeRecord, is_stored
-from perfguard.judge.update_plan import plan
-from perfguard.model.records import Baseline, CaseResult, Provenance, Reading, Report, TimedEntry, Word
+from perfguard.judge.update_plan import lane_of, plan
+from perfguard.model.records import CaseResult, Provenance, Report, TimedEntry, Word
 from perfguard.model.records.change import Change
 from perfguard.store.baseline_files import Store
 
@@ -31,9 +31,8 @@ def measured_changes(store: Store, judged: Report, result: CaseResult, sessions:
     Raises:
         BaselineError: a file that cannot be read.
     """
-    records = {
-        reading.metric: _record(store, judged, result, reading) for reading in result.readings if is_stored(reading)
-    }
+    lane = lane_of(store, judged.hardware, judged.toolchain, result)
+    records = {each.metric: TimeRecord(result, each, lane) for each in result.readings if is_stored(each)}
     base = _result_of_base(judged, result)
     scaled = {
         metric: [value * ratio for value in record.comparable.sessions]
@@ -59,13 +58,6 @@ def measured_changes(store: Store, judged: Report, result: CaseResult, sessions:
 def other_toolchain(versions: str) -> str:
     """The reason why values of another toolchain cannot be recorded here."""
     return f"measured under another toolchain ({versions}); record it there: {_update('changed')}"
-
-
-def _record(store: Store, judged: Report, result: CaseResult, reading: Reading) -> TimeRecord:
-    def file(other: Reading) -> Baseline | None:
-        return store.load(folder_of(judged.hardware, other), result.case.suite)
-
-    return TimeRecord(result, reading, file, judged.hardware, judged.toolchain)
 
 
 def _ratio(result: CaseResult, metric: str) -> float | None:

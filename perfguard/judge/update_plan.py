@@ -81,9 +81,21 @@ def plan(
         others = fresh.get((result.case.suite, result.case.key), ())
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
-            changes += _Planner(store, hardware, result, alike, provenance, sessions, paired).changes()
+            lane = lane_of(store, hardware, provenance, result)
+            changes += _Planner(lane, result, alike, provenance, sessions, paired).changes()
     changes += [change for verdict in stale for change in _removals(store, hardware, verdict)]
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
+
+
+def lane_of(store: Remembered, hardware: Hardware, toolchain: Toolchain, result: CaseResult) -> Lane:
+    """The lane of a case that was read with this toolchain, with the records of its readings.
+
+    Raises:
+        BaselineError: a file that cannot be read.
+    """
+    folders = dict.fromkeys(folder_of(hardware, reading) for reading in result.readings)
+    loaded = [store.load(folder, result.case.suite) for folder in folders]
+    return Lane(hardware, toolchain, [file for file in loaded if file is not None])
 
 
 def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, frozenset[Category]]:
@@ -99,13 +111,9 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
         sessions: number of fresh processes for a recorded time.
     """
     found: dict[str, frozenset[Category]] = {}
-
-    def file(reading: Reading) -> Baseline | None:
-        return lane.record(result, reading).baseline
-
     for reading in result.readings if not _is_wrong(result) else ():
         if is_stored(reading):
-            found[reading.metric] = TimeRecord(result, reading, file, lane.hardware, lane.toolchain).possible(sessions)
+            found[reading.metric] = TimeRecord(result, reading, lane).possible(sessions)
         elif (category := _category(result, reading)) is not None:
             with_times = reading.covers and category == "changed"  # it has the category of their change
             found[reading.metric] = frozenset((category, "slower", "faster") if with_times else (category,))
@@ -148,8 +156,7 @@ def _removals(store: Remembered, hardware: Hardware, verdict: Verdict) -> list[C
 class _Planner:
     """The changes of one case."""
 
-    store: Remembered
-    hardware: Hardware
+    lane: Lane
     result: CaseResult
     fresh: Sequence[CaseResult]
     provenance: Provenance
@@ -165,7 +172,7 @@ class _Planner:
         # older values.
         leaders = {change.folder: change for change in moved.values()}
         for reading in readings:
-            leader = leaders.get(folder_of(self.hardware, reading))
+            leader = leaders.get(folder_of(self.lane.hardware, reading))
             along = not reading.gated or self.before(reading) is None
             if along and not reading.timed and reading.metric not in moved and leader is not None:
                 change = self.exact(reading, leader.category)
@@ -189,7 +196,7 @@ class _Planner:
         """The change of the reading's entry to `after`."""
         return Change(
             category=category,
-            folder=folder_of(self.hardware, reading),
+            folder=folder_of(self.lane.hardware, reading),
             suite=self.result.case.suite,
             key=self.result.case.key,
             metric=reading.metric,
@@ -220,7 +227,7 @@ class _Planner:
     def time(self, reading: Reading) -> Change | None:
         """The change of a time, from the readings of fresh processes. Without these, it follows from the run's own
         value if that replaces no stored sessions."""
-        record = TimeRecord(self.result, reading, self.file, self.hardware, self.provenance)
+        record = TimeRecord(self.result, reading, self.lane)
         again = self.read_again(reading)
         values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
         is_time = bool(values) and all(0 < value < 1e12 for value in values)
@@ -257,11 +264,8 @@ class _Planner:
         note = "; ".join(notes)
         return replace(change, after=as_stored(after), needs_reason=bool(asks), grown=grown, note=note, refused=refused)
 
-    def file(self, reading: Reading) -> Baseline | None:
-        return self.store.load(folder_of(self.hardware, reading), self.result.case.suite)
-
     def before(self, reading: Reading) -> Entry | None:
-        return Record(self.file(reading), self.result.case.key, reading).entry
+        return self.lane.record(self.result, reading).entry
 
     def read_again(self, reading: Reading) -> list[Value]:
         """The values that fresh processes read by the same method, oldest first."""
@@ -274,7 +278,7 @@ class _Planner:
         The commit may differ, since even the commit of the first sessions' file is a new one.
         """
         names = (*Toolchain.__struct_fields__, "power_limit_watts")
-        then, now = record.provenance, relevant(folder_of(self.hardware, record.reading), self.provenance)
+        then, now = record.provenance, relevant(folder_of(self.lane.hardware, record.reading), self.provenance)
         return (
             record.same_code is not False
             and all(getattr(then, name) == getattr(now, name) for name in names)
@@ -291,7 +295,7 @@ class _Planner:
                 f"{format_percent(_WIDEST_SESSIONS - 1, 0)} apart; free the machine and record again"
             )
             # A CPU shares its cores with other processes. Its noise is stored, and the judge takes it into account.
-            if self.hardware.target is None:
+            if self.lane.hardware.target is None:
                 refused = unstable
             else:
                 notes.append(unstable)

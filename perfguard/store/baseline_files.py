@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from perfguard.model.atomic_files import clear_stale, write_atomically
@@ -89,16 +89,6 @@ class Store:
         """
         loaded = {suite: self.load(folder, suite) for suite in self.suites(folder)}
         return {suite: baseline for suite, baseline in loaded.items() if baseline is not None}
-
-    def elsewhere(self, suites: Iterable[str], slug: str) -> dict[tuple[str, str], list[str]]:
-        """(suite, case key) -> the slugs of other hardware with a record of the case, sorted."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for suite in suites:
-            for other in self.folders():
-                baseline = self.load(other, suite) if other != slug else None
-                for key in baseline.cases if baseline else ():
-                    found.setdefault((suite, key), []).append(other)
-        return found
 
     def replace(self, contents: Mapping[Path, bytes | None]) -> None:
         """Replace each file by its new bytes, or remove it for None. A file is whole or as it was.

@@ -58,7 +58,7 @@ def result(name: str = "f", *readings: Reading, **fields: Any) -> CaseResult:
 
 def lane(*names: str, base: BaseTree = BASE) -> Lane:
     cases = {f"{name}/forward": CaseBaseline(STORED, "x") for name in names or ("f",)}
-    return Lane(HARDWARE, Toolchain(), {"area": Baseline("here", "area", cases=cases)}, base=base)
+    return Lane(HARDWARE, Toolchain(), [Baseline("here", "area", cases=cases)], base=base)
 
 
 def pairs(slowdowns: Sequence[float], base_us: float = 90.0, **clocks: float) -> list[PairReading]:
@@ -217,11 +217,11 @@ def test_devices_are_judged_apart() -> None:
 def remembering(own: dict[str, str], portable: dict[str, str] | None = None, suite: str = "area") -> Lane:
     """`own` and `portable`: case key -> inputs."""
 
-    def files(held: dict[str, str]) -> dict[str, Baseline]:
-        cases = {key: CaseBaseline({"steps": 1}, inputs) for key, inputs in held.items()}
-        return {suite: Baseline("here", suite, cases=cases)}
+    def file(folder: str, held: dict[str, str]) -> Baseline:
+        return Baseline(folder, suite, cases={key: CaseBaseline({"steps": 1}, inputs) for key, inputs in held.items()})
 
-    return Lane(replace(HARDWARE, target="any"), Toolchain(), files(own), files(portable or {}))
+    files = [file("here", own), file("targets/any", portable or {})]
+    return Lane(replace(HARDWARE, target="any"), Toolchain(), files)
 
 
 def ran(name: str, word: Word, inputs: str = "f32[64]", suite: str = "area", **case: Any) -> CaseResult:

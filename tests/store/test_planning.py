@@ -148,7 +148,7 @@ def test_a_time_goes_by_what_is_stored_and_read_whatever_was_said_of_it(tmp_path
 def lane(where: Store, **fields: object) -> Lane:
     known = where.load(SLUG, SUITE)
     toolchain = Toolchain(torch=NOW.torch, driver=NOW.driver)
-    made = Lane(replace(GPU, power_limit_watts=700.0), toolchain, baselines={SUITE: known} if known else {})
+    made = Lane(replace(GPU, power_limit_watts=700.0), toolchain, [known] if known else [])
     return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
 
 
