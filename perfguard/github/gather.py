@@ -78,7 +78,7 @@ def gather(client: Client, run: Run, settings: Settings, default_branch: str) ->
 
 
 def link_of(client: Client, run: Run) -> str:
-    """URL of the run's attempt, which also orders statuses."""
+    """URL of the run's attempt."""
     attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
     return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
 

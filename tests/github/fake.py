@@ -25,7 +25,7 @@ from werkzeug import Request, Response
 BOT = {"login": "github-actions[bot]", "type": "Bot"}
 TOKEN = "ghs_thisIsTheSecretOfThePostJob0123456789"
 ALL_PERMISSIONS = frozenset(
-    {"pull_requests=read", "pull_requests=write", "statuses=read", "statuses=write", "actions=read", "contents=read"}
+    {"pull_requests=read", "pull_requests=write", "statuses=write", "actions=read", "contents=read"}
 )
 
 
@@ -234,7 +234,6 @@ CALLS: dict[str, tuple[str, str, str, Mapping[str, str], Mapping[str, str]]] = {
     "get_tree": ("GET", f"/git/trees/{SHA}", "contents=read", {"recursive": "1"}, {}),
     "get_blob": ("GET", f"/git/blobs/{SHA}", "contents=read", {}, {}),
     "create_status": ("POST", f"/statuses/{SHA}", "statuses=write", {}, STATUS),
-    "combined_status": ("GET", f"/commits/{SHA}/status", "statuses=read", PAGE, {}),
 }
 REQUIRED = {"create_comment": {"body"}, "edit_comment": {"body"}, "create_status": {"state"}}
 
@@ -468,7 +467,3 @@ class Api:
         status = {"context": "default", "description": None, "target_url": None, **fields}
         self.world.statuses.setdefault(commit, []).append(status)
         return Reply(201, status)
-
-    def combined_status(self, commit: str) -> Reply:
-        latest = {status["context"].lower(): status for status in self.world.statuses.get(commit, [])}
-        return Reply(200, {"state": "pending", "sha": commit, "statuses": list(latest.values())})
