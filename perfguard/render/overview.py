@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import msgspec
 from msgspec import Struct
 
 from perfguard.model.records import Baseline, Case, CaseResult, Report, Value, Verdict, Word
-from perfguard.model.records.baseline import Recorded
 from perfguard.model.records.case import is_guarded, is_inconclusive
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
@@ -25,10 +23,6 @@ from perfguard.render.words import NOT_TIMED
 
 NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # first words of UNRESOLVED reasons; NOISY times were paired to the end
 UNMEASURED = "has a baseline, but the report does not hold it"
-
-#: Lane, suite, case key, metric -> the recorded levels of the time, oldest first.
-Histories = Mapping[tuple[str, str, str, str], Sequence[Recorded]]
-NO_HISTORIES: Histories = {}
 
 
 class Headline(enum.StrEnum):

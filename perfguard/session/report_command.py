@@ -13,8 +13,7 @@ from perfguard.model.config import read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.records import Baseline, Report
 from perfguard.render.outputs import output, output_names
-from perfguard.render.overview import Histories, LaneView, Overview
-from perfguard.store.baseline_history import read_history
+from perfguard.render.overview import LaneView, Overview
 from perfguard.store.report_file import read_report
 
 if TYPE_CHECKING:
@@ -79,9 +78,7 @@ def _show_reports(options: argparse.Namespace) -> str:
     alone = len(reports) == 1 and getattr(form, "ALONE", False)
     expected = options.expect or ([] if alone else settings.lanes)
     folder = Path.cwd() / settings.baselines
-    with_histories = getattr(form, "HISTORIES", False)
-    overview = merge(reports, expected, Store(folder) if with_histories or getattr(form, "BASELINES", False) else None)
-    return form.render(overview, _histories(overview, folder) if with_histories else {})
+    return form.render(merge(reports, expected, Store(folder) if getattr(form, "BASELINES", False) else None))
 
 
 def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
@@ -110,7 +107,7 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | No
     """The overview of these lanes, the expected ones first; lanes without a report are marked.
 
     Args:
-        store: the present baselines, for histories and environments; the verdicts are the reports' own.
+        store: the present baselines, for what they hold of a case; the verdicts are the reports' own.
     """
     warnings: list[str] = []
     lanes = []
@@ -134,19 +131,8 @@ def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, 
         try:
             baseline = store.load(folder, suite)
         except BaselineError as error:
-            warnings.append(f"shown without its history: {error}")
+            warnings.append(f"shown without its baseline: {error}")
             continue
         if baseline is not None:
             found[suite] = baseline
     return found
-
-
-def _histories(overview: Overview, folder: Path) -> Histories:
-    """(lane, suite, case key, metric) -> the levels that git remembers of the time."""
-    return {
-        (lane.name, suite, *name): found
-        for lane in overview.lanes
-        if lane.report is not None and not lane.report.exact_only  # has no recorded times
-        for suite in lane.baselines
-        for name, found in read_history(folder, f"{lane.report.hardware.slug}/{suite}.yaml").items()
-    }

@@ -103,11 +103,11 @@ def test_benchmark_json_holds_one_machine(lanes: list[str], capsys: pytest.Captu
         read_lanes(["none.json"])
 
 
-def test_a_broken_baseline_costs_its_history_only(lanes: list[str]) -> None:
+def test_a_broken_baseline_costs_its_sessions_only(lanes: list[str]) -> None:
     Path("baselines/nvidia-h200/norms.yaml").write_text("schema: [")
     whole = merge(read_lanes(lanes), [], Store(Path("baselines")))
     (warning,) = whole.warnings
-    assert "shown without its history" in warning
+    assert "shown without its baseline" in warning
     assert "norms.yaml" in warning
 
 

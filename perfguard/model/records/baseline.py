@@ -86,16 +86,6 @@ class Baseline(Struct, frozen=True):
         return self.provenance if own is None else own
 
 
-class Recorded(Struct, frozen=True):
-    """A time as one commit stored it: the median session and the anchor, µs. `date` is the commit's, in ISO format."""
-
-    commit: str
-    date: str
-    timer: str
-    us: float
-    anchor: float
-
-
 #: What is stored of an observed test's reading that differed between processes: it is no fact, and is never gated.
 UNSTABLE = "unstable"
 

@@ -18,17 +18,13 @@ from perfguard.model.records import Value
 from perfguard.model.units import Unit, counted, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.html.data import cases
-from perfguard.render.overview import NO_HISTORIES, SIGNS, BaselineEdit, Histories, LaneView, Overview
+from perfguard.render.overview import SIGNS, BaselineEdit, LaneView, Overview
 from perfguard.render.title import title_of
 from perfguard.render.words import environment, tally
 
 
-def render_html(overview: Overview, histories: Histories = NO_HISTORIES) -> str:
-    """The whole page.
-
-    Args:
-        histories: (lane, suite, case key, metric) -> recorded levels of the time, oldest first.
-    """
+def render_html(overview: Overview) -> str:
+    """The whole page."""
     style, script = _part("page.css"), _part("page.js")
     return Template(_part("page.html")).substitute(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; "
@@ -42,7 +38,7 @@ def render_html(overview: Overview, histories: Histories = NO_HISTORIES) -> str:
         edits=_edits(overview.edits),
         style=style,
         script=script,
-        data=_data(overview, histories),
+        data=_data(overview),
     )
 
 
@@ -54,9 +50,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _data(overview: Overview, histories: Histories) -> str:
+def _data(overview: Overview) -> str:
     """JSON that cannot close its own script element, whatever the names contain."""
-    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview, histories)}
+    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview)}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

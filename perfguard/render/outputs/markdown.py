@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from perfguard.render.markdown import render_markdown
-from perfguard.render.overview import Histories, Overview
+from perfguard.render.overview import Overview
 
 BASELINES = True
 
 
-def render(overview: Overview, histories: Histories) -> str:
+def render(overview: Overview) -> str:
     """The comment in its largest size that fits."""
     return render_markdown(overview)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from perfguard.render.overview import Histories, Overview
+from perfguard.render.overview import Overview
 from perfguard.render.terminal import render_summary
 from perfguard.render.title import title_of
 
 ALONE = True
 
 
-def render(overview: Overview, histories: Histories) -> str:
+def render(overview: Overview) -> str:
     """Each lane's summary with every case."""
     parts = []
     if len(overview.lanes) > 1:
