@@ -68,7 +68,6 @@ class Artifact:
             "name": self.name,
             "size_in_bytes": len(self.data) if self.size is None else self.size,
             "expired": self.expired,
-            "expires_at": "2027-02-19T10:00:00Z",
             "digest": self.digest or f"sha256:{hashlib.sha256(self.data).hexdigest()}",
             "workflow_run": {"id": self.run},
         }

@@ -51,7 +51,7 @@ def test_one_content_is_downloaded_once(github: FakeGitHub, files: CommitFiles) 
 
 
 def test_an_absent_folder_is_empty_but_an_unreadable_commit_is_no_empty_folder(
-    github: FakeGitHub, files: CommitFiles
+    github: FakeGitHub, client: Client, files: CommitFiles
 ) -> None:
     github.world.files[BASE] = {"README.md": b"", "a/b.yaml": b"x"}
     for absent in ("baselines", "README.md/baselines", "a/baselines"):
@@ -62,7 +62,7 @@ def test_an_absent_folder_is_empty_but_an_unreadable_commit_is_no_empty_folder(
         files.folder("baselines", HEAD)
     github.world.tokens[TOKEN] = ALL_PERMISSIONS - {"contents=read"}
     with pytest.raises(GitHubError, match="may lack contents=read"):
-        files.folder("baselines", BASE)
+        CommitFiles(client).folder("baselines", BASE)
 
 
 def test_what_is_not_read_is_named(github: FakeGitHub, files: CommitFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,6 +86,13 @@ def test_what_is_not_read_is_named(github: FakeGitHub, files: CommitFiles, monke
     assert "more entries than GitHub lists" in files.folder("baselines/x", BASE).problems["baselines/x"]
     monkeypatch.setattr(commit_files, "MOST_FILES", 0)
     assert "more than 0 files" in files.folder("baselines", BASE).problems["baselines"]
+
+
+def test_a_tree_is_asked_for_once(github: FakeGitHub, files: CommitFiles) -> None:
+    github.world.files[BASE] = {"pyproject.toml": b"x", "baselines/x/a.yaml": b"x"}
+    files.file("pyproject.toml", BASE)
+    files.folder("baselines", BASE)
+    assert len([path for _, path in github.requests if path == f"/git/trees/{BASE}"]) == 1
 
 
 def test_thousands_of_folders_cost_two_calls(github: FakeGitHub, files: CommitFiles) -> None:
