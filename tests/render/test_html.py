@@ -108,7 +108,7 @@ def test_every_headline_has_its_page(headline: Headline) -> None:
     assert len(data(text)["cases"]) == sum(len(view.report.results) for view in whole.lanes if view.report)
 
 
-def test_history_is_of_the_same_timer_only() -> None:
+def test_sessions_are_of_the_same_timer_only() -> None:
     (one, *_) = data(render_html(EXAMPLES[Headline.WORSE]))["cases"]
     (time,) = one["times"]
     assert time["sessions"] == [61.1, 61.2, 61.4, 61.2, 61.3]
