@@ -120,34 +120,3 @@ def test_lanes_of_different_commits_are_told(lanes: list[str]) -> None:
     assert mixed.head == ""
     assert mixed.warnings == ["the lanes measured different commits: 4f1c0de, 9ab77e2"]
     assert mixed.headline is EXAMPLES[Headline.WORSE].headline
-
-
-def test_a_folder_of_baselines_shows_what_is_remembered(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, "baselines", "--as", "markdown")
-    assert text.startswith("### perfguard remembers 1 case, 1 time, in 1 suite\n")
-    assert "61.2 µs ± 0.2 %" in text
-    for path in ("baselines/nvidia-h200", "baselines/nvidia-h200/norms.yaml"):
-        assert shown(capsys, path, "--as", "markdown") == text
-    assert "    rms_norm/forward  61.2 µs ± 0.2 %\n" in shown(capsys, "baselines")
-    assert shown(capsys, "baselines", "-o", "remembered.txt") == ""
-    assert "rms_norm/forward" in Path("remembered.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["baselines", "--as", "html"], "--as html: shows reports; baselines are shown by --as markdown or terminal"),
-        (["baselines", "h200.json"], "reports beside baselines; show them one after the other"),
-        (["empty"], "empty: no baselines; record them with: pytest --perfguard --perfguard-update=new"),
-        (["baselines/nvidia-h200/none.yaml"], "none.yaml: no such file; record it with"),
-        (["broken"], "broken/nvidia-h200/norms.yaml, line 1: found no field schema; expected"),
-    ],
-)
-def test_what_cannot_be_shown_of_baselines_is_one_error(
-    lanes: list[str], capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    Path("empty").mkdir()
-    Path("broken/nvidia-h200").mkdir(parents=True)
-    Path("broken/nvidia-h200/norms.yaml").write_text(BASELINE.replace("schema: 1\n", ""))
-    assert main(["report", *arguments]) == ExitStatus.USAGE_ERROR
-    assert said in capsys.readouterr().err
