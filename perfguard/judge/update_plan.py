@@ -11,6 +11,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from perfguard.judge.exact import judge_exact
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
@@ -18,7 +19,6 @@ from perfguard.model.config import Category
 from perfguard.model.records import (
     OTHER_CONDITIONS,
     Baseline,
-    Better,
     CaseResult,
     Entry,
     Hardware,
@@ -31,7 +31,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.baseline import UNSTABLE, as_stored
-from perfguard.model.records.change import Change, category_of, level, relevant, show
+from perfguard.model.records.change import Change, category_of, relevant, show
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
@@ -339,19 +339,17 @@ def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:
 
 
 def _differs(reading: Reading, before: Entry, after: Entry) -> bool:
-    """Whether the change exceeds the reading's tolerance and its floor."""
-    old, new = level(before), level(after)
-    if old is None or new is None:
-        return before != after
-    return abs(new - old) > reading.tolerance * abs(old) and abs(new - old) > reading.floor
+    """Whether an exact reading that changed so is judged as changed, gated or not."""
+    return _word(reading, before, after) is not Word.PASS
 
 
 def is_worse(reading: Reading, before: Entry | None, after: Entry) -> bool:
     """Whether an exact reading got worse by more than its tolerance and its floor. Without a direction, any change is
     worse."""
-    if before is None or not _differs(reading, before, after):
-        return False
-    old, new = level(before), level(after)
-    if old is None or new is None or reading.better is Better.SAME:
-        return True
-    return new < old if reading.better is Better.HIGHER else new > old
+    return before is not None and _word(reading, before, after) is Word.CHANGED
+
+
+def _word(reading: Reading, before: Entry, after: Entry) -> Word:
+    if isinstance(before, TimedEntry) or isinstance(after, TimedEntry):  # the metric was once no time, or is none now
+        return Word.PASS if before == after else Word.CHANGED
+    return judge_exact(replace(reading, value=after, gated=True), before).word
