@@ -1,4 +1,4 @@
-"""Gathers what judges one run: the lanes' artifacts, the merge base's baselines and settings."""
+"""Gathers what judges one run: the lanes' artifacts, and the baselines of the merge base."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from perfguard.github.api.commit_files import CommitFiles, find_merge_base
 from perfguard.github.api.measured_run import Pull, Run
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
 from perfguard.github.lanes.lane_views import Trusted, view
-from perfguard.model.config import Settings, settings_from
+from perfguard.model.config import Settings
 from perfguard.model.errors import GitHubError, UsageError
 from perfguard.render.overview import Overview
 
-_CONFIGURATION = "pyproject.toml"
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -26,7 +25,7 @@ def gather(client: Client, run: Run, pull: Pull | None, settings: Settings, defa
 
     Args:
         pull: the pull request whose head was measured, if it is known.
-        settings: of the default branch; names the expected lanes.
+        settings: of the default branch. Edits of them in the change have no effect here.
         default_branch: the commit of these settings. It is the base of a commit without a known pull request.
 
     Raises:
@@ -41,8 +40,7 @@ def gather(client: Client, run: Run, pull: Pull | None, settings: Settings, defa
         head = run.head_sha
     artifacts = fetch_artifacts(client, run, settings.lanes)
     files = CommitFiles(client)
-    limits, warnings = _settings(files, base, head, settings)
-    root = str(PurePosixPath(limits.baselines))
+    root = str(PurePosixPath(settings.baselines))
     # All folders are read, because edits for hardware without a lane count as well.
     before, missing = _baselines(files, root, base)
     if missing:  # a lane's file may be among the unread ones
@@ -55,7 +53,6 @@ def gather(client: Client, run: Run, pull: Pull | None, settings: Settings, defa
         base=base,
         unread=unread and f"the change's baselines: {unread}",
         run_url=link_of(client, run),
-        warnings=[*warnings, *judged.warnings],
     )
 
 
@@ -78,29 +75,3 @@ def _baselines(files: CommitFiles, root: str, commit: str) -> tuple[Remembered, 
     read = read_files(folder.files, root)
     unread = {path: f"{path}: {why}" for path, why in folder.problems.items()}
     return Remembered(read.folders, {**unread, **read.problems}), folder.problems.get(root, "")
-
-
-def _settings(files: CommitFiles, base: str, head: str | None, now: Settings) -> tuple[Settings, list[str]]:
-    """The settings before the change, and the change's edits of them, which are listed but not obeyed.
-
-    `now`: settings of the default branch, used if this perfguard cannot read the old ones.
-    """
-    data = files.file(_CONFIGURATION, base)
-    limits, warnings = now, []
-    try:
-        limits = settings_from(data, f"{_CONFIGURATION} at {base[:12]}")
-    except UsageError as error:
-        warnings.append(f"the default branch's settings were taken: {error}")
-    edited = data if head is None else files.file(_CONFIGURATION, head)
-    if edited == data:
-        return limits, warnings
-    try:
-        after = msgspec.structs.asdict(settings_from(edited, _CONFIGURATION))
-    except UsageError as error:
-        return limits, [*warnings, f"the change's settings, not obeyed here: {error}"]
-    before = msgspec.structs.asdict(limits)
-    return limits, warnings + [
-        f"[tool.perfguard] {name}: {before[name]!r} -> {after[name]!r} in this change; not obeyed here"
-        for name in before
-        if before[name] != after[name]
-    ]

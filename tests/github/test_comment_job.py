@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perfguard.github import comment_job
 from perfguard.github.api import commit_files
 from perfguard.github.outcome import _state, wants_comment
-from perfguard.model.config import Settings, settings_from
+from perfguard.model.config import Settings, read_settings
 from perfguard.model.errors import ExitStatus, GitHubError, UsageError
 from perfguard.model.records import BaseTree, Report, dump_report
 from perfguard.render.overview import Headline
@@ -62,7 +62,7 @@ def test_a_slower_case_gets_a_comment_a_status_a_summary_and_files(job: PostJob)
     for name in ("report.md", "report.html"):
         assert "1 case slower" in (job.folder / "out" / name).read_text()
     assert job.report["head"] == sha("head")
-    assert len([path for _, path in job.github.requests if "/blobs/" in path]) == 2  # settings and baselines, once
+    assert len([path for _, path in job.github.requests if "/blobs/" in path]) == 1  # the baselines, once
 
 
 def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
@@ -163,7 +163,7 @@ def test_no_status_fails_without_a_comment(headline: Headline, strict: bool) -> 
 # -- the base of the judgement -----------------------------------------------------------------------------------------
 
 
-def test_limits_and_baselines_of_the_change_are_listed_and_not_obeyed(job: PostJob) -> None:
+def test_baselines_and_settings_of_the_change_are_not_obeyed(job: PostJob) -> None:
     why = {"f": {"device_time_us": "trust me"}}
     job.baselines(baseline_file(BASE), baseline_file({"f": entries(80.0), "g": entries()}, why))
     loose = b"[tool.perfguard]\nlanes = []\npair_minutes = 0.0\n"
@@ -174,7 +174,6 @@ def test_limits_and_baselines_of_the_change_are_listed_and_not_obeyed(job: PostJ
         (80.0, "trust me", True)
     ]
     assert "trust me" in job.comments[0]
-    assert "[tool.perfguard] pair_minutes: 10.0 -> 0.0 in this change; not obeyed here" in job.report["warnings"]
 
 
 def test_an_accepted_finding_is_green_and_listed(job: PostJob) -> None:
@@ -222,13 +221,6 @@ def test_baselines_of_the_change_that_were_not_all_read_are_an_error_and_hide_no
     assert "more than 1 files" in job.comments[0]
     job.measured({SLUG: RED})
     assert job.post() is ExitStatus.REGRESSED
-
-
-def test_settings_of_an_old_merge_base_that_nobody_reads_any_more(job: PostJob) -> None:
-    job.github.world.files[sha("fork-point")]["pyproject.toml"] = b"[tool.perfguard]\nbark = 1\n"
-    job.measured({SLUG: RED})
-    assert job.post() is ExitStatus.REGRESSED
-    assert any("the default branch's settings were taken" in warning for warning in job.report["warnings"])
 
 
 # -- process pairs -----------------------------------------------------------------------------------------------------
@@ -449,7 +441,7 @@ def test_drafts_and_the_author_are_settings(job: PostJob, capsys: pytest.Capture
     job.post(author="guard[bot]")
     assert "Resolved in" in job.comments[0]
     with pytest.raises(UsageError, match="author"):
-        settings_from(b"[tool.perfguard]\nauthor = 'a b'\n", "pyproject.toml")
+        read_settings(job.folder, author="a b")
 
 
 def test_without_a_token_nothing_is_asked_or_posted(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:

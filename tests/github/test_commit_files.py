@@ -56,8 +56,7 @@ def test_an_absent_folder_is_empty_but_an_unreadable_commit_is_no_empty_folder(
     github.world.files[BASE] = {"README.md": b"", "a/b.yaml": b"x"}
     for absent in ("baselines", "README.md/baselines", "a/baselines"):
         assert files.folder(absent, BASE).files == {}
-    assert files.file("pyproject.toml", BASE) == b""
-    assert files.file("a/b.yaml", BASE) == b"x"
+    assert files.folder("a", BASE).files == {"a/b.yaml": b"x"}
     with pytest.raises(GitHubError, match="404 Not Found"):
         files.folder("baselines", HEAD)
     github.world.tokens[TOKEN] = ALL_PERMISSIONS - {"contents=read"}
@@ -79,20 +78,10 @@ def test_what_is_not_read_is_named(github: FakeGitHub, files: CommitFiles, monke
         "baselines/x/link.yaml": "a symlink: not followed",
     }
     assert files.folder("baseline", BASE).problems == {"baseline": "no folder: not read"}
-    for path in ("baselines/x/large.yaml", "baselines/x/link.yaml", "baselines"):
-        with pytest.raises(GitHubError, match="no file, or larger than"):
-            files.file(path, BASE)
     github.world.most_entries = 2
     assert "more entries than GitHub lists" in files.folder("baselines/x", BASE).problems["baselines/x"]
     monkeypatch.setattr(commit_files, "MOST_FILES", 0)
     assert "more than 0 files" in files.folder("baselines", BASE).problems["baselines"]
-
-
-def test_a_tree_is_asked_for_once(github: FakeGitHub, files: CommitFiles) -> None:
-    github.world.files[BASE] = {"pyproject.toml": b"x", "baselines/x/a.yaml": b"x"}
-    files.file("pyproject.toml", BASE)
-    files.folder("baselines", BASE)
-    assert len([path for _, path in github.requests if path == f"/git/trees/{BASE}"]) == 1
 
 
 def test_thousands_of_folders_cost_two_calls(github: FakeGitHub, files: CommitFiles) -> None:
@@ -107,7 +96,7 @@ def test_thousands_of_folders_cost_two_calls(github: FakeGitHub, files: CommitFi
 
 
 def test_a_content_that_is_no_base64(github: FakeGitHub, files: CommitFiles) -> None:
-    github.world.files[BASE] = {"a.yaml": b"x"}
+    github.world.files[BASE] = {"x/a.yaml": b"x"}
     github.fail(path="/blobs/", status=200, body={"content": "*not base64*", "encoding": "base64"})
     with pytest.raises(GitHubError, match=r"a\.yaml: not the base64"):
-        files.file("a.yaml", BASE)
+        files.folder("x", BASE)

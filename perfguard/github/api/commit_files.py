@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from perfguard.github.api.client import ApiError, Client
-from perfguard.model.errors import GitHubError
 
 MOST_FILE_BYTES = 1_000_000
 MOST_FILES = 500
@@ -67,25 +66,11 @@ def find_merge_base(client: Client, base_sha: str, head_sha: str) -> str:
 
 
 class CommitFiles:
-    """Reads files of any commit; each content is downloaded once, and so is each tree on the way to it."""
+    """Reads files of any commit; each content is downloaded once."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._contents: dict[str, bytes] = {}  # git's hash of a content -> the content
-        self._trees: dict[str, _Tree] = {}  # git's hash of a tree, or of a commit -> its entries
-
-    def file(self, path: str, commit: str) -> bytes:
-        """The bytes of a file; empty if there is none.
-
-        Raises:
-            GitHubError: it is too large or no file, or the commit cannot be read.
-        """
-        entry = self._entry(path, commit)
-        if entry is None:
-            return b""
-        if entry.mode not in _FILE or entry.size > MOST_FILE_BYTES:
-            raise GitHubError(f"{path} at {commit[:12]}: no file, or larger than {MOST_FILE_BYTES:,} bytes; mend it")
-        return self._content(path, entry)
 
     def folder(self, folder: str, commit: str) -> Folder:
         """The YAML files in `folder` and in two levels of folders below it; empty if there is no such folder.
@@ -131,9 +116,8 @@ class CommitFiles:
                 return None
             # A commit that cannot be read is an error: taken for an empty one, it would leave every case without a
             # baseline.
-            if sha not in self._trees:
-                self._trees[sha] = self._client.get(f"/git/trees/{sha}", _Tree)
-            found = next((entry for entry in self._trees[sha].tree if entry.path == part), None)
+            tree = self._client.get(f"/git/trees/{sha}", _Tree)
+            found = next((entry for entry in tree.tree if entry.path == part), None)
             if found is None:
                 return None
             sha = found.sha
