@@ -162,7 +162,7 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
     """
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
-    causes = [reading for reading in known if not reading.covers and reading.details not in timed - {metric}]
+    causes = [reading for reading in known if not _is_hash(reading) and reading.details not in timed - {metric}]
     moved: dict[str, list[str]] = {}  # what moved, and the targets on which it did
     for reading in _in_order(causes):
         text = describe_difference(reading, before[reading.metric])
@@ -175,6 +175,11 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
         return f"because: {', '.join(said)}"
     codes = [reading.value != before[reading.metric] for reading in known if metric in reading.covers]
     return "no exact metric moved, but the code on the device did" if any(codes) else "no exact metric moved"
+
+
+def _is_hash(reading: Reading) -> bool:
+    """Whether it covers times by one text for everything that ran, which explains nothing."""
+    return bool(reading.covers) and isinstance(reading.value, str)
 
 
 def spelled_out(metric: str, readings: Sequence[Reading], before: Mapping[str, Value]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
+from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     NO_BASE,
     Baseline,
@@ -175,6 +176,15 @@ class Lane:
         """What is stored of a reading of the case."""
         files = self._by_folder.get(folder_of(self.hardware, reading), {})
         return Record(files.get(result.case.suite), result.case.key, reading)
+
+    def stored(self, suite: str, key: str) -> Mapping[str, Entry]:
+        """What is stored of a case for this hardware."""
+        case = self.baselines[suite].cases.get(key) if suite in self.baselines else None
+        return {} if case is None else case.entries
+
+    def to_read(self, suite: str, key: str) -> set[str]:
+        """The stored metrics of a case that a run reads. Times of kernels in tests are read when they are recorded."""
+        return {metric for case in self.stored_cases(suite, key) for metric in case.entries} - {KERNEL_TIME}
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
         """All records of a case, for this hardware and for targets."""

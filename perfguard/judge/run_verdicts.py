@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from perfguard.judge.case_verdicts import judge_case, stored_values, unpaired
 from perfguard.judge.exact import because
+from perfguard.judge.kernel_times import reading_of
 from perfguard.judge.lane import CaseId, Lane, ReadingId, timer_class
 from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
@@ -109,7 +110,7 @@ def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult
 
 def track_of(result: CaseResult, time: PairedTime) -> Track | None:
     """One time as input of the test of process pairs; None if no pair read it."""
-    reading = result.reading(time.metric)
+    reading = reading_of(result, time.metric)
     if reading is None or not time.readings:
         return None
     # θ from the first pair's time: later pairs must not change earlier decisions.
@@ -130,7 +131,7 @@ class _Pairs:
 def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs) -> Verdict:
     """The verdict by process pairs; if they cannot decide, the reason."""
     metric, case, found = suspect.metric, pairs.case, pairs.found
-    reading = result.reading(metric)
+    reading = reading_of(result, metric)
     assert reading is not None
     if reading.rival:
         return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {suspect.reason}")

@@ -12,10 +12,12 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact
+from perfguard.judge.kernel_times import speed_of_kernels
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
+from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     OTHER_CONDITIONS,
     Baseline,
@@ -173,11 +175,17 @@ class _Planner:
         leaders = {change.folder: change for change in moved.values()}
         for reading in readings:
             leader = leaders.get(folder_of(self.lane.hardware, reading))
+            if leader is None and reading.metric == KERNEL_TIME:  # the kernels' binaries stand in a target's folder
+                leader = next(iter(leaders.values()), None)
             along = not reading.gated or self.before(reading) is None
             if along and not reading.timed and reading.metric not in moved and leader is not None:
-                change = self.exact(reading, leader.category)
+                category = leader.category
+                if reading.metric == KERNEL_TIME:
+                    category = speed_of_kernels(self.before(reading), reading.value) or category
+                change = self.exact(reading, category)
                 if change.before != change.after and not change.refused:
-                    moved[reading.metric] = replace(change, needs_reason=leader.needs_reason)
+                    asks = leader.needs_reason or category == "slower"
+                    moved[reading.metric] = replace(change, needs_reason=asks)
         for reading in self.result.readings:
             if reading.covers and reading.metric in moved:
                 _bind(reading, moved)
@@ -210,7 +218,7 @@ class _Planner:
         """The change of an exact metric. `verdict`: the one that leads to it, if any."""
         again = self.read_again(reading)
         value = reading.value
-        observed = self.result.case.direction == "test" and reading.gated
+        observed = self.result.case.direction == "test" and (reading.gated or reading.covers)
         if observed and any(_differs(reading, value, other) for other in again):
             value = UNSTABLE
         change = self.entry(reading, category, as_stored(value))

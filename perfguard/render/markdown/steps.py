@@ -23,7 +23,8 @@ def next_steps(overview: Overview) -> str:
     ]
     lanes = {each.name: options_of(each.report) if each.report else "" for each in overview.lanes}
     lanes = {name: lane if is_plain(lane) else "" for name, lane in lanes.items()}
-    slower = [each.result.case.nodeid for each in urgent if each.verdict.word is Word.SLOWER]
+    # Without observed tests, whose times `perfguard compare` leaves out.
+    slower = [each.result.case.nodeid for each in urgent if each.verdict.word is Word.SLOWER and not each.grouped]
     parts = [
         (
             "# reproduce on that hardware",
