@@ -9,10 +9,10 @@ import re
 import pytest
 
 from perfguard import ExitStatus
-from perfguard.model.lane_summary import LaneView, Overview
 from perfguard.model.records import Report, Word
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown
+from perfguard.render.overview import LaneView, Overview
 from tests.flows.conftest import Project
 
 LIBRARY = """

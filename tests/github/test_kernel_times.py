@@ -12,7 +12,6 @@ from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
 from perfguard.github.lanes.lane_views import Trusted, judge_lanes
 from perfguard.github.lanes.stranger_report import Received
 from perfguard.model.errors import ExitStatus
-from perfguard.model.lane_summary import Headline, LaneView, Overview
 from perfguard.model.records import (
     BaseTree,
     Better,
@@ -29,6 +28,7 @@ from perfguard.model.records import (
     dump_report,
 )
 from perfguard.model.units import Unit
+from perfguard.render.overview import Headline, LaneView, Overview
 from perfguard.store.baseline_files import load
 from tests.github.fake import sha
 from tests.github.reports import PATH, SLUG, baseline_file, report
