@@ -41,11 +41,10 @@ BINARIES: dict[str, Entry] = {"sm_90.binary": {"rows": "aa", "columns": "bb", "c
 
 
 def lane(stored: dict[str, Entry] | None = None, base: BaseTree | None = None) -> Lane:
-    def file(folder: str, entries: dict[str, Entry]) -> dict[str, Baseline]:
-        return {"ops": Baseline(folder, "ops", cases={"norm/test": CaseBaseline(entries, "body 1")})}
-
-    own, targets = file("here", STORED | (stored or {})), {"sm_90": file("targets/sm_90", BINARIES)}
-    return Lane(HARDWARE, Toolchain(), own, targets=targets, base=base or BaseTree(commit="c0ffee"))
+    files = {"here": STORED | (stored or {}), "targets/sm_90": BINARIES}
+    cases = {folder: {"norm/test": CaseBaseline(entries, "body 1")} for folder, entries in files.items()}
+    baselines = [Baseline(folder, "ops", cases=found) for folder, found in cases.items()]
+    return Lane(HARDWARE, Toolchain(), baselines, base or BaseTree(commit="c0ffee"))
 
 
 def result(inputs: str = "body 1", **moved: dict[str, str | int]) -> CaseResult:
@@ -89,7 +88,7 @@ def test_what_is_no_fact_asks_for_no_time() -> None:
     other = result(grids={"rows": "1 x (8,)"})
     assert moved_kernels(replace(other, inputs="body 2"), lane()) == {}
     assert moved_kernels(other, lane({"grids": "unstable"})) == {}
-    assert moved_kernels(other, dataclasses.replace(lane(), baselines={}, targets={})) == {}
+    assert moved_kernels(other, dataclasses.replace(lane(), files=())) == {}
     assert of_times(judge_case(other, lane(base=BaseTree("c0ffee", equal=True)))) == {}
     without_times = CaseResult(CASE, "body 1", readings=[Reading("launches", Unit.COUNT, 7)])  # as on a CPU
     assert of_times(judge_case(without_times, lane())) == {}
@@ -124,8 +123,7 @@ class Files:
     """The files of a lane, as an update reads them."""
 
     def load(self, folder: str, suite: str) -> Baseline | None:
-        files = lane().targets.get(folder.removeprefix("targets/"), lane().baselines)
-        return files.get(suite)
+        return next(file for file in lane().files if file.hardware == folder)
 
     def targets(self) -> list[str]:
         return ["targets/sm_90"]
