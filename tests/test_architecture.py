@@ -44,14 +44,13 @@ TORCH_FILES = {
     "session/ranks/launch.py",
     "session/ranks/layout.py",
     "session/ranks/world.py",
-    "selfcheck/delayed",
 }
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "measure/metrics": {"subject"},
     "measure/devices/vendors": set(),
     "render/outputs": set(),
-    "render": {"words", "escaping", "survey", "causes"},
+    "render": {"words", "escaping", "overview", "findings", "title", "causes"},
 }
 PUBLIC = [
     "BaselineError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -103,10 +104,14 @@ def issued_collectives() -> list[dict[str, Any]]:
     return entries
 
 
-def tensors_without_data() -> AbstractContextManager[Any]:
-    """Within, new tensors have a shape and a storage, and no memory."""
-    mode: AbstractContextManager[Any] = FAKE_TENSORS.get()()
-    return mode
+@contextlib.contextmanager
+def tensors_without_data() -> Iterator[None]:
+    """Within, new tensors have a shape and a storage, and no memory; a deep copy of one belongs to it, too."""
+    mode = FAKE_TENSORS.get()()
+    mode.__deepcopy__ = lambda memo: mode  # tensors name it, and torch copies what they name
+    with mode, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
+        yield
 
 
 def without_modes() -> AbstractContextManager[None]:

@@ -161,7 +161,7 @@ def _ratio(gradient: torch.Tensor, oracle: torch.Tensor, mesh: Mesh) -> str:
     ratio = float((g * o).sum()) / square
     if float((g - ratio * o).square().sum()) > _CLOSE * square * ratio * ratio:
         return ""
-    if ratio <= 0 or abs(ratio - 1) < _CLOSE:
+    if not 0 < ratio < math.inf or abs(ratio - 1) < _CLOSE:  # NaN, too
         return ""
     named = "+".join(next(_of_so_many(max(ratio, 1 / ratio), mesh), ()))
     ranks = f", as many as ranks of {named}" if named else ""

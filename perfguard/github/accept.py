@@ -21,11 +21,11 @@ from perfguard.github.accepted_levels import measured_changes, other_toolchain
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import open_client
 from perfguard.github.api.measured_run import fetch_run
-from perfguard.github.lanes.baselines_at_commit import folders_of, read_files
+from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
 from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.lanes.stranger_report import MOST_BYTES, Received, read_report_of_stranger, receive
 from perfguard.model.config import Category, Settings, read_settings
-from perfguard.model.errors import BaselineError, ExitStatus, LaneError, UsageError
+from perfguard.model.errors import ExitStatus, LaneError, UsageError
 from perfguard.model.records import CaseResult, Report, Verdict, Word
 from perfguard.model.records.change import Change, select
 from perfguard.render.escaping import clean
@@ -149,7 +149,7 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
     for each in received:  # check all reports before the first is written
         _check_commit(each.report, request.root)
     for each in received:
-        judged = _judged(each.report, request)
+        judged = _judged(each.report, store)
         results = [result for result in judged.results if chosen(result)]
         matched += len(results)
         changes, refusals = _changes(store, judged, results, request)
@@ -199,17 +199,9 @@ def _check_commit(report: Report, baselines: Path) -> None:
         )
 
 
-def _judged(report: Report, request: Request) -> Report:
+def _judged(report: Report, store: Store) -> Report:
     """The report, judged by the baselines of this checkout."""
-    root = request.root
-    files = {
-        path.relative_to(root.parent).as_posix(): path.read_bytes()
-        for folder in folders_of(report)
-        for path in sorted((root / folder).rglob("*.yaml"))
-    }
-    remembered = read_files(files, root.name)
-    for problem in remembered.problems.values():
-        raise BaselineError(problem)
+    remembered = Remembered({folder: store.baselines(folder) for folder in folders_of(report)})
     return judge_again(report, remembered.lane(report.hardware, report.toolchain, exact_only=report.exact_only))
 
 

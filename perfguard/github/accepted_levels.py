@@ -11,11 +11,13 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import differing_versions, folder_of
+from perfguard.judge.lane import Lane, differing_versions
 from perfguard.judge.time_record import TimeRecord, is_stored
-from perfguard.judge.update_plan import plan
-from perfguard.model.records import Baseline, CaseResult, Provenance, Reading, Report, TimedEntry, Word
+from perfguard.judge.update_plan import lane_of, plan
+from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, timed_kernel
+from perfguard.model.records import CaseResult, Parts, Provenance, Report, TimedEntry, Word
 from perfguard.model.records.change import Change
+from perfguard.model.units import Unit
 from perfguard.store.baseline_files import Store
 
 _JUDGED = (Word.SLOWER, Word.FASTER, Word.PASS)
@@ -31,9 +33,9 @@ def measured_changes(store: Store, judged: Report, result: CaseResult, sessions:
     Raises:
         BaselineError: a file that cannot be read.
     """
-    records = {
-        reading.metric: _record(store, judged, result, reading) for reading in result.readings if is_stored(reading)
-    }
+    lane = lane_of(store, judged.hardware, judged.toolchain, result)
+    result = _with_kernel_times(lane, result)
+    records = {each.metric: TimeRecord(result, each, lane) for each in result.readings if is_stored(each)}
     base = _result_of_base(judged, result)
     scaled = {
         metric: [value * ratio for value in record.comparable.sessions]
@@ -61,11 +63,25 @@ def other_toolchain(versions: str) -> str:
     return f"measured under another toolchain ({versions}); record it there: {_update('changed')}"
 
 
-def _record(store: Store, judged: Report, result: CaseResult, reading: Reading) -> TimeRecord:
-    def file(other: Reading) -> Baseline | None:
-        return store.load(folder_of(judged.hardware, other), result.case.suite)
-
-    return TimeRecord(result, reading, file, judged.hardware, judged.toolchain)
+def _with_kernel_times(lane: Lane, result: CaseResult) -> CaseResult:
+    """An observed test with the new levels of its kernels' times. They are written with the kernels' new facts."""
+    stored = lane.stored(result.case.suite, result.case.key).get(KERNEL_TIME)
+    times: Parts = dict(stored) if isinstance(stored, dict) else {}
+    paired = {
+        kernel: each
+        for each in result.verdicts
+        if (kernel := timed_kernel(each.metric)) and each.interval is not None and each.ratio is not None
+    }
+    for kernel, verdict in paired.items():
+        before, after = times.get(kernel), verdict.after
+        if isinstance(before, int | float) and verdict.ratio is not None:
+            times[kernel] = before * verdict.ratio
+        elif isinstance(after, int | float):
+            times[kernel] = after
+    if not paired:
+        return result
+    reading = KERNEL_TIME_LIMITS.reading(KERNEL_TIME, Unit.MICROSECONDS, times, drifts=True)
+    return replace(result, readings=[*result.readings, reading])
 
 
 def _ratio(result: CaseResult, metric: str) -> float | None:

@@ -15,19 +15,18 @@ from pathlib import Path
 
 import msgspec
 
-from perfguard.github.api.client import NO_TOKEN, TOKEN, Client, Clock, open_client
+from perfguard.github.api.client import Client, Clock, open_client
 from perfguard.github.api.comment import Action, Rules, post_comment
-from perfguard.github.api.measured_run import MEASURE_WORKFLOW, fetch_run, read_event, reason_to_stop
+from perfguard.github.api.measured_run import MEASURE_WORKFLOW, Found, fetch_run, find_pull, read_event, reason_to_stop
 from perfguard.github.api.statuses import set_statuses
-from perfguard.github.gather import Gathered, gather, link_of
+from perfguard.github.gather import gather, link_of
 from perfguard.github.outcome import exit_status, given_up, is_resolved, statuses, wants_comment
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings, read_settings
 from perfguard.model.errors import ExitStatus, GitHubError
-from perfguard.model.lane_summary import Overview
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
-from perfguard.session.report_command import merge, read_lanes
+from perfguard.render.overview import Overview
 
 _EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
 SUMMARY_BYTES = 1_000_000  # of the 1 MiB of a step's summary; above it GitHub shows nothing and the step stays green
@@ -110,8 +109,6 @@ def post(job: Job) -> ExitStatus:
     Raises:
         UsageError: the job is not configured correctly.
     """
-    if not job.environ.get(TOKEN, "").strip():
-        return _judge_local_reports(job)
     client = measured = None
     try:
         client = open_client(job.environ, job.clock)
@@ -120,7 +117,9 @@ def post(job: Job) -> ExitStatus:
         if stop:
             _log(job, [f"nothing to post: {stop}"])
             return ExitStatus.PASSED
-        return _judge_and_post(job, client, gather(client, measured, job.settings, job.environ.get("GITHUB_SHA", "")))
+        found = find_pull(client, measured)
+        overview = gather(client, measured, found.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
+        return _report(job, client, found, overview)
     except Exception as error:
         if isinstance(error, GitHubError):
             next_step = "the lanes' reports are artifacts of their run; run this job again"
@@ -133,31 +132,19 @@ def post(job: Job) -> ExitStatus:
         raise
 
 
-def _judge_local_reports(job: Job) -> ExitStatus:
-    """Without a token: the verdicts of the reports in the output folder, where pytest saves them."""
-    paths = sorted(job.output.glob("report-*.json"))
-    if not paths:
-        _log(job, [f"comment skipped: {NO_TOKEN}; no report-*.json in {job.output} either"])
-        return ExitStatus.NOT_POSTED
-    overview = merge(read_lanes([str(path) for path in paths]), job.settings.lanes)
-    problems = [*_write_files(job.output, overview), *_write_summary(job.environ, overview)]
-    _log(job, [f"comment skipped: {NO_TOKEN}; report: {job.output / 'report.md'}", *problems])
-    return exit_status(overview, job.settings.strict)
-
-
-def _judge_and_post(job: Job, client: Client, gathered: Gathered) -> ExitStatus:
+def _report(job: Job, client: Client, found: Found, overview: Overview) -> ExitStatus:
     """The verdict's status, or NOT_POSTED if only posting failed."""
-    problems = _write_files(job.output, gathered.overview)
+    problems = _write_files(job.output, overview)
     if not problems:
         _log(job, [f"report: {job.output / 'report.md'}"])
     failures: list[str] = []
     if job.dry:
-        _rehearse(job, gathered)
+        _rehearse(job, found, overview)
     else:
-        problems += _write_summary(job.environ, gathered.overview)
-        failures = [*_post_statuses(job, client, gathered), *_post_comment(job, client, gathered)]
+        problems += _write_summary(job.environ, overview)
+        failures = [*_post_statuses(job, client, found, overview), *_post_comment(job, client, found, overview)]
     _log(job, [*problems, *failures])
-    verdict = exit_status(gathered.overview, job.settings.strict)
+    verdict = exit_status(overview, job.settings.strict)
     return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
 
 
@@ -190,36 +177,34 @@ def _write_summary(environ: Mapping[str, str], overview: Overview) -> list[str]:
     return []
 
 
-def _post_statuses(job: Job, client: Client, gathered: Gathered) -> list[str]:
+def _post_statuses(job: Job, client: Client, found: Found, overview: Overview) -> list[str]:
     """Set the commit's statuses; returns failures, a sentence each."""
-    head = gathered.run.head_sha
-    if gathered.own:
-        return set_statuses(client, head, statuses(gathered.overview, job.settings.strict))
-    if gathered.pull is not None:
-        _log(job, [f"no statuses: {head[:12]} is the head of another pull request, too"])
+    if found.alone:
+        return set_statuses(client, overview.head, statuses(overview, job.settings.strict))
+    if found.pull is not None:
+        _log(job, [f"no statuses: {overview.head[:12]} is the head of another pull request, too"])
     return []
 
 
-def _post_comment(job: Job, client: Client, gathered: Gathered) -> list[str]:
+def _post_comment(job: Job, client: Client, found: Found, overview: Overview) -> list[str]:
     """Create or update the comment; returns failures, a sentence each. Why there is none is logged."""
-    settings, overview, measured = job.settings, gathered.overview, gathered.run
-    if gathered.pull is None or settings.comment == "never":
-        _log(job, [_no_comment(gathered)])
+    settings = job.settings
+    if found.pull is None or settings.comment == "never":
+        _log(job, [_no_comment(found)])
         return []
     posted = post_comment(
         client,
-        gathered.pull,
+        found.pull,
         _text(job, overview),
         wants=wants_comment(overview, settings),
-        order=(measured.id, measured.attempt),
         rules=Rules(job.key, settings.drafts, settings.author),
     )
-    _log(job, [": ".join(filter(None, (f"comment {posted.action}", posted.reason))), *posted.warnings])
+    _log(job, [": ".join(filter(None, (f"comment {posted.action}", posted.reason)))])
     return [f"post failed: {posted.reason}"] if posted.action is Action.FAILED else []
 
 
-def _no_comment(gathered: Gathered) -> str:
-    return f"no comment: {gathered.why_no_pull or 'comment is never in [tool.perfguard]'}"
+def _no_comment(found: Found) -> str:
+    return f"no comment: {found.reason or 'comment is never in [tool.perfguard]'}"
 
 
 def _text(job: Job, overview: Overview) -> str:
@@ -227,15 +212,14 @@ def _text(job: Job, overview: Overview) -> str:
     return render_resolved(overview) if is_resolved(overview, job.settings) else render_markdown(overview)
 
 
-def _rehearse(job: Job, gathered: Gathered) -> None:
+def _rehearse(job: Job, found: Found, overview: Overview) -> None:
     """Print the comment and statuses of a dry run."""
-    overview = gathered.overview
     lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in statuses(overview, job.settings.strict)]
-    if gathered.pull is None or job.settings.comment == "never":
-        lines.append(_no_comment(gathered))
+    if found.pull is None or job.settings.comment == "never":
+        lines.append(_no_comment(found))
     else:
         created = "" if wants_comment(overview, job.settings) else ", only if there is one already"
-        lines.append(f"comment on #{gathered.pull.number}{created}:")
+        lines.append(f"comment on #{found.pull.number}{created}:")
     print(_harmless(job, "\n".join([*lines, "", _text(job, overview)])))
 
 

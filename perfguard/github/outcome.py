@@ -7,8 +7,8 @@ from typing import Literal
 from perfguard.github.api.statuses import Status
 from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus
-from perfguard.model.lane_summary import Headline, Overview
-from perfguard.render.survey import survey
+from perfguard.render.overview import Headline, Overview
+from perfguard.render.title import title_of
 
 _CONTEXT = "perfguard"
 _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
@@ -20,9 +20,7 @@ def statuses(overview: Overview, strict: bool) -> list[Status]:
     """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names."""
     parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
     parts.append((_CONTEXT, overview))
-    return [
-        Status(context, _state(part.headline, strict), survey(part).title, overview.run_url) for context, part in parts
-    ]
+    return [Status(context, _state(part.headline, strict), title_of(part), overview.run_url) for context, part in parts]
 
 
 def given_up(settings: Settings, link: str) -> list[Status]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
@@ -11,6 +12,8 @@ from perfguard.model.records import Accuracy, Across, CaseResult, Parts, Reading
 from perfguard.model.units import Unit, format_bytes
 
 Key = TypeVar("Key", bound=Hashable)
+
+_OF_RANK = re.compile(r"rank (\d+)(: |$)")
 
 
 def ranks_of(which: Iterable[int], ranks: int) -> str:
@@ -122,6 +125,20 @@ def _each(values: Sequence[Value]) -> Parts:
         else:
             parts[f"rank {rank}"] = "; ".join(value) if isinstance(value, list) else value
     return parts
+
+
+def by_rank(stored: Value, now: Value) -> tuple[Value, Value]:
+    """Both values for each rank where one of them is: ranks that differed may agree by now, and the other way round."""
+    ranks, others = (_ranks_in(value) for value in (stored, now))
+    if bool(ranks) == bool(others):
+        return stored, now
+    return (stored, _each([now] * ranks)) if ranks else (_each([stored] * others), now)
+
+
+def _ranks_in(value: Value) -> int:
+    """The number of ranks that a value has parts of; 0 for one that is all ranks'."""
+    found = [_OF_RANK.match(name) for name in value] if isinstance(value, dict) else []
+    return max((int(each[1]) + 1 for each in found if each), default=0)
 
 
 def _accuracies(own: Sequence[CaseResult]) -> list[Accuracy]:

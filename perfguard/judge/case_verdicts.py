@@ -14,10 +14,12 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact, machine_change, spelled_out
+from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, within_record
 from perfguard.judge.statistics import remember
+from perfguard.model.limits import timed_kernel
 from perfguard.model.records import Better, CaseResult, Entry, Reading, TimedEntry, Value, Verdict, Word
 from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.units import Unit, format_change
@@ -51,11 +53,14 @@ def judge_case(
     measured = result.word not in (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
     if measured and not any(accuracy.problem for accuracy in result.accuracy):
         verdicts += case.not_read(same)
+        verdicts += judge_kernel_times(result, lane)
     return verdicts
 
 
 def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
     """The verdict on a time that no process pair can judge: the problem with its record if any, else UNRESOLVED."""
+    if timed_kernel(metric):
+        return Verdict(Word.UNRESOLVED, metric, f"UNPAIRED: {why}", unit=Unit.MICROSECONDS)
     reading = result.reading(metric)
     assert reading is not None
     return _Case(result, lane).unpaired(reading, why)
@@ -146,9 +151,8 @@ class _Case:
     def not_read(self, same: Mapping[str, str]) -> list[Verdict]:
         """Verdicts on stored metrics without a reading. `same`: covered metric -> the exact metric that covers it."""
         suite, key = self.result.case.suite, self.result.case.key
-        stored = {metric for case in self.lane.stored_cases(suite, key) for metric in case.entries}
         verdicts = []
-        for metric in sorted(stored - {reading.metric for reading in self.result.readings}):
+        for metric in sorted(self.lane.to_read(suite, key) - {reading.metric for reading in self.result.readings}):
             if metric in same:
                 reason = f"{same[metric]} is as recorded; not timed"
                 before = math.exp(remember(self.lane.timed[suite, key, metric].sessions).centre)
@@ -194,9 +198,7 @@ class _Case:
         drift = differing_versions(record.provenance, self.lane.toolchain)
         if not drift:
             return None
-        shown = self._shown(reading)
-        change = "" if shown.ratio is None else f"{format_change(shown.ratio)}; "
-        return replace(shown, word=Word.DRIFT, reason=f"{change}another toolchain: {', '.join(drift)}")
+        return replace(self._shown(reading), word=Word.DRIFT, reason=f"another toolchain: {', '.join(drift)}")
 
     def _shown(self, reading: Reading) -> Verdict:
         """A verdict with the time and its record (if it has the same timer). The caller sets word and reason."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perfguard.model.records import Better, Conditions, Provenance, Reading, Value, Verdict, Word
+from perfguard.judge.across_ranks import by_rank
+from perfguard.model.records import Across, Better, Conditions, Provenance, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit, format_change, format_list_change, format_value, rounded
 
 Part = int | float | str | list[str]
@@ -26,7 +27,7 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
     Args:
         drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
     """
-    before, after = _parts(stored), _parts(reading.value)
+    before, after = _both(reading, stored)
     words = {name: _word(reading, before.get(name), after.get(name)) for name in _names(before, after)}
     if stored and reading.tells_of_nothing:
         words = dict.fromkeys(before, Word.CHANGED)
@@ -45,8 +46,14 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
 def describe_difference(reading: Reading, stored: Value) -> str:
     """`name 1 -> 2 (+100.0 %)`, `name + added - removed`, `name a 1 -> 2 (+100.0 %), + b 3, - c` of parts, or empty if
     both are equal."""
-    before, after = _parts(stored), _parts(reading.value)
+    before, after = _both(reading, stored)
     return _describe(reading, before, after, _names(before, after))
+
+
+def _both(reading: Reading, stored: Value) -> tuple[Mapping[str, Part], Mapping[str, Part]]:
+    """The parts of the stored value and of the reading, of the same ranks."""
+    before, after = by_rank(stored, reading.value) if reading.across is Across.EACH else (stored, reading.value)
+    return _parts(before), _parts(after)
 
 
 def _parts(value: Value) -> Mapping[str, Part]:
@@ -155,7 +162,7 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
     """
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
-    causes = [reading for reading in known if not reading.covers and reading.details not in timed - {metric}]
+    causes = [reading for reading in known if not _is_hash(reading) and reading.details not in timed - {metric}]
     moved: dict[str, list[str]] = {}  # what moved, and the targets on which it did
     for reading in _in_order(causes):
         text = describe_difference(reading, before[reading.metric])
@@ -168,6 +175,11 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
         return f"because: {', '.join(said)}"
     codes = [reading.value != before[reading.metric] for reading in known if metric in reading.covers]
     return "no exact metric moved, but the code on the device did" if any(codes) else "no exact metric moved"
+
+
+def _is_hash(reading: Reading) -> bool:
+    """Whether it covers times by one text for everything that ran, which explains nothing."""
+    return bool(reading.covers) and isinstance(reading.value, str)
 
 
 def spelled_out(metric: str, readings: Sequence[Reading], before: Mapping[str, Value]) -> str:

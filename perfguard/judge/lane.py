@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
+from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     NO_BASE,
     Baseline,
@@ -25,7 +26,7 @@ from perfguard.model.records import (
 
 CaseId = tuple[str, str]  # suite, case key
 ReadingId = tuple[str, str, str]  # suite, case key, metric
-
+TARGETS = "targets/"  # begins the folders of targets; the others are slugs of hardware
 
 #: What the absence of a reading from the record of an observed test stands for, by its type.
 NOTHING: Mapping[type, Entry] = {int: 0, list: [], dict: {}}
@@ -82,20 +83,41 @@ class Lane:
     """The lane of one hardware in the judgement: identity, baselines, and the base of its times.
 
     Attributes:
-        baselines: suite -> baseline of this hardware.
-        portable: suite -> baseline that holds on every machine of `hardware.target`.
-        targets: architecture -> suite -> baseline of kernels compiled for it, on any machine.
-        elsewhere: (suite, case key) -> slugs of other hardware with a baseline of the case.
+        files: baselines of this hardware, of its target, of the targets that it compiles for, and of other hardware.
+            The last only tell where else a case is known.
         base: the commit that times are compared with.
     """
 
     hardware: Hardware
     toolchain: Toolchain
-    baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    portable: Mapping[str, Baseline] = field(default_factory=dict)
-    elsewhere: Mapping[CaseId, Sequence[str]] = field(default_factory=dict)
-    targets: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
+    files: Sequence[Baseline] = ()
     base: BaseTree = NO_BASE
+
+    @cached_property
+    def _by_folder(self) -> Mapping[str, Mapping[str, Baseline]]:
+        folders: dict[str, dict[str, Baseline]] = defaultdict(dict)
+        for file in self.files:
+            folders[file.hardware][file.suite] = file
+        return folders
+
+    @property
+    def baselines(self) -> Mapping[str, Baseline]:
+        """Suite -> baseline of this hardware."""
+        return self._by_folder.get(self.hardware.slug, {})
+
+    @property
+    def portable(self) -> Mapping[str, Baseline]:
+        """Suite -> baseline that holds on every machine of the hardware's target."""
+        return self._by_folder.get(f"{TARGETS}{self.hardware.target}", {})
+
+    @cached_property
+    def elsewhere(self) -> Mapping[CaseId, Sequence[str]]:
+        """(suite, case key) -> slugs of other hardware with a baseline of the case, sorted."""
+        found: dict[CaseId, list[str]] = defaultdict(list)
+        for file in sorted(self.files, key=lambda file: file.hardware):
+            for key in () if self._judges(file) else file.cases:
+                found[file.suite, key].append(file.hardware)
+        return found
 
     @cached_property
     def remembered(self) -> frozenset[CaseId]:
@@ -152,22 +174,31 @@ class Lane:
 
     def record(self, result: CaseResult, reading: Reading) -> Record:
         """What is stored of a reading of the case."""
-        if reading.target:
-            files = self.targets.get(reading.target, {})
-        else:
-            files = self.portable if self.is_portable(reading) else self.baselines
+        files = self._by_folder.get(folder_of(self.hardware, reading), {})
         return Record(files.get(result.case.suite), result.case.key, reading)
+
+    def stored(self, suite: str, key: str) -> Mapping[str, Entry]:
+        """What is stored of a case for this hardware."""
+        case = self.baselines[suite].cases.get(key) if suite in self.baselines else None
+        return {} if case is None else case.entries
+
+    def to_read(self, suite: str, key: str) -> set[str]:
+        """The stored metrics of a case that a run reads. Times of kernels in tests are read when they are recorded."""
+        return {metric for case in self.stored_cases(suite, key) for metric in case.entries} - {KERNEL_TIME}
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
         """All records of a case, for this hardware and for targets."""
-        files = (self.baselines, self.portable, *self.targets.values())
-        return [file[suite].cases[key] for file in files if suite in file and key in file[suite].cases]
+        found = [file for file in self.files if file.suite == suite and key in file.cases]
+        return [file.cases[key] for file in found if self._judges(file)]
+
+    def _judges(self, file: Baseline) -> bool:
+        return file.hardware == self.hardware.slug or file.hardware.startswith(TARGETS)
 
 
 def folder_of(hardware: Hardware, reading: Reading) -> str:
     """The folder of baselines that holds a reading."""
     target = reading.target or (hardware.target if reading.portable else None)
-    return f"targets/{target}" if target else hardware.slug
+    return f"{TARGETS}{target}" if target else hardware.slug
 
 
 def timer_class(timer: str) -> str:

@@ -28,8 +28,8 @@ from perfguard.judge.statistics import (
     spread_of,
     wild_one,
 )
-from perfguard.model.records import PairReading, Reading, Verdict, Word
-from perfguard.model.units import format_change, format_percent
+from perfguard.model.records import TOO_NOISY, PairReading, Reading, Verdict, Word
+from perfguard.model.units import counted, format_change
 
 LEAST_PAIRS = 3  # before anything is SLOWER or FASTER
 LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
@@ -65,9 +65,7 @@ class PairVerdict:
     wild: int = 0
 
     def __str__(self) -> str:
-        low, high = self.interval
-        pairs = f"{self.pairs} process pair{'s' * (self.pairs != 1)}{f', {self.wild} wild' * (self.wild > 0)}"
-        return f"{_change(self.effect)} in {pairs} (95 % interval {_change(low)} to {_change(high)})"
+        return f"in {counted(self.pairs, 'process pair')}{f', {self.wild} wild' if self.wild else ''}"
 
 
 def contrast(reading: PairReading) -> float:
@@ -199,12 +197,6 @@ def in_cycles(readings: Sequence[PairReading], effect: float, theta: float) -> s
     return f"in cycles {_change(cycles)}, clock {before:.0f} -> {after:.0f} MHz"
 
 
-def noisy(verdict: PairVerdict) -> str:
-    """The reason of UNRESOLVED after all process pairs."""
-    seen = "" if verdict.smallest is None else f"would have seen {format_percent(verdict.smallest)}; "
-    return f"NOISY: {seen}{verdict}"
-
-
 def _change(logarithm: float) -> str:
     return format_change(math.exp(logarithm))
 
@@ -235,21 +227,20 @@ def judge_rival(reading: Reading, fresh: Sequence[Reading] = ()) -> Verdict:
     found = judge_pairs(read, theta=theta, family=1, prior=UNLEARNT, most_pairs=2 * RIVAL_PROCESSES)
     if found.word is Word.SLOWER:
         note = f"; {reading.note}" if reading.note else ""
-        return _verdict(reading, Word.SLOWER, f"than its rival: {found}{note}", found.effect, found.interval)
+        return _verdict(reading, Word.SLOWER, f"than its rival: {found}{note}", found.effect, found)
     if found.word in (Word.PASS, Word.FASTER) or found.effect <= theta:
         return _verdict(reading, Word.PASS, "", found.effect)
     if found.word is None:
-        return _verdict(reading, Word.SUSPECT, f"than its rival, so far: {found}", found.effect)
-    return _verdict(reading, Word.UNRESOLVED, f"than its rival: {noisy(found)}", found.effect)
+        return _verdict(reading, Word.SUSPECT, f"than its rival: so far {found}", found.effect, found)
+    return _verdict(reading, Word.UNRESOLVED, f"than its rival: {TOO_NOISY}; {found}", found.effect, found)
 
 
-def _verdict(
-    reading: Reading, word: Word, reason: str, slowdown: float, interval: tuple[float, float] | None = None
-) -> Verdict:
+def _verdict(reading: Reading, word: Word, reason: str, slowdown: float, found: PairVerdict | None = None) -> Verdict:
     return Verdict(
         word, reading.metric, reason, before=reading.rival, after=reading.value, unit=reading.unit,
         ratio=math.exp(slowdown), storable=False,
-        interval=None if interval is None else (math.exp(interval[0]), math.exp(interval[1])),
+        interval=None if found is None else (math.exp(found.interval[0]), math.exp(found.interval[1])),
+        smallest=None if found is None else found.smallest,
     )  # fmt: skip
 
 

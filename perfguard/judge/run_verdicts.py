@@ -6,7 +6,6 @@ end of a run, and `perfguard.github.lanes` does it to judge a report again.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,12 +16,23 @@ from msgspec.structs import replace
 
 from perfguard.judge.case_verdicts import judge_case, stored_values, unpaired
 from perfguard.judge.exact import because
+from perfguard.judge.kernel_times import reading_of
 from perfguard.judge.lane import CaseId, Lane, ReadingId, timer_class
-from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks, noisy
+from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
-from perfguard.model.records import NO_PAIRS, CaseResult, PairedCase, PairedTime, Pairing, Session, Verdict, Word
+from perfguard.model.records import (
+    NO_PAIRS,
+    TOO_NOISY,
+    CaseResult,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    Session,
+    Verdict,
+    Word,
+)
 from perfguard.model.records.case import is_guarded
 
 
@@ -100,7 +110,7 @@ def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult
 
 def track_of(result: CaseResult, time: PairedTime) -> Track | None:
     """One time as input of the test of process pairs; None if no pair read it."""
-    reading = result.reading(time.metric)
+    reading = reading_of(result, time.metric)
     if reading is None or not time.readings:
         return None
     # θ from the first pair's time: later pairs must not change earlier decisions.
@@ -121,7 +131,7 @@ class _Pairs:
 def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs) -> Verdict:
     """The verdict by process pairs; if they cannot decide, the reason."""
     metric, case, found = suspect.metric, pairs.case, pairs.found
-    reading = result.reading(metric)
+    reading = reading_of(result, metric)
     assert reading is not None
     if reading.rival:
         return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {suspect.reason}")
@@ -138,7 +148,7 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
     if found.word is Word.PASS:
         said = [cycles]
     elif found.word is Word.UNRESOLVED:
-        said = [noisy(found), cycles]
+        said = [TOO_NOISY, str(found), cycles]
     elif found.word is None:
         said = [f"UNDECIDED: {time.problem or pairs.why}", str(found)]
     else:
@@ -174,17 +184,15 @@ def _middle(values: Sequence[float]) -> float:
 
 # -- entries whose case is gone ----------------------------------------------------------------------------------------
 
-SIMILAR_NAMES = 0.6  # least difflib ratio of a renamed case's old and new names
-
 
 def find_stale(
     lane: Lane,
     suites_collected_whole: Collection[str],
     names_collected: Mapping[str, Collection[str]],
-    results: Sequence[CaseResult],
+    measured: Collection[CaseId],
     ended: Collection[CaseId],
-) -> tuple[list[Verdict], list[CaseResult]]:
-    """Baseline entries whose case is gone, and the new cases that look like renamed ones.
+) -> list[Verdict]:
+    """STALE, with its `suite` and `case`, for each baseline entry whose case is gone.
 
     An entry is gone if its suite was collected completely and has no test of its name, or if its test ran to its end
     and did not guard this pass or label.
@@ -192,68 +200,21 @@ def find_stale(
     Args:
         names_collected: suite -> names of its guarded tests, deselected ones too. A test's further calls are
             named `<test>:<label>`.
+        measured: the cases with results.
         ended: suite and name of the tests that ran to their end and guarded something.
-
-    Returns:
-        A verdict on every gone entry, with its `suite` and `case`: STALE, or RENAMED if a new case has the same pass,
-        the same inputs and a similar name. Then these new cases, with RENAMED in place of NEW.
     """
     gone = []
-    for suite, key in sorted(lane.remembered - set(map(case_id, results))):
+    for suite, key in sorted(lane.remembered.difference(measured)):
         collected = names_collected.get(suite, ())
         test = test_of(key.rpartition("/")[0], collected)
         if (suite in suites_collected_whole and test not in collected) or (suite, test) in ended:
-            gone.append((suite, key))
-    new = {
-        case_id(result): result
-        for result in results
-        if any(verdict.word is Word.NEW for verdict in result.verdicts) and case_id(result) not in lane.remembered
-    }
-    renamed = _match(lane, gone, new)
-    verdicts = [_verdict(old, renamed.get(old)) for old in gone]
-    return verdicts, [_rename(new[now], old) for old, now in renamed.items()]
+            gone.append(Verdict(Word.STALE, reason=f"{key} of {suite}: the case is gone", suite=suite, case=key))
+    return gone
 
 
 def test_of(name: str, collected: Collection[str]) -> str:
     """The collected test that guards `name`: `name` itself, or the part before the label of a further call."""
     return next((test for test in tests_of(name) if test in collected), name)
-
-
-def _match(lane: Lane, gone: Sequence[CaseId], new: Mapping[CaseId, CaseResult]) -> dict[CaseId, CaseId]:
-    """Old -> new, one to one, most similar names first. In another file, only an equal name matches."""
-    candidates = []
-    for old in gone:
-        name, _, direction = old[1].rpartition("/")
-        inputs = {stored.inputs for stored in lane.stored_cases(*old)} - {""}
-        for now, result in new.items():
-            if result.case.direction != direction or result.inputs not in inputs:
-                continue
-            alike = difflib.SequenceMatcher(None, name, result.case.name, autojunk=False).ratio()
-            if alike >= (SIMILAR_NAMES if now[0] == old[0] else 1.0):
-                candidates.append((-alike, now[0] != old[0], old, now))
-    pairs: dict[CaseId, CaseId] = {}
-    for _, _, old, now in sorted(candidates):
-        if old not in pairs and now not in pairs.values():
-            pairs[old] = now
-    return pairs
-
-
-def _verdict(old: CaseId, now: CaseId | None) -> Verdict:
-    suite, key = old
-    if now is None:
-        return Verdict(Word.STALE, reason=f"{key} of {suite}: the case is gone", suite=suite, case=key)
-    reason = f"{key} of {suite}: now {now[1]}" + (f" of {now[0]}" if now[0] != suite else "")
-    return Verdict(Word.RENAMED, reason=reason, suite=suite, case=key)
-
-
-def _rename(result: CaseResult, old: CaseId) -> CaseResult:
-    suite, key = old
-    was = f"was {key}" + (f" of {suite}" if suite != result.case.suite else "")
-    verdicts = [
-        replace(verdict, word=Word.RENAMED, reason=was) if verdict.word is Word.NEW else verdict
-        for verdict in result.verdicts
-    ]
-    return replace(result, verdicts=verdicts)
 
 
 def exit_status(

@@ -7,26 +7,23 @@ is growth over the anchor, over any number of recordings (docs/baselines.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import Record, differing_versions, other_power
+from perfguard.judge.lane import Lane, Record, differing_versions, other_power
 from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, least_effect, moderate, remember
 from perfguard.model.config import Category
 from perfguard.model.records import (
-    Baseline,
     Better,
     CaseResult,
     Entry,
-    Hardware,
     Provenance,
     Reading,
     TimedEntry,
-    Toolchain,
 )
 
 #: A change in one recording that is not due to another board. Boards move single cases by a heavy-tailed amount
@@ -101,33 +98,31 @@ class TimeRecord:
     """One stored time of a case and the reading that may take its place.
 
     Attributes:
-        file: returns the baseline that holds a reading of the case; None if there is none.
-        toolchain: toolchain of the reading.
+        lane: the records; its hardware and toolchain are those of the reading.
     """
 
     result: CaseResult
     reading: Reading
-    file: Callable[[Reading], Baseline | None]
-    hardware: Hardware
-    toolchain: Toolchain
-
-    def _record(self, reading: Reading) -> Record:
-        return Record(self.file(reading), self.result.case.key, reading)
+    lane: Lane
 
     @cached_property
+    def _record(self) -> Record:
+        return self.lane.record(self.result, self.reading)
+
+    @property
     def entry(self) -> Entry | None:
         """The stored time, or another entry if the metric was once no time."""
-        return self._record(self.reading).entry
+        return self._record.entry
 
-    @cached_property
+    @property
     def provenance(self) -> Provenance:
         """The provenance of the stored time."""
-        return self._record(self.reading).provenance
+        return self._record.provenance
 
     @cached_property
     def comparable(self) -> TimedEntry | None:
         """The stored time if it was read with the reading's timer from the same kind of inputs; otherwise None."""
-        entry, case = self.entry, self._record(self.reading).case
+        entry, case = self.entry, self._record.case
         if not isinstance(entry, TimedEntry) or case is None or entry.timer != self.reading.timer:
             return None
         return entry if case.inputs in ("", self.result.inputs) else None
@@ -138,14 +133,15 @@ class TimeRecord:
         it."""
         if self.entry is None:
             return False
-        if self.comparable is None or other_power(self.provenance, self.hardware):
+        if self.comparable is None or other_power(self.provenance, self.lane.hardware):
             return True
-        return bool(differing_versions(self.provenance, self.toolchain))
+        return bool(differing_versions(self.provenance, self.lane.toolchain))
 
     @cached_property
     def same_code(self) -> bool | None:
         """Whether the exact readings that cover the time are as stored; None if none is stored."""
-        covering = [self._record(each) for each in self.result.readings if self.reading.metric in each.covers]
+        covers = [each for each in self.result.readings if self.reading.metric in each.covers]
+        covering = [self.lane.record(self.result, each) for each in covers]
         known = [record.reading.value == record.entry for record in covering if record.case is not None]
         return all(known) if known else None
 

@@ -11,14 +11,16 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from perfguard.judge.exact import judge_exact
+from perfguard.judge.kernel_times import speed_of_kernels
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
+from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     OTHER_CONDITIONS,
     Baseline,
-    Better,
     CaseResult,
     Entry,
     Hardware,
@@ -31,7 +33,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.baseline import UNSTABLE, as_stored
-from perfguard.model.records.change import Change, category_of, level, relevant, show
+from perfguard.model.records.change import Change, category_of, relevant, show
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
@@ -81,9 +83,21 @@ def plan(
         others = fresh.get((result.case.suite, result.case.key), ())
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
-            changes += _Planner(store, hardware, result, alike, provenance, sessions, paired).changes()
+            lane = lane_of(store, hardware, provenance, result)
+            changes += _Planner(lane, result, alike, provenance, sessions, paired).changes()
     changes += [change for verdict in stale for change in _removals(store, hardware, verdict)]
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
+
+
+def lane_of(store: Remembered, hardware: Hardware, toolchain: Toolchain, result: CaseResult) -> Lane:
+    """The lane of a case that was read with this toolchain, with the records of its readings.
+
+    Raises:
+        BaselineError: a file that cannot be read.
+    """
+    folders = dict.fromkeys(folder_of(hardware, reading) for reading in result.readings)
+    loaded = [store.load(folder, result.case.suite) for folder in folders]
+    return Lane(hardware, toolchain, [file for file in loaded if file is not None])
 
 
 def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, frozenset[Category]]:
@@ -99,13 +113,9 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
         sessions: number of fresh processes for a recorded time.
     """
     found: dict[str, frozenset[Category]] = {}
-
-    def file(reading: Reading) -> Baseline | None:
-        return lane.record(result, reading).baseline
-
     for reading in result.readings if not _is_wrong(result) else ():
         if is_stored(reading):
-            found[reading.metric] = TimeRecord(result, reading, file, lane.hardware, lane.toolchain).possible(sessions)
+            found[reading.metric] = TimeRecord(result, reading, lane).possible(sessions)
         elif (category := _category(result, reading)) is not None:
             with_times = reading.covers and category == "changed"  # it has the category of their change
             found[reading.metric] = frozenset((category, "slower", "faster") if with_times else (category,))
@@ -148,8 +158,7 @@ def _removals(store: Remembered, hardware: Hardware, verdict: Verdict) -> list[C
 class _Planner:
     """The changes of one case."""
 
-    store: Remembered
-    hardware: Hardware
+    lane: Lane
     result: CaseResult
     fresh: Sequence[CaseResult]
     provenance: Provenance
@@ -165,12 +174,18 @@ class _Planner:
         # older values.
         leaders = {change.folder: change for change in moved.values()}
         for reading in readings:
-            leader = leaders.get(folder_of(self.hardware, reading))
+            leader = leaders.get(folder_of(self.lane.hardware, reading))
+            if leader is None and reading.metric == KERNEL_TIME:  # the kernels' binaries stand in a target's folder
+                leader = next(iter(leaders.values()), None)
             along = not reading.gated or self.before(reading) is None
             if along and not reading.timed and reading.metric not in moved and leader is not None:
-                change = self.exact(reading, leader.category)
+                category = leader.category
+                if reading.metric == KERNEL_TIME:
+                    category = speed_of_kernels(self.before(reading), reading.value) or category
+                change = self.exact(reading, category)
                 if change.before != change.after and not change.refused:
-                    moved[reading.metric] = replace(change, needs_reason=leader.needs_reason)
+                    asks = leader.needs_reason or category == "slower"
+                    moved[reading.metric] = replace(change, needs_reason=asks)
         for reading in self.result.readings:
             if reading.covers and reading.metric in moved:
                 _bind(reading, moved)
@@ -189,7 +204,7 @@ class _Planner:
         """The change of the reading's entry to `after`."""
         return Change(
             category=category,
-            folder=folder_of(self.hardware, reading),
+            folder=folder_of(self.lane.hardware, reading),
             suite=self.result.case.suite,
             key=self.result.case.key,
             metric=reading.metric,
@@ -203,7 +218,7 @@ class _Planner:
         """The change of an exact metric. `verdict`: the one that leads to it, if any."""
         again = self.read_again(reading)
         value = reading.value
-        observed = self.result.case.direction == "test" and reading.gated
+        observed = self.result.case.direction == "test" and (reading.gated or reading.covers)
         if observed and any(_differs(reading, value, other) for other in again):
             value = UNSTABLE
         change = self.entry(reading, category, as_stored(value))
@@ -220,7 +235,7 @@ class _Planner:
     def time(self, reading: Reading) -> Change | None:
         """The change of a time, from the readings of fresh processes. Without these, it follows from the run's own
         value if that replaces no stored sessions."""
-        record = TimeRecord(self.result, reading, self.file, self.hardware, _toolchain(self.provenance))
+        record = TimeRecord(self.result, reading, self.lane)
         again = self.read_again(reading)
         values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
         is_time = bool(values) and all(0 < value < 1e12 for value in values)
@@ -257,11 +272,8 @@ class _Planner:
         note = "; ".join(notes)
         return replace(change, after=as_stored(after), needs_reason=bool(asks), grown=grown, note=note, refused=refused)
 
-    def file(self, reading: Reading) -> Baseline | None:
-        return self.store.load(folder_of(self.hardware, reading), self.result.case.suite)
-
     def before(self, reading: Reading) -> Entry | None:
-        return Record(self.file(reading), self.result.case.key, reading).entry
+        return self.lane.record(self.result, reading).entry
 
     def read_again(self, reading: Reading) -> list[Value]:
         """The values that fresh processes read by the same method, oldest first."""
@@ -274,7 +286,7 @@ class _Planner:
         The commit may differ, since even the commit of the first sessions' file is a new one.
         """
         names = (*Toolchain.__struct_fields__, "power_limit_watts")
-        then, now = record.provenance, relevant(folder_of(self.hardware, record.reading), self.provenance)
+        then, now = record.provenance, relevant(folder_of(self.lane.hardware, record.reading), self.provenance)
         return (
             record.same_code is not False
             and all(getattr(then, name) == getattr(now, name) for name in names)
@@ -291,7 +303,7 @@ class _Planner:
                 f"{format_percent(_WIDEST_SESSIONS - 1, 0)} apart; free the machine and record again"
             )
             # A CPU shares its cores with other processes. Its noise is stored, and the judge takes it into account.
-            if self.hardware.target is None:
+            if self.lane.hardware.target is None:
                 refused = unstable
             else:
                 notes.append(unstable)
@@ -323,10 +335,6 @@ def _bind(covering: Reading, moved: dict[str, Change]) -> None:
         moved[covering.metric] = replace(moved[covering.metric], category=lead)
 
 
-def _toolchain(provenance: Provenance) -> Toolchain:
-    return Toolchain(**{name: getattr(provenance, name) for name in Toolchain.__struct_fields__})
-
-
 def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:
     """The reason why an exact reading may not be recorded; empty if it may."""
     if isinstance(reading.value, float) and not math.isfinite(reading.value):
@@ -339,19 +347,17 @@ def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:
 
 
 def _differs(reading: Reading, before: Entry, after: Entry) -> bool:
-    """Whether the change exceeds the reading's tolerance and its floor."""
-    old, new = level(before), level(after)
-    if old is None or new is None:
-        return before != after
-    return abs(new - old) > reading.tolerance * abs(old) and abs(new - old) > reading.floor
+    """Whether an exact reading that changed so is judged as changed, gated or not."""
+    return _word(reading, before, after) is not Word.PASS
 
 
 def is_worse(reading: Reading, before: Entry | None, after: Entry) -> bool:
     """Whether an exact reading got worse by more than its tolerance and its floor. Without a direction, any change is
     worse."""
-    if before is None or not _differs(reading, before, after):
-        return False
-    old, new = level(before), level(after)
-    if old is None or new is None or reading.better is Better.SAME:
-        return True
-    return new < old if reading.better is Better.HIGHER else new > old
+    return before is not None and _word(reading, before, after) is Word.CHANGED
+
+
+def _word(reading: Reading, before: Entry, after: Entry) -> Word:
+    if isinstance(before, TimedEntry) or isinstance(after, TimedEntry):  # the metric was once no time, or is none now
+        return Word.PASS if before == after else Word.CHANGED
+    return judge_exact(replace(reading, value=after, gated=True), before).word

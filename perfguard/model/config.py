@@ -41,7 +41,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = (
         ""  # of our comments; "": the bot of Actions
     )
-    max_base_age_days: Annotated[int, Meta(ge=1)] = 30  # an older merge base gets a warning
 
 
 class Config(Struct, frozen=True):
@@ -83,25 +82,16 @@ def read_settings(root: Path, **overrides: Any) -> Settings:
     """
     path = root / "pyproject.toml"
     data = path.read_bytes() if path.is_file() else b""
-    return settings_from(data, str(path), **overrides)
-
-
-def settings_from(data: bytes, name: str, **overrides: Any) -> Settings:
-    """`[tool.perfguard]` in the bytes of a pyproject.toml called `name`, with `overrides` laid over it.
-
-    Raises:
-        UsageError: an unknown key, a wrong type or a value out of range.
-    """
     try:
         table: dict[str, Any] = tomllib.loads(data.decode("utf-8")).get("tool", {}).get("perfguard", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, AttributeError) as error:
-        raise UsageError(f"{name}: not valid TOML ({error}); mend the file") from error
+        raise UsageError(f"{path}: not valid TOML ({error}); mend the file") from error
     given = {key: value for key, value in overrides.items() if value is not None}
     try:
         return msgspec.convert({**table, **given}, Settings)
     except (msgspec.ValidationError, TypeError) as error:
         known = ", ".join(Settings.__struct_fields__)
-        raise UsageError(f"[tool.perfguard] in {name}: {error}; known keys: {known}") from error
+        raise UsageError(f"[tool.perfguard] in {path}: {error}; known keys: {known}") from error
 
 
 def parse_categories(text: str) -> frozenset[Category]:

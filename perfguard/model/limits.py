@@ -19,6 +19,19 @@ EITHER = None
 #: Events have a resolution of 0.5 µs or better on all known GPUs, and a timer resolves two steps.
 COARSEST_TIMER_US = 1.0
 
+#: Device time of the kernels that an observed test launched: a part for each, µs. Stored and shown, never gated.
+KERNEL_TIME = "kernel_time_us"
+
+
+def kernel_time(kernel: str) -> str:
+    """The metric by which process pairs judge one kernel of an observed test, `kernel_time_us[double_kernel]`."""
+    return f"{KERNEL_TIME}[{kernel}]"
+
+
+def timed_kernel(metric: str) -> str:
+    """The kernel in such a metric; empty for other metrics."""
+    return metric.removeprefix(f"{KERNEL_TIME}[").removesuffix("]") if metric.startswith(f"{KERNEL_TIME}[") else ""
+
 
 class Limits(Struct, frozen=True):
     """The most lenient limits of one metric over all devices.
@@ -52,3 +65,7 @@ class Limits(Struct, frozen=True):
             "portable": bool(self.portable),
         }
         return Reading(metric, unit, value, **(limits | others))
+
+
+#: One sum of few launches, whose caches are as the test left them: coarser than the time of a call.
+KERNEL_TIME_LIMITS = Limits(Better.LOWER, gated=False, promise=0.10, floor=COARSEST_TIMER_US)

@@ -79,9 +79,9 @@ class Measuring(Ending):
         self._collected = Collected()
         self._inventory = Inventory()
         folder = config.session_folder
-        self._request = None if folder is None else read_request(folder)  # of the process that this one measures for
-        conductor = None if self._request is None else self._request.conductor
-        self._worker = None if conductor is None else join(conductor)  # this process in a process pair
+        self.request = None if folder is None else read_request(folder)  # of the process that this one measures for
+        conductor = None if self.request is None else self.request.conductor
+        self.worker = None if conductor is None else join(conductor)  # this process in a process pair
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._ran_out = False  # whether the running test ran out of memory
@@ -101,8 +101,8 @@ class Measuring(Ending):
         """Note every guarded test before -k and -m deselect, so that a deselected test does not count as gone."""
         self._inventory.take(self._collected, items, config.rootpath)
         answer = yield
-        if self._request is not None:
-            all_items, items[:] = list(items), _requested(self._request, items)
+        if self.request is not None:
+            all_items, items[:] = list(items), _requested(self.request, items)
             kept = set(items)
             config.hook.pytest_deselected(items=[item for item in all_items if item not in kept])
         return answer
@@ -115,12 +115,12 @@ class Measuring(Ending):
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Open the device and the baselines if any test needs them."""
         device = None
-        if self._worker is not None:
+        if self.worker is not None:
             device = self._open()  # takes seconds, so all sides do it at once, before any has its turn
             device.settle()
             forget_compiled()  # the first call takes seconds, too
             known = {item.nodeid: item for item in session.items}
-            session.items[:] = [known[test] for test in self._worker.begin(list(known), self._uncollected)]
+            session.items[:] = [known[test] for test in self.worker.begin(list(known), self._uncollected)]
         guarded = [item for item in session.items if is_guarded(item)]
         if not guarded or session.config.option.collectonly:
             return
@@ -141,15 +141,15 @@ class Measuring(Ending):
         device = device or self._open()
         try:
             self._take(device.key, session)
-            if self._worker is not None:
-                self._worker.take_pad(device)
+            if self.worker is not None:
+                self.worker.take_pad(device)
             self._run = open_run(
                 self._config, device, suites, self._collected.selected,
-                command=self._command(session.config) if self._worker is None else None,
-                request=self._request, worker=self._worker,
+                command=self._command(session.config) if self.worker is None else None,
+                request=self.request, worker=self.worker,
             )  # fmt: skip
-            cold = self._request is not None and self._request.cold is not None
-            if self._worker is None and not cold:  # its seconds would count in a cold start
+            cold = self.request is not None and self.request.cold is not None
+            if self.worker is None and not cold:  # its seconds would count in a cold start
                 device.settle()
         except PerfguardError as error:
             raise pytest.UsageError(str(error)) from error
@@ -188,11 +188,11 @@ class Measuring(Ending):
         run = self._run
         if run is None or not _is_guarded_here(item):
             return (yield)
-        if self._worker is not None:
-            self._worker.enter(item.nodeid)
+        if self.worker is not None:
+            self.worker.enter(item.nodeid)
         settings = self._config.settings
         # A worker of a process pair waits for its turns inside the test, so its conductor limits the whole process.
-        minutes = settings.case_minutes if self._worker is None else settings.session_minutes
+        minutes = settings.case_minutes if self.worker is None else settings.session_minutes
         with watched(minutes, lambda step: self._hung(item, step)), run.device.aside():
             answer = yield
         if self._ran_out:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfguard._compat.pytest_internals import run_protocol
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Verdict, Word
 from perfguard.model.units import counted
 from perfguard.pytest_plugin.ending import add_verdict
 from perfguard.pytest_plugin.items import body_of, case_of, is_observed
+from perfguard.session.kernel_times import pair_kernel_times, read_kernel_times
 
 if TYPE_CHECKING:
     from perfguard._compat.pytest_internals import TerminalReporter
@@ -33,17 +35,56 @@ class Observer:
     def __init__(self, hooks: Measuring) -> None:
         self._hooks = hooks
         self.ran = 0  # observed tests that ran to their end
+        self._passed: pytest.Item | None = None  # the test that did so last
+        self._profiling: dict[str, float] | None = None  # device time by kernel; None unless a test is run again
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):  # type: ignore[no-untyped-def]
+        """In a process that measures for another one: run a test that passed once more, for its times."""
+        request, worker = self._hooks.request, self._hooks.worker
+        if request is None or not is_observed(item):
+            return (yield)
+        if worker is not None:
+            worker.enter(item.nodeid)
+        answer = yield
+        run = self._hooks.run
+        if self._passed is item and run is not None and run.device.asynchronous:
+
+            def again() -> dict[str, float]:
+                return self._run_again(item, nextitem)
+
+            if worker is None:
+                read_kernel_times(run, case_of(item), again)
+            elif kernels := request.kernels.get(item.nodeid):
+                pair_kernel_times(run, case_of(item), kernels, again)
+        return answer
+
+    def _run_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> dict[str, float]:
+        """Device time by kernel in the call phase of a further run, µs; empty if the test failed."""
+        times: dict[str, float] = {}
+        self._profiling = times
+        try:
+            reports = run_protocol(item, nextitem)
+        finally:
+            self._profiling = None
+        return times if all(report.passed for report in reports) else {}
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item):  # type: ignore[no-untyped-def]
         """Observe the test, from the moment at which torch is loaded."""
         if not is_observed(item):
             return (yield)
+        if self._profiling is not None:
+            with self._hooks.run_of(item.session).device.kernel_times() as times:
+                answer = yield
+            self._profiling |= times
+            return answer
         with ExitStack() as observation:
             with _loaded(lambda: self._observe(item, observation)):
                 answer = yield
             self._end(item, observation)
         self.ran += 1
+        self._passed = item
         return answer
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:

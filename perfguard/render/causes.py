@@ -5,12 +5,15 @@ One change of a kernel shows in every test that launches it. It is told once, wi
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
+from perfguard.model.limits import KERNEL_TIME, timed_kernel
 from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit, counted, format_change, format_value
 
@@ -31,6 +34,8 @@ class Move:
     after: int | float | str
     unit: Unit
     better: Better = Better.LOWER
+    test: str = ""  # of a kernel's time: where it was measured …
+    pairs: Verdict | None = None  # … and what process pairs found
 
     def __str__(self) -> str:
         """`0 -> 12`."""
@@ -55,6 +60,7 @@ class Group:
         results: the tests, in the order of the findings.
         moves: metric -> its moves in these tests, one for each test and target.
         targets: metric -> the targets on which it moved.
+        recorded: device time of the kernel in these tests when they were recorded, µs.
     """
 
     cause: str
@@ -62,22 +68,30 @@ class Group:
     results: list[CaseResult] = field(default_factory=list)
     moves: dict[str, list[Move]] = field(default_factory=dict)
     targets: dict[str, list[str]] = field(default_factory=dict)
+    recorded: list[float] = field(default_factory=list)
 
     def add(self, result: CaseResult, target: str, move: Move) -> None:
         """Add a move in a test."""
         if not self.results or self.results[-1] is not result:
             self.results.append(result)
+            self.recorded += _recorded(result, self.cause)
         self.moves.setdefault(move.metric, []).append(move)
         if target and target not in self.targets.setdefault(move.metric, []):
             self.targets[move.metric].append(target)
 
     def told(self) -> tuple[CaseResult, Verdict]:
         """The group as one finding, named after its cause, of the first of its tests."""
-        first, *rest = self.results
+        times = self.moves.get(KERNEL_TIME, [])
+        times.sort(key=lambda move: abs(math.log(move.ratio or 1.0)), reverse=True)
+        named = [move.test for move in times]
+        first, *rest = sorted(self.results, key=lambda each: named.index(each.case.name) if times else 0)
         tests = counted(len(self.results), "test")
         name = f"{self.cause}, in {first.case.name if not rest else f'{tests} such as {first.case.name}'}"
-        lines = [self._line(metric) for metric in self.moves]
-        if rest:
+        lines = [line for metric in self.moves for line in self._lines(metric)]
+        if self.recorded and not times:
+            least, most = (format_value(of(self.recorded), Unit.MICROSECONDS) for of in (min, max))
+            lines.append(f"{KERNEL_TIME} {least}{f' to {most}' if most != least else ''} when it was recorded")
+        if rest and len(times) < len(self.results):
             named = [result.case.name for result in self.results[:MOST_TESTS]]
             more = len(self.results) - len(named)
             lines.append(f"tests: {', '.join(named)}{f' and {more} more' if more else ''}")
@@ -86,6 +100,8 @@ class Group:
         verdict = Verdict(
             self.word, self._label(main), "\n".join(lines), move.before, move.after, move.unit, ratio=ratio
         )
+        if main == KERNEL_TIME and move.pairs is not None:  # with its interval
+            verdict = replace(move.pairs, metric=main, reason=verdict.reason)
         case = Case(first.case.suite, name, first.case.direction, first.case.nodeid)
         return replace(first, case=case, verdicts=[verdict], notes=[]), verdict
 
@@ -93,6 +109,16 @@ class Group:
         """`spills on sm_80, sm_90`."""
         targets = self.targets.get(metric)
         return f"{metric} on {', '.join(targets)}" if targets else metric
+
+    def _lines(self, metric: str) -> list[str]:
+        if metric != KERNEL_TIME:
+            return [self._line(metric)]
+        times = self.moves[metric]
+        told = [(move, move.pairs.reason.partition("; because: ")) for move in times if move.pairs is not None]
+        lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in told[:MOST_TESTS]]
+        lines += [f"and {counted(len(times) - MOST_TESTS, 'more test')}"] if len(times) > MOST_TESTS else []
+        cause = told[0][1][2]
+        return [f"{metric} {times[0]}", *lines, *([f"because: {cause}"] if cause else [])]
 
     def _line(self, metric: str) -> str:
         moves, label = self.moves[metric], self._label(metric)
@@ -150,6 +176,10 @@ def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResu
 
 def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Move]]:
     """(target, cause, move) of a finding: a move for each part that moved with it, or for each part that details it."""
+    if kernel := timed_kernel(verdict.metric):
+        move = with_fields(_whole(verdict, KERNEL_TIME), test=result.case.name, pairs=verdict)
+        yield "", kernel, move
+        return
     reading = result.reading(verdict.metric)
     target = reading.target if reading is not None else ""
     metric = verdict.metric.removeprefix(f"{target}.") if target else verdict.metric
@@ -166,6 +196,15 @@ def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Mo
         yield target, cause if lines or metric in _NAMED else metric, whole
     if not causes:
         yield target, metric, whole
+
+
+def _recorded(result: CaseResult, kernel: str) -> Iterator[float]:
+    """Device time of the kernel in the test when it was recorded, µs; nothing if it is not known."""
+    for verdict in result.verdicts:
+        if verdict.metric == KERNEL_TIME and isinstance(verdict.before, dict):
+            time = verdict.before.get(kernel)
+            if isinstance(time, int | float):
+                yield time
 
 
 def _added(result: CaseResult, detail: Reading) -> Iterator[str]:

@@ -111,9 +111,9 @@ def cells(row: Row) -> tuple[str, ...]:
     interval = ""
     if row.interval is not None:
         interval = " … ".join(format_change(1 + bound) for bound in row.interval)
-    reason = row.reason
-    if row.word is Word.PASS and row.smallest is not None:
-        reason = f"would have seen {format_percent(row.smallest)}"
+    told = row.word in (Word.PASS, Word.UNRESOLVED) and row.smallest is not None
+    seen = f"would have seen {format_percent(row.smallest or 0.0)}" if told else ""
+    reason = "; ".join(filter(None, (row.reason, seen)))
     return (row.case, row.metric, values, effect, interval, str(row.pairs or ""), str(row.word), reason)
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from perfguard.model.records import Case, CaseResult, Reading, Report, Verdict, Word
 from perfguard.model.units import counted, format_percent, format_value
 from perfguard.render.escaping import clean
-from perfguard.render.survey import INCONCLUSIVE, URGENCY, Finding, LaneSurvey, by_kernel, survey_report
+from perfguard.render.findings import INCONCLUSIVE, URGENCY, Finding, by_kernel
+from perfguard.render.overview import LaneView
 from perfguard.render.words import (
     NOT_TIMED,
     accept_command,
@@ -35,7 +36,6 @@ COUNTED = {
     Word.DRIFT: ("were recorded with another toolchain", True),
     Word.METHOD_CHANGED: ("were recorded otherwise", True),
     Word.OTHER_HARDWARE: ("are stored for other hardware only", True),
-    Word.RENAMED: ("look like remembered cases under new names", False),
     Word.STALE: ("are stored but their tests are gone", False),
     Word.NEW: ("have no baseline here and are not guarded", False),
     Word.UNSUPPORTED: ("are declared unsupported here", True),
@@ -83,7 +83,7 @@ def render_summary(
         accepted: whether an update has already written the verdict's reading, so that no command is needed.
         verbose: name every case, and show every time.
     """
-    writer = _Writer(report, survey_report(report), accepted, verbose)
+    writer = _Writer(report, LaneView(report.lane, report), accepted, verbose)
     failing = [line for word in Word if word.fails for line in writer.failing(word)]
     top = [Line(environment(report)), *writer.warnings(), Line(writer.measured())]
     undecided = writer.undecided()
@@ -112,13 +112,13 @@ class _Writer:
     """The parts of the summary of one report. `accepted` and `verbose` are those of `render_summary`."""
 
     report: Report
-    found: LaneSurvey
+    found: LaneView
     accepted: Accepted
     verbose: bool
 
     @property
     def is_inconclusive(self) -> bool:
-        return self.found.lane.is_inconclusive
+        return self.found.is_inconclusive
 
     def title(self) -> str:
         report = self.report
@@ -260,7 +260,7 @@ class _Writer:
             for result, worst in self.found.cases
             if worst is word
         }
-        about |= {(each.suite, each.case): [each] for each in self.report.stale if gone and each.word is word}
+        about |= {(each.suite, each.case): [each] for each in self.report.stale if gone}
         open_ = {name: found for name, found in about.items() if not found or not all(map(self.accepted, found))}
         lines = []
         if done := len(about) - len(open_):

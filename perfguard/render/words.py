@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perfguard.model.records import NO_BASE, NO_PAIRS, CaseResult, Report, Value, Verdict, Word
+from perfguard.model.records import NO_BASE, NO_PAIRS, TOO_NOISY, CaseResult, Report, Value, Verdict, Word
 from perfguard.model.units import (
     Unit,
     format_bandwidth,
@@ -28,7 +28,6 @@ CATEGORY_HINT = {
     Word.CHANGED: "changed",
     Word.FASTER: "faster",
     Word.NEW: "new",
-    Word.RENAMED: "new,stale",
     Word.OTHER_HARDWARE: "new",
     Word.METHOD_CHANGED: "changed",
     Word.DRIFT: "changed",
@@ -36,11 +35,8 @@ CATEGORY_HINT = {
 }
 
 
-# The result of process pairs in a reason (`PairVerdict`); change and interval are also fields of the verdict.
-_PAIRS = re.compile(r"[+-][\d.]+ % (in \d+ process pairs?) \(95 % interval [^()]*\)")
-_CHANGE = re.compile(r"^[+-][\d.]+ %; ")
+_PAIRS = re.compile(r"; in \d+ process pairs?(, \d+ wild)?")  # in a reason (`PairVerdict`)
 _TOOLCHAIN = "another toolchain: "
-_TOO_NOISY = "NOISY: process pairs scatter more than the change that would fail"
 
 
 def tally(counts: Counter[Word]) -> str:
@@ -55,9 +51,6 @@ def describe_verdict(verdict: Verdict) -> list[str]:
     change = _change(verdict)
     lines = [f"{verdict.word} {verdict.metric}{f': {change}' if change else ''}"]
     lines += [f"  {line}" for line in _reason_lines(verdict)]
-    # The reason of a NOISY time contains the number.
-    if verdict.smallest is not None and verdict.word is Word.UNRESOLVED and not verdict.reason.startswith("NOISY"):
-        lines.append(f"  smallest slowdown that would have been seen: {format_percent(verdict.smallest)}")
     return lines
 
 
@@ -82,18 +75,18 @@ def _reason_lines(verdict: Verdict) -> list[str]:
 
 
 def why(verdict: Verdict) -> str:
-    """The reason; without change and interval if the verdict has them as fields: `in 3 process pairs; because: …`."""
-    return verdict.reason if verdict.interval is None else _PAIRS.sub(r"\1", verdict.reason)
+    """The reason, and of an undecided time the smallest slowdown that its process pairs would have seen."""
+    if verdict.smallest is None or verdict.word is not Word.UNRESOLVED:
+        return verdict.reason
+    return f"{verdict.reason}; would have seen {format_percent(verdict.smallest)}"
 
 
 def cause(reason: str) -> str:
     """A reason without the numbers of its case, so that reasons of several verdicts compare equal."""
-    if reason.startswith("NOISY") and _PAIRS.search(reason):
-        return _TOO_NOISY
     if _TOOLCHAIN in reason:
         return reason.rpartition(_TOOLCHAIN)[2]
     first = next(iter(reason.splitlines()), "")
-    return _CHANGE.sub("", _PAIRS.sub("", first)).strip("; ")
+    return _PAIRS.sub("", first)
 
 
 def most_common(reasons: Sequence[str]) -> tuple[str, int]:
@@ -104,7 +97,7 @@ def most_common(reasons: Sequence[str]) -> tuple[str, int]:
 def next_step(reason: str, nodeids: Sequence[str]) -> str:
     """The next step for times that could not be judged for this `cause`; empty if the cause names it."""
     compare = compare_command(nodeids[0]) if len(nodeids) == 1 else "perfguard compare"
-    if reason == _TOO_NOISY:
+    if reason == TOO_NOISY:
         return "run it again where nothing else runs"
     if "pair_minutes" in reason:
         return f"raise it, or: {compare}"
@@ -253,7 +246,7 @@ def compare_command(nodeid: str) -> str:
 
 def accept_command(words: set[Word], nodeid: str = "", options: str = "") -> str:
     """The command that writes the measured values into the baselines, for acceptable verdicts; else empty."""
-    categories = sorted({part for word in words for part in CATEGORY_HINT.get(word, "").split(",") if part})
+    categories = sorted({CATEGORY_HINT[word] for word in words if word in CATEGORY_HINT})
     if not categories:
         return ""
     command = f"pytest --perfguard{options} --perfguard-update={','.join(categories)}"

@@ -19,19 +19,16 @@ from perfguard.model.errors import ExitStatus, MeasurementError, UsageError
 from perfguard.model.records import Report
 from perfguard.selfcheck.findings import SCHEMA, Findings
 from perfguard.selfcheck.judging import LEAST_SESSIONS, judge_exact_metrics, judge_suites, timed_cases
-from perfguard.selfcheck.planting import judge_planted, plant
 from perfguard.selfcheck.sessions import gather, measure_sessions, stored_sessions
 from perfguard.selfcheck.table import show
 from perfguard.session.child import Request, child_command, named_device
 from perfguard.session.device_lock import DeviceLock
 
 RESULT = "selfcheck.json"
-_DELAYED = "delayed"  # folder of the real kernel's sessions
 
 _DESCRIPTION = """\
 Measures the guarded suite in fresh processes of one commit and judges process pairs that are drawn from them: how often
-unchanged code is accused, and which slowdowns are found.
-On a GPU a kernel of perfguard's own is made slower by 1 to 10 %, measured and judged like any case."""
+unchanged code is accused, and which slowdowns are found."""
 
 _EPILOG = """\
 exit status: 0 the promises hold, 1 one does not, 4 usage, 12 nothing was measured"""
@@ -88,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
             f"{folder}: {len(reports)} sessions; a judgement needs {LEAST_SESSIONS} (three process pairs of three "
             "sessions each), 20 by default; measure them: perfguard selfcheck -o FOLDER"
         )
-    findings = analyse(reports, folder / _DELAYED, options.suites)
+    findings = analyse(reports, options.suites)
     if findings is None:
         _say(f"{folder}: no timed case was measured alike in every session; nothing to judge")
         return int(ExitStatus.NOTHING_MEASURED)
@@ -101,24 +98,17 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(options: argparse.Namespace, folder: Path, settings: Settings) -> list[Report]:
-    """Measure the suite's sessions, and on a GPU those of the delayed kernel, on one locked device."""
+    """Measure the suite's sessions on one locked device."""
     device, key = next(iter(find_devices(settings.device).items()))
     with DeviceLock(key) as lock:
         lock.acquire(settings.lock_minutes, _say)
         command = child_command(options.pytest_arguments, Path.cwd(), device)
         minutes = settings.session_minutes
-        reports = measure_sessions(command, Request(), folder, options.sessions, minutes=minutes, progress=_say)
-        if reports[0].hardware.vendor != "cpu":
-            plant(folder / _DELAYED, settings, device, options.sessions, progress=_say)
-    return reports
+        return measure_sessions(command, Request(), folder, options.sessions, minutes=minutes, progress=_say)
 
 
-def analyse(reports: Sequence[Report], delayed: Path, suites: int) -> Findings | None:
-    """Evaluate the judge on sessions of one commit; None if they share no timed case.
-
-    Args:
-        delayed: folder of the real kernel's sessions.
-    """
+def analyse(reports: Sequence[Report], suites: int) -> Findings | None:
+    """Evaluate the judge on sessions of one commit; None if they share no timed case."""
     sample = gather(reports)
     times = timed_cases(sample)
     if not times:
@@ -127,8 +117,6 @@ def analyse(reports: Sequence[Report], delayed: Path, suites: int) -> Findings |
     exact, moved = judge_exact_metrics(sample)
     judged = judge_suites(sample, suites, _say)
     accused = [f"{' '.join(case)}: SLOWER in {count} suites" for case, count in judged.accused.most_common()]
-    planted, at_promise = judge_planted(delayed, suites)
-    note = "not run: needs a GPU" if sample.hardware.vendor == "cpu" else f"not judged: too few sessions in {delayed}"
     return Findings(
         schema=SCHEMA,
         perfguard=__version__,
@@ -149,9 +137,6 @@ def analyse(reports: Sequence[Report], delayed: Path, suites: int) -> Findings |
         timers=judged.timers,
         power=judged.power,
         promised=judged.promised,
-        planted=planted,
-        planted_at_promise=at_promise,
-        planted_note="" if planted else note,
     )
 
 

@@ -10,9 +10,8 @@ from msgspec import Struct
 from perfguard.model.records import Hardware, Toolchain
 from perfguard.model.units import format_percent
 
-SCHEMA = 4
+SCHEMA = 5
 SLOWDOWNS = (0.01, 0.02, 0.03, 0.05, 0.10)
-PROMISE = 0.03  # promise of device times on a GPU
 MOST_FALSE_ALARMS = 0.01  # of suites
 MOST_UNDECIDED = 0.05  # of times, on a GPU
 LEAST_POWER = 0.95  # at the promise
@@ -96,17 +95,6 @@ class TimerPower(Struct, frozen=True):
     power: list[Power]
 
 
-class Planted(Struct, frozen=True):
-    """A real kernel made slower: its time, the target slowdown, and the true one with its standard error."""
-
-    length_us: float
-    aimed: float
-    slowdown: float
-    error: float
-    found: Rate
-    pairs: float  # mean
-
-
 class Promise(Struct, frozen=True):
     """One promise. `kept` is None if undecided; `seen` gives the reason, or the observed rate."""
 
@@ -137,9 +125,6 @@ class Findings(Struct, frozen=True):
     timers: list[TimerPower]
     power: list[Power]  # over all timed cases
     promised: Rate  # found cases among those slower by the promise of their time
-    planted: list[Planted]
-    planted_at_promise: Rate  # over the real kernels aimed at 3 %
-    planted_note: str  # reason if no real kernel was judged
 
     def promises(self) -> Iterator[Promise]:
         """perfguard's promises with the observed rates."""
@@ -152,9 +137,6 @@ class Findings(Struct, frozen=True):
             two = next(power.found for power in self.power if power.slowdown == 0.02)
             yield _at_least(two, LEAST_POWER_2, "2 %, injected slowdowns")
         yield _at_least(self.promised, LEAST_POWER, "what is promised, injected slowdowns")
-        yield _at_least(
-            self.planted_at_promise, LEAST_POWER, f"{format_percent(PROMISE, 0)}, real kernel", self.planted_note
-        )
 
 
 def _at_most(text: str, rate: Rate, most: float) -> Promise:
@@ -162,10 +144,10 @@ def _at_most(text: str, rate: Rate, most: float) -> Promise:
     return Promise(text, rate.low <= most, str(rate))
 
 
-def _at_least(rate: Rate, least: float, what: str, note: str = "") -> Promise:
+def _at_least(rate: Rate, least: float, what: str) -> Promise:
     """A promise of at least `least`; broken only if the interval excludes it, and undecided after too few trials."""
     text = f"power: at least {format_percent(least, 0)} at {what}"
     if not rate.trials:
-        return Promise(text, None, note or "no such slowdown was tried")
+        return Promise(text, None, "no such slowdown was tried")
     kept = True if rate.value >= least else False if rate.high < least else None
     return Promise(text, kept, str(rate))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.errors import MeasurementError, UsageError
 from perfguard.model.records import CaseResult, Hardware, Reading, Report, Toolchain
-from perfguard.session.child import ChildCommand, Request, Timers, timers_of
+from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import measure_fresh
 from perfguard.store.report_file import read_report, save_report
 
@@ -40,15 +40,13 @@ def measure_sessions(
     *,
     minutes: float,
     progress: Progress,
-    timers: Callable[[Report], Timers] = lambda first: timers_of(first.results),
 ) -> list[Report]:
     """Measure until `folder` holds `count` sessions; each is saved when it ends. A session runs the guarded tests that
     the arguments of `command` select, in an order of its own.
 
     Args:
-        request: what the first session reads. The others read the same on the same hardware.
+        request: what the first session reads. The others read the same on the same hardware, with the same timers.
         minutes: time limit of a session.
-        timers: the timers of the other sessions, from the first one's report.
 
     Raises:
         UsageError: the folder holds sessions of another command.
@@ -63,7 +61,7 @@ def measure_sessions(
         progress(f"session {number} of {count}: a fresh process")
         asked = replace(request, shuffle=True)
         if reports:
-            asked = replace(asked, slug=reports[0].hardware.slug, timers=timers(reports[0]))
+            asked = replace(asked, slug=reports[0].hardware.slug, timers=timers_of(reports[0].results))
         found, problem = measure_fresh(
             command, asked, 1, exact=int(asked.exact), minutes=minutes, progress=lambda _: None
         )

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from perfguard.model.units import counted, format_change, format_percent, format_time
+from perfguard.model.units import counted, format_percent
 from perfguard.selfcheck.findings import SLOWDOWNS, Findings, Power
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 _MOST_LINES = 20  # of false alarms, or of what was left out
 _WIDTH = 120  # if stdout is not a terminal
@@ -18,8 +14,9 @@ _WORDS = {True: ("kept", "green"), False: ("BROKEN", "red"), None: ("not shown",
 
 
 def show(findings: Findings) -> None:
-    """Print everything: false alarms, power, the real kernel, the promises."""
+    """Print everything: false alarms, power, the promises."""
     from rich.console import Console
+    from rich.table import Table
 
     width = None if sys.stdout.isatty() else _WIDTH
     console = Console(width=width, soft_wrap=width is not None, highlight=False, markup=False)
@@ -37,28 +34,15 @@ def show(findings: Findings) -> None:
     for line in _shortened(findings.alarms):
         console.print(f"    {line}", style="red")
 
-    sizes = [format_percent(slowdown, 0) for slowdown in SLOWDOWNS]
-    power = _table("\nslower by so much, and found", "metric", "timer", "cases", "variation", *sizes)
+    power = Table(title="\nslower by so much, and found", title_justify="left", box=None, pad_edge=False)
+    power.add_column("metric", no_wrap=True)
+    for column in ("timer", "cases", "variation", *(format_percent(slowdown, 0) for slowdown in SLOWDOWNS)):
+        power.add_column(column, justify="right", no_wrap=True)
     for each in findings.timers:
         variation = format_percent(each.variation, 2)
         power.add_row(each.metric, each.timer, str(each.cases), variation, *_shares(each.power))
     power.add_row("all", "", str(findings.timed_cases), "", *_shares(findings.power))
     console.print(power)
-
-    if findings.planted:
-        real = _table("\na real kernel made slower", "kernel", "aimed at", "true", "error", "found", "pairs")
-        for one in findings.planted:
-            real.add_row(
-                format_time(one.length_us),
-                format_percent(one.aimed, 0),
-                format_change(1 + one.slowdown),
-                format_percent(one.error, 2),
-                f"{one.found.hits} of {one.found.trials}",
-                f"{one.pairs:.1f}",
-            )
-        console.print(real)
-    else:
-        console.print(f"\na real kernel made slower: {findings.planted_note}", style="yellow")
 
     if findings.left_out:
         console.print(f"\nleft out: {counted(len(findings.left_out), 'case or reading')}", style="yellow")
@@ -68,16 +52,6 @@ def show(findings: Findings) -> None:
     for promise in findings.promises():
         word, style = _WORDS[promise.kept]
         console.print(f"  {word:9}  {promise.text}: {promise.seen}", style=style)
-
-
-def _table(title: str, *columns: str) -> Table:
-    from rich.table import Table
-
-    made = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
-    for column in made.columns:
-        column.justify = "left" if column is made.columns[0] else "right"
-        column.no_wrap = True
-    return made
 
 
 def _shares(power: Sequence[Power]) -> list[str]:

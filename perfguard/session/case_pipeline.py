@@ -13,7 +13,7 @@ import msgspec
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.observed_launches import ObservedLaunches
-from perfguard.measure.metrics import read_exact, read_timed
+from perfguard.measure.metrics import collectives, read_exact, read_timed
 from perfguard.measure.metrics.compilation import observed_compilations
 from perfguard.measure.metrics.subject import Observed, Subject
 from perfguard.measure.metrics.times import WALL_TIME
@@ -184,6 +184,8 @@ class Runner:
             )
             if checked is None or not call.agreed(bool(checked.wrong)):
                 result = self._read(call, result, checked)
+            elif in_group():
+                result = self._with_missing_waits(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
         # A rank keeps what says nothing: the others may have found something.
@@ -217,6 +219,12 @@ class Runner:
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Throughput is computed from the first time, which is not read if it is unchanged.
         return result if unchanged else self._with_throughput(call, result)
+
+    def _with_missing_waits(self, call: Call, result: CaseResult, checked: Checked) -> CaseResult:
+        """Add exchanges that nobody waits for: they are wrong by themselves, and the likeliest cause of the rest."""
+        readings = collectives.read(self._subject(call, result.case, checked), self.device)
+        unwaited = [Verdict(Word.WRONG, each.metric, each.problem) for each in readings if each.problem]
+        return msgspec.structs.replace(result, verdicts=[*unwaited, *result.verdicts])
 
     def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
         """The device's state while its clocks are up. A query may take a tenth of a second, so not every case has

@@ -82,6 +82,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
         numerics: whether results are also checked against their references.
         exact: whether exact metrics are also read.
         unread: timed metrics to skip.
+        kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
         conductor: the leader of the process pair to which the child belongs.
         ranks: number of ranks of the launch that the child is one of (perfguard/session/ranks); 0: it is alone.
@@ -96,6 +97,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     numerics: bool = False
     exact: bool = True
     unread: list[str] = []
+    kernels: dict[str, list[str]] = {}
     cold: Cold | None = None
     conductor: Conductor | None = None
     ranks: int = 0

@@ -15,14 +15,14 @@ from rich.console import Console
 from perfguard import __version__
 from perfguard.judge.exact import because, describe_difference, judge_exact, spelled_out
 from perfguard.judge.lane import CaseId
-from perfguard.judge.pair_test import in_cycles, noisy
+from perfguard.judge.pair_test import in_cycles
 from perfguard.judge.run_verdicts import exit_status, track_of
 from perfguard.judge.screen import covered_beside
 from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import read_settings
 from perfguard.model.errors import ExitStatus, UsageError
-from perfguard.model.records import CaseResult, Reading, Value, Word
+from perfguard.model.records import TOO_NOISY, CaseResult, Reading, Value, Word
 from perfguard.render.comparison import SCHEMA, Comparison, Row, dump_comparison, print_comparison
 from perfguard.session.child import child_command, named_device
 from perfguard.session.device_lock import DeviceLock
@@ -190,7 +190,7 @@ def _timed_row(tally: Tally, track: Track) -> Row:
     if verdict.word is None:
         said = [f"undecided when the comparison ended: {time.problem or tally.problem or 'interrupted'}", str(verdict)]
     elif verdict.word is Word.UNRESOLVED:
-        said = [noisy(verdict), cycles]
+        said = [TOO_NOISY, str(verdict), cycles]
     else:  # both sides ran by turns, so the machine is no cause
         passes = verdict.word is Word.PASS
         said = [cycles, "" if passes else because(track.metric, work.readings, _exact_values(base))]

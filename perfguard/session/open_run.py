@@ -22,7 +22,7 @@ from perfguard.measure.timers.blocks import Interleaved, collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
-from perfguard.model.records import NO_BASE, SCHEMA, Baseline, BaseTree, Case, CaseResult, Report, TimedEntry
+from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Report, TimedEntry
 from perfguard.model.suite_names import file_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
 from perfguard.session.child import ChildCommand, Request
@@ -135,18 +135,10 @@ def _lane(
     # On a GPU, kernels are compiled for its own architecture only; a machine without a GPU covers the others.
     compiled_for = targets if device.holds_cpu_tensors else {identity.architecture} & set(TARGETS)
 
-    def files(folder: str) -> dict[str, Baseline]:
-        return {suite: found for suite in suites if (found := store.load(folder, suite)) is not None}
-
-    return Lane(
-        hardware=identity,
-        toolchain=device.toolchain(),
-        baselines={} if any_machine else files(identity.slug),
-        portable=files(f"targets/{identity.target}") if identity.target else {},
-        targets={name: found for name in compiled_for if (found := files(f"targets/{name}"))},
-        elsewhere={} if any_machine else store.elsewhere(suites, identity.slug),
-        base=base,
-    )
+    folders = [] if any_machine else store.folders()
+    folders += [f"targets/{name}" for name in (identity.target, *compiled_for) if name]
+    loaded = [store.load(folder, suite) for folder in dict.fromkeys(folders) for suite in suites]
+    return Lane(identity, device.toolchain(), [file for file in loaded if file is not None], base)
 
 
 def lost_suites(store: Store, device: Device, root: Path) -> list[str]:

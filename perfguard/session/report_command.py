@@ -1,24 +1,19 @@
-"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form; or what
-baselines remember."""
+"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
-from perfguard.model.lane_summary import Histories, LaneView, Overview
 from perfguard.model.records import Baseline, Report
 from perfguard.render.outputs import output, output_names
-from perfguard.store.baseline_history import read_history
+from perfguard.render.overview import LaneView, Overview
+from perfguard.store.baseline_files import Store
 from perfguard.store.report_file import read_report
-
-if TYPE_CHECKING:
-    from perfguard.store.baseline_files import Store
 
 NO_REPORT = "no report was given for this lane"
 
@@ -30,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="[LANE=]REPORT.json",
         help="reports that pytest --perfguard saved; a lane is named by its hardware (one that was not timed by its "
-        "target) unless a name is given. Or baselines, to show what they remember: a folder, or files named *.yaml",
+        "target) unless a name is given",
     )
     parser.add_argument("--as", dest="form", choices=output_names(), default="terminal", help="default: terminal")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
@@ -45,43 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print saved reports, or baselines, in the requested form."""
-    stored = [path for path in map(Path, options.reports) if path.is_dir() or path.suffix == ".yaml"]
-    text = _show_baselines(stored, options) if stored else _show_reports(options)
-    if options.output is None:
-        print(text)
-    else:
-        write_atomically(options.output, f"{text.rstrip()}\n".encode())
-    return int(ExitStatus.PASSED)
-
-
-def _show_baselines(paths: Sequence[Path], options: argparse.Namespace) -> str:
-    from perfguard.render.remembered import remembered_as_markdown, remembered_as_text
-    from perfguard.store.baseline_files import load
-
-    forms = {"markdown": remembered_as_markdown, "terminal": remembered_as_text}
-    if len(paths) != len(options.reports):
-        raise UsageError("reports beside baselines; show them one after the other")
-    if options.form not in forms:
-        raise UsageError(f"--as {options.form}: shows reports; baselines are shown by --as {' or '.join(forms)}")
-    found = [file for path in paths for file in (sorted(path.rglob("*.yaml")) if path.is_dir() else [path])]
-    if not found:
-        raise UsageError(f"{paths[0]}: no baselines; record them with: pytest --perfguard --perfguard-update=new")
-    return forms[options.form]([load(file) for file in dict.fromkeys(file.absolute() for file in found)])
-
-
-def _show_reports(options: argparse.Namespace) -> str:
-    from perfguard.store.baseline_files import Store
-
+    """Print saved reports in the requested form."""
     reports = read_lanes(options.reports)
     settings = read_settings(Path.cwd())
     form = output(options.form)
     alone = len(reports) == 1 and getattr(form, "ALONE", False)
     expected = options.expect or ([] if alone else settings.lanes)
-    folder = Path.cwd() / settings.baselines
-    with_histories = getattr(form, "HISTORIES", False)
-    overview = merge(reports, expected, Store(folder) if with_histories or getattr(form, "BASELINES", False) else None)
-    return form.render(overview, _histories(overview, folder) if with_histories else {})
+    store = Store(Path.cwd() / settings.baselines) if getattr(form, "BASELINES", False) else None
+    text = form.render(merge(reports, expected, store))
+    if options.output is None:
+        print(text)
+    else:
+        write_atomically(options.output, f"{text.rstrip()}\n".encode())
+    return int(ExitStatus.PASSED)
 
 
 def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
@@ -110,7 +81,7 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | No
     """The overview of these lanes, the expected ones first; lanes without a report are marked.
 
     Args:
-        store: the present baselines, for histories and environments; the verdicts are the reports' own.
+        store: the present baselines, for what they hold of a case; the verdicts are the reports' own.
     """
     warnings: list[str] = []
     lanes = []
@@ -134,19 +105,8 @@ def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, 
         try:
             baseline = store.load(folder, suite)
         except BaselineError as error:
-            warnings.append(f"shown without its history: {error}")
+            warnings.append(f"shown without its baseline: {error}")
             continue
         if baseline is not None:
             found[suite] = baseline
     return found
-
-
-def _histories(overview: Overview, folder: Path) -> Histories:
-    """(lane, suite, case key, metric) -> the levels that git remembers of the time."""
-    return {
-        (lane.name, suite, *name): found
-        for lane in overview.lanes
-        if lane.report is not None and not lane.report.exact_only  # has no recorded times
-        for suite in lane.baselines
-        for name, found in read_history(folder, f"{lane.report.hardware.slug}/{suite}.yaml").items()
-    }

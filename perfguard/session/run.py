@@ -224,11 +224,7 @@ class Run:
             for case in collected.selected
             if outcomes.get(case.nodeid) == "" and case.nodeid in reached
         }
-        stale, renamed = find_stale(
-            self.lane, collected.whole | self.lost, collected.names, list(self.results.values()), ended
-        )
-        for result in renamed:
-            self.results[result.case.suite, result.case.key] = result
+        stale = find_stale(self.lane, collected.whole | self.lost, collected.names, self.results, ended)
         self.report = msgspec.structs.replace(self.report, stale=stale)
 
     def _find_unmeasured(self, collected: Collected, outcomes: Mapping[str, str]) -> None:

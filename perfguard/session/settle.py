@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 
@@ -17,10 +17,12 @@ from perfguard.judge.pair_test import RIVAL_PROCESSES
 from perfguard.judge.run_verdicts import case_id, screen_session
 from perfguard.judge.update_plan import recordable
 from perfguard.model.errors import UsageError
+from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseResult, Pairing, TimedEntry, Verdict, Word
 from perfguard.model.units import counted
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import measure_fresh, session_of
+from perfguard.session.kernel_times import with_kernel_times
 from perfguard.session.pairing.lockstep import Track
 from perfguard.session.pairing.pairs import Site, out_of_time
 from perfguard.session.pairing.processes import Interrupts
@@ -98,6 +100,9 @@ class _Settling:
             self._measure_fresh(wanted, sessions, exact=EXACT_PROCESSES)
         if observed:
             self._measure_fresh(observed, OBSERVING_PROCESSES, exact=OBSERVING_PROCESSES)
+            for result in observed:
+                name = case_id(result)
+                run.measured[name] = with_kernel_times(run.measured[name], run.fresh_by_case.get(name, ()))
 
     def _asking(self) -> set[CaseId]:
         """Cases with an exact reading that the update may write only with a reason, which is known before fresh
@@ -206,19 +211,34 @@ def _has_rival(result: CaseResult, verdict: Verdict) -> bool:
 
 
 def in_batches(asked: Asked) -> list[list[Track]]:
-    """The times in question in batches. Test functions take turns, each with the time that moved most against its
-    record, so that every kernel has a result before the time is over."""
-    functions: dict[tuple[str, str], list[Track]] = defaultdict(list)
-    for track in sorted(asked, key=lambda track: -_moved(asked[track][1])):
-        functions[track.suite, track.key.partition("[")[0]].append(track)
-    turns = itertools.zip_longest(*functions.values())
+    """The times in question in batches, those of guarded calls first. Test functions take turns, each with the time
+    that moved most against its record, so that every kernel has a result before the time is over.
+
+    A kernel of observed tests may be in question in hundreds of them, and each block of its time is a run of a whole
+    test. So the first batch holds one test for each kernel, the one in which it took longest when it was recorded.
+    """
+    calls: dict[str, list[Track]] = defaultdict(list)
+    kernels: dict[str, list[Track]] = defaultdict(list)
+    for track in sorted(asked, key=lambda track: -_size(asked[track][1])):
+        if timed_kernel(track.metric):
+            kernels[track.metric].append(track)
+        else:
+            calls[f"{track.suite}/{track.key.partition('[')[0]}"].append(track)
+    return [*_batches(calls.values(), FIRST), *_batches(kernels.values(), len(kernels))]
+
+
+def _batches(groups: Iterable[list[Track]], size: int) -> list[list[Track]]:
+    turns = itertools.zip_longest(*groups)
     tracks = [track for turn in turns for track in turn if track is not None]
-    batches, size = [], FIRST
+    batches = []
     while tracks:
         batches.append(tracks[:size])
         tracks, size = tracks[size:], size * _GROWTH
     return batches
 
 
-def _moved(verdict: Verdict) -> float:
+def _size(verdict: Verdict) -> float:
+    """What moved most comes first; of kernels in tests, what takes longest."""
+    if timed_kernel(verdict.metric):
+        return float(verdict.before) if isinstance(verdict.before, int | float) else 0.0
     return abs(math.log(verdict.ratio)) if verdict.ratio else 0.0

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from perfguard.model.atomic_files import clear_stale, staging, write_through
+from perfguard.model.atomic_files import clear_stale, write_atomically
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline
 from perfguard.store.baseline_parser import parse
@@ -83,33 +81,29 @@ class Store:
         """The suites with a file in a folder, sorted."""
         return sorted(path.stem for path in (self.root / folder).glob("*.yaml"))
 
-    def elsewhere(self, suites: Iterable[str], slug: str) -> dict[tuple[str, str], list[str]]:
-        """(suite, case key) -> the slugs of other hardware with a record of the case, sorted."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for suite in suites:
-            for other in self.folders():
-                baseline = self.load(other, suite) if other != slug else None
-                for key in baseline.cases if baseline else ():
-                    found.setdefault((suite, key), []).append(other)
-        return found
-
-    def replace(self, contents: Mapping[Path, bytes | None]) -> None:
-        """Replace each file by its new bytes, or remove it for None. All new files are complete on disk before the
-        first moves.
+    def baselines(self, folder: str) -> dict[str, Baseline]:
+        """Suite -> the baseline in a folder.
 
         Raises:
-            BaselineError: a file cannot be written; none has changed unless the message says so.
+            BaselineError: a file cannot be read.
+        """
+        loaded = {suite: self.load(folder, suite) for suite in self.suites(folder)}
+        return {suite: baseline for suite, baseline in loaded.items() if baseline is not None}
+
+    def replace(self, contents: Mapping[Path, bytes | None]) -> None:
+        """Replace each file by its new bytes, or remove it for None. A file is whole or as it was.
+
+        Raises:
+            BaselineError: a file cannot be written; the message names those that were written before.
         """
         done: list[Path] = []
         try:
-            with contextlib.ExitStack() as stack:
-                ready = _staged(contents, stack)
-                for path, data in contents.items():
-                    if data is None:
-                        path.unlink()
-                    else:
-                        os.replace(ready[path], path)
-                    done.append(path)
+            for path, data in contents.items():
+                if data is None:
+                    path.unlink()
+                else:
+                    write_atomically(path, data)
+                done.append(path)
             for folder in {path.parent for path in contents}:
                 clear_stale(folder)
         except OSError as error:
@@ -118,20 +112,6 @@ class Store:
                 f"{error.filename or self.root}: cannot write ({error.strerror}){written}; "
                 "make room or mend the permissions, then record again"
             ) from error
-
-
-def _staged(contents: Mapping[Path, bytes | None], stack: contextlib.ExitStack) -> dict[Path, Path]:
-    """Each new file, complete on disk beside the one that it will replace."""
-    folders: dict[Path, Path] = {}
-    ready: dict[Path, Path] = {}
-    for path, data in contents.items():
-        if data is None:
-            continue
-        if path.parent not in folders:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            folders[path.parent] = stack.enter_context(staging(path.parent))
-        ready[path] = write_through(folders[path.parent] / str(len(ready)), data)
-    return ready
 
 
 def _read(path: Path) -> bytes | None:

@@ -1,5 +1,7 @@
-"""Writes chosen changes, or every file in today's form. All files are made and checked before the first one is
-replaced. The layout is perfguard's own: comments in a file are lost when it is written."""
+"""Writes chosen changes. All files are made and checked before the first one is replaced.
+
+The layout is perfguard's own: comments in a file are lost when it is written.
+"""
 
 from __future__ import annotations
 
@@ -44,30 +46,6 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
         old = store.load(folder, suite) or Baseline(hardware=folder, suite=suite, provenance=now)
         new = _changed(old, group, now, reason.strip(), path)
         contents[path] = _bytes(new, path) if new.cases else None
-    store.replace(contents)
-    return list(contents)
-
-
-def rewrite(store: Store) -> list[Path]:
-    """Write every file of the folder in today's form, with the content it has.
-
-    Returns:
-        The files written: those with other bytes than before.
-
-    Raises:
-        BaselineError: a file is broken or cannot be written. Nothing is written in these cases.
-    """
-    contents = {}
-    for path in sorted(store.root.rglob("*.yaml")):
-        parts = path.relative_to(store.root).with_suffix("").parts
-        depth = 2 if parts[0] == "targets" else 1
-        folder, suite = "/".join(parts[:depth]), "/".join(parts[depth:])
-        baseline = store.load(folder, suite) if suite else None
-        if baseline is None:
-            raise BaselineError(f"{path}: no folder of a hardware or target; move it to {store.root}/<hardware>/")
-        data = _bytes(baseline, path)
-        if data != path.read_bytes():
-            contents[path] = data
     store.replace(contents)
     return list(contents)
 

@@ -102,6 +102,8 @@ def all_checks() -> dict[str, Any]:
     whole = Experts()
     other = Experts()
     nn.init.ones_(other.weight_EDD[1])  # on rank 1
+    nowhere = SpreadExperts(whole, ep, divide=True)
+    nowhere.weight_EDD.register_hook(lambda gradient: gradient * torch.nan)
     torch.manual_seed(3)
     linear = nn.Linear(D, D, bias=False, dtype=torch.float64)
     stale = Stale(D, D, bias=False, dtype=torch.float64)
@@ -123,6 +125,7 @@ def all_checks() -> dict[str, Any]:
         "same inputs": wrong(call(*sharded(dp), dp, same=True)),
         "experts": wrong(call(SpreadExperts(whole, ep, divide=True), whole, ep)),
         "undivided experts": wrong(call(SpreadExperts(whole, ep, divide=False), whole, ep)),
+        "not a number": wrong(call(nowhere, whole, ep)),
         "stale": wrong(call(fully_shard(stale, mesh=dp), linear, dp)),
         "tensor parallel": wrong(call(split, pair, tp)),
         "not reduced": wrong(call(twice, pair, dp)),
@@ -155,6 +158,9 @@ def test_a_gradient_off_by_a_number_of_ranks_is_named_by_its_ratio(found: list[d
         (text,) = rank["undivided experts"]
         assert text.startswith("gradient of parameter weight_EDD: ")
         assert "2 times the oracle's, as many as ranks of ep" in text
+        (text,) = rank["not a number"]
+        assert "NaN" in text
+        assert "times the oracle's" not in text
 
 
 def test_a_gradient_that_is_not_reduced_is_wrong(found: list[dict[str, Any]]) -> None:

@@ -10,50 +10,55 @@ from typing import get_args
 import tests.corpus
 from tests.corpus.mutant import Mutant, Place
 
-# Judged every night and by `scripts/test --whole`; for each of their classes a faster one is judged with every change.
-NIGHTLY = frozenset({
-    "a branch on data in the router", "the ends become a list",  # K10
-    "a cast outside of the kernel",  # K11
-    "a branch on data breaks the graph",  # K12
-    "a launch for each group, from the first run on", "a call for each row, from the first run on",  # K15
-    "every kernel a fifth slower", "another driver, and a kernel slower by a fifth",  # K16
-    "an empty group's scales are left out",  # K17
-    "the floor of amax is dropped",  # K19
-    "three stages of a large tile",  # K31
-    "routing weights are detached",  # K32
-    "one tensor more is saved",  # K34
-    "a temporary copy of the experts' outputs",  # K35
-    "a list that grows with every call",  # K36
-    "event: comments, docstrings and blank lines", "event: a reordered suite",  # K37
-    "event: a renamed file of a kernel",
-    "event: other code of all kernels, the same times", "event: another module, times of a CPU",
-    "event: clocks lower by 5 %, other code at the same speed", "event: one wild call in forty",
-    "event: one wild session among the stored",
-    "guard: a missing baseline",  # K38
-    "deferred work comes last in, first out",  # K43
-    "the saved gradient loses the target's entry",  # K44
-    # D: each starts two ranks; the layout of many is one process.
-    "D1: an input left sharded before a matmul",
-    "D3: the number of its layer is read in a block's forward pass",
-    "D4: a checkpoint dispatches again",
-    "D5: gradients of experts are left a sum",
-    "D6: gradients of all weights are left a sum",
-    "D8: rows are read before they have arrived",
-    "D9: weights stay gathered after forward",
-    "D10: a gathered weight is kept",
-    "D11: the gather ahead is gone",
-    "D12: each linear is sharded by itself",
-    "D13: the exchange keeps the rows that it sent",
-    "D18: received rows are taken by rank, not by expert",
-    "D14: rows are freed that did not travel",
-    "D15: a rank without rows leaves the exchange",
-    "D16: a collective of one rank alone",
-    "D7: all ranks have the same batch",
-    "D21: rows travel in float32",
-    "D24: gradients of an expert's parts are summed twice",
-    "D26: a mesh is sliced for each layer",
-    "event: other names of groups",
-    "event: a spare barrier in the test",
+# Judged with every change: one of each class, of those that are judged soonest. All others are judged every night, and
+# by `scripts/test --whole`: each metric, each check and what a run says of them are tested in rooms of their own.
+DAILY = frozenset({
+    "one width with half the warps",  # K01
+    "one width bucket with an eighth of the tile",  # K02
+    "few rows go down a serial path",  # K03
+    "an extra pass over the incoming gradient",  # K04
+    "the grouped product falls back to a loop",  # K05
+    "a tile too large for the registers",  # K06
+    "a row of the table is gone",  # K07
+    "a layer returns float32",  # K08
+    "50 µs of Python in the wrapper",  # K09
+    "a number is read out of the counts",  # K10
+    "a transposed view is made contiguous",  # K11
+    "a Python int that varies is kept as a guard",  # K12, K40
+    "divisibility is lost",  # K13
+    "twelve configurations are timed at the first call",  # K14
+    "a tuned configuration at 0.86 of the default's speed",  # K15
+    "half of the kernels slower by a tenth, half faster",  # K16
+    "no weight gradient for a group without rows",  # K17
+    "whole vectors of rows are read, the next group's too",  # K18, K30
+    "scales are rounded up, and nothing clamps",  # K19
+    "saturates from 256",  # K20
+    "bytes of e4m3fn read as e4m3fnuz",  # K21
+    "the last group takes the scales of the one before",  # K22
+    "sums of chunks are rounded to bf16 each time",  # K23, K43
+    "row times stride in 32 bits",  # K24
+    "a partial sum is read before it is there",  # K25
+    "one configuration is wrong, in its gradients alone",  # K26
+    "tuning runs a kernel that works in place",  # K27
+    "the incoming gradient is indexed as if it were contiguous",  # K28
+    "scales are stored by lane, not by column",  # K29, K46
+    "32 warps where a wave has 64 lanes",  # K31
+    "one gradient too few",  # K32
+    "a saved view pins its storage",  # K34
+    "a workspace for the worst case",  # K35
+    "a module keeps its last output",  # K36
+    "event: nothing at all", "event: thermal slowdown of all, nothing else",  # K37, on a CPU and by the clock
+    "guard: a truncated baseline",  # K38
+    "a setting of the compiler is left changed",  # K39
+    "the token count is part of the tuning key",  # K41
+    "rows are freed that are the tokens themselves",  # K42
+    "the kernel loses the target's entry",  # K44
+    "a tile as high as the mean group, and one of them",  # K45
+    "columns in memory with the configuration of rows",  # K47
+    "a checkpointed block is silently eager",  # K48
+    "compiled, the experts count in fp8",  # K49
+    "the gate's gradient is divided by the tokens",  # K50
+    "D20: an expert of its own on four ranks",  # of many ranks in one process; others start two
 })  # fmt: skip
 
 

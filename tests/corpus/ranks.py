@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, Expect, Mutant, changed, planted, wrong
+from tests.corpus.mutant import Change, Edit, Expect, Mutant, changed, planted, wrong
+from tests.corpus.quiet import another_torch
 
-DATA, MODEL, TENSORS, WEIGHTS = (f"kernels/parallel/{name}.py" for name in ("data", "model", "tensors", "weights"))
-EXCHANGE, EXPERTS, BLOCK = "kernels/moe/exchange.py", "kernels/moe/experts.py", "kernels/layers/block.py"
-STAGES, TEST = "kernels/parallel/stages.py", "test_ranks.py"
+DATA, MODEL, PIPELINE, STAGES, TENSORS, WEIGHTS = (
+    f"kernels/parallel/{name}.py" for name in ("data", "model", "pipeline", "stages", "tensors", "weights")
+)
+EXCHANGE, EXPERTS = "kernels/moe/exchange.py", "kernels/moe/experts.py"
+BLOCK, COMPILE, TEST = "kernels/layers/block.py", "kernels/layers/compile.py", "test_ranks.py"
 
 
 def only(test: str) -> tuple[str, ...]:
@@ -15,10 +18,10 @@ def only(test: str) -> tuple[str, ...]:
     return ("-k", f"test_{test}", "--perfguard-lane=cpu")
 
 
-def event(name: str, change: Edit, test: str) -> Mutant:
+def event(name: str, test: str, *changes: Change, expect: Expect | None = None) -> Mutant:
     """Nothing may fail."""
-    expect = Expect("PASS", cases=(f"{test}/*",))
-    return Mutant(f"event: {name}", ("D",), "-", "ranks", (change,), {"C": expect}, only(test))
+    expect = expect or Expect("PASS", cases=(f"{test}/*",))
+    return Mutant(f"event: {name}", ("D",), "-", "ranks", changes, {"C": expect}, only(test))
 
 
 MUTANTS = [
@@ -75,7 +78,7 @@ MUTANTS = [
         "ranks", "C",
         (Edit(EXCHANGE, "return wait(all_to_all(rows, received, sent, group))",
               "return all_to_all(rows, received, sent, group)"),),
-        "*", "",
+        "*", "unwaited: all_to_all ep bfloat16 at ", "the result is used before it is waited for",
         cases=("experts/*",), also=("*",), arguments=only("experts"),
     ),
     changed(
@@ -205,10 +208,85 @@ MUTANTS = [
         "recompiles", "recompiled for block.forward: ", "device_mesh",
         cases=("compiled/forward",), also=("*",), beside=("compiled/backward",), arguments=only("compiled"),
     ),
-    event("other names of groups", Edit(MODEL, 'flatten(mesh[data], "dp")', 'flatten(mesh[data], "data")'), "data"),
+    changed(
+        "D", "D2: a child of a compiled block is sharded by itself",
+        "torchtitan#1895: its hooks, which gather, stand within what is compiled",
+        "ranks", "C",
+        (Edit(DATA, "        fully_shard(\n            block,",
+              "        fully_shard(block.feed_forward, mesh=mesh)\n        fully_shard(\n            block,"),
+         Edit(COMPILE, "backend=backend, fullgraph=True", "backend=backend")),
+        "graph_breaks", "graph break at _fsdp_common.py:",
+        cases=("compiled/forward",), also=("*",), beside=("compiled/backward",), arguments=only("compiled"),
+    ),
+    planted(
+        "BROKEN", "D", "D17: splits are read before the counts have arrived",
+        "torchtitan#2951: a copy to the host that nobody waits for",
+        "ranks", "C",
+        (Edit(EXCHANGE, "counts_NL = wait(all_to_all(counts_E, even, even, group.name)).view(ranks, -1)",
+              "counts_NL = all_to_all(counts_E, even, even, group.name).view(ranks, -1)"),),
+        "*",  # sizes of whatever lay in that memory: torch refuses them, or one rank has sent rows that none expects
+        cases=("experts/*",), also=("*",), arguments=only("experts"),
+    ),
+    changed(
+        "D", "D19: splits are Python ints",
+        "torchtitan#2007, #2312: a graph ends where they are read, and each rank has its own behind it",
+        "ranks", "C",
+        (Edit(COMPILE, "backend=backend, fullgraph=True", "backend=backend"),),
+        "graph_breaks", "graph break at exchange.py:", ".tolist()",
+        cases=("moe_compiled/forward",), also=("*",), beside=("moe_compiled/backward",),
+        arguments=only("moe_compiled"),
+    ),
+    planted(
+        "BROKEN", "D", "D22: an exchange is lost on the way to the backward pass",
+        "pith-train#32: a record of a stage is copied without it",
+        "ranks", "C",
+        (Edit(STAGES, "parts, exchange = self.parts, self.exchange\n", "parts, exchange = self.parts, None\n"),),
+        "*", "Mismatch in shape: grad_output[0]",
+        cases=("moe_pipeline/*",), also=("*",), arguments=only("moe_pipeline"),
+    ),
+    wrong(
+        "D", "D22: weight gradients that wait are lost",
+        "pith-train#32: chunks that a queue's order leaves out of the sum",
+        "ranks", "C",
+        (Edit(PIPELINE, "            self.store.pop()\n", "            self.store.clear()\n"),),
+        "*", "RMSE",
+        cases=("pipeline/*",), also=("*",), arguments=only("pipeline"),
+    ),
+    changed(
+        "D", "D23: the two passes of a pair run one after the other",
+        "a schedule whose pairs are planned and not overlapped: values are right, and nothing is hidden",
+        "ranks", "C",
+        (Edit(PIPELINE, "        stage.meanwhile = (other, backward)\n        forward()\n",
+              "        forward()\n        backward()\n"),),
+        "overlap_flop", "-> all_to_all ep int64 0, all_to_all ep float64 0",
+        cases=("moe_pipeline/*",), also=("collectives",), arguments=only("moe_pipeline"),
+    ),
+    planted(
+        "BROKEN", "D", "D25: a group may wait for hours",
+        "a timeout that was raised against slow starts: a hang holds the machine until somebody looks",
+        "ranks", "C",
+        (Edit(TEST, "    perfguard(model, ids.to(",
+              "    hours = torch.distributed.new_group(timeout=datetime.timedelta(hours=8))\n"
+              "    if perfguard.rank == 0:\n        torch.distributed.barrier(hours)\n"
+              "    perfguard(model, ids.to("),
+         Edit(TEST, "import copy\n", "import copy\nimport datetime\n"),
+         Edit("pyproject.toml", "case_minutes = 0.5", "case_minutes = 0.2")),
+        "*", "took longer than 0.2 minutes: ",
+        cases=("data/*",), also=("*",), arguments=only("data"),
+    ),
+    event("other names of groups", "data", Edit(MODEL, 'flatten(mesh[data], "dp")', 'flatten(mesh[data], "data")')),
     event(
-        "a spare barrier in the test",
+        "a spare barrier in the test", "experts",
         Edit(TEST, "    perfguard(model, ids.to(", "    torch.distributed.barrier()\n    perfguard(model, ids.to("),
-        "experts",
+    ),
+    event(
+        "ranks come and speak in another order", "data",
+        Edit(TEST, "    whole = whole_of(",
+             "    import time\n\n    time.sleep(1 - perfguard.rank)\n    print(perfguard.rank)\n    whole = whole_of("),
+    ),
+    event(
+        "another torch gathers nothing ahead", "data", another_torch,
+        Edit(DATA, "        block.set_modules_to_forward_prefetch([following])", "        pass"),
+        expect=Expect("DRIFT", "overlap_flop", cases=("data/forward",), says=("another toolchain: torch 2.11.0 -> ",)),
     ),
 ]  # fmt: skip

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.corpus.catalogue import NIGHTLY, shown
+from tests.corpus.catalogue import DAILY, shown
 from tests.corpus.mutant import Mutant, Place
 from tests.corpus.project import Corpus
 from tests.corpus.weighing import Grade, weigh
 
 SHOWN = [
     pytest.param(
-        mutant, place, id=f"{mutant.name}-{place}", marks=[pytest.mark.nightly] if mutant.name in NIGHTLY else []
+        mutant, place, id=f"{mutant.name}-{place}", marks=[] if mutant.name in DAILY else [pytest.mark.nightly]
     )
     for mutant, place in shown()
 ]

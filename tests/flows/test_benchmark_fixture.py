@@ -28,6 +28,16 @@ def busy():
 def test_busy(benchmark):
     assert benchmark(busy) > 0
 """
+
+
+@pytest.fixture
+def project(project: Project) -> Project:
+    """With pytest-benchmark."""
+    project.left_out = tuple(plugin for plugin in project.left_out if plugin != "benchmark")
+    project.configure()
+    return project
+
+
 OPTIONS = ("--benchmark-timer=test_suite.timer", "--benchmark-max-time=0.05")
 
 

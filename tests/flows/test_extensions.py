@@ -99,7 +99,7 @@ OUTPUT = '''
 ALONE = True
 
 
-def render(overview, histories):
+def render(overview):
     return f"{sum(len(lane.report.results) for lane in overview.lanes)} cases barked"
 '''
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import re
 
 import pytest
 
 from perfguard import ExitStatus
+from perfguard.model.records import Report, Word
+from perfguard.render.html import render_html
+from perfguard.render.markdown import render_markdown
+from perfguard.render.overview import LaneView, Overview
 from tests.flows.conftest import Project
 
 LIBRARY = """
@@ -264,6 +269,105 @@ def test_on_the_simulated_gpu_one_kernel_is_told_once(project: Project) -> None:
     result.stdout.fnmatch_lines(
         ["*peak_tensor_bytes 1 MiB -> 2 MiB*", "*tests: double[[]8], double[[]16], double[[]24]*"]
     )
+
+
+TIMED = """
+import torch
+from perfguard.measure.devices import fake
+
+
+def double(x):
+    fake.launch("double_kernel", us={us}, grid="{grid}")
+    return x * 2
+
+
+def negative(x):
+    fake.launch("negative_kernel", us=30.0, grid="(2,)")
+    return -x
+"""
+
+TIMED_TESTS = """
+import pytest
+import torch
+
+import kernel
+
+RAN = []
+
+
+@pytest.mark.parametrize("n", [8, 16])
+def test_both(n):
+    kernel.negative(kernel.double(torch.ones(n)))
+
+
+def test_once():
+    RAN.append(kernel.double(torch.ones(8)))
+    assert len(RAN) == 1  # a second run in one process fails
+
+
+def test_fails():
+    kernel.double(torch.ones(8))
+    assert not RAN
+"""
+
+
+def test_the_time_of_a_changed_kernel_is_judged_beside_the_base(project: Project) -> None:
+    """Recorded and shown; then slower, and accepted, and as fast as before; what cannot be paired says why. Tests keep
+    their outcomes."""
+
+    def kernels(us: float, grid: str) -> None:
+        (project.path / "kernel.py").write_text(TIMED.format(us=us, grid=grid))
+
+    def words(report: Report) -> dict[str, Word]:
+        return {
+            result.case.name: verdict.word
+            for result in report.results
+            for verdict in result.verdicts
+            if verdict.metric == "kernel_time_us[double_kernel]"
+        }
+
+    kernels(50.0, "(4,)")
+    project.test_file(TIMED_TESTS)
+    project.commit()
+    passing = "--deselect=test_suite.py::test_fails"
+    assert observe(project, passing, "--perfguard-update").ret == ExitStatus.PASSED
+    times = r"kernel_time_us: \{double_kernel: [45]\d[.\d]*, negative_kernel: [23]\d[.\d]*\}"
+    assert len(re.findall(times, project.baseline.read_text())) == 2  # the third test cannot run twice
+    project.commit()
+
+    kernels(100.0, "(8,)")
+    result = observe(project)
+    assert result.ret == ExitStatus.REGRESSED
+    result.assert_outcomes(passed=3, failed=1)
+    (line,) = [line for line in result.outlines if line.startswith("SLOWER")]
+    change = r"[45]\d\S* µs -> \d+\S* µs \(\+(9\d|10\d)\S* %, 95 % \+.* to \+.*\)"
+    assert re.fullmatch(rf"SLOWER  double_kernel, in 2 tests such as both\[\d+\]/test  kernel_time_us {change}", line)
+    result.stdout.fnmatch_lines(["    both[[]*]: * -> *, in * process pairs*", "*because: *grids double_kernel*"])
+    why = "UNPAIRED: the test does not launch it at the base, or cannot run twice"
+    result.stdout.fnmatch_lines([f"UNRESOLVED  1 case: {why}"])
+    slower = project.read()
+    assert words(slower) == {"both[8]": Word.SLOWER, "both[16]": Word.SLOWER, "once": Word.UNRESOLVED}
+    overview = Overview([LaneView("fake-gpu", slower)])
+    comment = html.unescape(render_markdown(overview).replace("<wbr>", ""))
+    assert re.search(
+        r"double_kernel, in 2 tests such as both\[\d+\]/test\S* \| \S*kernel_time_us\S* \| [45]\d", comment
+    )
+    assert re.search(r"kernel_time_us\[double_kernel\].{1,200} % slower \(", render_html(overview))
+
+    kernels(50.0, "(8,)")
+    assert observe(project, passing).ret == ExitStatus.PASSED
+    assert words(project.read()) == {"both[8]": Word.PASS, "both[16]": Word.PASS, "once": Word.UNRESOLVED}
+
+    project.configure(pair_minutes=0)
+    kernels(100.0, "(8,)")
+    result = observe(project, passing)
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["UNRESOLVED  3 cases: UNPAIRED: *pair_minutes is 0"])
+    update = "--perfguard-update=slower,changed"
+    assert observe(project, passing, update, "--perfguard-reason=wider").ret == ExitStatus.PASSED
+    assert project.baseline.read_text().count('{of: [grids, kernel_time_us], why: "wider"}') == 2
+    assert observe(project, passing).ret == ExitStatus.PASSED
+    assert words(project.read()) == {}  # as it is recorded now
 
 
 KERNEL = """

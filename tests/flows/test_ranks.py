@@ -215,9 +215,17 @@ def test_cases_of_several_ranks_are_recorded_and_judged_as_one(project: Project)
     one = one.replace(
         "    perfguard.mesh(dp=2)\n", "    global ONE\n    ONE = perfguard.mesh(dp=2, tp=1).get_group('tp')\n"
     )
-    project.test_file(one)
-    apart = project.guard(LANE, "-k", "test_sum")
-    apart.assert_outcomes(failed=1)
+    late = """
+@pytest.mark.perfguard(ranks=2)
+def test_late(perfguard):
+    name = dist.group.WORLD.group_name
+    early = lambda x: torch.ops._c10d_functional.all_reduce(x, "sum", name) + 1
+    perfguard(early, torch.ones(4), reference=lambda x: 4 * x)
+"""
+    project.test_file(one + late)
+    apart = project.guard(LANE, "-k", "test_sum or test_late")
+    apart.assert_outcomes(failed=2)
+    apart.stdout.fnmatch_lines(["*WRONG unwaited", "*unwaited: all_reduce ranks float32 at test_suite.py:*"])
     apart.stdout.fnmatch_lines(["*WRONG collectives", "*ranks disagree: *all_reduce*on rank 1 of 2*"])
     assert apart.ret == 11
 
@@ -315,14 +323,17 @@ def test_layout(perfguard):
     mesh = perfguard.mesh(dp=8, tp=8)
     assert (perfguard.rank, perfguard.ranks, dist.get_world_size()) == (0, 64, 64)
     assert dist.get_process_group_ranks(mesh.get_group("dp")) == list(range(0, 64, 8))
+    whole = torch.nn.Linear(16, 8)
+    copied = fully_shard(copy.deepcopy(whole), mesh=mesh["dp"])
+    perfguard(copied, torch.randn(4, 16), reference=whole)
 
 @pytest.mark.perfguard(layout=6)
 def test_other_layout(perfguard):
     with pytest.raises(ValueError, match=r"mesh\\(dp=2, tp=2\\): has 4 ranks, the test's mark ranks=6"):
         perfguard.mesh(dp=2, tp=2)
 """
-    project.test_file(HEAD + source)
-    project.run().assert_outcomes(passed=2)
+    project.test_file("import copy\nfrom torch.distributed.fsdp import fully_shard\n" + HEAD + source)
+    project.run("-W", "error").assert_outcomes(passed=2)
 
 
 def test_workers_of_xdist_share_one_launch(project: Project) -> None:

@@ -1,14 +1,12 @@
-"""`perfguard selfcheck` on the simulated GPU: the user's suite, the delayed kernel, going on, judging again."""
+"""`perfguard selfcheck` on the simulated GPU: the user's suite, going on, judging again."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 from perfguard import ExitStatus
-from perfguard.selfcheck.delayed import Delay
 from tests.flows.conftest import Project
 
 SUITE = """
@@ -39,39 +37,21 @@ def assert_judged(done: subprocess.CompletedProcess[str]) -> None:
     assert "promises" in done.stdout
 
 
-def plan_delays(folder: Path) -> None:
-    """Fewer delays than the tuner makes, for the simulated kernel of 2 µs and 2 ns a link."""
-    delays = [Delay(us, aimed, int(500 * us) - 1000, int(500 * us * aimed))
-              for us in (1000.0,) for aimed in (0.0, 0.1)]  # fmt: skip
-    folder.mkdir(parents=True)
-    fields = Delay.__struct_fields__
-    (folder / "plan.json").write_text(json.dumps([{name: getattr(d, name) for name in fields} for d in delays]))
-
-
 def test_measure_judge_go_on_and_judge_again(project: Project) -> None:
     project.configure(case_seconds=0.05)
     project.kernel(us=2000.0)  # long kernels need few simulated launches
     project.test_file(SUITE)
     folder = project.path / ".perfguard" / "selfcheck"
-    plan_delays(folder / "delayed")
     command = ["--sessions", str(SESSIONS), "--suites", "20", "--", "test_suite.py"]
 
     first = selfcheck(project, *command)
     assert_judged(first)
     assert "session 9 of 9: a fresh process" in first.stderr
-    assert "session 10 of 10: a fresh process" in first.stderr  # the delays, and their pilot
     found = json.loads((folder / "selfcheck.json").read_text())
     assert (found["sessions"], found["cases"], found["suites"]["slower"]["hits"]) == (9, 2, 0)
-    delays = {(one["length_us"], one["aimed"]): one["found"] for one in found["planted"]}
-    counted = {key: (rate["hits"], rate["trials"]) for key, rate in delays.items()}
-    assert counted == {(1000.0, 0.0): (0, 20), (1000.0, 0.1): (20, 20)}
-    assert "a real kernel made slower" in first.stdout
-    for name, metrics in [
-        ("delayed/session-02", {"device_time_us"}),
-        ("session-02", {"device_time_us", "host_time_us"}),
-    ]:
-        results = json.loads((folder / f"{name}.json").read_text())["results"]
-        assert {each["metric"] for one in results for each in one["readings"] if each.get("timer")} == metrics
+    results = json.loads((folder / "session-02.json").read_text())["results"]
+    metrics = {each["metric"] for one in results for each in one["readings"] if each.get("timer")}
+    assert metrics == {"device_time_us", "host_time_us"}
     power = {one["slowdown"]: one["found"] for one in found["power"]}
     assert power[0.1]["hits"] == power[0.1]["trials"] > 0
     assert sum(rate["trials"] for rate in power.values()) == 40  # two cases in 20 suites
@@ -95,7 +75,6 @@ def test_measure_judge_go_on_and_judge_again(project: Project) -> None:
     assert "a fresh process" not in stored.stderr
     after = json.loads((folder / "selfcheck.json").read_text())
     assert (after["sessions"], after["cases"]) == (9, 2)
-    assert after["planted"] == found["planted"]  # those sessions are the same ones
 
 
 def test_a_suite_that_guards_nothing(project: Project) -> None:

@@ -25,14 +25,6 @@ def test_a_removed_case_is_stale_and_can_be_removed(recorded: Project) -> None:
     assert "double[96]" not in recorded.baseline.read_text()
 
 
-def test_a_renamed_case_says_its_old_name(recorded: Project) -> None:
-    recorded.test_file(TEST.replace("def test_double", "def test_doubled"))
-    recorded.commit()
-    result = recorded.guard("-v")
-    assert result.ret == ExitStatus.PASSED
-    result.stdout.fnmatch_lines(["RENAMED  2 cases: *; record: *", "    doubled?64?/forward: *was double?64?/forward*"])
-
-
 def test_other_hardware_is_named(recorded: Project) -> None:
     result = recorded.guard("--perfguard-device=fake:fake-two")
     assert result.ret == ExitStatus.PASSED

@@ -137,6 +137,6 @@ class PostJob:
 @pytest.fixture
 def job(github: FakeGitHub, clock: FakeClock, tmp_path: Path) -> PostJob:
     made = PostJob(github, clock, tmp_path)
-    github.world.add_comparison("base", "head", "fork-point", date="2026-11-16T10:00:00Z", behind=3)
+    github.world.add_comparison("base", "head", "fork-point")
     made.baselines(baseline_file(BASE))
     return made

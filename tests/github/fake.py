@@ -15,7 +15,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from werkzeug import Request, Response
 BOT = {"login": "github-actions[bot]", "type": "Bot"}
 TOKEN = "ghs_thisIsTheSecretOfThePostJob0123456789"
 ALL_PERMISSIONS = frozenset(
-    {"pull_requests=read", "pull_requests=write", "statuses=read", "statuses=write", "actions=read", "contents=read"}
+    {"pull_requests=read", "pull_requests=write", "statuses=write", "actions=read", "contents=read"}
 )
 
 
@@ -68,7 +68,6 @@ class Artifact:
             "name": self.name,
             "size_in_bytes": len(self.data) if self.size is None else self.size,
             "expired": self.expired,
-            "expires_at": "2027-02-19T10:00:00Z",
             "digest": self.digest or f"sha256:{hashlib.sha256(self.data).hexdigest()}",
             "workflow_run": {"id": self.run},
         }
@@ -81,7 +80,6 @@ class World:
     Attributes:
         tokens: the permissions of each token.
         authors: who a token is, where it is not the job's own bot.
-        list_lag: in how many listings a new comment does not show.
         files: commit -> path -> content.
         links: paths of symbolic links, in every commit.
         most_entries: of a tree that GitHub lists.
@@ -91,8 +89,6 @@ class World:
     authors: dict[str, dict[str, str]] = field(default_factory=dict)
     pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
     comments: dict[int, dict[str, Any]] = field(default_factory=dict)
-    unlisted: dict[int, int] = field(default_factory=dict)
-    list_lag: int = 0
     statuses: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     artifacts: dict[int, Artifact] = field(default_factory=dict)
@@ -131,7 +127,6 @@ class World:
         number = next(self.ids)
         user = user or {"login": "somebody", "type": "User"}
         self.comments[number] = {"id": number, "body": body, "user": user, "_pull": pull}
-        self.unlisted[number] = self.list_lag
         return number
 
     def add_run(self, number: int = 5001, *, head: str = "head", attempt: int = 1, **fields: Any) -> dict[str, Any]:
@@ -158,10 +153,10 @@ class World:
         self.artifacts[artifact.id] = artifact
         return artifact
 
-    def add_comparison(self, base: str, head: str, merge_base: str, *, date: str, behind: int = 0) -> None:
-        """The commits `base` and `head`, which part at `merge_base`; `date` as GitHub writes it."""
-        commit = {"sha": sha(merge_base), "commit": {"committer": {"name": "a", "date": date}, "message": "m"}}
-        self.comparisons[sha(base), sha(head)] = {"behind_by": behind, "commits": [], "merge_base_commit": commit}
+    def add_comparison(self, base: str, head: str, merge_base: str) -> None:
+        """The commits `base` and `head`, which part at `merge_base`."""
+        commit = {"sha": sha(merge_base), "commit": {"message": "m"}}
+        self.comparisons[sha(base), sha(head)] = {"behind_by": 3, "commits": [], "merge_base_commit": commit}
 
     def on(self, pull: int) -> list[dict[str, Any]]:
         """The comments of a pull request, by id."""
@@ -174,35 +169,27 @@ class Fault:
 
     Attributes:
         method, path: which requests: `path` is searched for, without the base and the repository.
-        token: only requests of this token.
         times: how often; `skip`: how many matching requests pass before.
         status, headers, body: the answer; status 0 leaves the real one, with `headers` over its own.
         stored: the request takes effect before the answer is spoilt.
-        before: runs ahead of everything, e.g. waits for another process.
-        after: runs when the request has taken effect, ahead of the answer.
         hangs: seconds that the answer takes longer.
         drops: the connection is closed in place of an answer.
     """
 
     method: str = ".*"
     path: str = ""
-    token: str = ""
     times: int = 1
     skip: int = 0
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: Any = None
     stored: bool = False
-    before: Callable[[], object] | None = None
-    after: Callable[[], object] | None = None
     hangs: float = 0.0
     drops: bool = False
 
-    def takes(self, method: str, path: str, token: str) -> bool:
+    def takes(self, method: str, path: str) -> bool:
         """Whether this request is one of those; counts it."""
         if not self.times or not re.fullmatch(self.method, method) or not re.search(self.path, path):
-            return False
-        if self.token and self.token != token:
             return False
         if self.skip:
             self.skip -= 1
@@ -235,7 +222,6 @@ SHA = r"([0-9a-f]{40})"
 CALLS: dict[str, tuple[str, str, str, Mapping[str, str], Mapping[str, str]]] = {
     "list_comments": ("GET", r"/issues/(\d+)/comments", "pull_requests=read", PAGE, {}),
     "create_comment": ("POST", r"/issues/(\d+)/comments", "pull_requests=write", {}, {"body": r".*\S.*"}),
-    "get_comment": ("GET", r"/issues/comments/(\d+)", "pull_requests=read", {}, {}),
     "edit_comment": ("PATCH", r"/issues/comments/(\d+)", "pull_requests=write", {}, {"body": r".*\S.*"}),
     "delete_comment": ("DELETE", r"/issues/comments/(\d+)", "pull_requests=write", {}, {}),
     "list_pulls": ("GET", "/pulls", "pull_requests=read", {"state": "open|closed|all", **PAGE}, {}),
@@ -247,7 +233,6 @@ CALLS: dict[str, tuple[str, str, str, Mapping[str, str], Mapping[str, str]]] = {
     "get_tree": ("GET", f"/git/trees/{SHA}", "contents=read", {"recursive": "1"}, {}),
     "get_blob": ("GET", f"/git/blobs/{SHA}", "contents=read", {}, {}),
     "create_status": ("POST", f"/statuses/{SHA}", "statuses=write", {}, STATUS),
-    "combined_status": ("GET", f"/commits/{SHA}/status", "statuses=read", PAGE, {}),
 }
 REQUIRED = {"create_comment": {"body"}, "edit_comment": {"body"}, "create_status": {"state"}}
 
@@ -315,15 +300,11 @@ class FakeGitHub:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         with self._lock:
             self.requests.append((request.method, path))
-            fault = next((fault for fault in self.faults if fault.takes(request.method, path, token)), Fault())
-        if fault.before:
-            fault.before()
+            fault = next((fault for fault in self.faults if fault.takes(request.method, path)), Fault())
         reply = Reply(0)
         if fault.stored or not (fault.status or fault.drops):
             with self._lock:
                 reply = self._answer(request, path, token)
-        if fault.after:
-            fault.after()
         time.sleep(fault.hangs)
         if fault.drops:
             connection: socket.socket = request.environ["werkzeug.socket"]
@@ -407,13 +388,7 @@ class Api:
     query: Mapping[str, str]
 
     def list_comments(self, pull: str) -> Reply:
-        listed = []
-        for comment in self.world.on(int(pull)):
-            if self.world.unlisted[comment["id"]] > 0:
-                self.world.unlisted[comment["id"]] -= 1
-            else:
-                listed.append(comment)
-        return Reply(200, listed) if int(pull) in self.world.pulls else NOT_FOUND
+        return Reply(200, self.world.on(int(pull))) if int(pull) in self.world.pulls else NOT_FOUND
 
     def create_comment(self, pull: str, body: str) -> Reply:
         if self.world.pulls[int(pull)]["locked"]:
@@ -422,10 +397,6 @@ class Api:
             return problem(422, "Validation Failed", errors=[{"message": "body is too long"}])
         number = self.world.add_comment(int(pull), body, self.world.authors.get(self.token, BOT))
         return Reply(201, self.world.comments[number])
-
-    def get_comment(self, number: str) -> Reply:
-        comment = self.world.comments.get(int(number))
-        return Reply(200, comment) if comment else NOT_FOUND
 
     def edit_comment(self, number: str, body: str) -> Reply:
         comment = self.world.comments.get(int(number))
@@ -495,7 +466,3 @@ class Api:
         status = {"context": "default", "description": None, "target_url": None, **fields}
         self.world.statuses.setdefault(commit, []).append(status)
         return Reply(201, status)
-
-    def combined_status(self, commit: str) -> Reply:
-        latest = {status["context"].lower(): status for status in self.world.statuses.get(commit, [])}
-        return Reply(200, {"state": "pending", "sha": commit, "statuses": list(latest.values())})

@@ -6,7 +6,7 @@ import pytest
 
 from perfguard.github.api import commit_files
 from perfguard.github.api.client import Client
-from perfguard.github.api.commit_files import CommitFiles, MergeBase, find_merge_base
+from perfguard.github.api.commit_files import CommitFiles, find_merge_base
 from perfguard.model.errors import GitHubError
 from tests.github.fake import ALL_PERMISSIONS, TOKEN, FakeGitHub, sha
 
@@ -18,9 +18,9 @@ def files(client: Client) -> CommitFiles:
     return CommitFiles(client)
 
 
-def test_the_merge_base_with_its_age(github: FakeGitHub, client: Client) -> None:
-    github.world.add_comparison("base", "head", "fork point", date="2026-11-16T08:00:00Z", behind=12)
-    assert find_merge_base(client, BASE, HEAD) == MergeBase(sha("fork point"), 5, 12)
+def test_the_merge_base(github: FakeGitHub, client: Client) -> None:
+    github.world.add_comparison("base", "head", "fork point")
+    assert find_merge_base(client, BASE, HEAD) == sha("fork point")
     with pytest.raises(GitHubError, match="No common ancestor"):
         find_merge_base(client, BASE, sha("unrelated"))
 
@@ -51,18 +51,17 @@ def test_one_content_is_downloaded_once(github: FakeGitHub, files: CommitFiles) 
 
 
 def test_an_absent_folder_is_empty_but_an_unreadable_commit_is_no_empty_folder(
-    github: FakeGitHub, files: CommitFiles
+    github: FakeGitHub, client: Client, files: CommitFiles
 ) -> None:
     github.world.files[BASE] = {"README.md": b"", "a/b.yaml": b"x"}
     for absent in ("baselines", "README.md/baselines", "a/baselines"):
         assert files.folder(absent, BASE).files == {}
-    assert files.file("pyproject.toml", BASE) == b""
-    assert files.file("a/b.yaml", BASE) == b"x"
+    assert files.folder("a", BASE).files == {"a/b.yaml": b"x"}
     with pytest.raises(GitHubError, match="404 Not Found"):
         files.folder("baselines", HEAD)
     github.world.tokens[TOKEN] = ALL_PERMISSIONS - {"contents=read"}
     with pytest.raises(GitHubError, match="may lack contents=read"):
-        files.folder("baselines", BASE)
+        CommitFiles(client).folder("baselines", BASE)
 
 
 def test_what_is_not_read_is_named(github: FakeGitHub, files: CommitFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +78,6 @@ def test_what_is_not_read_is_named(github: FakeGitHub, files: CommitFiles, monke
         "baselines/x/link.yaml": "a symlink: not followed",
     }
     assert files.folder("baseline", BASE).problems == {"baseline": "no folder: not read"}
-    for path in ("baselines/x/large.yaml", "baselines/x/link.yaml", "baselines"):
-        with pytest.raises(GitHubError, match="no file, or larger than"):
-            files.file(path, BASE)
     github.world.most_entries = 2
     assert "more entries than GitHub lists" in files.folder("baselines/x", BASE).problems["baselines/x"]
     monkeypatch.setattr(commit_files, "MOST_FILES", 0)
@@ -100,7 +96,7 @@ def test_thousands_of_folders_cost_two_calls(github: FakeGitHub, files: CommitFi
 
 
 def test_a_content_that_is_no_base64(github: FakeGitHub, files: CommitFiles) -> None:
-    github.world.files[BASE] = {"a.yaml": b"x"}
+    github.world.files[BASE] = {"x/a.yaml": b"x"}
     github.fail(path="/blobs/", status=200, body={"content": "*not base64*", "encoding": "base64"})
     with pytest.raises(GitHubError, match=r"a\.yaml: not the base64"):
-        files.file("a.yaml", BASE)
+        files.folder("x", BASE)

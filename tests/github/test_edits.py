@@ -10,10 +10,10 @@ import pytest
 
 from perfguard.github.lanes.baseline_edits import Edited, list_edits
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
-from perfguard.github.lanes.lane_views import Trusted, Views, judge_lanes
+from perfguard.github.lanes.lane_views import Trusted, judge_lanes
 from perfguard.github.lanes.stranger_report import Received
-from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview
 from perfguard.model.records import Report, TimedEntry, Verdict, Word
+from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview
 from tests.github.reports import (
     CODE,
     PATH,
@@ -205,17 +205,23 @@ def test_numerics_cannot_be_accepted() -> None:
     assert headline(given, remembered({"g": entries()}, WHY)) is Headline.WRONG
 
 
+def test_edits_that_let_a_worse_reading_pass_come_first() -> None:
+    head = remembered({"f": entries(45.0), "g": entries(60.0)})
+    edits = judge_lanes({SLUG: Received(report([measured("f")]))}, Trusted(remembered(BASE), head)).edits
+    assert [(edit.case, edit.loosens) for edit in edits] == [(key("g"), True), (key("f"), False)]
+
+
 def test_row_41_a_baseline_of_another_driver_is_not_comparable() -> None:
     text = baseline_file(BASE).replace(b"driver: 580.1", b"driver: 570.1")
     given = report([measured("f", 55.0), measured("g")])
     views = judge_lanes({SLUG: Received(given)}, Trusted(read_files({PATH: text}, "baselines")))
     lane = views.lanes[0]
     assert Overview(lanes=[lane]).headline is Headline.UNVERIFIED
-    reasons = [verdict.reason for _, verdict in lane.findings if verdict.metric == "device_time_us"]
+    reasons = [verdict.reason for each in lane.findings if (verdict := each.verdict).metric == "device_time_us"]
     assert all("another toolchain: driver 570.1 -> 580.1" in reason for reason in reasons)
 
 
-def hostile(head: bytes) -> Views:
+def hostile(head: bytes) -> Overview:
     trusted = Trusted(remembered(BASE), read_files({PATH: head}, "baselines"))
     return judge_lanes({SLUG: Received(report([measured("g")]))}, trusted)
 

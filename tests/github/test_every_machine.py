@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
-from perfguard.github.lanes.lane_views import Trusted, Views, view
-from perfguard.model.lane_summary import Headline, Overview
+from perfguard.github.lanes.lane_views import Trusted, view
 from perfguard.model.records import (
     Baseline,
     BaseTree,
@@ -27,7 +26,7 @@ from perfguard.model.records import (
 from perfguard.model.units import Unit
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
-from perfguard.render.outputs import junit
+from perfguard.render.overview import Headline, Overview
 from perfguard.render.terminal import render_summary
 from perfguard.store.baseline_writer import render
 from tests.github.fake import sha
@@ -76,11 +75,10 @@ OWN = {"peak_memory_bytes": 4096, "device_time_us": TimedEntry([50.0] * 5, "wall
 
 
 def judged(given: Report, base: Remembered, lane: str = "cpu") -> Overview:
-    views = viewed(given, Trusted(base), lane)
-    return Overview(views.lanes, views.edits)
+    return viewed(given, Trusted(base), lane)
 
 
-def viewed(given: Report, trusted: Trusted, lane: str = "cpu") -> Views:
+def viewed(given: Report, trusted: Trusted, lane: str = "cpu") -> Overview:
     return view([LaneArtifact(lane, archive(given, f"report-{SLUG}.json"))], sha("head"), trusted)
 
 
@@ -90,7 +88,8 @@ def test_a_processor_that_nobody_recorded_is_judged_and_nothing_of_it_is_new() -
     (lane,) = overview.lanes
     assert lane.report is not None
     assert (lane.report.guarded, lane.report.remembered) == (1, 1)
-    assert {verdict.metric: verdict.word for _, verdict in lane.findings} == dict.fromkeys(BEFORE, Word.PASS)
+    words = {verdict.metric: verdict.word for each in lane.report.results for verdict in each.verdicts}
+    assert words == dict.fromkeys(BEFORE, Word.PASS)
 
 
 def test_what_changed_is_told() -> None:
@@ -140,7 +139,6 @@ def test_every_form_says_that_nothing_was_timed() -> None:
     assert "✅ no change, not timed" in text
     assert "<code>cpu</code> (not timed)" in render_resolved(overview)
     assert "no change, not timed" in render_html(overview)
-    assert "not timed: only what is the same on every machine" in junit.render(overview, {})
     assert render_summary(report).title == "cpu, 1 of 1 case guarded, baselines hold 1, not timed"
 
 
@@ -184,11 +182,11 @@ def test_what_is_compiled_for_a_gpu_is_judged_here_and_an_edit_of_its_folder_cov
     worse = replace(measured(), readings=[*measured().readings, replace(SPILLS, value=4)])
     for head, headline in ((compiled(0), Headline.WORSE), (compiled(4), Headline.ACCEPTED)):
         views = viewed(untimed(worse), Trusted(compiled(0), head))
-        assert Overview(views.lanes, views.edits).headline is headline
+        assert views.headline is headline
         assert [edit.folder for edit in views.edits] == (["targets/sm_90"] if headline is Headline.ACCEPTED else [])
 
 
 def test_what_is_no_longer_compiled_is_missed_unless_its_baseline_goes_too() -> None:
     for head, headline in ((compiled(0), Headline.INCOMPLETE), (remembered(), Headline.ACCEPTED)):
         views = viewed(untimed(measured()), Trusted(compiled(0), head))
-        assert Overview(views.lanes, views.edits).headline is headline
+        assert views.headline is headline

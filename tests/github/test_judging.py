@@ -93,7 +93,7 @@ def test_too_few_process_pairs_and_those_of_another_device_leave_it_undecided() 
     short = paired({"f": 55.0}, pairs=2, problem="the 10 minutes of pair_minutes are over")
     elsewhere = paired({"f": 55.0}, device=1)
     for pairing, said in (
-        (short, "UNDECIDED: the 10 minutes of pair_minutes are over; +9."),
+        (short, "UNDECIDED: the 10 minutes of pair_minutes are over; in 2 process pairs"),
         (elsewhere, "UNPAIRED: no process pair measured it"),
     ):
         judged = judge_again(msgspec.structs.replace(compared({"f": 55.0}), pairings=[pairing]), lane(f=entries()))

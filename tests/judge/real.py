@@ -134,7 +134,7 @@ def simulate(stored: Recording, now: Recording, effect: float, random: Random) -
             _reading(pair, *(values[index] for index in three), slower) for pair, three in enumerate(picked, 1)
         ]
     baseline = Baseline("here", now.suite, Provenance(board=stored.board), cases)
-    lane = Lane(HARDWARE, Toolchain(), {now.suite: baseline}, base=BASE)
+    lane = Lane(HARDWARE, Toolchain(), [baseline], base=BASE)
     verdicts, taken = judge(results, lane, processes)
     judged = [verdicts[case_id(result)] for result in results[:CHANGED]]
     return count([float(effect)] * CHANGED, judged, taken.values())

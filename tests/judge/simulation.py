@@ -63,7 +63,7 @@ def simulate(world: World, suite: Suite, truth: Truth, random: np.random.Generat
     baseline = baseline_of(stored_noise(world, sigma, suite.stored, random), suite.controls)
     now = stored_noise(world, sigma, 1, random)[0] + place_levels(world, levels.size, random) + levels
     results = results_of(now, suite.controls, world.board)
-    lane = Lane(HARDWARE, Toolchain(), {"suite": baseline}, base=BASE)
+    lane = Lane(HARDWARE, Toolchain(), [baseline], base=BASE)
     readings = pair_readings(world, sigma, levels, truth, random)
     processes = {case_id(result): read for result, read in zip(results, readings, strict=True)}
     verdicts, taken = judge(results, lane, processes)

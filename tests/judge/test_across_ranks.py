@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perfguard.judge.across_ranks import merge_ranks, ranks_of, said_of_ranks
-from perfguard.model.records import Accuracy, Across, Case, CaseResult, Reading, Value, Verdict, Word
+from perfguard.judge.exact import judge_exact
+from perfguard.model.records import Accuracy, Across, Better, Case, CaseResult, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit
 
 CASE = Case("suite", "sum", "forward", "test_suite.py::test_sum")
@@ -71,6 +72,20 @@ def test_memory_is_that_of_the_rank_with_the_most() -> None:
 def test_other_readings_are_kept_for_each_rank(values: tuple[Value, Value], parts: Value) -> None:
     (reading,) = only(*map(result, values)).readings
     assert reading.value == parts
+
+
+@pytest.mark.parametrize(
+    ("stored", "now", "word"),
+    [
+        ({"rank 0: rows": 9, "rank 1: rows": 7}, {"rows": 0}, Word.CHANGED),  # lost on both, which now agree
+        ({"rows": 8}, {"rank 0: rows": 8, "rank 1: rows": 0}, Word.CHANGED),
+        ({"rank 0": 9, "rank 1": 8}, 9, Word.FASTER),
+        (["a", "b"], {"rank 0": "a; b", "rank 1": "a"}, Word.CHANGED),
+    ],
+)
+def test_ranks_that_agree_are_compared_with_ranks_that_did_not(stored: Value, now: Value, word: Word) -> None:
+    reading = Reading("overlap", Unit.COUNT, now, better=Better.HIGHER, across=Across.EACH)
+    assert judge_exact(reading, stored).word is word
 
 
 def test_a_reading_of_some_ranks_alone_is_wrong() -> None:

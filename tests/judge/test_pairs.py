@@ -26,10 +26,9 @@ from perfguard.judge.pair_test import (
     judge_pairs,
     judge_rival,
     judge_tracks,
-    noisy,
 )
 from perfguard.judge.statistics import UNLEARNT, Prior
-from perfguard.model.records import Case, CaseResult, Hardware, PairReading, Reading, Toolchain, Word
+from perfguard.model.records import TOO_NOISY, Case, CaseResult, Hardware, PairReading, Reading, Toolchain, Word
 from perfguard.model.records.change import category_of
 from perfguard.model.units import Unit
 
@@ -70,7 +69,7 @@ def test_a_clear_slowdown_takes_three_pairs() -> None:
     verdict = judged([0.05, 0.051, 0.049])
     assert (verdict.word, verdict.pairs) == (Word.SLOWER, 3)
     assert verdict.effect == pytest.approx(0.05)
-    assert str(verdict).startswith("+5.1 % in 3 process pairs (95 % interval +")
+    assert str(verdict) == "in 3 process pairs"
     assert judged([-0.05, -0.051, -0.049]).word is Word.FASTER
 
 
@@ -116,9 +115,6 @@ def test_neither_is_unresolved_in_the_end_with_what_it_would_have_seen() -> None
     verdict = judged(undecided)
     assert (verdict.word, verdict.pairs) == (Word.UNRESOLVED, MOST_PAIRS)
     assert verdict.smallest is not None
-    assert noisy(verdict).startswith(
-        f"NOISY: would have seen {100 * verdict.smallest:.1f} %; +1.0 % in 16 process pair"
-    )
 
 
 def test_a_large_effect_is_certain_whatever_the_noise() -> None:
@@ -136,7 +132,7 @@ def test_one_wild_pair_of_four_is_left_out_and_told() -> None:
     verdict = judged([0.001, -0.001, 0.25, 0.0])
     assert (verdict.word, verdict.pairs, verdict.wild) == (Word.PASS, 4, 1)
     assert verdict.effect == pytest.approx(0.0, abs=1e-9)
-    assert "in 4 process pairs, 1 wild (95 %" in str(verdict)
+    assert str(verdict) == "in 4 process pairs, 1 wild"
 
 
 def test_who_is_left_out_costs_a_degree_of_freedom() -> None:
@@ -347,8 +343,7 @@ def test_fresh_processes_that_agree_accuse_by_their_ratios_alone() -> None:
     found = judge_rival(beside(1.30, note="9 launches, its rival 1"), fresh)
     assert found.word is Word.SLOWER
     assert found.ratio == pytest.approx(1.10)
-    assert found.reason.startswith("than its rival: +10.0 % in 3 process pairs (95 % interval +")
-    assert found.reason.endswith("; 9 launches, its rival 1")
+    assert found.reason == "than its rival: in 3 process pairs; 9 launches, its rival 1"
     assert found.interval is not None
     assert found.interval[0] > 1
     assert not found.storable
@@ -373,7 +368,8 @@ def test_fresh_processes_tell(ratios: list[float], word: Word) -> None:
 
 def test_what_stays_open_says_what_it_would_have_seen_and_what_read_it() -> None:
     found = judge_rival(beside(1.1), [beside(each) for each in (1.10, 1.0, 1.12, 0.99, 1.08, 1.01)])
-    assert found.reason.startswith("than its rival: NOISY: would have seen ")
+    assert found.reason == f"than its rival: {TOO_NOISY}; in 6 process pairs"
+    assert found.smallest is not None
     for third in ([], [beside(1.1, rejected_blocks=3)]):  # a disturbed process tells nothing
         assert "2 of 3 fresh processes read it" in judge_rival(beside(1.1), [beside(1.1)] * 2 + third).reason
 

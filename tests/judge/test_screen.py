@@ -107,7 +107,7 @@ def run(controls: Sequence[float], board: str | None = "a") -> tuple[list[CaseRe
     ]
     changed = CaseResult(Case("area", "new", "forward"), "x", readings=[SPAN, CODE], conditions=Conditions(board=board))
     baseline = Baseline("here", "area", Provenance(board="a"), cases)
-    return [*results, changed], Lane(HARDWARE, Toolchain(), {"area": baseline}, base=BaseTree(commit="c" * 40))
+    return [*results, changed], Lane(HARDWARE, Toolchain(), [baseline], base=BaseTree(commit="c" * 40))
 
 
 def test_controls_are_the_unchanged_cases_on_the_board_of_their_records() -> None:
@@ -145,7 +145,7 @@ def recorded(count: int, timers: tuple[str, ...] = ("graph-cold-u64",)) -> Lane:
         f"case[{number}]/forward": CaseBaseline({"span": TimedEntry([10.0] * 5, timers[number % len(timers)])})
         for number in range(count)
     }
-    return Lane(HARDWARE, Toolchain(), {"suite": Baseline("here", "suite", cases=cases)})
+    return Lane(HARDWARE, Toolchain(), [Baseline("here", "suite", cases=cases)])
 
 
 def drawn(known: Lane, unchanged: Sequence[bool], seed: object, selected: int = 0) -> list[int]:

@@ -1,4 +1,7 @@
-"""A sample of mutants through the guard itself, as a user's pull request would bring them: each is noticed."""
+"""A sample of mutants through the guard itself, as a user's pull request would bring them: each is noticed.
+
+With every change the first of each package, the others every night.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,13 @@ ROOT = Path(__file__).parents[2]
 KNOWN = tomllib.loads((ROOT / "benchmarks" / "mutation" / "known.toml").read_text())["mutant"]
 
 
+def package_of(mutant: dict[str, str]) -> str:
+    return mutant["file"].partition("/")[0]
+
+
+DAILY = [*{package_of(mutant): mutant for mutant in reversed(KNOWN)}.values()]
+
+
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory, interpreting: Nursery) -> Workplace:
     """A clone of HEAD; what the checkout has compiled is found again."""
@@ -24,7 +34,10 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, interpreting: Nursery) -
     return made
 
 
-@pytest.mark.parametrize("mutant", KNOWN, ids=lambda mutant: mutant["what"])
+@pytest.mark.parametrize(
+    "mutant",
+    [pytest.param(each, marks=[] if each in DAILY else [pytest.mark.nightly], id=each["what"]) for each in KNOWN],
+)
 def test_a_known_mutant_is_noticed(workplace: Workplace, mutant: dict[str, str]) -> None:
     file = f"kernels/{mutant['file']}"
     suite, _, test = mutant["test"].partition("::")
@@ -35,9 +48,14 @@ def test_a_known_mutant_is_noticed(workplace: Workplace, mutant: dict[str, str])
     assert word == mutant["word"], f"{word} {metric} {says}"
 
 
-def test_the_sample_has_every_package_and_sound_code_passes(workplace: Workplace) -> None:
+def test_the_sample_has_every_package() -> None:
     assert len(KNOWN) >= 20
-    assert {mutant["file"].partition("/")[0] for mutant in KNOWN} == {"fp8", "grouped", "layers", "moe", "operators"}
-    suites = {mutant["test"] for mutant in KNOWN}
-    tests = [f"tests/kernels/test_{each.replace('::', '_guarded.py::')}" for each in sorted(suites)]
+    assert {package_of(mutant) for mutant in DAILY} == {"fp8", "grouped", "layers", "moe", "operators"}
+
+
+@pytest.mark.parametrize(
+    "sample", [pytest.param(DAILY, id="daily"), pytest.param(KNOWN, id="all", marks=pytest.mark.nightly)]
+)
+def test_sound_code_passes(workplace: Workplace, sample: list[dict[str, str]]) -> None:
+    tests = sorted({f"tests/kernels/test_{mutant['test'].replace('::', '_guarded.py::')}" for mutant in sample})
     assert workplace.run(tests, 600)[0] == 0

@@ -7,7 +7,7 @@ already, and the hash seed is the nursery's. It imports nothing of a project's o
 
 from __future__ import annotations
 
-import json
+import marshal
 import os
 import pkgutil
 import shlex
@@ -34,7 +34,8 @@ SLOW = (
     "numpy", "scipy.stats", "torch", "torch._dynamo", "torch._library.custom_ops", "torch.utils._python_dispatch",
     "networkx", "torch._functorch.aot_autograd", "torch._functorch._aot_autograd.graph_compile",  # of each compilation
     "triton", "triton.language", "triton.compiler", "triton.experimental.gluon", "xml.etree.ElementTree", "pdb",
-    "execnet", "pytest", "perfguard.check.all_configs", "perfguard.measure.binaries.compile_worker",
+    "execnet", "pytest", "xdist.plugin", "xdist.looponfail", "xdist.remote",
+    "perfguard.check.all_configs", "perfguard.measure.binaries.compile_worker",
     "perfguard.measure.devices.memory", "perfguard.measure.devices.fake",
     "perfguard.measure.devices.kineto", "perfguard.measure.devices.operators", "perfguard.render.terminal",
     *(
@@ -70,7 +71,7 @@ class Nursery:
         own = dict(os.environ if environment is None else environment)
         self.folder = Path(tempfile.mkdtemp(prefix="nursery-"))
         self.python = str(self.folder / "python")
-        (self.folder / START).write_text(json.dumps({"python": sys.executable, "decisive": decisive(own)}))
+        (self.folder / START).write_bytes(marshal.dumps({"python": sys.executable, "decisive": decisive(own)}))
         stand_in = [sys.executable, "-IS", str(ROOT / "tests" / "nursery" / "stand_in.py"), str(self.folder)]
         Path(self.python).write_text(f'#!/bin/sh\nexec {shlex.join(stand_in)} "$@"\n')
         Path(self.python).chmod(0o755)

@@ -10,7 +10,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
-import json
+import marshal
 import os
 import runpy
 import selectors
@@ -19,6 +19,7 @@ import socket
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -50,7 +51,7 @@ def receive(connection: socket.socket) -> Request | None:
         if not more:
             return None
         data += more
-    asked = json.loads(data)
+    asked = marshal.loads(data)
     return Request(asked, dict(zip(asked["files"], files, strict=True)))
 
 
@@ -169,6 +170,9 @@ def run_to_its_end(asked: Mapping[str, Any]) -> int:
 def end(status: int) -> None:
     """As Python ends, but that nothing is torn down: of torch that takes most of a second."""
     threading._shutdown()
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        if (last := each.peek()) and last[1].__module__ == "torch.library":
+            each.detach()  # takes each operator that is defined out of torch's tables again
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -185,9 +189,9 @@ def main() -> None:
         importlib.import_module(name)
     if os.environ.pop("TRITON_INTERPRET", None):  # was for Triton's own functions; a project says when kernels are
         quicken_interpreter()
-    # pytest warns of a plugin's package that was imported before it could rewrite its assertions.
-    perfguard = sys.modules["perfguard"]
-    perfguard.__doc__ = f"{perfguard.__doc__} PYTEST_DONT_REWRITE"
+    for plugin in {"perfguard", "xdist"} & sys.modules.keys():
+        # pytest warns of a plugin's package that was imported before it could rewrite its assertions.
+        sys.modules[plugin].__doc__ = f"{sys.modules[plugin].__doc__} PYTEST_DONT_REWRITE"
     gc.collect()
     gc.freeze()  # collections of its processes are not to touch, and so copy, all of this
     with socket.socket(socket.AF_UNIX) as listener:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perfguard.model.lane_summary import BaselineEdit, Headline, LaneView, Overview, Refused
 from perfguard.model.records import (
     SCHEMA,
+    TOO_NOISY,
     Accuracy,
     Baseline,
     BaseTree,
@@ -28,6 +28,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import Unit
+from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview, Refused
 
 US = Unit.MICROSECONDS
 DEVICES = {
@@ -45,7 +46,7 @@ PASSED = Verdict(
 )
 SLOWER = Verdict(
     Word.SLOWER, "device_time_us",
-    "+6.1 % in 3 process pairs (95 % interval +5.5 % to +6.7 %); because: launches 1 -> 2 (+100.0 %)",
+    "in 3 process pairs; because: launches 1 -> 2 (+100.0 %)",
     before=61.2, after=64.93, unit=US, ratio=1.061, interval=(1.055, 1.067), limit=0.01, smallest=0.018,
 )  # fmt: skip
 LAUNCHES = Verdict(
@@ -55,7 +56,7 @@ CONTRACT = Verdict(
     Word.CHANGED, "contract", "contract bfloat16[64] -> float32[64]", before="bfloat16[64]", after="float32[64]"
 )
 FASTER = Verdict(
-    Word.FASTER, "device_time_us", "-8.0 % in 3 process pairs (95 % interval -8.6 % to -7.4 %)",
+    Word.FASTER, "device_time_us", "in 3 process pairs",
     before=61.2, after=56.3, unit=US, ratio=0.92, interval=(0.914, 0.926), limit=0.01, smallest=0.018,
 )  # fmt: skip
 WRONG = Verdict(
@@ -64,7 +65,7 @@ WRONG = Verdict(
 BROKEN = Verdict(Word.BROKEN, reason="RuntimeError in device_time_us: out of memory, 2 GiB asked for, 1 GiB free")
 NOISY = Verdict(
     Word.UNRESOLVED, "device_time_us",
-    "NOISY: would have seen 4.2 %; +2.1 % in 12 process pairs (95 % interval -0.4 % to +4.6 %)",
+    f"{TOO_NOISY}; in 12 process pairs",
     before=61.2, after=62.5, unit=US, ratio=1.021, interval=(0.996, 1.046), limit=0.01, smallest=0.042,
 )  # fmt: skip
 UNPAIRED = Verdict(
@@ -131,9 +132,7 @@ def overview(*lanes: LaneView, edits: Sequence[BaselineEdit] = ()) -> Overview:
         edits=list(edits),
         head="4f1c0de58d0a0a4c3a0f5f8f3c8b7f1f6d2f9f10",
         base="9ab77e2c1d5b3b6f7a9e8d7c6b5a4f3e2d1c0b9a",
-        base_age_days=5,
         run_url="https://github.com/example/project/actions/runs/123456789",
-        artifacts_until="2027-02-19",
     )
 
 
@@ -176,10 +175,10 @@ EXAMPLES: dict[Headline, Overview] = {
         ),
         FINE,
         edits=[
+            EDIT,
             msgspec.structs.replace(
                 EDIT, metric="launches", unit=Unit.COUNT, before=1, after=1, loosens=False, measured=2
             ),
-            EDIT,
         ],
     ),
     Headline.FASTER: overview(lane("nvidia-h200", result("rms_norm[64]", FASTER, us=56.3)), FINE),

@@ -7,8 +7,8 @@ from pathlib import Path
 import cmarkgfm
 from cmarkgfm.cmark import Options
 
-from perfguard.model.lane_summary import Headline
 from perfguard.render.markdown import markdown_sizes
+from perfguard.render.overview import Headline
 from tests.render.examples import EXAMPLES
 
 FOLDER = Path(__file__).with_name("golden")

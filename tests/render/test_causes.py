@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit
@@ -85,3 +86,36 @@ def test_what_names_no_cause_goes_with_one_of_its_test_and_is_never_lost() -> No
         "copies 0 -> 1", "operators +1 to +2", "tests: one, two",
     ]  # fmt: skip
     assert told["operators, in three"].reason == "operators 5 -> 6 (+20.0 %)"
+
+
+def test_times_of_a_kernel_are_told_test_by_test_and_beside_what_else_moved() -> None:
+    """The worst test first, with what the pairs found; what was recorded stands beside the kernel's other findings."""
+
+    def timed(name: str, before: float, after: float, word: Word, spills: int) -> CaseResult:
+        made = result(
+            name, (of_kernel("spills", spills), {KERNEL: 0, "other": 8}, Word.CHANGED if spills else Word.PASS)
+        )
+        why = f"{after / before - 1:+.1%} in 3 process pairs; because: spills 0 -> 12"
+        metric = f"kernel_time_us[{KERNEL}]"
+        pair = Verdict(word, metric, why, before, after, Unit.MICROSECONDS, after / before, (1.3, 1.4))
+        shown = Verdict(Word.PASS, "kernel_time_us", "", {KERNEL: before, "other": 3.0}, unit=Unit.MICROSECONDS)
+        return replace(made, verdicts=[*made.verdicts, shown, pair])
+
+    tests = [
+        timed("small", 41.0, 55.0, Word.SLOWER, 12),
+        timed("large", 400.0, 800.0, Word.SLOWER, 12),
+        timed("same", 7.0, 7.0, Word.PASS, 12),
+    ]
+    found = [(each, verdict) for each in tests for verdict in each.verdicts if verdict.word is not Word.PASS]
+    told = {verdict.word: (each.case, verdict) for each, verdict in by_cause(found)}
+    case, verdict = told[Word.SLOWER]
+    assert (case.name, case.nodeid) == (f"{KERNEL}, in 2 tests such as large", "test_ops.py::test_large")
+    assert (verdict.metric, verdict.before, verdict.after, verdict.ratio) == ("kernel_time_us", 400.0, 800.0, 2.0)
+    assert verdict.interval == (1.3, 1.4)
+    assert verdict.reason.splitlines() == [
+        "kernel_time_us 400 µs -> 800 µs",
+        "large: 400 µs -> 800 µs, +100.0% in 3 process pairs",
+        "small: 41 µs -> 55 µs, +34.1% in 3 process pairs",
+        "because: spills 0 -> 12",
+    ]
+    assert "kernel_time_us 7 µs to 400 µs when it was recorded" in told[Word.CHANGED][1].reason.splitlines()

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from perfguard.model.lane_summary import Headline, LaneView, Overview
 from perfguard.model.records import Reading, Verdict, Word
 from perfguard.model.units import Unit
 from perfguard.render.html import render_html
+from perfguard.render.overview import Headline, LaneView, Overview
 from tests.render.browser import dump, probe
 from tests.render.examples import (
     CONTRACT,
@@ -108,7 +108,7 @@ def test_every_headline_has_its_page(headline: Headline) -> None:
     assert len(data(text)["cases"]) == sum(len(view.report.results) for view in whole.lanes if view.report)
 
 
-def test_history_is_of_the_same_timer_only() -> None:
+def test_sessions_are_of_the_same_timer_only() -> None:
     (one, *_) = data(render_html(EXAMPLES[Headline.WORSE]))["cases"]
     (time,) = one["times"]
     assert time["sessions"] == [61.1, 61.2, 61.4, 61.2, 61.3]
@@ -149,15 +149,6 @@ def test_blocks_stand_beside_the_value_that_they_gave_and_no_other() -> None:
     (time,) = read["times"]
     assert time["source"] == "this run"
     assert min(time["blocks"]) <= time["now"] <= max(time["blocks"])
-
-
-def test_the_environment_is_shown_beside_the_baselines() -> None:
-    view = lane("nvidia-h200", result("rms_norm[64]"))
-    assert view.report is not None
-    assert "Same environment as its baselines." in render_html(overview(view))
-    newer = msgspec.structs.replace(view.report.toolchain, torch="2.13.0")
-    moved = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, toolchain=newer))
-    assert "<tr><th>torch</th><td>2.11.0</td><td>2.13.0</td><td>1</td></tr>" in render_html(overview(moved))
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfguard.model.lane_summary import Headline, LaneView, Overview
 from perfguard.model.records import CaseResult, Verdict, Word
 from perfguard.render.markdown import COMMENT_BYTES, markdown_sizes, render_markdown
-from perfguard.render.survey import survey
+from perfguard.render.overview import Headline, LaneView, Overview
+from perfguard.render.title import title_of
 from tests.render.examples import (
     CONTRACT,
     DRIFT,
@@ -83,7 +83,7 @@ def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
     """Nothing moved, but the next regression of that size would pass."""
     strict = msgspec.structs.replace(EDIT, loosens=False, case="strict")
     removed = msgspec.structs.replace(EDIT, after=None, reason="", measured=None, case="removed")
-    text = render_markdown(overview(FINE, edits=[strict, EDIT, removed]))
+    text = render_markdown(overview(FINE, edits=[EDIT, removed, strict]))
     assert text.startswith(
         "### ⚠️ perfguard: no change in 2 cases on 1 lane, 2 baseline edits let worse pass than before\n"
     )
@@ -94,7 +94,7 @@ def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
     assert "61.2\xa0µs → removed ⚠️ looser | no reason | not measured" in rows[1]
     worse = msgspec.structs.replace(EXAMPLES[Headline.WORSE], edits=[EDIT, EDIT])
     title = "1 case slower, 1 changed, 1 faster, 2 baseline edits let worse pass than before — action needed"
-    assert survey(worse).title == title
+    assert title_of(worse) == title
 
 
 def test_many_new_metrics_of_a_slow_case_take_one_row() -> None:
@@ -193,15 +193,6 @@ def test_accepting_names_the_run_and_without_one_the_file() -> None:
     assert "perfguard accept" not in render_markdown(msgspec.structs.replace(local, lanes=[FINE]))
 
 
-def test_another_environment_than_the_baselines_is_told() -> None:
-    view = lane("nvidia-h200", result("rms_norm[64]"))
-    assert view.report is not None
-    newer = msgspec.structs.replace(view.report.toolchain, torch="2.13.0")
-    moved = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, toolchain=newer))
-    text = render_markdown(overview(moved))
-    assert "- 1 case stored under <code>torch 2&#46;11&#46;0</code>, now <code>2&#46;13&#46;0</code>" in text
-
-
 def many(cases: int, lanes: int = 4, name: str = "case{}") -> Overview:
     slow = [result(name.format(number), SLOWER, LAUNCHES) for number in range(cases // lanes)]
     return overview(*(msgspec.structs.replace(lane("nvidia-h200", *slow), name=f"lane{n}") for n in range(lanes)))
@@ -264,7 +255,7 @@ def test_whatever_the_names_the_comment_keeps_its_size_shape_and_counts(whole: O
     assert [len(text) for text in texts] == sorted((len(text) for text in texts), reverse=True)
     for text in texts:
         assert len(text.encode()) <= budget
-        assert survey(whole).title in text.splitlines()[0]
+        assert title_of(whole) in text.splitlines()[0]
         seen = parsed(text).seen
         own = {"table", "thead", "tbody", "tr", "th", "td", "h3", "ul", "li", "p", "strong", "em", "details", "summary",
                "code", "span", "wbr", "pre", "a"}  # fmt: skip
@@ -276,6 +267,6 @@ def test_whatever_the_names_the_comment_keeps_its_size_shape_and_counts(whole: O
 
 def test_a_suspect_is_undecided_not_passed() -> None:
     suspect = msgspec.structs.replace(SLOWER, word=Word.SUSPECT)
-    found = survey(overview(lane("nvidia-h200", result("rms_norm[64]", suspect, FASTER))))
+    found = overview(lane("nvidia-h200", result("rms_norm[64]", suspect, FASTER)))
     assert found.headline is Headline.INCONCLUSIVE
     assert found.total(Word.SUSPECT) == 1

@@ -34,8 +34,6 @@ def test_quiet_sessions_keep_the_promises(tmp_path: Path, capsys: pytest.Capture
     store(tmp_path, simulated_sessions(12, 30, noise=0.001), hardware=CPU)
     assert judge(tmp_path, "-o", str(tmp_path / "out")) == ExitStatus.PASSED
     out = capsys.readouterr().out
-    assert "a real kernel made slower: not run: needs a GPU" in out
-    assert "not shown  power: at least 95 % at 3 %, real kernel: not run: needs a GPU" in out
     assert "undecided: at most" not in out  # promised of GPUs alone
     assert "BROKEN" not in out
     path = tmp_path / "out" / "selfcheck.json"
@@ -62,7 +60,6 @@ def test_a_sample_that_breaks_a_promise_is_red(tmp_path: Path, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert "BROKEN     false alarms: at most 1 % of sessions, exact metrics: 12 of 12" in out
     assert "session 2: suite case[000]/forward: launches 2 -> 1" in out
-    assert f"not judged: too few sessions in {tmp_path / 'delayed'}" in out
 
 
 def test_nothing_timed_is_nothing_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,6 @@ from perfguard.selfcheck.findings import (
     SCHEMA,
     SLOWDOWNS,
     Findings,
-    Planted,
     Power,
     Rate,
     Suites,
@@ -67,8 +66,7 @@ FINDINGS = Findings(
     sessions=20, first_session="2026-11-20T10:00:00", last_session="2026-11-21T10:00:00",
     cases=44, timed_cases=40, left_out=["suite [odd] case: measured in 2 of 20 sessions"], seconds_per_case=0.12,
     exact=rate(0, 20), suites=suites(0), alarms=[], timers=[TimerPower("span_us", "clock", 40, 0.0021, POWERS)],
-    power=POWERS, promised=rate(100, 100), planted=[Planted(10.0, 0.03, 0.0302, 0.0004, rate(20, 20), 3.1)],
-    planted_at_promise=rate(20, 20), planted_note="",
+    power=POWERS, promised=rate(100, 100),
 )  # fmt: skip
 CPU = msgspec.structs.replace(HARDWARE, vendor="cpu")
 
@@ -84,15 +82,13 @@ CPU = msgspec.structs.replace(HARDWARE, vendor="cpu")
         ({"power": powers({0.02: 80})}, {3: False}),
         ({"power": powers({0.02: 88})}, {3: None}),  # 100 tell too little
         ({"promised": rate(85, 100)}, {4: False}),
-        ({"promised": rate(0, 0)}, {4: None}),
-        ({"planted_at_promise": rate(10, 20)}, {5: False}),
-        ({"planted_at_promise": rate(0, 0), "planted_note": "not run: needs a GPU"}, {5: None}),  # never green
+        ({"promised": rate(0, 0)}, {4: None}),  # never green
     ],
 )
 def test_promises_are_kept_broken_or_not_shown(fields: dict[str, object], kept: dict[int, bool | None]) -> None:
-    """Exact metrics, suites, undecided, 2 %, what is promised, the real kernel."""
+    """Exact metrics, suites, undecided, 2 %, what is promised."""
     found = [promise.kept for promise in msgspec.structs.replace(FINDINGS, **fields).promises()]
-    assert found == [kept.get(place, True) for place in range(6)]
+    assert found == [kept.get(place, True) for place in range(5)]
 
 
 def test_a_processor_promises_less() -> None:
@@ -110,12 +106,10 @@ def test_the_table_says_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert "exact metrics moved 0 of 20 (0.00 %, 95 % interval 0.00 % to 16.84 %)" in lines
     assert any(line.startswith("times undecided 0 of 2000") and line.endswith("3.2 pairs a case") for line in lines)
     assert "span_us clock 40 0.21 % 10 % 95 % 100 % 100 % 100 %" in lines
-    assert "10 µs 3 % +3.0 % 0.04 % 20 of 20 3.1" in lines
     assert "suite [odd] case: measured in 2 of 20 sessions" in lines
-    assert text.count("kept ") == 6
+    assert text.count("kept ") == 5
     alarms = [f"[{number}] SLOWER" for number in range(23)]
-    show(msgspec.structs.replace(FINDINGS, planted=[], planted_note="not run: needs a GPU", alarms=alarms))
+    show(msgspec.structs.replace(FINDINGS, alarms=alarms))
     text = capsys.readouterr().out
-    assert "a real kernel made slower: not run: needs a GPU" in text
     assert "[19] SLOWER" in text
     assert "and 3 more" in text

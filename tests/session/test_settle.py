@@ -37,3 +37,19 @@ def test_every_kernel_has_its_turn_in_the_first_batch() -> None:
     assert names(batches[0])[:3] == ["a[900]", "b[0]", "c[7]"]
     assert Counter(name[0] for name in names(batches[0])) == {"a": 12, "b": 11, "c": 1}
     assert [len(batch) for batch in batches] == [FIRST, 96, 384, 498]
+
+
+def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
+    """The one in which it took longest, after the guarded calls: a block of it is a run of a whole test."""
+
+    def kernel(name: str, *times: float) -> dict[Track, tuple[CaseResult, Verdict]]:
+        metric = f"kernel_time_us[{name}]"
+        results = [CaseResult(Case("suite", f"{name}{us:g}", "test")) for us in times]
+        return {
+            Track("suite", each.case.key, metric): (each, Verdict(Word.SUSPECT, metric, before=us))
+            for each, us in zip(results, times, strict=True)
+        }
+
+    batches = in_batches(kernel("a", 3, 9, 5) | kernel("b", *range(1, 12)) | asked("call", ratio=1.1))
+    assert [names(batch) for batch in batches[:2]] == [["call"], ["b11", "a9"]]
+    assert [len(batch) for batch in batches] == [1, 2, 8, 4]

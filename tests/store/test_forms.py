@@ -5,18 +5,15 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.model.errors import BaselineError, ExitStatus
+from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Parts, Provenance
 from perfguard.model.records.change import Change
-from perfguard.store.__main__ import main
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_parser import parse
 from perfguard.store.baseline_update import apply
@@ -96,37 +93,16 @@ def read(text: str, folder: str = FOLDER) -> Baseline:
     return parse(text.encode(), PATH, folder, SUITE)
 
 
-def test_a_file_of_the_old_form_is_rewritten_with_its_content(tmp_path: Path) -> None:
-    _, path = stored(tmp_path, OLD)
-    command = [sys.executable, "-m", "perfguard.store", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"written: {path}\n"
-    assert path.read_text() == NEW
+def test_a_file_of_the_old_form_is_written_in_the_new_one_with_its_content() -> None:
+    assert render(read(OLD)) == NEW
     assert read(NEW) == read(OLD)
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""
 
 
-def test_nothing_is_rewritten_where_a_file_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    good, bad = tmp_path / "targets" / "sm_90" / "moe.yaml", tmp_path / "targets" / "sm_90" / "norms.yaml"
-    good.parent.mkdir(parents=True)
-    good.write_text(OLD)
-    bad.write_text(OLD.replace("48", "many", 1))
-    assert main([str(tmp_path)]) == ExitStatus.USAGE_ERROR
-    assert "norms.yaml, line 10: found 'many'; expected a finite number" in capsys.readouterr().err
-    assert good.read_text() == OLD
-    assert main([str(tmp_path / "none")]) == ExitStatus.USAGE_ERROR
-    bad.rename(tmp_path / "lost.yaml")
-    assert main([str(tmp_path)]) == ExitStatus.USAGE_ERROR
-    assert "lost.yaml: no folder of a hardware or target; move it" in capsys.readouterr().err
-
-
-def test_a_block_of_the_old_form_may_stand_in_a_file_of_the_new_one(tmp_path: Path) -> None:
+def test_a_block_of_the_old_form_may_stand_in_a_file_of_the_new_one() -> None:
     block = OLD[OLD.index("  gate[64]/forward") : OLD.index("...")]
     mixed = NEW.replace(NEW[NEW.index("  gate[64]/forward") : NEW.index("...")], block)
     assert read(mixed) == read(OLD)
-    _, path = stored(tmp_path, mixed)
-    assert main([str(tmp_path)]) == ExitStatus.PASSED
-    assert path.read_text() == NEW
+    assert render(read(mixed)) == NEW
 
 
 def spilling(baseline: Baseline, key: str, spills: Parts) -> list[Change]:

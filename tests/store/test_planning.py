@@ -102,7 +102,7 @@ def test_a_new_case_is_written_from_its_fresh_processes(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())  # planning never writes
 
 
-@pytest.mark.parametrize("word", [Word.NEW, Word.OTHER_HARDWARE, Word.RENAMED])
+@pytest.mark.parametrize("word", [Word.NEW, Word.OTHER_HARDWARE])
 def test_a_verdict_on_the_whole_case_is_one_on_each_reading(tmp_path: Path, word: Word) -> None:
     judged = replace(result((timed(60.0), None), (exact(2), None)), verdicts=[Verdict(word)])
     changes = planned(store(tmp_path), judged, FIVE)
@@ -148,7 +148,7 @@ def test_a_time_goes_by_what_is_stored_and_read_whatever_was_said_of_it(tmp_path
 def lane(where: Store, **fields: object) -> Lane:
     known = where.load(SLUG, SUITE)
     toolchain = Toolchain(torch=NOW.torch, driver=NOW.driver)
-    made = Lane(replace(GPU, power_limit_watts=700.0), toolchain, baselines={SUITE: known} if known else {})
+    made = Lane(replace(GPU, power_limit_watts=700.0), toolchain, [known] if known else [])
     return dataclasses.replace(made, **fields)  # type: ignore[arg-type]
 
 
@@ -411,15 +411,14 @@ def test_a_gone_case_leaves_hardware_and_target(tmp_path: Path) -> None:
         store(tmp_path, {LAUNCHES: 1}, target)
     where = store(tmp_path, {TIME: times(60.0)}, "cpu-x")
     judged = result((exact(2), Word.PASS))
-    for word in (Word.STALE, Word.RENAMED):
-        gone = Verdict(word, suite=SUITE, case=KEY, reason="the case is gone")
-        changes = plan(where, CPU, [judged], {}, [gone], NOW, 5)
-        assert [(change.category, change.folder, change.after) for change in changes] == [
-            ("stale", "cpu-x", None),
-            ("stale", "targets/cpu", None),
-            ("stale", "targets/sm_90", None),
-        ]
-        assert changes[0].describe() == f"stale: cpu-x fp8 {KEY}: removed; the case is gone"
+    gone = Verdict(Word.STALE, suite=SUITE, case=KEY, reason="the case is gone")
+    changes = plan(where, CPU, [judged], {}, [gone], NOW, 5)
+    assert [(change.category, change.folder, change.after) for change in changes] == [
+        ("stale", "cpu-x", None),
+        ("stale", "targets/cpu", None),
+        ("stale", "targets/sm_90", None),
+    ]
+    assert changes[0].describe() == f"stale: cpu-x fp8 {KEY}: removed; the case is gone"
 
 
 # -- what is chosen --------------------------------------------------------------------------------------------------

@@ -22,13 +22,11 @@ class LaneArtifact(Struct, frozen=True):
         lane: the expected name, e.g. `nvidia-h200`; the artifact is called `perfguard-<lane>-<attempt>`.
         data: the zip file, not parsed yet, at most 2 MB; None without a valid one.
         problem: why `data` is None, with the next step.
-        expires: ISO date and time; empty if unknown.
     """
 
     lane: str
     data: bytes | None = None
     problem: str = ""
-    expires: str = ""
 
 
 class _Artifact(Struct, frozen=True):
@@ -36,7 +34,6 @@ class _Artifact(Struct, frozen=True):
     name: str
     size_in_bytes: int
     expired: bool
-    expires_at: str | None = None
     digest: str | None = None
 
 
@@ -68,7 +65,7 @@ def _fetch_lane(client: Client, run: Run, lane: str, limit: int) -> LaneArtifact
             return LaneArtifact(lane, problem=f"{len(same)} artifacts are called {same[0].name}; upload one")
         if same:
             try:
-                return LaneArtifact(lane, _download(client, same[0], limit), expires=same[0].expires_at or "")
+                return LaneArtifact(lane, _download(client, same[0], limit))
             except GitHubError as error:
                 return LaneArtifact(lane, problem=f"{same[0].name}: {error}")
     return LaneArtifact(lane, problem="nothing was uploaded; look at the lane's job, and run it again")

@@ -33,11 +33,10 @@ NO_TOKEN = (
     "with the token in that step's env"
 )
 FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # of a repository
-BUDGET_SECONDS = 300.0  # for all requests of one job, waits included
 MOST_PAGES = 50
 _MOST_BYTES = 32 * 2**20  # of a JSON answer: a hundred comments of the largest size seen
 _TIMEOUT = 20.0  # seconds for a connection, and for the next bytes of an answer
-_WHOLE_SECONDS = 60.0  # for the body of an answer
+_MOST_WAIT_SECONDS = 300.0  # before one more try; the job itself ends after 15 minutes
 _SECONDS_BETWEEN_WRITES = 1.0  # GitHub's advice against secondary rate limits
 _PAUSES = (1.0, 2.0, 4.0)  # seconds before another try
 _LIMITED_SECONDS = 60.0  # GitHub's rule for a rate limit without a given time: at least a minute
@@ -63,11 +62,6 @@ class ApiError(GitHubError):
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the resource does not exist, or the token may not read it."""
-        return self.status in (404, 410)
 
 
 @dataclass(frozen=True)
@@ -123,7 +117,6 @@ class Client:
 
     def __post_init__(self) -> None:
         self._opener = urllib.request.build_opener(_NoRedirect)
-        self._deadline = self.clock.now() + BUDGET_SECONDS
         self._next_write = 0.0
 
     def is_home(self, number: int, name: str) -> bool:
@@ -144,8 +137,8 @@ class Client:
                 return
         raise ApiError(f"GET {path}: more than {MOST_PAGES} pages; nothing is concluded from a part")
 
-    def write(self, method: Method, path: str, body: Any = None, *, once: bool = False) -> bytes:
-        """Send a write; returns the answer's JSON.
+    def write(self, method: Method, path: str, body: Any = None, *, once: bool = False) -> None:
+        """Send a write.
 
         Args:
             once: not again if it fails. An answer that got lost does not mean that nothing was stored: the caller looks
@@ -153,7 +146,10 @@ class Client:
         """
         self._space_writes()
         send = partial(self._send, method, path, {}, body)
-        return (send() if once else self.insist(send)).body
+        if once:
+            send()
+        else:
+            self.insist(send)
 
     def download(self, path: str, limit: int) -> bytes:
         """The bytes that `path` redirects to, at most `limit`. The other host gets no token."""
@@ -189,13 +185,9 @@ class Client:
             raise ApiError(f"{error}{tried}", error.status) from None
 
     def _wait(self, seconds: float, error: ApiError) -> None:
-        left = max(self._deadline - self.clock.now(), 0)
-        if seconds > left:
-            raise ApiError(
-                f"{error}; it asks for {seconds:.0f} s, and {left:.0f} s are left: "
-                f"run the job again after {_minute(self.clock.now() + seconds)}",
-                error.status,
-            )
+        if seconds > _MOST_WAIT_SECONDS:
+            then = _minute(self.clock.now() + seconds)
+            raise ApiError(f"{error}; it asks for {seconds:.0f} s: run the job again after {then}", error.status)
         self.clock.sleep(seconds)
 
     def _space_writes(self) -> None:
@@ -227,8 +219,6 @@ class Client:
 
     def _open(self, what: str, request: urllib.request.Request, limit: int) -> _Answer:
         """The answer, of any status and at most `limit` bytes."""
-        if self.clock.now() >= self._deadline:
-            raise ApiError(f"{what}: the {BUDGET_SECONDS:g} s for GitHub are spent; run the job again later")
         try:
             try:
                 response = self._opener.open(request, timeout=self.timeout)
@@ -326,17 +316,13 @@ def _base(environ: Mapping[str, str], variable: str, default: str) -> str:
 
 
 def _read(what: str, response: Any, limit: int) -> bytes:
-    """The body of an answer. The socket's timeout alone would let a server send one byte now and then for ever."""
-    body, end = bytearray(), time.monotonic() + _WHOLE_SECONDS
-    while chunk := response.read1(65_536):
-        body += chunk
-        if len(body) > limit:
-            raise ApiError(f"{what}: an answer of more than {limit:,} bytes; refused")
-        if time.monotonic() > end:
-            raise TimeoutError(f"no whole answer in {_WHOLE_SECONDS:g} s")
+    """The body of an answer."""
+    body: bytes = response.read(limit + 1)
+    if len(body) > limit:
+        raise ApiError(f"{what}: an answer of more than {limit:,} bytes; refused")
     if response.length:
-        raise http.client.IncompleteRead(bytes(body), response.length)
-    return bytes(body)
+        raise http.client.IncompleteRead(body, response.length)
+    return body
 
 
 def _said(body: bytes) -> str:

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from perfguard.github.api.client import ApiError, Client
-from perfguard.model.errors import GitHubError
 
 MOST_FILE_BYTES = 1_000_000
 MOST_FILES = 500
 _DEPTH = 2
 _FOLDER, _FILE, _SYMLINK = "040000", ("100644", "100755"), "120000"  # git's modes
-
-
-@dataclass(frozen=True)
-class MergeBase:
-    """The merge base of a head and its base: its hash, days since then, and commits of the base since then."""
-
-    sha: str
-    age_days: int
-    behind: int
 
 
 @dataclass(frozen=True)
@@ -41,22 +30,12 @@ class Folder:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-class _Person(Struct, frozen=True):
-    date: datetime.datetime
-
-
 class _Commit(Struct, frozen=True):
-    committer: _Person
-
-
-class _Base(Struct, frozen=True):
     sha: str
-    commit: _Commit
 
 
 class _Comparison(Struct, frozen=True):
-    merge_base_commit: _Base
-    behind_by: int
+    merge_base_commit: _Commit
 
 
 class _Entry(Struct, frozen=True):
@@ -76,16 +55,14 @@ class _Blob(Struct, frozen=True):
     encoding: str
 
 
-def find_merge_base(client: Client, base_sha: str, head_sha: str) -> MergeBase:
-    """The merge base of two commits; the head may be a fork's.
+def find_merge_base(client: Client, base_sha: str, head_sha: str) -> str:
+    """The hash of the merge base of two commits; the head may be a fork's.
 
     Raises:
         GitHubError: no common commit, or GitHub cannot be asked.
     """
     # The head's commits are not needed: one is the least that GitHub sends.
-    found = client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1")
-    seconds = client.clock.now() - found.merge_base_commit.commit.committer.date.timestamp()
-    return MergeBase(found.merge_base_commit.sha, max(0, int(seconds // 86_400)), found.behind_by)
+    return client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1").merge_base_commit.sha
 
 
 class CommitFiles:
@@ -94,19 +71,6 @@ class CommitFiles:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._contents: dict[str, bytes] = {}  # git's hash of a content -> the content
-
-    def file(self, path: str, commit: str) -> bytes:
-        """The bytes of a file; empty if there is none.
-
-        Raises:
-            GitHubError: it is too large or no file, or the commit cannot be read.
-        """
-        entry = self._entry(path, commit)
-        if entry is None:
-            return b""
-        if entry.mode not in _FILE or entry.size > MOST_FILE_BYTES:
-            raise GitHubError(f"{path} at {commit[:12]}: no file, or larger than {MOST_FILE_BYTES:,} bytes; mend it")
-        return self._content(path, entry)
 
     def folder(self, folder: str, commit: str) -> Folder:
         """The YAML files in `folder` and in two levels of folders below it; empty if there is no such folder.

@@ -91,7 +91,7 @@ class Found(Struct, frozen=True):
     """The pull request of a run, or the reason why none gets a comment (one sentence, for the log).
 
     Attributes:
-        alone: no other open pull request has this head, so that a status on the commit belongs to this one. Anyone can
+        alone: statuses on the commit belong to this run, since no other open pull request has this head. Anyone can
             push somebody else's commit to a fork and open another.
     """
 
@@ -155,7 +155,7 @@ def find_pull(client: Client, run: Run) -> Found:
         GitHubError: GitHub cannot be asked.
     """
     if run.event != "pull_request":
-        return Found(reason=f"the run was started by a {run.event}, which has no pull request")
+        return Found(reason=f"the run was started by a {run.event}, which has no pull request", alone=True)
     if run.head_repository is None:
         return Found(reason=f"the repository that {run.head_sha[:12]} came from is gone; nothing to comment on")
     pulls = [pull for page in client.pages("/pulls", list[Pull], state="open") for pull in page]

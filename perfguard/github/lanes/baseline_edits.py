@@ -19,8 +19,7 @@ from perfguard.judge.lane import differing_versions, folder_of, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
 from perfguard.judge.time_record import anchor_of, grow, slowdown
 from perfguard.judge.update_plan import is_worse
-from perfguard.model.lane_summary import BaselineEdit
-from perfguard.model.limits import Limits
+from perfguard.model.limits import KERNEL_TIME, Limits, timed_kernel
 from perfguard.model.records import (
     OTHER_CONDITIONS,
     Baseline,
@@ -37,6 +36,7 @@ from perfguard.model.records import (
 )
 from perfguard.model.records.change import level
 from perfguard.model.units import Unit
+from perfguard.render.overview import BaselineEdit
 
 _CONDITIONS = "conditions"  # metric of an edit that changes no entry but the inputs or provenance of the case
 _SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
@@ -142,12 +142,16 @@ def accepted(
     covered = []
     for result, again in zip(judged.results, under_edits.results, strict=True):
         passing = {verdict.metric for verdict in again.verdicts if verdict.word in (Word.PASS, Word.UNCHANGED)}
+        # The time of a kernel in a test, whose facts are as the change records them.
+        kernels = {verdict.metric for verdict in result.verdicts if timed_kernel(verdict.metric)}
+        passing |= kernels - {verdict.metric for verdict in again.verdicts}
         for verdict in result.verdicts:
             if verdict.word in _NEVER:
                 continue
             reading = result.reading(verdict.metric)
             folders = [folder_of(judged.hardware, reading)] if reading else folders_of(judged)
-            names = [(folder, result.case.suite, result.case.key, verdict.metric) for folder in folders]
+            metric = KERNEL_TIME if timed_kernel(verdict.metric) else verdict.metric
+            names = [(folder, result.case.suite, result.case.key, metric) for folder in folders]
             edit = next((edits[name] for name in names if name in edits), None)
             if _is_edited(edit, verdict, reading, edited, passing) or (
                 reading is not None

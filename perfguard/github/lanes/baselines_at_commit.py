@@ -27,17 +27,10 @@ class Remembered:
     def lane(self, hardware: Hardware, toolchain: Toolchain, *, exact_only: bool = False) -> Lane:
         """The lane of one hardware with all its baselines; with `exact_only`, only those of every machine of its
         target."""
-        own = {} if exact_only else self.folders.get(hardware.slug, {})
-        elsewhere: dict[tuple[str, str], list[str]] = {}
-        for slug in sorted(self.folders):
-            for suite, baseline in self.folders[slug].items() if _is_slug(slug) and slug != hardware.slug else ():
-                for key in baseline.cases:
-                    elsewhere.setdefault((suite, key), []).append(slug)
-        target = target_folder(hardware)
-        portable = self.folders.get(target, {}) if target else {}
-        compiled = {name: f"{_TARGETS}/{name}" for name in _compiled_for(hardware)}
-        targets = {name: self.folders[folder] for name, folder in compiled.items() if folder in self.folders}
-        return Lane(hardware, toolchain, own, portable, elsewhere=elsewhere, targets=targets)
+        judging = _judging(hardware, exact_only)
+        others = [folder for folder in self.folders if _is_slug(folder) and folder != hardware.slug]
+        folders = [self.folders.get(folder, {}) for folder in (*judging, *others)]
+        return Lane(hardware, toolchain, [file for suites in folders for file in suites.values()])
 
     def case(self, folder: str, suite: str, key: str) -> CaseBaseline | None:
         """The record of a case in a folder, with its full provenance: moving that to the head of the file changes
@@ -74,19 +67,14 @@ def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
 
 def folders_of(report: Report) -> list[str]:
     """The folders that judge a report: its hardware, its target, and the targets it compiled for."""
-    target = target_folder(report.hardware)
-    own = [] if report.exact_only else [report.hardware.slug]
-    return [*own, *([target] if target else []), *(f"{_TARGETS}/{name}" for name in _compiled_for(report.hardware))]
+    return _judging(report.hardware, report.exact_only)
 
 
-def _compiled_for(hardware: Hardware) -> list[str]:
-    """The targets that a run reads: all without a GPU, its own architecture on a GPU."""
-    return [name for name in TARGETS if hardware.target or name == hardware.architecture]
-
-
-def target_folder(hardware: Hardware) -> str | None:
-    """The folder of the hardware's target: entries that hold on every machine of it."""
-    return f"{_TARGETS}/{hardware.target}" if hardware.target else None
+def _judging(hardware: Hardware, exact_only: bool) -> list[str]:
+    # A run compiles for all targets without a GPU, for its own architecture on a GPU.
+    compiled = [name for name in TARGETS if hardware.target or name == hardware.architecture]
+    targets = [*([hardware.target] if hardware.target else []), *compiled]
+    return [*([] if exact_only else [hardware.slug]), *(f"{_TARGETS}/{name}" for name in targets)]
 
 
 def _is_slug(folder: str) -> bool:

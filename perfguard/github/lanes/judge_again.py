@@ -72,9 +72,8 @@ def unmeasured(report: Report, lane: Lane) -> list[tuple[str, str, str]]:
             missing.append((suite, key, ""))
             continue
         told = {verdict.metric for verdict in result.verdicts if verdict.word is Word.UNCHANGED}
-        stored = {metric for case in lane.stored_cases(suite, key) for metric in case.entries}
         read = {reading.metric for reading in result.readings}
-        missing += [(suite, key, metric) for metric in sorted(stored - read - told)]
+        missing += [(suite, key, metric) for metric in sorted(lane.to_read(suite, key) - read - told)]
     return missing
 
 

@@ -12,7 +12,7 @@ only if the base is the right commit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -23,8 +23,8 @@ from perfguard.github.lanes.judge_again import judge_again, unmeasured
 from perfguard.github.lanes.limits import hold, lenient
 from perfguard.github.lanes.stranger_report import Received, receive
 from perfguard.model.errors import LaneError
-from perfguard.model.lane_summary import BaselineEdit, LaneView
 from perfguard.model.records import BaseTree, Report
+from perfguard.render.overview import LaneView, Overview
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,11 @@ class Trusted:
     commit: str | None = None
 
 
-@dataclass
-class Views:
-    """Every expected lane, the change's baseline edits, and warnings for the reader."""
+def view(artifacts: Sequence[LaneArtifact], head: str, trusted: Trusted) -> Overview:
+    """Validate each lane's upload for commit `head`, and judge it; a refused lane affects no other.
 
-    lanes: list[LaneView] = field(default_factory=list)
-    edits: list[BaselineEdit] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-
-def view(artifacts: Sequence[LaneArtifact], head: str, trusted: Trusted) -> Views:
-    """Validate each lane's upload for commit `head`, and judge it; a refused lane affects no other."""
+    The overview has lanes, edits and warnings; what GitHub says of the commit is not in it.
+    """
     received: dict[str, Received | str] = {}
     for artifact in artifacts:
         try:
@@ -62,26 +56,25 @@ def view(artifacts: Sequence[LaneArtifact], head: str, trusted: Trusted) -> View
     return judge_lanes(received, trusted)
 
 
-def judge_lanes(received: Mapping[str, Received | str], trusted: Trusted) -> Views:
+def judge_lanes(received: Mapping[str, Received | str], trusted: Trusted) -> Overview:
     """Judge every lane with a report, and list the change's baseline edits.
 
     Args:
         received: lane -> its report, or why there is none.
     """
-    views = Views()
-    reports = []
+    lanes, edits, warnings, reports = [], [], [], []
     for name, found in received.items():
         if isinstance(found, str):
-            views.lanes.append(LaneView(name, problem=found))
+            lanes.append(LaneView(name, problem=found))
             continue
-        views.lanes.append(_view(name, found, trusted))
-        views.warnings += [*found.warnings, *_warnings(name, found.report, trusted)]
+        lanes.append(_view(name, found, trusted))
+        warnings += [*found.warnings, *_warnings(name, found.report, trusted)]
         reports.append(found.report)
     if trusted.head is not None:
         folders = sorted({*trusted.base.folders, *trusted.head.folders})
-        views.edits = list_edits(Edited(trusted.base, trusted.head, folders), reports)
-        views.warnings += [f"the change's baselines: {problem}" for problem in trusted.head.problems.values()]
-    return views
+        edits = list_edits(Edited(trusted.base, trusted.head, folders), reports)
+        warnings += [f"the change's baselines: {problem}" for problem in trusted.head.problems.values()]
+    return Overview(lanes, sorted(edits, key=lambda edit: not edit.loosens), warnings=warnings)
 
 
 def _view(name: str, received: Received, trusted: Trusted) -> LaneView:

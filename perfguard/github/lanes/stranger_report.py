@@ -21,9 +21,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfguard.github.api.artifacts import LaneArtifact
+from perfguard.judge.run_verdicts import case_id
 from perfguard.model.errors import LaneError
-from perfguard.model.lane_summary import Refused
 from perfguard.model.records import SCHEMA, CaseResult, PairedCase, Pairing, Report, Session
+from perfguard.render.overview import Refused
 from perfguard.store.baseline_parser import CASE_FIELDS
 
 T = TypeVar("T")
@@ -234,12 +235,12 @@ def _cases(raw: Any, kind: type[C], seen: set[tuple[str, str]]) -> tuple[list[C]
         try:
             case = _converted(data, kind)
             _check(case)
-            if _id(case) in seen:
+            if case_id(case) in seen:
                 raise LaneError("the case twice in one report")
         except (msgspec.MsgspecError, LaneError, RecursionError) as error:
             refused.append(Refused(_name(data) or f"case {number}", f"invalid value: {str(error)[:200]}"))
         else:
-            seen.add(_id(case))
+            seen.add(case_id(case))
             found.append(case)
     return found, refused
 
@@ -282,10 +283,6 @@ def _check_whole(report: Report, pairings: Sequence[Pairing]) -> None:
         raise LaneError(f"process pairs with another base than {(commit or 'none')[:12]}")
 
 
-def _id(case: CaseResult | PairedCase) -> tuple[str, str]:
-    return (case.case.suite, case.case.key) if isinstance(case, CaseResult) else (case.suite, case.key)
-
-
 def _name(data: Any) -> str:
     """The name of a refused case if it can be read."""
     case = data.get("case", data) if isinstance(data, dict) else {}
@@ -301,14 +298,14 @@ def _check(case: CaseResult | PairedCase) -> None:
     Raises:
         LaneError: names the value. Pairs then judge no time of a paired case.
     """
-    if not all(_id(case)):
+    if not all(case_id(case)):
         raise LaneError("an empty name")
     if isinstance(case, CaseResult):
         _check_readings(case)
         return
     if case.base is not None:
         _check(case.base)
-        if _id(case.base) != _id(case):
+        if case_id(case.base) != case_id(case):
             raise LaneError("another case at the base")
     metrics = [time.metric for time in case.times]
     if not all(metrics) or len(set(metrics)) != len(metrics) or len(metrics) > _MOST_READINGS:

@@ -188,6 +188,14 @@ class Device(abc.ABC):
         """
         raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
 
+    def kernel_times(self) -> AbstractContextManager[dict[str, float]]:
+        """Device time by kernel of what runs inside, µs, copies and fills included; filled in at the end.
+
+        Raises:
+            DeviceError: at the end: nothing was seen, or this kind of device has no kernels.
+        """
+        raise DeviceError(f"{self.identity.slug}: this kind of device has no time by kernel")
+
     @abc.abstractmethod
     def memory(self, call: Callable[[], object]) -> MemoryUse:
         """Memory of a warm `call`: its peak, the bytes held at the end, and the bytes left behind."""

@@ -53,6 +53,7 @@ def launch(
     host_us: float = 2.0,
     *,
     binary: str | None = None,
+    grid: str = "",
     capturable: bool = True,
     bytes: int = 0,
 ) -> None:
@@ -65,7 +66,7 @@ def launch(
     if _current is not None:
         if not capturable:
             _current.refuse_capture()
-        _current.enqueue(us, host_us=host_us, name=name, binary=binary, bytes=bytes)
+        _current.enqueue(us, host_us=host_us, name=name, binary=binary, grid=grid, bytes=bytes)
 
 
 def fault(error: str = "CUDA error: an illegal memory access was encountered") -> None:
@@ -128,6 +129,7 @@ class _Launched(NamedTuple):
 
     name: str
     binary: str | None
+    grid: str
     bytes: int
     interval: tuple[float, float]
 
@@ -267,6 +269,24 @@ class FakeDevice(Device):
             found.append([each.interval for each in self._recorded(call)])
         return found
 
+    @contextlib.contextmanager
+    def kernel_times(self) -> Iterator[dict[str, float]]:
+        self.host_us += _PROFILE_HOST_US
+        found: dict[str, float] = {}
+        launched: list[_Launched] = []
+        self.synchronize()
+        self._launched = launched
+        try:
+            yield found
+        finally:
+            self._launched = None
+        self.synchronize()
+        for each in launched:
+            start, end = each.interval
+            found[each.name] = found.get(each.name, 0.0) + end - start
+        if not found:
+            raise DeviceError(f"{self._identity.slug}: nothing was launched")
+
     def _recorded(self, call: Callable[[], object]) -> list[_Launched]:
         """The launches of `call`, which is waited for."""
         launched: list[_Launched] = []
@@ -327,7 +347,7 @@ class FakeDevice(Device):
         collect_young()
         activity = seen.activity
         copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
-        seen.kernels = {**seen.kernels, **collections.Counter((each.name, "") for each in launched)}
+        seen.kernels = {**seen.kernels, **collections.Counter((each.name, each.grid) for each in launched)}
         seen.left = {**seen.left, "simulated memory": memory.total - before} if memory.total > before else seen.left
         seen.activity = dataclasses.replace(
             activity,
@@ -346,6 +366,7 @@ class FakeDevice(Device):
         name: str | None = None,
         noisy: bool = True,
         binary: str | None = None,
+        grid: str = "",
         bytes: int = 0,
     ) -> float:
         """Enqueue work of these µs as one entry; returns its end on the host's clock."""
@@ -364,7 +385,7 @@ class FakeDevice(Device):
         self.busy_until_us = started_us + us
         self._queue.append(self.busy_until_us)
         if name is not None and self._launched is not None:
-            self._launched.append(_Launched(name, binary, bytes, (started_us, self.busy_until_us)))
+            self._launched.append(_Launched(name, binary, grid, bytes, (started_us, self.busy_until_us)))
         return self.busy_until_us
 
     def _noisy(self, us: float) -> float:

@@ -177,6 +177,33 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
     return [sorted(intervals) for intervals in found]
 
 
+@contextmanager
+def kernel_times(synchronize: Callable[[], None], kind: str) -> Iterator[dict[str, float]]:
+    """Device time of what runs inside, µs, by `normalized` name; filled in at the end. The host is not followed.
+
+    Args:
+        kind: 'cuda' or 'xpu', as in `ACTIVITIES`.
+    """
+    activity, device = ACTIVITIES[kind]
+    found: dict[str, float] = {}
+    synchronize()
+    with _quiet(), profile(activities=[activity], acc_events=True) as profiler:
+        yield found
+        synchronize()
+    results = profiler.profiler.kineto_results if profiler.profiler is not None else None
+    found |= by_kernel([] if results is None else results.events(), device)
+
+
+def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
+    """Device time of the raw events of a profile, µs, by `normalized` name; by their own of inductor's kernels."""
+    found: dict[str, float] = {}
+    for event in events:
+        if event.device_type() == device and not event.is_user_annotation():
+            name = event.name() if event.name().startswith("triton_") else normalized(event.name())
+            found[name] = found.get(name, 0.0) + (event.end_ns() - event.start_ns()) / 1e3
+    return found
+
+
 @dataclass(frozen=True)
 class Allocation:
     """Memory of torch's CPU allocator at `address`: bytes allocated, or freed if negative."""

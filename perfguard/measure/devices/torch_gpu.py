@@ -179,6 +179,15 @@ class TorchGpu(Device):
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
         return found
 
+    @contextlib.contextmanager
+    def kernel_times(self) -> Iterator[dict[str, float]]:
+        from perfguard.measure.devices import kineto
+
+        with kineto.kernel_times(self.synchronize, self.kind) as found:
+            yield found
+        if not found:
+            raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
+
     def memory(self, call: Callable[[], object]) -> MemoryUse:
         return self._memory.use_of(call)
 

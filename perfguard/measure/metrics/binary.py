@@ -18,7 +18,7 @@ from perfguard.measure.binaries.call_binaries import Kernel, OnTarget
 from perfguard.measure.binaries.kernel_facts import Facts, unfit
 from perfguard.measure.binaries.launch_recorder import Launch
 from perfguard.measure.metrics.subject import Subject
-from perfguard.model.limits import Limits
+from perfguard.model.limits import KERNEL_TIME, Limits
 from perfguard.model.records import Better, Parts, Pass, Reading, Value
 from perfguard.model.units import Unit
 
@@ -35,7 +35,7 @@ LIMITS = {"autotune": Limits(Better.SAME, gated=False)}
 
 LIMITS_OF_TARGETS = {
     "asked": Limits(Better.SAME),
-    "binary": Limits(Better.SAME, gated=False),
+    "binary": Limits(Better.SAME, gated=False, covers=(KERNEL_TIME,)),
     "compilations": Limits(Better.LOWER),
     "configuration": Limits(Better.SAME, gated=False),
     "entry": Limits(Better.SAME),
@@ -81,7 +81,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """The readings of every target: of the kernels that the pass launches, that it cannot be followed, or that it
     launches none, which is told only where some are recorded. On a GPU also `autotune`, which explains a time."""
     if subject.test is not None:
-        return [reading for found in subject.test.binaries for reading in _of_kernels(found, found.kernels)]
+        timed = [KERNEL_TIME] if device.asynchronous else []
+        return [each for found in subject.test.binaries for each in _of_kernels(found, found.kernels, timed)]
     if subject.binaries is None or subject.call is None:
         return []
     readings = []
@@ -99,15 +100,18 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     return readings
 
 
-def _reading(found: OnTarget, metric: str, value: Value, *, drifts: bool = True, **others: Any) -> Reading:
+def _reading(
+    found: OnTarget, metric: str, value: Value, *, drifts: bool = True, covers: Sequence[str] = (), **others: Any
+) -> Reading:
     limits, target = LIMITS_OF_TARGETS[metric], found.target.name
     text = limits.better is Better.SAME or metric == "unfit"
     unit = Unit.TEXT if text else Unit.BYTES if metric.endswith("_bytes") else Unit.COUNT
-    return limits.reading(f"{target}.{metric}", unit, value, target=target, drifts=drifts, **others)
+    name = f"{target}.{metric}"
+    return limits.reading(name, unit, value, target=target, drifts=drifts, covers=list(covers), **others)
 
 
-def _of_kernels(found: OnTarget, kernels: Sequence[Kernel]) -> list[Reading]:
-    """What the compiler made of the kernels."""
+def _of_kernels(found: OnTarget, kernels: Sequence[Kernel], timed: Sequence[str] = ()) -> list[Reading]:
+    """What the compiler made of the kernels. `timed`: times that cannot have moved if their code did not."""
     target, problem = found.target.name, found.recording.problem
     if not kernels and not problem:
         # A call may fall back to torch's operators where nobody looks: on a chip that is not here.
@@ -121,7 +125,13 @@ def _of_kernels(found: OnTarget, kernels: Sequence[Kernel]) -> list[Reading]:
     if not compiled:
         return readings
     readings += [
-        _reading(found, metric, {kernel.name: of(kernel.facts) for kernel in compiled}) for metric, of in _FACTS.items()
+        _reading(
+            found,
+            metric,
+            {kernel.name: of(kernel.facts) for kernel in compiled},
+            covers=timed if metric == "binary" else (),
+        )
+        for metric, of in _FACTS.items()
     ]
     readings.append(_reading(found, "asked", {kernel.name: _asked(kernel) for kernel in compiled}))
     sectors: Parts = {kernel.name: used for kernel in compiled if (used := kernel.facts.sector_bytes)}

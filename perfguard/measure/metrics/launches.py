@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject, by_place
-from perfguard.model.limits import EITHER, Limits
+from perfguard.model.limits import EITHER, KERNEL_TIME, Limits
 from perfguard.model.mesh import in_group, is_layout
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
@@ -44,10 +44,10 @@ LIMITS = {
     "copy_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "fills": Limits(Better.LOWER),
     "fingerprint": Limits(Better.SAME, gated=False, covers=("device_time_us",)),
-    "grids": Limits(Better.SAME, gated=False, portable=EITHER),
+    "grids": Limits(Better.SAME, gated=False, portable=EITHER, covers=(KERNEL_TIME,)),
     "host_read_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "host_reads": Limits(Better.LOWER, portable=EITHER),
-    "kernel_launches": Limits(Better.SAME, gated=False, portable=EITHER),
+    "kernel_launches": Limits(Better.SAME, gated=False, portable=EITHER, covers=(KERNEL_TIME,)),
     "kernels": Limits(Better.SAME, gated=False),
     "launches": Limits(Better.LOWER, portable=EITHER),
     "operator_names": Limits(Better.SAME, gated=False, portable=EITHER),
@@ -99,7 +99,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         reading("copy_bytes", moved, Unit.BYTES, rank=_RANK + 1),
     ]
     if subject.test is not None:
-        return [*readings, *_of_test(subject.test.seen, copies, waits, reading)]
+        timed = [KERNEL_TIME] if device.asynchronous else []
+        return [*readings, *_of_test(subject.test.seen, copies, waits, reading, timed)]
     count, names = len(activity.launches), list(activity.launches)
     if not device.asynchronous:
         # Ranks call other operators, as rows are routed to them. Threads of a process group let go of what was sent a
@@ -127,8 +128,14 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     return readings
 
 
-def _of_test(seen: Seen, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading]) -> list[Reading]:
-    """The readings of a test: operators on any device, by number, and Triton's launches by kernel."""
+def _of_test(
+    seen: Seen, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading], timed: list[str]
+) -> list[Reading]:
+    """The readings of a test: operators on any device, by number, and Triton's launches by kernel.
+
+    Args:
+        timed: times that cannot have moved if the launches did not.
+    """
     operators = Counter(seen.activity.launches)
     launches, grids = Counter[str](), dict[str, str]()
     for (kernel, grid), count in sorted(seen.kernels.items()):
@@ -142,8 +149,8 @@ def _of_test(seen: Seen, copies: Counter[str], waits: Counter[str], reading: Cal
         by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 1, details="host_reads", **parts)),
         reading("peak_tensor_bytes", seen.activity.tensor_bytes or 0, Unit.BYTES, rank=50),
         reading("launches", launches.total()),
-        reading("kernel_launches", dict(sorted(launches.items())), details="launches"),
-        reading("grids", grids, Unit.TEXT, details="launches"),
+        reading("kernel_launches", dict(sorted(launches.items())), details="launches", covers=timed),
+        reading("grids", grids, Unit.TEXT, details="launches", covers=timed),
     ]
 
 

@@ -17,7 +17,7 @@ from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.timers import cpu, host, prepare_device_time
 from perfguard.measure.timers.blocks import collect
 from perfguard.measure.timers.timing import Meter, Workload
-from perfguard.model.limits import COARSEST_TIMER_US, Limits
+from perfguard.model.limits import COARSEST_TIMER_US, KERNEL_TIME, KERNEL_TIME_LIMITS, Limits
 from perfguard.model.records import Better, Reading
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ LIMITS = {
     "compile_time_us": _COLD,
     "compiled_kernels": Limits(Better.LOWER),
     "graph_cache_misses": Limits(Better.LOWER),
+    KERNEL_TIME: KERNEL_TIME_LIMITS,  # of observed tests
     "warm_compile_layer_us": _LAYER,
     "warm_compile_time_us": _COLD,
 }

@@ -38,14 +38,9 @@ class Toolchain(Struct, frozen=True, omit_defaults=True):
     python: str | None = None
 
 
-class Provenance(Struct, frozen=True, omit_defaults=True):
+class Provenance(Toolchain, frozen=True, omit_defaults=True):
     """The origin of a stored reading."""
 
-    torch: str | None = None
-    triton: str | None = None
-    driver: str | None = None
-    toolkit: str | None = None
-    python: str | None = None
     power_limit_watts: float | None = None
     clock_mhz: int | None = None  # under load
     board: str | None = None  # if a single board measured it
@@ -89,16 +84,6 @@ class Baseline(Struct, frozen=True):
         """The case's own provenance, otherwise the file's."""
         own = self.cases[key].provenance
         return self.provenance if own is None else own
-
-
-class Recorded(Struct, frozen=True):
-    """A time as one commit stored it: the median session and the anchor, µs. `date` is the commit's, in ISO format."""
-
-    commit: str
-    date: str
-    timer: str
-    us: float
-    anchor: float
 
 
 #: What is stored of an observed test's reading that differed between processes: it is no fact, and is never gated.

@@ -29,7 +29,6 @@ class Word(enum.StrEnum):
     DRIFT = "DRIFT"
     METHOD_CHANGED = "METHOD_CHANGED"
     OTHER_HARDWARE = "OTHER_HARDWARE"
-    RENAMED = "RENAMED"
     STALE = "STALE"
     NEW = "NEW"
     UNSUPPORTED = "UNSUPPORTED"
@@ -51,7 +50,6 @@ class Word(enum.StrEnum):
             Word.DRIFT,
             Word.METHOD_CHANGED,
             Word.OTHER_HARDWARE,
-            Word.RENAMED,
             Word.STALE,
             Word.NEW,
             Word.SUSPECT,
@@ -188,7 +186,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     limit: float | None = None
     smallest: float | None = None
     storable: bool = True  # False: it rests on no baseline, so no update can accept it
-    suite: str = ""  # with `case`: a recorded case (its key) that this run lacks, STALE or RENAMED
+    suite: str = ""  # with `case`: a recorded case (its key) that is gone
     case: str = ""
 
 

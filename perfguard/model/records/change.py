@@ -15,7 +15,6 @@ from perfguard.model.units import Unit, format_change, format_list_change, forma
 _CATEGORIES: dict[Word, Category] = {
     Word.NEW: "new",
     Word.OTHER_HARDWARE: "new",
-    Word.RENAMED: "new",
     Word.FASTER: "faster",
     Word.SLOWER: "slower",
     Word.CHANGED: "changed",

@@ -31,6 +31,7 @@ class BaseTree(Struct, frozen=True, omit_defaults=True):
 
 NO_BASE = BaseTree(problem="nobody looked for a base commit")
 NO_PAIRS = "no process pair measured it"
+TOO_NOISY = "NOISY: process pairs scatter more than the change that would fail"
 
 
 class PairReading(Struct, frozen=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""One self-contained page for all lanes: sortable, filterable, with each case's history, without network access."""
+"""One self-contained page for all lanes: sortable, filterable, without network access."""
 
 from perfguard.render.html.page import render_html
 

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from perfguard.model.lane_summary import Histories
 from perfguard.model.records import CaseResult, Reading, TimedEntry, Verdict, Word
-from perfguard.model.records.baseline import Recorded
 from perfguard.model.units import Unit, format_change, format_value
 from perfguard.render.escaping import clean
-from perfguard.render.survey import URGENCY, LaneSurvey, Survey
-from perfguard.render.words import limit_text, moved, options_of, rates, reproduce_command
+from perfguard.render.findings import URGENCY
+from perfguard.render.overview import LaneView, Overview
+from perfguard.render.words import limit_text, moved, options_of, rates, reproduce_command, why
 
 MOST_REASON = 2000  # characters of a reason or note
 
 
-def cases(found: Survey, histories: Histories) -> list[dict[str, Any]]:
+def cases(overview: Overview) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
-    for place, lane in enumerate(found.lanes):
-        own = options_of(lane.lane.report) if lane.lane.report else ""
+    for place, lane in enumerate(overview.lanes):
+        own = options_of(lane.report) if lane.report else ""
         for result, word in lane.cases:
             case = result.case
-            accepted = lane.accepted[case]
-            times = _times(lane, result, histories)
+            accepted = lane.covered[case]
+            times = _times(lane, result)
             records.append(
                 {
                     "lane": place,
@@ -59,8 +57,8 @@ def tone(word: Word) -> str:
     return "good" if word is Word.FASTER else "calm"
 
 
-def _times(lane: LaneSurvey, result: CaseResult, histories: Histories) -> list[dict[str, Any]]:
-    baseline = lane.lane.baselines.get(result.case.suite)
+def _times(lane: LaneView, result: CaseResult) -> list[dict[str, Any]]:
+    baseline = lane.baselines.get(result.case.suite)
     stored = baseline.cases.get(result.case.key) if baseline else None
     verdicts = {verdict.metric: verdict for verdict in result.verdicts}
     shown = []
@@ -68,25 +66,8 @@ def _times(lane: LaneSurvey, result: CaseResult, histories: Histories) -> list[d
         if reading.timed and isinstance(reading.value, int | float):
             entry = stored.entries.get(reading.metric) if stored else None
             sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
-            time = _time(reading, verdicts.get(reading.metric), sessions)
-            name = (lane.name, result.case.suite, result.case.key, reading.metric)
-            recorded = [each for each in histories.get(name, ()) if each.timer == reading.timer]
-            shown.append(time | ({"history": _history(recorded, reading.unit)} if len(recorded) > 1 else {}))
+            shown.append(_time(reading, verdicts.get(reading.metric), sessions))
     return shown
-
-
-def _history(recorded: Sequence[Recorded], unit: Unit) -> dict[str, Any]:
-    """The stored levels of one time and their anchors, commit by commit."""
-    values = [value for each in recorded for value in (each.us, each.anchor)]
-    return {
-        "points": [
-            {"at": clean(f"{each.date} {each.commit[:12]}"), "level": each.us, "anchor": each.anchor,
-             "text": f"{format_value(each.us, unit)}, {format_change(each.us / each.anchor)} over its anchor"}
-            for each in recorded
-        ],
-        "low": format_value(min(values), unit),
-        "high": format_value(max(values), unit),
-    }  # fmt: skip
 
 
 def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> dict[str, Any]:
@@ -147,7 +128,7 @@ def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, 
         "after": "" if after is None else clean(format_value(after, unit), 1000),
         "change": change,
         "limit": limit_text(verdict) if verdict.limit is not None else "",
-        "reason": clean(verdict.reason, MOST_REASON),
+        "reason": clean(why(verdict), MOST_REASON),
     }
 
 

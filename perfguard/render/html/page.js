@@ -55,27 +55,6 @@
     return svg;
   }
 
-  // What the commits stored, oldest first, over the anchor that growth is counted from.
-  function recorded(time, width, height) {
-    const { points, low, high } = time.history;
-    const svg = drawn("svg", { class: "recorded", width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${time.metric}: ${points.length} recordings` });
-    const values = points.flatMap((point) => [point.level, point.anchor]);
-    let bottom = Math.min(...values), top = Math.max(...values);
-    if (bottom === top) { bottom *= 0.99; top *= 1.01; }
-    const y = (value) => 16 + (1 - (value - bottom) / (top - bottom)) * (height - 50);
-    const x = (place) => 84 + (place / (points.length - 1)) * (width - 104);
-    const line = (name) => points.map((point, place) => `${x(place)},${y(point[name])}`).join(" ");
-    svg.append(drawn("polyline", { class: "anchor", points: line("anchor") }), drawn("polyline", { class: "path", points: line("level") }));
-    points.forEach((point, place) => {
-      const dot = drawn("circle", { class: "session", cx: x(place), cy: y(point.level), r: 3 });
-      dot.append(drawn("title", {}, `${point.at}: ${point.text}`));
-      svg.append(dot);
-    });
-    svg.append(drawn("text", { x: 2, y: 20 }, high), drawn("text", { x: 2, y: height - 30 }, low));
-    svg.append(drawn("text", { x: 84, y: height - 4 }, `${points.length} recordings, ${points[0].at.slice(0, 10)} to ${points[points.length - 1].at.slice(0, 10)}; dashed: anchor`));
-    return svg;
-  }
-
   function percent(ratio) {
     return `${ratio >= 1 ? "+" : "−"}${Math.abs(100 * (ratio - 1)).toFixed(1)} %`;
   }
@@ -98,7 +77,7 @@
 
   function detail(one) {
     const cell = element("td", { colspan: "7" });
-    cell.append(element("div", { class: "plots" }, ...one.times.flatMap((time) => [plot(time, 640, 280, true), ...(time.history ? [recorded(time, 640, 280)] : [])])));
+    cell.append(element("div", { class: "plots" }, ...one.times.map((time) => plot(time, 640, 280, true))));
     cell.append(verdictTable(one));
     for (const line of one.numerics) cell.append(element("p", {}, `numerics: ${line.filter(Boolean).join(" · ")}`));
     if (one.inputs) cell.append(element("p", {}, `inputs: ${one.inputs}`));

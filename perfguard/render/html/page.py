@@ -14,36 +14,31 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from perfguard.model.lane_summary import NO_HISTORIES, BaselineEdit, Histories, Overview
 from perfguard.model.records import Value
 from perfguard.model.units import Unit, counted, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.html.data import cases
-from perfguard.render.survey import SIGNS, LaneSurvey, Survey, survey
+from perfguard.render.overview import SIGNS, BaselineEdit, LaneView, Overview
+from perfguard.render.title import title_of
 from perfguard.render.words import environment, tally
 
 
-def render_html(overview: Overview, histories: Histories = NO_HISTORIES) -> str:
-    """The whole page.
-
-    Args:
-        histories: (lane, suite, case key, metric) -> recorded levels of the time, oldest first.
-    """
-    found = survey(overview)
+def render_html(overview: Overview) -> str:
+    """The whole page."""
     style, script = _part("page.css"), _part("page.js")
     return Template(_part("page.html")).substitute(
         policy=f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; "
         "form-action 'none'",
-        title=escape(f"perfguard: {found.title}"),
-        sign=found.sign,
-        headline=escape(found.title),
-        subtitle=_subtitle(found),
+        title=escape(f"perfguard: {title_of(overview)}"),
+        sign=overview.sign,
+        headline=escape(title_of(overview)),
+        subtitle=_subtitle(overview),
         warnings=_list(overview.warnings, "warnings"),
-        lanes="".join(_lane(lane) for lane in found.lanes),
-        edits=_edits(found.edits),
+        lanes="".join(_lane(lane) for lane in overview.lanes),
+        edits=_edits(overview.edits),
         style=style,
         script=script,
-        data=_data(found, histories),
+        data=_data(overview),
     )
 
 
@@ -55,9 +50,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _data(found: Survey, histories: Histories) -> str:
+def _data(overview: Overview) -> str:
     """JSON that cannot close its own script element, whatever the names contain."""
-    document = {"lanes": [clean(lane.name) for lane in found.lanes], "cases": cases(found, histories)}
+    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview)}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -66,14 +61,12 @@ def _text(words: str, most: int = 400) -> str:
     return escape(clean(words, most))
 
 
-def _subtitle(found: Survey) -> str:
-    overview = found.overview
-    parts = [f"{found.reported} of {counted(len(found.lanes), 'lane')} reported"]
+def _subtitle(overview: Overview) -> str:
+    parts = [f"{overview.reported} of {counted(len(overview.lanes), 'lane')} reported"]
     if overview.head:
         parts.insert(0, f"commit <code>{_text(overview.head[:12])}</code>")
     if overview.base:
-        age = "" if overview.base_age_days is None else f", {counted(overview.base_age_days, 'day')} old"
-        parts.append(f"judged by the baselines at <code>{_text(overview.base[:12])}</code>{age}")
+        parts.append(f"judged by the baselines at <code>{_text(overview.base[:12])}</code>")
     return " · ".join(parts)
 
 
@@ -82,11 +75,11 @@ def _list(lines: Iterable[str], name: str) -> str:
     return f'<ul class="{name}">{items}</ul>' if items else ""
 
 
-def _lane(lane: LaneSurvey) -> str:
-    report = lane.lane.report
+def _lane(lane: LaneView) -> str:
+    report = lane.report
     head = f'<h2>{_text(lane.name)}</h2><p class="verdict">{SIGNS[lane.headline]} '
     if report is None:
-        why = f": {_text(lane.lane.problem, 1000)}" if lane.lane.problem else ""
+        why = f": {_text(lane.problem, 1000)}" if lane.problem else ""
         return f'<article class="lane silent">{head}<strong>no result</strong>{why}</p></article>'
     counts = tally(lane.counts) or "nothing moved"
     counts += f", {lane.absent} not measured" if lane.absent else ""
@@ -95,22 +88,8 @@ def _lane(lane: LaneSurvey) -> str:
         f'<article class="lane">{head}{escape(lane.verdict)}</p>'
         f"<p>{counts}; {lane.guarded} guarded</p>"
         f'<p class="environment">{_text(environment(report))} · {_text(report.started)}</p>'
-        f"{_list(report.hardware.warnings, 'warnings')}{missing}{_differences(lane)}</article>"
+        f"{_list(report.hardware.warnings, 'warnings')}{missing}</article>"
     )
-
-
-def _differences(lane: LaneSurvey) -> str:
-    """Differences between the environment and that of the baselines."""
-    if not lane.lane.baselines:
-        return '<p class="differences">No baseline to compare the environment with.</p>'
-    rows = [
-        f"<tr><th>{_text(each.what)}</th><td>{_text(each.stored)}</td><td>{_text(each.now)}</td><td>{each.cases}</td></tr>"
-        for each in lane.differences
-    ]
-    if not rows:
-        return '<p class="differences">Same environment as its baselines.</p>'
-    head = "<tr><th></th><th>baseline</th><th>now</th><th>cases</th></tr>"
-    return f'<table class="differences"><caption>Environment</caption>{head}{"".join(rows)}</table>'
 
 
 def _edits(edits: list[BaselineEdit]) -> str:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from perfguard.model.records import Value, Verdict
 from perfguard.model.units import Unit, counted, format_change, format_value
 from perfguard.render.escaping import code
-from perfguard.render.survey import MOVED
+from perfguard.render.findings import MOVED
 from perfguard.render.words import change_text, interval_text, moved
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table

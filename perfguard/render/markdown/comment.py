@@ -8,23 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from perfguard.model.lane_summary import BaselineEdit, Headline, Overview
 from perfguard.model.records import OTHER_CONDITIONS, CaseResult, Verdict, Word
 from perfguard.model.units import counted, format_change, format_percent
 from perfguard.render.escaping import code, link
+from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, Finding, by_kernel
 from perfguard.render.markdown.cells import NAME, before_and_after, change, table, text, together, value
 from perfguard.render.markdown.steps import next_steps
-from perfguard.render.survey import (
-    INCONCLUSIVE,
-    NOT_GUARDED,
-    QUIET,
-    SIGNS,
-    Finding,
-    LaneSurvey,
-    Survey,
-    by_kernel,
-    survey,
-)
+from perfguard.render.overview import SIGNS, BaselineEdit, Headline, LaneView, Overview
+from perfguard.render.title import title_of
 from perfguard.render.words import NOT_TIMED, device, environment, folded, limit_text, more_lines, moved, why
 
 #: GitHub refuses comments above 65,536 characters; this is 60,000 bytes less the room for the marker.
@@ -63,81 +54,76 @@ def markdown_sizes(overview: Overview, budget: int = COMMENT_BYTES) -> Iterator[
         budget: maximum UTF-8 bytes of a text, at least 4,000.
     """
     assert budget >= 4000, "no room for headline and counts"
-    found = survey(overview)
     last = None
-    for blocks in _sizes(found, budget):
+    for blocks in _sizes(overview, budget):
         text = _joined(blocks)
         if len(text.encode()) <= budget and (last is None or len(text) < last):
             last = len(text)
             yield text
 
 
-def _sizes(found: Survey, budget: int) -> Iterator[list[str]]:
-    cases = sum(len(lane.cases) for lane in found.lanes)
+def _sizes(overview: Overview, budget: int) -> Iterator[list[str]]:
+    cases = sum(len(lane.cases) for lane in overview.lanes)
     for rows, detailed, left_out in _SIZES:
         if detailed is not None or cases * _LEAST_ROW < budget:
-            yield [*_open(found, rows), *_details(found.lanes, detailed), _footer(found), left_out]
-    yield [_headline(found), _judged_by(found), _lanes(found, budget // 2), _footer(found), _COUNTS]
+            yield [*_open(overview, rows), *_details(overview.lanes, detailed), _footer(overview), left_out]
+    yield [_headline(overview), _judged_by(overview), _lanes(overview, budget // 2), _footer(overview), _COUNTS]
 
 
 def render_resolved(overview: Overview) -> str:
     """Three lines for a comment whose findings, from an earlier run, are all gone."""
-    found = survey(overview)
-    names = ", ".join(code(lane.name, NAME) + (f" ({NOT_TIMED})" if lane.exact_only else "") for lane in found.lanes)
+    names = ", ".join(code(lane.name, NAME) + (f" ({NOT_TIMED})" if lane.exact_only else "") for lane in overview.lanes)
     start = "Resolved in" if overview.head else "Resolved ·"
-    return _joined([_headline(found), f"{start} {_judged_by(found)} · {names}", _footer(found)])
+    return _joined([_headline(overview), f"{start} {_judged_by(overview)} · {names}", _footer(overview)])
 
 
 def _joined(blocks: Sequence[str]) -> str:
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _open(found: Survey, most: int) -> Iterator[str]:
+def _open(overview: Overview, most: int) -> Iterator[str]:
     """The parts that are not folded."""
-    yield _headline(found)
-    yield _judged_by(found)
-    yield _lanes(found)
-    yield _numerics(found, most)
-    yield from _moved(found, 2 * most)
-    yield _missing(found, most)
-    yield _undecided(found, most)
-    yield _edits(found, most)
-    yield next_steps(found)
-    yield "\n".join(f"- ⚠️ {code(warning)}" for warning in found.overview.warnings[:MOST_WARNINGS])
+    yield _headline(overview)
+    yield _judged_by(overview)
+    yield _lanes(overview)
+    yield _numerics(overview, most)
+    yield from _moved(overview, 2 * most)
+    yield _missing(overview, most)
+    yield _undecided(overview, most)
+    yield _edits(overview, most)
+    yield next_steps(overview)
+    yield "\n".join(f"- ⚠️ {code(warning)}" for warning in overview.warnings[:MOST_WARNINGS])
 
 
-def _headline(found: Survey) -> str:
-    return f"### {found.sign} perfguard: {found.title}"
+def _headline(overview: Overview) -> str:
+    return f"### {overview.sign} perfguard: {title_of(overview)}"
 
 
-def _judged_by(found: Survey) -> str:
+def _judged_by(overview: Overview) -> str:
     """The measured commit, the commit of the judging baselines, and the number of lanes that reported."""
-    overview = found.overview
     parts = []
     if overview.head:
         parts.append(code(overview.head[:12]))
     if overview.base:
-        age = overview.base_age_days
-        old = "" if age is None else f", {counted(age, 'day')} old"
-        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base{old}")
-    reports = [lane.lane.report for lane in found.lanes if lane.lane.report]
+        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base")
+    reports = [lane.report for lane in overview.lanes if lane.report]
     beside = sorted({report.base.commit for report in reports if report.base and report.base.commit})
     commits = ", ".join(code(commit[:12]) for commit in beside)
     judged = ", ".join(filter(None, (" ".join(parts), f"times beside {commits}" if commits else "")))
-    return " · ".join(filter(None, (judged, f"lanes: {found.reported} of {len(found.lanes)} reported")))
+    return " · ".join(filter(None, (judged, f"lanes: {overview.reported} of {len(overview.lanes)} reported")))
 
 
-def _lanes(found: Survey, size: int | None = None) -> str:
+def _lanes(overview: Overview, size: int | None = None) -> str:
     """A row for every expected lane, including those without a result."""
     header = ("Lane", "Hardware", "Verdict", *Word, "Not measured", "Guarded")
-    return table(header, found.lanes, _lane_row, size=size)
+    return table(header, overview.lanes, _lane_row, size=size)
 
 
-def _lane_row(lane: LaneSurvey) -> tuple[str, ...]:
-    report = lane.lane.report
+def _lane_row(lane: LaneView) -> tuple[str, ...]:
+    report = lane.report
     name = code(lane.name, NAME)
     if report is None:
-        why_not = f": {code(lane.lane.problem)}" if lane.lane.problem else ""
+        why_not = f": {code(lane.problem)}" if lane.problem else ""
         return name, "", f"⚠️ **no result**{why_not}", *[""] * (len(Word) + 2)
     counts = [*(lane.counts[word] for word in Word), lane.absent]
     return (
@@ -147,7 +133,7 @@ def _lane_row(lane: LaneSurvey) -> tuple[str, ...]:
 
 
 def _by_lane(
-    found: Survey,
+    overview: Overview,
     header: Sequence[str],
     rows: Sequence[Finding],
     row: Callable[[Finding], tuple[str, ...]],
@@ -155,20 +141,20 @@ def _by_lane(
     rest: Callable[[Sequence[Finding]], str] = lambda _: "",
 ) -> str:
     """A table of findings. The lane comes first; a single lane is not repeated: the table of lanes names it."""
-    if len(found.lanes) == 1:
+    if len(overview.lanes) == 1:
         return table(header, rows, row, most=most, rest=rest)
     return table(
         ("Lane", *header), rows, lambda finding: (code(finding.lane, NAME), *row(finding)), most=most, rest=rest
     )
 
 
-def _moved(found: Survey, most: int) -> Iterator[str]:
+def _moved(overview: Overview, most: int) -> Iterator[str]:
     """The changed metrics, a table for each word, so that worse ones never hide better ones or vice versa."""
     header = ("Case", "Metric", "Before", "Now", "Change (95 % CI)", "Limit", "Why")
     for word, title in MOVED_TITLES.items():
-        rows = found.findings(word)
+        rows = overview.findings(word)
         if rows:
-            yield f"**{title}\n\n{_by_lane(found, header, rows, _moved_row, most, _kernels)}"
+            yield f"**{title}\n\n{_by_lane(overview, header, rows, _moved_row, most, _kernels)}"
 
 
 def _moved_row(finding: Finding) -> tuple[str, ...]:
@@ -191,12 +177,12 @@ def _kernels(rows: Sequence[Finding]) -> str:
     return ", ".join(told)
 
 
-def _numerics(found: Survey, most: int) -> str:
+def _numerics(overview: Overview, most: int) -> str:
     """Wrong results; these cases have no times."""
-    rows = found.findings(Word.WRONG)
+    rows = overview.findings(Word.WRONG)
     if not rows:
         return ""
-    body = _by_lane(found, ("Case", "Output", "Limit", "Got", "Why"), rows, _wrong_row, most)
+    body = _by_lane(overview, ("Case", "Output", "Limit", "Got", "Why"), rows, _wrong_row, most)
     return f"**Numerics** (wrong results; nothing was timed)\n\n{body}"
 
 
@@ -209,55 +195,54 @@ def _wrong_row(finding: Finding) -> tuple[str, ...]:
     return code(finding.result.case.key), text(verdict.metric, NAME), *errors, text(verdict.reason)
 
 
-def _missing(found: Survey, most: int) -> str:
+def _missing(overview: Overview, most: int) -> str:
     """Cases that were expected and not measured."""
-    if not found.missing:
+    if not overview.missing:
         return ""
-    one = len(found.lanes) == 1
+    one = len(overview.lanes) == 1
     body = table(
         ("" if one else "Lane", "Case", "Why"),
-        found.missing,
+        overview.missing,
         lambda missing: ("" if one else code(missing[0], NAME), code(missing[1]), text(missing[2])),
         most=most,
     )
     return f"**Broken or not measured**\n\n{body}"
 
 
-def _undecided(found: Survey, most: int) -> str:
+def _undecided(overview: Overview, most: int) -> str:
     """The undecided times and the next step to decide them. The cases, or those without a baseline, are listed only if
     nothing is more urgent."""
     title = ""
     words: tuple[Word, ...] = INCONCLUSIVE
-    if found.headline is Headline.NO_BASELINE:
+    if overview.headline is Headline.NO_BASELINE:
         title, words = "**Not guarded**", NOT_GUARDED
-    elif found.headline is Headline.UNVERIFIED:
+    elif overview.headline is Headline.UNVERIFIED:
         title, words = _NOT_VERIFIED, (*INCONCLUSIVE, *OTHER_CONDITIONS)
-    elif found.undecided.findings:
-        reason, rest = found.undecided.cause([])
-        title = f"**{found.undecided}:** {code(reason)}{rest}"
-    if found.headline in (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE):
+    elif overview.undecided.findings:
+        reason, rest = overview.undecided.cause([])
+        title = f"**{overview.undecided}:** {code(reason)}{rest}"
+    if overview.headline in (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE):
         return title
-    rows = found.findings(*words)
+    rows = overview.findings(*words)
     if not rows:
         return ""
-    body = _by_lane(found, ("Case", "Metric", "Verdict", "Why"), rows, _open_row, most)
+    body = _by_lane(overview, ("Case", "Metric", "Verdict", "Why"), rows, _open_row, most)
     return f"{title or '**Not judged**'}\n\n{body}"
 
 
 def _open_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
-    return code(finding.result.case.key), text(verdict.metric, NAME), verdict.word.value, text(verdict.reason)
+    return code(finding.result.case.key), text(verdict.metric, NAME), verdict.word.value, text(why(verdict))
 
 
-def _edits(found: Survey, most: int) -> str:
+def _edits(overview: Overview, most: int) -> str:
     """Every baseline entry edited by the change, loosening edits first."""
-    if not found.edits:
+    if not overview.edits:
         return ""
-    loose = (
-        f" (⚠️ {found.loosened} of {len(found.edits)} let a worse reading pass than before)" if found.loosened else ""
-    )
+    of = f"{overview.loosened} of {len(overview.edits)}"
+    loose = f" (⚠️ {of} let a worse reading pass than before)" if overview.loosened else ""
     header = ("Folder", "Case", "Metric", "Old → new", "Reason", "Measured here")
-    return f"**Baseline edits in this change**{loose}\n\n{table(header, found.edits, _edit_row, most=most)}"
+    return f"**Baseline edits in this change**{loose}\n\n{table(header, overview.edits, _edit_row, most=most)}"
 
 
 def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
@@ -270,14 +255,12 @@ def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _footer(found: Survey) -> str:
+def _footer(overview: Overview) -> str:
     """Links to the full results, and the origin of the numbers."""
-    overview = found.overview
     if not overview.run_url:
         return ""
-    until = f" until {code(overview.artifacts_until)}" if overview.artifacts_until else ""
     run = link("summary of the run", overview.run_url)
-    return f"Everything: {run} · report artifact{until} · the numbers were produced by this change's code"
+    return f"Everything: {run} · report artifact · the numbers were produced by this change's code"
 
 
 # -- the folded part ---------------------------------------------------------------------------------------------------
@@ -285,10 +268,10 @@ def _footer(found: Survey) -> str:
 Row = tuple[CaseResult, Verdict, str]  # the last: name of the verdict
 
 
-def _details(lanes: Sequence[LaneSurvey], most: int | None) -> Iterator[str]:
+def _details(lanes: Sequence[LaneView], most: int | None) -> Iterator[str]:
     """Blocks that open, fill and close one `<details>` with each lane's environment and all its cases, or with at most
     so many of its findings."""
-    shown = [lane for lane in lanes if lane.lane.report is not None and (most is None or lane.findings)]
+    shown = [lane for lane in lanes if lane.report is not None and (most is None or lane.findings)]
     cases = sum(len(lane.cases) for lane in shown)
     if not cases or most == 0:
         return
@@ -305,19 +288,15 @@ def _details(lanes: Sequence[LaneSurvey], most: int | None) -> Iterator[str]:
     yield "</details>"
 
 
-def _environment(lane: LaneSurvey) -> str:
-    report = lane.lane.report
+def _environment(lane: LaneView) -> str:
+    report = lane.report
     assert report is not None
-    lines = [
-        f"- {counted(each.cases, 'case')} stored under {code(f'{each.what} {each.stored}')}, now {code(each.now)}"
-        for each in lane.differences
-    ]
-    lines += [f"- warning: {code(warning)}" for warning in report.hardware.warnings]
+    lines = [f"- warning: {code(warning)}" for warning in report.hardware.warnings]
     title = f"**{code(lane.name, NAME)}** {code(environment(report))}"
     return "\n".join([title, "", *lines]) if lines else title
 
 
-def _finding_rows(lane: LaneSurvey) -> Iterator[Row]:
+def _finding_rows(lane: LaneView) -> Iterator[Row]:
     """The findings, worst first."""
     for _, found in groupby(lane.findings, key=lambda finding: finding.result.case):
         findings = list(found)
@@ -325,11 +304,11 @@ def _finding_rows(lane: LaneSurvey) -> Iterator[Row]:
             yield findings[0].result, verdict, verdict.word.value
 
 
-def _other_rows(lane: LaneSurvey) -> Iterator[Row]:
+def _other_rows(lane: LaneView) -> Iterator[Row]:
     """Every case without findings: its accepted verdicts, else its first time or its word alone."""
     told = {finding.result.case for finding in lane.findings}
     for result, word in lane.cases:
-        accepted = lane.accepted[result.case]
+        accepted = lane.covered[result.case]
         for verdict in accepted:
             yield result, verdict, f"{verdict.word.value}, accepted"
         if not accepted and result.case not in told:

@@ -6,31 +6,33 @@ import re
 
 from perfguard.model.records import Word
 from perfguard.render.escaping import fenced, is_plain
-from perfguard.render.survey import NOT_GUARDED, Survey
+from perfguard.render.findings import NOT_GUARDED
+from perfguard.render.overview import Overview
 from perfguard.render.words import accept_command, compare_command, options_of, reproduce_command
 
 MOST_COMMANDS = 3
 TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need a recording with several sessions
 
 
-def next_steps(found: Survey) -> str:
+def next_steps(overview: Overview) -> str:
     """Commands for the worst findings; empty if nobody has to act. A few lines at most."""
     urgent = [
         each
-        for each in found.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
+        for each in overview.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
         if is_plain(each.result.case.nodeid)
     ]
-    lanes = {each.name: options_of(each.lane.report) if each.lane.report else "" for each in found.lanes}
+    lanes = {each.name: options_of(each.report) if each.report else "" for each in overview.lanes}
     lanes = {name: lane if is_plain(lane) else "" for name, lane in lanes.items()}
-    slower = [each.result.case.nodeid for each in urgent if each.verdict.word is Word.SLOWER]
+    # Without observed tests, whose times `perfguard compare` leaves out.
+    slower = [each.result.case.nodeid for each in urgent if each.verdict.word is Word.SLOWER and not each.grouped]
     parts = [
         (
             "# reproduce on that hardware",
             [reproduce_command(each.result.case.nodeid, lanes[each.lane]) for each in urgent],
         ),
         ("# measure it beside its merge base by yourself", [compare_command(nodeid) for nodeid in slower[:1]]),
-        ("# accept what was measured, then commit it for the code owners of baselines/", _accept(found)),
-        ("# record on that hardware what is not guarded, then commit it", _record(found, lanes)),
+        ("# accept what was measured, then commit it for the code owners of baselines/", _accept(overview)),
+        ("# record on that hardware what is not guarded, then commit it", _record(overview, lanes)),
     ]
     lines = [
         line
@@ -39,17 +41,17 @@ def next_steps(found: Survey) -> str:
         for line in (title, *list(dict.fromkeys(commands))[:MOST_COMMANDS])
     ]
     blocks = [fenced(lines, "sh")] if lines else []
-    if found.reported < len(found.lanes) or found.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED):
+    if overview.reported < len(overview.lanes) or overview.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED):
         blocks.append("In doubt, or where a lane has no result: re-run the lane.")
     return "\n\n".join(["**Next steps**", *blocks]) if blocks else ""
 
 
-def _accept(found: Survey) -> list[str]:
+def _accept(overview: Overview) -> list[str]:
     """Commands that accept from the run that measured, or from the lanes' files if the run is unknown."""
-    run = re.search(r"/actions/runs/(\d+)(?:/|$)", found.overview.run_url, re.ASCII)
+    run = re.search(r"/actions/runs/(\d+)(?:/|$)", overview.run_url, re.ASCII)
     commands = []
-    for lane in found.lanes:
-        report = lane.lane.report
+    for lane in overview.lanes:
+        report = lane.report
         to_accept = any(each.verdict.word in TO_ACCEPT and each.verdict.storable for each in lane.findings)
         if report is None or not _is_word(lane.name) or not to_accept:
             continue
@@ -60,9 +62,9 @@ def _accept(found: Survey) -> list[str]:
     return commands
 
 
-def _record(found: Survey, lanes: dict[str, str]) -> list[str]:
+def _record(overview: Overview, lanes: dict[str, str]) -> list[str]:
     words: dict[str, set[Word]] = {}
-    for each in found.findings(*NOT_GUARDED):
+    for each in overview.findings(*NOT_GUARDED):
         words.setdefault(lanes[each.lane], set()).add(each.verdict.word)
     return [accept_command(words[lane], options=lane) for lane in sorted(words)]
 

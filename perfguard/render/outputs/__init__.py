@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from perfguard.model.errors import UsageError
 from perfguard.model.extensions import Kind
-from perfguard.model.lane_summary import Histories, Overview
+from perfguard.render.overview import Overview
 
 KIND = Kind("output", __name__, "perfguard.outputs", needs=("render",))
 
@@ -19,15 +19,11 @@ class Output(Protocol):
     """The interface of an output module: a pure function from all lanes of a commit to text.
 
     Optional names, each True where it holds: `ALONE`, a single report is shown alone, whatever other lanes the settings
-    expect; `BASELINES`, the lanes come with the baselines that are stored now; `HISTORIES`, so do the recorded levels.
+    expect; `BASELINES`, the lanes come with the baselines that are stored now.
     """
 
-    def render(self, overview: Overview, histories: Histories) -> str:
+    def render(self, overview: Overview) -> str:
         """The text.
-
-        Args:
-            histories: (lane, suite, case key, metric) -> recorded levels of the time, oldest first; empty unless asked
-                for by `HISTORIES`.
 
         Raises:
             UsageError: the output cannot show these lanes.

@@ -1,13 +1,13 @@
-"""One page that needs nothing else, with the histories of times."""
+"""One page that needs nothing else."""
 
 from __future__ import annotations
 
-from perfguard.model.lane_summary import Histories, Overview
 from perfguard.render.html import render_html
+from perfguard.render.overview import Overview
 
-HISTORIES = True
+BASELINES = True
 
 
-def render(overview: Overview, histories: Histories) -> str:
+def render(overview: Overview) -> str:
     """The page."""
-    return render_html(overview, histories)
+    return render_html(overview)

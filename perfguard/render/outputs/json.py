@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from perfguard.model.lane_summary import Histories, Overview
 from perfguard.model.records import dump_report
+from perfguard.render.overview import Overview
 
 ALONE = BASELINES = True
 
 
-def render(overview: Overview, histories: Histories) -> str:
+def render(overview: Overview) -> str:
     """JSON with line breaks."""
     if len(overview.lanes) == 1 and overview.lanes[0].report is not None:
         return dump_report(overview.lanes[0].report).decode()

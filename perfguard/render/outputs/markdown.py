@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfguard.model.lane_summary import Histories, Overview
 from perfguard.render.markdown import render_markdown
+from perfguard.render.overview import Overview
 
 BASELINES = True
 
 
-def render(overview: Overview, histories: Histories) -> str:
+def render(overview: Overview) -> str:
     """The comment in its largest size that fits."""
     return render_markdown(overview)

@@ -7,13 +7,13 @@ import statistics
 from typing import Any
 
 from perfguard.model.errors import UsageError
-from perfguard.model.lane_summary import Histories, Overview
 from perfguard.model.records import CaseResult, Reading
+from perfguard.render.overview import Overview
 
 ALONE = True
 
 
-def render(overview: Overview, histories: Histories) -> str:
+def render(overview: Overview) -> str:
     """One benchmark for every timed reading of one report; its blocks are the rounds.
 
     Raises:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from perfguard.model.lane_summary import Histories, Overview
-from perfguard.render.survey import survey
+from perfguard.render.overview import Overview
 from perfguard.render.terminal import render_summary
+from perfguard.render.title import title_of
 
 ALONE = True
 
 
-def render(overview: Overview, histories: Histories) -> str:
+def render(overview: Overview) -> str:
     """Each lane's summary with every case."""
     parts = []
     if len(overview.lanes) > 1:
-        parts += [f"perfguard: {survey(overview).title}", *(f"warning: {warning}" for warning in overview.warnings)]
+        parts += [f"perfguard: {title_of(overview)}", *(f"warning: {warning}" for warning in overview.warnings)]
     for lane in overview.lanes:
         if lane.report is None:
             parts += ["", f"perfguard: {lane.name}: no result, {lane.problem}"]

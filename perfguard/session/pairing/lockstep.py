@@ -24,6 +24,7 @@ from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Me
 _ROUNDS = 3  # rounds of blocks for a case and process pair
 _THERE_AND_BACK = 2  # blocks of each side in a round
 _MOST_WARM_UPS = 8
+_WARM_UP_SECONDS = 2.0  # a block may be a run of a whole test
 _MOST_TRIES = 3
 _LOOK_SECONDS = 0.5  # longest single wait for a message
 _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
@@ -287,7 +288,10 @@ class _Lockstep:
         """Blocks by turns until a round equals the one before, since the device cooled down while it waited for the
         last side."""
         before: list[float | None] = []
+        until = time.monotonic() + _WARM_UP_SECONDS
         for _ in range(_MOST_WARM_UPS):
+            if before and time.monotonic() > until:
+                return
             blocks = [self._block(side, here[side]) for side in SIDES]
             now = [None if block is None else block.us for block in blocks]
             pairs = zip(before, now, strict=False)

@@ -124,6 +124,7 @@ class Site:
                 # In a new order for each pair, so that after-effects of a case on the next differ.
                 tests=None if tests is None else self._random.sample(tests, len(tests)),
                 unread=[WALL_TIME],  # shown, never judged
+                kernels=tally.kernels(left),
             )
             requests: dict[Side, Request] = {
                 # The second checkout of the base is not checked, since its results are the base's.

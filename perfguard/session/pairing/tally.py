@@ -11,6 +11,7 @@ from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import PairVerdict, judge_tracks
 from perfguard.judge.run_verdicts import case_id, track_of
 from perfguard.judge.screen import covered_beside
+from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Word
 from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.lockstep import Outcome, Track, paired
@@ -138,7 +139,7 @@ class Tally:
         elif not outcome.problem:
             time.missed += 1
             time.why = self._why_missed(track, outcome, timers or {})
-            if test not in outcome.tests.get("base", set()):
+            if test not in outcome.tests.get("base", set()) or (timed_kernel(track.metric) and not timers):
                 time.missed = _MOST_MISSED  # another pair would not find it, either
 
     def _unconducted(self, track: Track, latest: Mapping[Side, Results]) -> tuple[PairReading | None, dict[Side, str]]:
@@ -160,6 +161,12 @@ class Tally:
         if track in outcome.unread:
             return "too many blocks could not be read; look for other processes (perfguard doctor)"
         base = self.results["base"].get(track[:2])
+        test = self.times[track].work.case.nodeid
+        if timed_kernel(track.metric) and test in outcome.tests.get("base", ()):
+            if base is None:
+                return "its test did not pass at the base"
+            if "base" not in timers:
+                return "the test does not launch it at the base, or cannot run twice"
         if base is None:
             file = self.times[track].work.case.nodeid.partition("::")[0]
             uncollected = outcome.uncollected.get("base", {}).get(file)
@@ -202,6 +209,14 @@ class Tally:
     def nodeids(self, tracks: Collection[Track]) -> list[str]:
         """Node ids of the tests of `tracks`, each once."""
         return list(dict.fromkeys(self.times[track].work.case.nodeid for track in tracks))
+
+    def kernels(self, tracks: Collection[Track]) -> dict[str, list[str]]:
+        """Node id of an observed test -> the kernels that `tracks` are about."""
+        found: dict[str, list[str]] = {}
+        for track in tracks:
+            if kernel := timed_kernel(track.metric):
+                found.setdefault(self.times[track].work.case.nodeid, []).append(kernel)
+        return found
 
     @property
     def timers(self) -> Timers:

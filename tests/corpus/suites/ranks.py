@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from kernels.layers import BlockConfig, Transformer
@@ -72,19 +73,28 @@ def test_compiled(perfguard: Any) -> None:
     guard(perfguard, DENSE, "aot_eager", dp=1, tp=2)
 
 
+@pytest.mark.perfguard(ranks=2)
+def test_moe_compiled(perfguard: Any) -> None:
+    guard(perfguard, MOE, "aot_eager", efsdp=1, ep=2)
+
+
 def loss(logits: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), ids.roll(-1, 1).flatten())
 
 
-@pytest.mark.perfguard(ranks=2)
-def test_pipeline(perfguard: Any) -> None:
-    """The gradients of this rank's two stages, whose bits are the unstaged model's."""
+def guard_step(perfguard: Any, **mesh: int) -> None:
+    """The gradients of this rank's two stages in a step of DualPipeV, against the unstaged model's. An expert has
+    those of all ranks' rows, summed."""
+    from kernels.parallel.experts import shard_experts
     from kernels.parallel.pipeline import build_stages, dual_pipe_v
 
     torch.manual_seed(0)
     whole = Transformer([MOE] * 4, VOCAB, positions=TOKENS, loop=True, dtype=torch.float64).eval()
-    stages = build_stages(copy.deepcopy(whole))
-    chunks, first = 4, perfguard.rank == 0
+    model, ranks = copy.deepcopy(whole), perfguard.mesh(**mesh)
+    for layer in model.layers:
+        shard_experts(layer.moe, ranks["ep"])
+    stages = build_stages(model, ranks["pp"].get_group())
+    chunks, first = 4, ranks.get_local_rank("pp") == 0
     schedule = dual_pipe_v(stages, chunks, loss)
     names = [name for stage in stages for name, _ in stage.submod.named_parameters()]
 
@@ -92,13 +102,31 @@ def test_pipeline(perfguard: Any) -> None:
         for stage in stages:
             stage.submod.zero_grad()
         schedule.step(*([ids] if first else []), target=ids)
-        return tuple(weight.grad.clone() for stage in stages for weight in stage.submod.parameters())
+        grads = [weight.grad for stage in stages for weight in stage.submod.parameters()]
+        return tuple((each.to_local() if isinstance(each, DTensor) else each).clone() for each in grads)
 
     def truth(ids: Tensor) -> tuple[Tensor, ...]:
         model = copy.deepcopy(whole)
         for chunk in ids.chunk(chunks):
             loss(model(chunk), chunk).backward()
-        found = dict(model.named_parameters())
-        return tuple(found[name].grad / chunks for name in names)
+        grads = {name: weight.grad / chunks for name, weight in model.named_parameters()}
+        for name in names:
+            if ".experts." in name:
+                torch.distributed.all_reduce(grads[name], group=ranks.get_group("ep"))
+                grads[name] = grads[name].chunk(mesh["ep"])[ranks.get_local_rank("ep")]
+        return tuple(grads[name] for name in names)
 
-    perfguard(step, torch.randint(VOCAB, (2 * chunks, TOKENS)), reference=truth, timed=False)
+    generator = torch.Generator().manual_seed(ranks.get_local_rank("ep"))
+    ids = torch.randint(VOCAB, (2 * chunks, TOKENS), generator=generator)
+    perfguard(step, ids, reference=truth, timed=False)
+
+
+@pytest.mark.perfguard(ranks=2)
+def test_pipeline(perfguard: Any) -> None:
+    guard_step(perfguard, pp=2, ep=1)
+
+
+@pytest.mark.perfguard(ranks=2)
+def test_moe_pipeline(perfguard: Any) -> None:
+    """Each rank a pipeline of its own, whose two stages are the whole model; rows travel between the two."""
+    guard_step(perfguard, pp=1, ep=2)

@@ -129,6 +129,19 @@ def work(start: int, end: int, correlation: int) -> Any:
     return raw("kernel", start, end, device=GPU, correlation=correlation)
 
 
+def test_the_time_of_a_kernel_is_the_sum_of_its_launches() -> None:
+    """Templates are left out, inductor's numbers are not: they tell its kernels apart, as launches do."""
+    events = [
+        raw("_rms_norm", 1000, 3000, device=GPU),
+        raw("_rms_norm", 4000, 4500, device=GPU),
+        raw("void fill<int>(int)", 5000, 6000, device=GPU),
+        raw("triton_poi_fused_1", 7000, 7250, device=GPU),
+        raw("annotation", 0, 9000, device=GPU, annotation=True),
+        raw("cudaLaunchKernel", 900, 990),
+    ]
+    assert kineto.by_kernel(events, GPU) == {"_rms_norm": 2.5, "fill": 1.0, "triton_poi_fused_1": 0.25}
+
+
 @pytest.mark.parametrize(
     ("events", "intervals"),
     [

@@ -30,8 +30,9 @@ grown: list[torch.Tensor] = []
 def verdicts_of(stored: list[Reading], now: list[Reading], device: Device) -> dict[str, Verdict]:
     """The verdicts of a run on `now` if `stored` was recorded, by metric, without those that passed."""
     entries = {reading.metric: reading.value for reading in stored}
-    file = Baseline("any", "suite", cases={CASE.key: CaseBaseline(entries)})
-    lane = Lane(device.identity, Toolchain(), {"suite": file}, {"suite": file})
+    folders = (device.identity.slug, f"targets/{device.identity.target}")
+    files = [Baseline(folder, "suite", cases={CASE.key: CaseBaseline(entries)}) for folder in folders]
+    lane = Lane(device.identity, Toolchain(), files)
     judged = judge_case(CaseResult(CASE, readings=now), lane)
     return {verdict.metric: verdict for verdict in judged if verdict.word not in (Word.PASS, Word.FASTER)}
 

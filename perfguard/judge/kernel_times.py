@@ -1,0 +1,79 @@
+"""Times of kernels in observed tests: which ones are in question.
+
+A test runs once, so the run itself reads no time of it. If the binary, the number of launches or the grids of a kernel
+differ from the record, its device time may differ from the base's, and process pairs decide (docs/observe.md).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from msgspec.structs import replace
+
+from perfguard.judge.lane import Lane
+from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time, timed_kernel
+from perfguard.model.records import NO_BASE, CaseResult, Entry, Reading, Verdict, Word
+from perfguard.model.records.baseline import UNSTABLE
+from perfguard.model.units import Unit
+
+
+def judge_kernel_times(result: CaseResult, lane: Lane) -> list[Verdict]:
+    """SUSPECT for the time of each kernel in question, UNRESOLVED without a base; and one verdict that shows the times
+    that are stored."""
+    verdicts = []
+    entry = lane.stored(result.case.suite, result.case.key).get(KERNEL_TIME)
+    stored = entry if isinstance(entry, dict) else {}
+    if stored and result.reading(KERNEL_TIME) is None:
+        reason = "not gated: as it was recorded; a run reads no times of tests"
+        verdicts.append(Verdict(Word.PASS, KERNEL_TIME, reason, stored, unit=Unit.MICROSECONDS))
+    if lane.base == NO_BASE or lane.base.equal:
+        return verdicts
+    for kernel, moved in moved_kernels(result, lane).items():
+        reason, before = f"to be paired: {moved} moved", stored.get(kernel)
+        verdict = Verdict(Word.SUSPECT, kernel_time(kernel), reason, before, unit=Unit.MICROSECONDS)
+        if lane.base.commit is None:
+            verdict = replace(verdict, word=Word.UNRESOLVED, reason=f"UNPAIRED: {lane.base.problem}")
+        verdicts.append(verdict)
+    return verdicts
+
+
+def moved_kernels(result: CaseResult, lane: Lane) -> dict[str, str]:
+    """Kernel -> the first exact metric by which its launches or its binary differ from the record; kernels that are as
+    recorded, or are not launched any more, are left out. So is what differed between processes when it was recorded."""
+    found: dict[str, str] = {}
+    for reading in result.readings:
+        record = lane.record(result, reading)
+        before = record.implied
+        if KERNEL_TIME not in reading.covers or record.case is None or before in (None, UNSTABLE):
+            continue
+        if record.case.inputs not in ("", result.inputs):
+            continue  # the test was edited
+        then = before if isinstance(before, dict) else {}
+        for part, value in reading.value.items() if isinstance(reading.value, dict) else ():
+            if then.get(part) != value:
+                found.setdefault(part.partition("/")[0], reading.metric)  # `rows/2`: its second specialisation
+    return found
+
+
+def reading_of(result: CaseResult, metric: str) -> Reading | None:
+    """The reading that a verdict is on. Of a kernel in a test there is none: it says how its time is judged."""
+    if timed_kernel(metric):
+        limits = KERNEL_TIME_LIMITS
+        return Reading(metric, Unit.MICROSECONDS, {}, promise=limits.promise, floor=limits.floor)
+    return result.reading(metric)
+
+
+def speed_of_kernels(before: Entry | None, after: Entry) -> Literal["slower", "faster"] | None:
+    """Whether any recorded time of a kernel grew, or else fell, by more than the promise; None if none did."""
+    then, now = (entry if isinstance(entry, dict) else {} for entry in (before, after))
+    changes = [
+        math.log(value / old)
+        for kernel, value in now.items()
+        if isinstance(value, int | float) and isinstance(old := then.get(kernel), int | float) and min(old, value) > 0
+        if abs(value - old) > KERNEL_TIME_LIMITS.floor
+    ]
+    limit = math.log1p(KERNEL_TIME_LIMITS.promise)
+    if any(change > limit for change in changes):
+        return "slower"
+    return "faster" if any(change < -limit for change in changes) else None

@@ -1,0 +1,93 @@
+"""A verdict with its case and lane, and the order in which verdicts are shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfguard.model.records import CaseResult, Verdict, Word
+from perfguard.model.units import counted
+from perfguard.render.words import most_common, next_step
+
+# A SUSPECT in a report (of a killed run) is still undecided: it sorts after UNRESOLVED, not after PASS.
+URGENCY = {word: float(place) for place, word in enumerate(Word)}
+URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
+MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
+INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
+QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
+NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
+_KINDS = {"UNPAIRED": "not measured beside a base", "UNDECIDED": "too few process pairs", "NOISY": "too noisy"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict that no baseline edit covers, with its case and lane. `grouped`: it stands for the observed tests with
+    one cause."""
+
+    lane: str
+    result: CaseResult
+    verdict: Verdict
+    grouped: bool = False
+
+    @property
+    def urgency(self) -> tuple[float, float]:
+        """Sort key, worst first: by word, then by the size of the slowdown; FASTER sorts the best first."""
+        ratio = self.verdict.ratio or 0.0
+        return URGENCY[self.verdict.word], ratio if self.verdict.word is Word.FASTER else -ratio
+
+    @property
+    def kernel(self) -> str:
+        """The guarded kernel, guessed from the case's name: the test without its parameters."""
+        return re.split(r"[\[:/]", self.result.case.name, maxsplit=1)[0]
+
+
+def by_kernel(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Findings grouped by kernel, in their order; the kernel with most findings first."""
+    groups: dict[str, list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault(finding.kernel, []).append(finding)
+    return sorted(groups.items(), key=lambda group: -len(group[1]))
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """Timed cases that could not be judged.
+
+    Attributes:
+        findings: their undecided gated times.
+        of: number of cases with a verdict on a gated time.
+    """
+
+    findings: list[Finding]
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.cases} of {counted(self.of, 'timed case')} could not be judged"
+
+    @property
+    def cases(self) -> int:
+        """Number of cases with undecided times."""
+        return len({(each.lane, each.result.case) for each in self.findings})
+
+    @property
+    def kind(self) -> str:
+        """The most common cause in words without names."""
+        return next((text for start, text in _KINDS.items() if self.most_common[0].startswith(start)), "not read")
+
+    def cause(self, nodeids: Sequence[str]) -> tuple[str, str]:
+        """The most common cause, and what follows it: its share of the times, if not all, and the next step. Requires
+        at least one finding.
+
+        Args:
+            nodeids: tests to name in the next step, if there is only one.
+        """
+        cause, share = self.most_common
+        some = "" if share == len(self.findings) else f" ({share} of {len(self.findings)} times)"
+        step = next_step(cause, nodeids)
+        return cause, f"{some}; {step}" if step else some
+
+    @property
+    def most_common(self) -> tuple[str, int]:
+        """The most common cause in their reasons, and the number of times with it; requires at least one finding."""
+        return most_common([finding.verdict.reason for finding in self.findings])

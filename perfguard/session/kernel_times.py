@@ -1,0 +1,67 @@
+"""Device time of kernels in observed tests, read where nobody else looks: in processes that measure for a run.
+
+A test's body cannot be repeated as a call can, but the whole test can: setup, call and teardown, as reruns do it. It is
+repeated under the profiler. So the user's own run is never profiled (a test may profile itself, and a device has one
+profiler), no test runs twice there, and a test that cannot run twice just has no times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from perfguard.measure.timers.timing import Meter
+from perfguard.model.errors import MeasurementError
+from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time
+from perfguard.model.records import Case, CaseResult, Reading
+from perfguard.model.units import Unit
+
+if TYPE_CHECKING:
+    from perfguard.session.run import Run
+
+_TIMER = "profile-test"
+
+#: Runs a test once more; returns device µs by kernel, empty if the test failed or nothing was seen.
+Again = Callable[[], Mapping[str, float]]
+
+
+def read_kernel_times(run: Run, case: Case, again: Again) -> None:
+    """In a process of a recording: add the times of one further run of the test to what was observed of it."""
+    result = run.results.get((case.suite, case.key))
+    times = again() if result is not None else {}
+    if result is not None and times:
+        readings = [*result.readings, _reading(times)]
+        run.results[case.suite, case.key] = replace(result, readings=readings)
+
+
+def pair_kernel_times(run: Run, case: Case, kernels: Sequence[str], again: Again) -> None:
+    """In a process of a pair: let the conductor measure `kernels`, a run of the test for each block. A kernel that the
+    test does not launch here is not announced, so that the pair leaves it out."""
+    times = again()
+    for kernel in (each for each in kernels if times.get(each)):
+
+        def block(kernel: str = kernel) -> float | None:
+            return again().get(kernel)
+
+        meter = Meter(_TIMER, block, KERNEL_TIME_LIMITS.floor)
+        try:
+            run.runner.hands.collect(case)(kernel_time(kernel), meter, run.device, run.config.settings.case_seconds)
+        except MeasurementError:  # the test does not pass any more: the conductor has heard so
+            return
+
+
+def with_kernel_times(result: CaseResult, fresh: Sequence[CaseResult]) -> CaseResult:
+    """The result of a test with the median times of its fresh processes; unchanged if none read any."""
+    read = [each.value for other in fresh if (each := other.reading(KERNEL_TIME)) and isinstance(each.value, dict)]
+    if not read:
+        return result
+    names = sorted({name for times in read for name in times})
+    found = {name: median([float(times[name]) for times in read if name in times]) for name in names}
+    return replace(result, readings=[*result.readings, _reading(found)])
+
+
+def _reading(times: Mapping[str, float]) -> Reading:
+    return KERNEL_TIME_LIMITS.reading(KERNEL_TIME, Unit.MICROSECONDS, dict(sorted(times.items())), drifts=True)

@@ -1,0 +1,150 @@
+"""Which kernels of observed tests have a time in question, and what is said of it without process pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from msgspec.structs import replace
+
+from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.kernel_times import moved_kernels, speed_of_kernels
+from perfguard.judge.lane import Lane
+from perfguard.judge.update_plan import plan
+from perfguard.model.records import (
+    Baseline,
+    BaseTree,
+    Better,
+    Case,
+    CaseBaseline,
+    CaseResult,
+    Entry,
+    Hardware,
+    Provenance,
+    Reading,
+    Toolchain,
+    Value,
+    Verdict,
+    Word,
+)
+from perfguard.model.units import Unit
+
+TIME = "kernel_time_us"
+CASE = Case("ops", "norm", "test", "test_ops.py::test_norm")
+HARDWARE = Hardware("here", "nvidia", "Here", "sm_90")
+STORED: dict[str, Entry] = {
+    "grids": {"rows": "1 x (4,)", "columns": "2 x (2,)"},
+    "kernel_launches": {"rows": 1, "columns": 2},
+    TIME: {"rows": 41.0, "columns": 9.0},
+}
+BINARIES: dict[str, Entry] = {"sm_90.binary": {"rows": "aa", "columns": "bb", "columns/2": "cc"}}
+
+
+def lane(stored: dict[str, Entry] | None = None, base: BaseTree | None = None) -> Lane:
+    files = {"here": STORED | (stored or {}), "targets/sm_90": BINARIES}
+    cases = {folder: {"norm/test": CaseBaseline(entries, "body 1")} for folder, entries in files.items()}
+    baselines = [Baseline(folder, "ops", cases=found) for folder, found in cases.items()]
+    return Lane(HARDWARE, Toolchain(), baselines, base or BaseTree(commit="c0ffee"))
+
+
+def result(inputs: str = "body 1", **moved: dict[str, str | int]) -> CaseResult:
+    """The test as it is stored, but for the values in `moved`; a reading of a target is named without it."""
+
+    def reading(metric: str, stored: Entry) -> Reading:
+        target, _, name = metric.rpartition(".")
+        value: Value = {**stored, **moved.get(name, {})} if isinstance(stored, dict) else {}
+        return Reading(metric, Unit.TEXT, value, Better.SAME, gated=False, target=target, covers=[TIME])
+
+    facts = {**{name: each for name, each in STORED.items() if name != TIME}, **BINARIES}
+    return CaseResult(CASE, inputs, readings=[reading(*each) for each in facts.items()])
+
+
+def of_times(verdicts: list[Verdict]) -> dict[str, tuple[Word, str]]:
+    return {each.metric: (each.word, each.reason) for each in verdicts if each.metric.startswith(f"{TIME}[")}
+
+
+@pytest.mark.parametrize(
+    ("moved", "kernels"),
+    [
+        ({}, {}),
+        ({"grids": {"rows": "1 x (8,)"}}, {"rows": "grids"}),
+        ({"kernel_launches": {"columns": 3}}, {"columns": "kernel_launches"}),
+        ({"binary": {"columns/2": "dd"}}, {"columns": "sm_90.binary"}),  # its second specialisation
+        ({"grids": {"new": "1 x (8,)"}}, {"new": "grids"}),
+    ],
+)
+def test_a_kernel_is_in_question_if_its_launches_or_its_binary_moved(
+    moved: dict[str, dict[str, str | int]], kernels: dict[str, str]
+) -> None:
+    assert moved_kernels(result(**moved), lane()) == kernels
+    found = of_times(judge_case(result(**moved), lane()))
+    assert found == {
+        f"{TIME}[{kernel}]": (Word.SUSPECT, f"to be paired: {why} moved") for kernel, why in kernels.items()
+    }
+
+
+def test_what_is_no_fact_asks_for_no_time() -> None:
+    """An edited test, facts that vary from process to process, a test that is not recorded, a tree without changes."""
+    other = result(grids={"rows": "1 x (8,)"})
+    assert moved_kernels(replace(other, inputs="body 2"), lane()) == {}
+    assert moved_kernels(other, lane({"grids": "unstable"})) == {}
+    assert moved_kernels(other, dataclasses.replace(lane(), files=())) == {}
+    assert of_times(judge_case(other, lane(base=BaseTree("c0ffee", equal=True)))) == {}
+    without_times = CaseResult(CASE, "body 1", readings=[Reading("launches", Unit.COUNT, 7)])  # as on a CPU
+    assert of_times(judge_case(without_times, lane())) == {}
+
+
+def test_without_a_base_it_says_why() -> None:
+    found = judge_case(result(grids={"rows": "1 x (8,)"}), lane(base=BaseTree(problem="not in a git checkout")))
+    assert of_times(found) == {f"{TIME}[rows]": (Word.UNRESOLVED, "UNPAIRED: not in a git checkout")}
+
+
+def test_the_stored_times_are_shown_and_no_run_has_to_read_them() -> None:
+    found = judge_case(result(), lane())
+    (shown,) = [each for each in found if each.metric == TIME]
+    assert (shown.word, shown.before) == (Word.PASS, STORED[TIME])
+    assert Word.UNRESOLVED not in {each.word for each in found}
+
+
+@pytest.mark.parametrize(
+    ("after", "speed"),
+    [
+        ({"rows": 42.0, "columns": 9.5}, None),  # within 10 %, or 1 µs
+        ({"rows": 50.0, "columns": 5.0}, "slower"),
+        ({"rows": 35.0, "columns": 9.0}, "faster"),
+        ({"rows": 41.0, "new": 99.0}, None),
+    ],
+)
+def test_recorded_times_that_grew_ask_for_a_reason(after: dict[str, float], speed: str | None) -> None:
+    assert speed_of_kernels(STORED[TIME], {**after}) == speed
+
+
+class Files:
+    """The files of a lane, as an update reads them."""
+
+    def load(self, folder: str, suite: str) -> Baseline | None:
+        return next(file for file in lane().files if file.hardware == folder)
+
+    def targets(self) -> list[str]:
+        return ["targets/sm_90"]
+
+
+@pytest.mark.parametrize(("us", "category"), [(80.0, "slower"), (41.0, "changed")])
+def test_a_new_binary_is_written_with_its_times(us: float, category: str) -> None:
+    """Nothing gated moved, and yet the record would ask for pairs for ever. Slower ones ask for a reason."""
+    measured = result(binary={"rows": "dd"})
+    times = Reading(TIME, Unit.MICROSECONDS, {"rows": us, "columns": 9.2}, gated=False)
+    measured = replace(measured, readings=[*measured.readings, times])
+    judged = replace(measured, verdicts=judge_case(measured, lane()))
+    changes = plan(Files(), HARDWARE, [judged], {}, [], Provenance(), 5)
+    assert {(each.metric, each.category, each.needs_reason) for each in changes} == {
+        ("sm_90.binary", category, False),
+        (TIME, category, category == "slower"),
+    }
+
+
+def test_times_of_unchanged_kernels_are_not_written_anew() -> None:
+    times = Reading(TIME, Unit.MICROSECONDS, {"rows": 80.0}, gated=False)
+    measured = replace(result(), readings=[*result().readings, times])
+    judged = replace(measured, verdicts=judge_case(measured, lane()))
+    assert plan(Files(), HARDWARE, [judged], {}, [], Provenance(), 5) == []
