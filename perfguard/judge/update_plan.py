@@ -12,7 +12,6 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact
-from perfguard.judge.kernel_times import speed_of_kernels
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
@@ -37,6 +36,7 @@ from perfguard.model.records.change import Change, category_of, relevant, show
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
+_SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.FASTER: "faster"}  # of kernels in observed tests
 _WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a time is not recorded
 
 
@@ -179,9 +179,9 @@ class _Planner:
                 leader = next(iter(leaders.values()), None)
             along = not reading.gated or self.before(reading) is None
             if along and not reading.timed and reading.metric not in moved and leader is not None:
-                category = leader.category
-                if reading.metric == KERNEL_TIME:
-                    category = speed_of_kernels(self.before(reading), reading.value) or category
+                category, before = leader.category, self.before(reading)
+                if reading.metric == KERNEL_TIME and before is not None:
+                    category = _SPEEDS.get(_word(reading, before, reading.value), category)
                 change = self.exact(reading, category)
                 if change.before != change.after and not change.refused:
                     asks = leader.needs_reason or category == "slower"

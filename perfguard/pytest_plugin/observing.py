@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfguard._compat.pytest_internals import run_protocol
+from perfguard.measure.gc_pause import collect_young
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Verdict, Word
 from perfguard.model.units import counted
@@ -67,6 +68,7 @@ class Observer:
             reports = run_protocol(item, nextitem)
         finally:
             self._profiling = None
+            collect_young()  # blocks follow each other without the collector, and a test may leave cycles of tensors
         return times if all(report.passed for report in reports) else {}
 
     @pytest.hookimpl(wrapper=True, trylast=True)
