@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,6 +142,25 @@ def test_the_time_of_a_kernel_is_the_sum_of_its_launches() -> None:
         raw("cudaLaunchKernel", 900, 990),
     ]
     assert kineto.by_kernel(events, GPU) == {"_rms_norm": 2.5, "fill": 1.0, "triton_poi_fused_1": 0.25}
+
+
+def test_only_what_the_device_does_inside_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is not followed, which would take longer than many a test; all work is waited for, before and after."""
+    done = list[Any]()
+
+    @contextlib.contextmanager
+    def profile(**given: Any) -> Iterator[Any]:
+        done.append(given["activities"])
+        yield SimpleNamespace(
+            profiler=SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: [work(1, 3001, 7)]))
+        )
+
+    monkeypatch.setattr(kineto, "profile", profile)
+    with kineto.kernel_times(lambda: done.append("wait"), "cuda") as found:
+        done.append("test")
+        assert found == {}
+    assert done == ["wait", [ProfilerActivity.CUDA], "test", "wait"]
+    assert found == {"kernel": 3.0}
 
 
 @pytest.mark.parametrize(
