@@ -14,6 +14,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-export
 from torch.profiler import ProfilerActivity
 
 from perfguard.measure.devices import kineto
+from perfguard.measure.devices.activity import Span
 
 # names as the profiler gave them on an H200 with torch 2.11, the long ones cut as marked
 COPY = (
@@ -120,6 +121,7 @@ def raw(name: str, start: int, end: int, *, device: Any = CPU, correlation: int 
         device_type=lambda: device,
         correlation_id=lambda: correlation,
         is_user_annotation=lambda: annotation,
+        device_resource_id=lambda: 7,
     )
 
 
@@ -209,7 +211,14 @@ def test_only_what_the_device_does_inside_is_profiled(monkeypatch: pytest.Monkey
     ids=["launched", "flush", "operators", "unknown runtime", "region on the device"],
 )
 def test_work_belongs_to_the_call_that_launched_it(events: list[Any], intervals: list[Any]) -> None:
-    assert kineto.joined(events, GPU) == intervals
+    found = kineto.joined(events, GPU)
+    assert [sorted((span.start_us, span.end_us) for span in spans) for spans in found] == intervals
+
+
+def test_spans_come_in_the_order_of_launches() -> None:
+    launches = [raw("cudaLaunchKernel", 1100 + number, 1110, correlation=number) for number in (1, 2)]
+    (spans,) = kineto.joined([call(1000, 2000), *launches, work(1300, 1400, 2), work(1500, 1600, 1)], GPU)
+    assert spans == [Span("kernel", 7, 0.5, 0.6), Span("kernel", 7, 0.3, 0.4)]
 
 
 def test_each_call_is_waited_for_and_so_is_what_comes_before(monkeypatch: Any) -> None:
