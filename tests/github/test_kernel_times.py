@@ -29,9 +29,9 @@ from perfguard.model.records import (
 )
 from perfguard.model.units import Unit
 from perfguard.render.overview import Headline, LaneView, Overview
-from perfguard.store.baseline_files import load
+from perfguard.store.baseline_files import Store
 from tests.github.fake import sha
-from tests.github.reports import PATH, SLUG, baseline_file, report
+from tests.github.reports import PATH, SLUG, SUITE, baseline_file, report
 
 KEY, TIME, BODY = "rms_norm[64]/test", "kernel_time_us[rows]", "body 1a2b3c4d"
 
@@ -117,7 +117,9 @@ def test_perfguard_accept_writes_such_an_edit(tmp_path: Path, monkeypatch: pytes
     given = slower()
     (tmp_path / "given.json").write_bytes(dump_report(given))
     assert main(["accept", "--from", "given.json", "--reason=wider tiles"]) == ExitStatus.PASSED
-    case = load(tmp_path / PATH).cases[KEY]
+    accepted = Store(tmp_path / "baselines").load(SLUG, SUITE)
+    assert accepted is not None
+    case = accepted.cases[KEY]
     assert case.entries["grids"] == {"rows": "1 x (8,)"}
     assert case.entries["kernel_time_us"] == {"rows": pytest.approx(55.0, rel=1e-3), "other": 7.0}
     assert case.reasons["kernel_time_us"] == "wider tiles"
