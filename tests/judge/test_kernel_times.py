@@ -28,6 +28,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
+from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.units import Unit
 
 TIME = "kernel_time_us"
@@ -129,6 +130,14 @@ def test_a_new_binary_is_written_with_its_times(us: float, category: str) -> Non
         ("sm_90.binary", category, False),
         (TIME, category, category == "slower"),
     }
+
+
+def test_launches_that_differ_between_processes_are_stored_as_no_fact() -> None:
+    """A kernel would be in question in every run otherwise."""
+    measured, other = result(grids={"rows": "1 x (5,)"}), result(grids={"rows": "1 x (6,)"})
+    judged = replace(measured, verdicts=judge_case(measured, lane()))
+    (change,) = plan(Files(), HARDWARE, [judged], {("ops", "norm/test"): [measured, other]}, [], Provenance(), 5)
+    assert (change.metric, change.after) == ("grids", UNSTABLE)
 
 
 def test_times_of_unchanged_kernels_are_not_written_anew() -> None:
