@@ -138,7 +138,8 @@ class Checkout:
             "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
         }  # fmt: skip
         pyproject = folder / "pyproject.toml"
-        pyproject.write_text(f"{pyproject.read_text()}\n[tool.perfguard]\ntargets = {json.dumps(suite.targets)}\n")
+        settings = f"targets = {json.dumps(suite.targets)}\npair_minutes = 0\n"  # names and price, no times
+        pyproject.write_text(f"{pyproject.read_text()}\n[tool.perfguard]\n{settings}")
         for line in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "as it is"]):
             who = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
             subprocess.run(["git", *who, *line], cwd=folder, check=True)

@@ -18,7 +18,7 @@ from benchmarks.mutation.reaching import Reached
 from benchmarks.mutation.sampling import ROOT, Mutant
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Word, load_report
-from perfguard.store.baseline_files import load
+from perfguard.store.baseline_files import Store
 
 SECONDS = 240.0  # of one mutant in a lane of plain cases, after which it hangs
 MOST_TESTS = 10  # of those that reach a line, the cheapest
@@ -312,9 +312,12 @@ def _constants(source: str, line: int) -> set[str]:
 def _tests_by_kernel(root: Path, folders: str) -> dict[str, set[str]]:
     """Whose calls launch or compile a kernel, by what is remembered of them."""
     found: dict[str, set[str]] = {}
-    for path in (root / "baselines").glob(f"{folders}/*.yaml"):
+    store = Store(root / "baselines")
+    for path in store.root.glob(f"{folders}/*.yaml"):
         suite = path.stem.removeprefix("kernels.")
-        for key, case in load(path).cases.items():
+        baseline = store.load(path.parent.relative_to(store.root).as_posix(), path.stem)
+        assert baseline is not None
+        for key, case in baseline.cases.items():
             test = f"tests/kernels/test_{suite}.py::test_{re.split('[/:](?![^[]*])', key)[0]}"
             for metric in (f"{path.parent.name}.configuration", "kernels"):
                 named = case.entries.get(metric)

@@ -20,7 +20,7 @@ from pathlib import Path
 from perfguard.model.records import Report, TimedEntry
 from perfguard.selfcheck.sessions import measure_sessions, stored_sessions
 from perfguard.session.child import Request, child_command
-from perfguard.store.baseline_files import load
+from perfguard.store.baseline_files import Store
 
 SUITE = "benchmarks/noise"
 LIMITS = (0.3, 0.5)  # %
@@ -57,8 +57,8 @@ def of_reports(reports: Sequence[Report]) -> Times:
 def of_baselines(folder: Path) -> Times:
     """Times that the baselines in `folder` remember, one for each fresh process that recorded them."""
     found: Times = defaultdict(dict)
-    for path in sorted(folder.glob("*.yaml")):
-        for case, remembered in load(path).cases.items():
+    for baseline in Store(folder.parent).baselines(folder.name).values():
+        for case, remembered in baseline.cases.items():
             for metric, entry in remembered.entries.items():
                 if isinstance(entry, TimedEntry):
                     found[metric][case, entry.timer] = list(entry.sessions)

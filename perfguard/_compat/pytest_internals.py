@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter as TerminalReporter  # noqa: PLC0414  # for others
 
 XML = Private("_pytest.junitxml", "xml_key", "adding verdicts to --junitxml")
-RUN_PROTOCOL = Private("_pytest.runner", "runtestprotocol", "running a test whose reports are merged with other ranks'")
+RUN_PROTOCOL = Private("_pytest.runner", "runtestprotocol", "running a test whose reports are merged or not told")
 EXPRESSION = Private("_pytest.mark.expression", "Expression", "the -k of `perfguard accept`")
 
 NAMES = (

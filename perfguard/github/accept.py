@@ -23,7 +23,7 @@ from perfguard.github.api.client import open_client
 from perfguard.github.api.measured_run import fetch_run
 from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
 from perfguard.github.lanes.judge_again import judge_again
-from perfguard.github.lanes.stranger_report import MOST_BYTES, Received, read_report_of_stranger, receive
+from perfguard.github.lanes.stranger_report import MOST_BYTES, Received, read_report_of_stranger, receive_all
 from perfguard.model.config import Category, Settings, read_settings
 from perfguard.model.errors import ExitStatus, LaneError, UsageError
 from perfguard.model.records import CaseResult, Report, Verdict, Word
@@ -117,14 +117,11 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> 
         raise UsageError("--run: no lane; name one with --lane, or set lanes in [tool.perfguard]")
     client = open_client(environ)
     run = fetch_run(client, number)
-    found, problems = [], []
-    for artifact in fetch_artifacts(client, run, lanes):
-        try:
-            found.append(receive(artifact, run.head_sha))
-        except LaneError as error:
-            problems.append(f"{artifact.lane}: {error}")
+    received = receive_all(fetch_artifacts(client, run, lanes), run.head_sha)
+    found = [each for each in received.values() if isinstance(each, Received)]
     if not found:
-        raise UsageError(f"--run {number}: {'; '.join(problems)}; run the lane again")
+        problems = "; ".join(f"{lane}: {why}" for lane, why in received.items())
+        raise UsageError(f"--run {number}: {problems}; run the lane again")
     return found
 
 

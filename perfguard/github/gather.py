@@ -12,7 +12,8 @@ from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, find_merge_base
 from perfguard.github.api.measured_run import Pull, Run
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
-from perfguard.github.lanes.lane_views import Trusted, view
+from perfguard.github.lanes.lane_views import Trusted, judge_lanes
+from perfguard.github.lanes.stranger_report import receive_all
 from perfguard.model.config import Settings
 from perfguard.model.errors import GitHubError, UsageError
 from perfguard.render.overview import Overview
@@ -46,7 +47,7 @@ def gather(client: Client, run: Run, pull: Pull | None, settings: Settings, defa
     if missing:  # a lane's file may be among the unread ones
         raise GitHubError(f"{root} at {base[:12]}: {missing}; merge suites of one hardware")
     after, unread = _baselines(files, root, head) if head else (None, "")
-    judged = view(artifacts, run.head_sha, Trusted(before, after, compared))
+    judged = judge_lanes(receive_all(artifacts, run.head_sha), Trusted(before, after, compared))
     return msgspec.structs.replace(
         judged,
         head=run.head_sha,

@@ -70,6 +70,7 @@ def _merged(own: Sequence[CaseResult]) -> CaseResult:
         verdicts=verdicts,
         notes=said_of_ranks([result.notes for result in own]) if _differ([r.notes for r in own]) else first.notes,
         seconds=max(result.seconds for result in own),
+        ranks=len(own),
     )
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact, machine_change, spelled_out
 from perfguard.judge.kernel_times import judge_kernel_times
-from perfguard.judge.lane import Lane, Record, differing_versions, other_power, same_board, timer_class
+from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, within_record
 from perfguard.judge.statistics import remember
@@ -223,7 +223,9 @@ class _Case:
         if record.case is None and slugs and not portable:
             reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
             return _unjudged(Word.OTHER_HARDWARE, reading, reason)
-        where = (reading.target or lane.hardware.target) if portable else lane.hardware.slug
+        where = (
+            (reading.target or lane.hardware.target) if portable else folder_of_ranks(lane.hardware, self.result.ranks)
+        )
         return _unjudged(Word.NEW, reading, f"no baseline on {where}")
 
     def _other_method(self, record: Record, entry: Entry) -> str:

@@ -6,14 +6,11 @@ differ from the record, its device time may differ from the base's, and process 
 
 from __future__ import annotations
 
-import math
-from typing import Literal
-
 from msgspec.structs import replace
 
 from perfguard.judge.lane import Lane
 from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time, timed_kernel
-from perfguard.model.records import NO_BASE, CaseResult, Entry, Reading, Verdict, Word
+from perfguard.model.records import NO_BASE, CaseResult, Reading, Verdict, Word
 from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.units import Unit
 
@@ -62,18 +59,3 @@ def reading_of(result: CaseResult, metric: str) -> Reading | None:
         limits = KERNEL_TIME_LIMITS
         return Reading(metric, Unit.MICROSECONDS, {}, promise=limits.promise, floor=limits.floor)
     return result.reading(metric)
-
-
-def speed_of_kernels(before: Entry | None, after: Entry) -> Literal["slower", "faster"] | None:
-    """Whether any recorded time of a kernel grew, or else fell, by more than the promise; None if none did."""
-    then, now = (entry if isinstance(entry, dict) else {} for entry in (before, after))
-    changes = [
-        math.log(value / old)
-        for kernel, value in now.items()
-        if isinstance(value, int | float) and isinstance(old := then.get(kernel), int | float) and min(old, value) > 0
-        if abs(value - old) > KERNEL_TIME_LIMITS.floor
-    ]
-    limit = math.log1p(KERNEL_TIME_LIMITS.promise)
-    if any(change > limit for change in changes):
-        return "slower"
-    return "faster" if any(change < -limit for change in changes) else None

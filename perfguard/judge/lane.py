@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
 from perfguard.model.limits import KERNEL_TIME
@@ -100,10 +102,10 @@ class Lane:
             folders[file.hardware][file.suite] = file
         return folders
 
-    @property
+    @cached_property
     def baselines(self) -> Mapping[str, Baseline]:
-        """Suite -> baseline of this hardware."""
-        return self._by_folder.get(self.hardware.slug, {})
+        """Suite -> baseline of this hardware, of one device and of several."""
+        return joined(file for file in self.files if is_own(self.hardware.slug, file.hardware))
 
     @property
     def portable(self) -> Mapping[str, Baseline]:
@@ -174,7 +176,7 @@ class Lane:
 
     def record(self, result: CaseResult, reading: Reading) -> Record:
         """What is stored of a reading of the case."""
-        files = self._by_folder.get(folder_of(self.hardware, reading), {})
+        files = self._by_folder.get(folder_of(self.hardware, reading, result.ranks), {})
         return Record(files.get(result.case.suite), result.case.key, reading)
 
     def stored(self, suite: str, key: str) -> Mapping[str, Entry]:
@@ -192,13 +194,34 @@ class Lane:
         return [file.cases[key] for file in found if self._judges(file)]
 
     def _judges(self, file: Baseline) -> bool:
-        return file.hardware == self.hardware.slug or file.hardware.startswith(TARGETS)
+        return is_own(self.hardware.slug, file.hardware) or file.hardware.startswith(TARGETS)
 
 
-def folder_of(hardware: Hardware, reading: Reading) -> str:
-    """The folder of baselines that holds a reading."""
+def folder_of(hardware: Hardware, reading: Reading, ranks: int) -> str:
+    """The folder of baselines that holds a reading of a case on `ranks` ranks."""
     target = reading.target or (hardware.target if reading.portable else None)
-    return f"{TARGETS}{target}" if target else hardware.slug
+    return f"{TARGETS}{target}" if target else folder_of_ranks(hardware, ranks)
+
+
+def folder_of_ranks(hardware: Hardware, ranks: int) -> str:
+    """`nvidia-h200`, and `nvidia-h200-x2` of two GPUs. All ranks of a CPU share it."""
+    return hardware.slug if ranks == 1 or hardware.target else f"{hardware.slug}-x{ranks}"
+
+
+def is_own(slug: str, folder: str) -> bool:
+    """Whether a folder holds cases on one device of this kind, or on several."""
+    return re.fullmatch(rf"{re.escape(slug)}(-x[1-9]\d*)?", folder) is not None
+
+
+def joined(files: Iterable[Baseline]) -> dict[str, Baseline]:
+    """Suite -> its files of several folders as one, each case with its own provenance."""
+    found: dict[str, Baseline] = {}
+    for file in files:
+        known = found.setdefault(file.suite, file)
+        if known is not file:
+            cases = {key: replace(case, provenance=file.provenance_of(key)) for key, case in file.cases.items()}
+            found[file.suite] = replace(known, cases={**known.cases, **cases})
+    return found
 
 
 def timer_class(timer: str) -> str:

@@ -12,8 +12,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact
-from perfguard.judge.kernel_times import speed_of_kernels
-from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
+from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
@@ -37,6 +36,7 @@ from perfguard.model.records.change import Change, category_of, relevant, show
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
+_SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.FASTER: "faster"}  # of kernels in observed tests
 _WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a time is not recorded
 
 
@@ -44,6 +44,8 @@ class Remembered(Protocol):
     """The folder of baseline files, as far as a plan reads it."""
 
     def load(self, folder: str, suite: str) -> Baseline | None: ...
+
+    def folders(self) -> Sequence[str]: ...
 
     def targets(self) -> Sequence[str]: ...
 
@@ -95,7 +97,7 @@ def lane_of(store: Remembered, hardware: Hardware, toolchain: Toolchain, result:
     Raises:
         BaselineError: a file that cannot be read.
     """
-    folders = dict.fromkeys(folder_of(hardware, reading) for reading in result.readings)
+    folders = dict.fromkeys(folder_of(hardware, reading, result.ranks) for reading in result.readings)
     loaded = [store.load(folder, result.case.suite) for folder in folders]
     return Lane(hardware, toolchain, [file for file in loaded if file is not None])
 
@@ -145,7 +147,7 @@ def _is_wrong(result: CaseResult) -> bool:
 
 
 def _removals(store: Remembered, hardware: Hardware, verdict: Verdict) -> list[Change]:
-    folders = list(dict.fromkeys([hardware.slug, *store.targets()]))
+    folders = [*(folder for folder in store.folders() if is_own(hardware.slug, folder)), *store.targets()]
     baselines = [(folder, store.load(folder, verdict.suite)) for folder in folders]
     return [
         Change(category="stale", folder=folder, suite=verdict.suite, key=verdict.case, note=verdict.reason)
@@ -174,14 +176,14 @@ class _Planner:
         # older values.
         leaders = {change.folder: change for change in moved.values()}
         for reading in readings:
-            leader = leaders.get(folder_of(self.lane.hardware, reading))
+            leader = leaders.get(folder_of(self.lane.hardware, reading, self.result.ranks))
             if leader is None and reading.metric == KERNEL_TIME:  # the kernels' binaries stand in a target's folder
                 leader = next(iter(leaders.values()), None)
             along = not reading.gated or self.before(reading) is None
             if along and not reading.timed and reading.metric not in moved and leader is not None:
-                category = leader.category
-                if reading.metric == KERNEL_TIME:
-                    category = speed_of_kernels(self.before(reading), reading.value) or category
+                category, before = leader.category, self.before(reading)
+                if reading.metric == KERNEL_TIME and before is not None:
+                    category = _SPEEDS.get(_word(reading, before, reading.value), category)
                 change = self.exact(reading, category)
                 if change.before != change.after and not change.refused:
                     asks = leader.needs_reason or category == "slower"
@@ -204,7 +206,7 @@ class _Planner:
         """The change of the reading's entry to `after`."""
         return Change(
             category=category,
-            folder=folder_of(self.lane.hardware, reading),
+            folder=folder_of(self.lane.hardware, reading, self.result.ranks),
             suite=self.result.case.suite,
             key=self.result.case.key,
             metric=reading.metric,
@@ -286,7 +288,10 @@ class _Planner:
         The commit may differ, since even the commit of the first sessions' file is a new one.
         """
         names = (*Toolchain.__struct_fields__, "power_limit_watts")
-        then, now = record.provenance, relevant(folder_of(self.lane.hardware, record.reading), self.provenance)
+        then, now = (
+            record.provenance,
+            relevant(folder_of(self.lane.hardware, record.reading, self.result.ranks), self.provenance),
+        )
         return (
             record.same_code is not False
             and all(getattr(then, name) == getattr(now, name) for name in names)

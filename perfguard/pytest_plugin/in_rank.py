@@ -93,7 +93,7 @@ class InRank:
     def _join(self) -> None:
         device = _device_of_rank(self._config.settings.device)
         world = join(device.torch_device, self._config.settings.case_minutes)
-        runner = rank_runner(self._config, device) if self._measure else None
+        runner = rank_runner(self._config, device, self._request) if self._measure else None
         self._guard = RankGuard(Agreement(world), device, runner)
         self._watch = Watch(world, self._leave, self._stderr)
 

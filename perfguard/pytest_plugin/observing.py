@@ -6,8 +6,10 @@ fails the run, not the test: one change of a kernel shows in many tests, and is 
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfguard._compat.pytest_internals import run_protocol
+from perfguard.measure.gc_pause import collect_young
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Verdict, Word
 from perfguard.model.units import counted
@@ -34,29 +37,30 @@ class Observer:
 
     def __init__(self, hooks: Measuring) -> None:
         self._hooks = hooks
-        self.ran = 0  # observed tests that ran to their end
-        self._passed: pytest.Item | None = None  # the test that did so last
+        self._passed: list[pytest.Item] = []  # observed tests that ran to their end
         self._profiling: dict[str, float] | None = None  # device time by kernel; None unless a test is run again
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):  # type: ignore[no-untyped-def]
-        """In a process that measures for another one: run a test that passed once more, for its times."""
+        """In a process of a pair: run a test that passed again and again, for the times of its kernels."""
         request, worker = self._hooks.request, self._hooks.worker
-        if request is None or not is_observed(item):
+        if request is None or worker is None or not is_observed(item):
             return (yield)
-        if worker is not None:
-            worker.enter(item.nodeid)
+        worker.enter(item.nodeid)
+        answer = yield
+        run, kernels = self._hooks.run, request.kernels.get(item.nodeid)
+        if kernels and self._passed[-1:] == [item] and run is not None and run.device.asynchronous:
+            pair_kernel_times(run, case_of(item), kernels, lambda: self._run_again(item, nextitem))
+        return answer
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self):  # type: ignore[no-untyped-def]
+        """In a process of a recording: run what passed once more, for its times. All facts have been read by then."""
         answer = yield
         run = self._hooks.run
-        if self._passed is item and run is not None and run.device.asynchronous:
-
-            def again() -> dict[str, float]:
-                return self._run_again(item, nextitem)
-
-            if worker is None:
-                read_kernel_times(run, case_of(item), again)
-            elif kernels := request.kernels.get(item.nodeid):
-                pair_kernel_times(run, case_of(item), kernels, again)
+        if run is not None and run.is_session and self._hooks.worker is None and run.device.asynchronous:
+            for item, nextitem in itertools.zip_longest(self._passed, self._passed[1:]):
+                read_kernel_times(run, case_of(item), functools.partial(self._run_again, item, nextitem))
         return answer
 
     def _run_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> dict[str, float]:
@@ -67,6 +71,7 @@ class Observer:
             reports = run_protocol(item, nextitem)
         finally:
             self._profiling = None
+            collect_young()  # blocks follow each other without the collector, and a test may leave cycles of tensors
         return times if all(report.passed for report in reports) else {}
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -83,14 +88,13 @@ class Observer:
             with _loaded(lambda: self._observe(item, observation)):
                 answer = yield
             self._end(item, observation)
-        self.ran += 1
-        self._passed = item
+        self._passed.append(item)
         return answer
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
         """Say so if there was nothing to observe: a green run would tell of no guard."""
-        if self.ran and self._hooks.run is None:
-            tests = counted(self.ran, "test")
+        if self._passed and self._hooks.run is None:
+            tests = counted(len(self._passed), "test")
             terminalreporter.write_line(f"perfguard: observed {tests}; none loaded torch, so there was nothing to read")
 
     def _observe(self, item: pytest.Item, observation: ExitStack) -> None:

@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perfguard._compat.pytest_internals import worker_input
+from perfguard.judge.across_ranks import merge_ranks
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.model.errors import GuardFailure, PerfguardError
+from perfguard.model.units import counted
 from perfguard.pytest_plugin.ending import teller
 from perfguard.pytest_plugin.fixture import RUN, raise_for
 from perfguard.pytest_plugin.items import case_of
@@ -21,7 +24,10 @@ from perfguard.pytest_plugin.rank_reports import Merged, merge
 from perfguard.pytest_plugin.start import device_setting
 from perfguard.session.child import ChildCommand, Request, child_command
 from perfguard.session.device_lock import DeviceLock
+from perfguard.session.fresh_processes import session_of
 from perfguard.session.ranks.launch import Ended, Launched
+from perfguard.session.run import Run
+from perfguard.session.settle import EXACT_PROCESSES, to_record
 
 _XFAIL_STRICT = "[XPASS(strict)]"
 
@@ -61,7 +67,7 @@ class RankedItems:
             for other in self._groups.values():
                 other.join()  # one launch at a time: they would share the devices
             tests = [each.nodeid for each in item.session.items if mark_of(each).ranks == ranks]
-            request = Request(measure=RUN in self._config.stash)
+            request = Request(measure=RUN in self._config.stash, numerics=True)
             group = Launched(self._folder / f"ranks-{ranks}", ranks, tests, self._command(), request)
             self._groups[ranks] = group
         return group.wait(item.nodeid)
@@ -100,7 +106,7 @@ class RankedItems:
         given = [str(argument) for argument in self._config.invocation_params.args]
         return child_command(given, self._config.invocation_params.dir, self._device)
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)  # before the run is settled
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
         """After the last test: another worker may still read what this one has started. After an early end: stop."""
         ended = False
@@ -113,7 +119,26 @@ class RankedItems:
                     group.join()
                 else:
                     group.stop()
+        run = self._config.stash.get(RUN, None)
+        if ended and run is not None and run.config.update is not None:
+            for ranks in self._groups:
+                self._record(run, ranks, teller(session))
         return answer
+
+    def _record(self, run: Run, ranks: int, tell: Callable[[str], None]) -> None:
+        """Let further launches read the times that the update may write."""
+        wanted = to_record(run, lambda result: result.ranks == ranks and result.is_timed)
+        tests = list(dict.fromkeys(result.case.nodeid for result in wanted))
+        sessions = run.config.settings.sessions if tests else 0
+        for number in range(1, sessions + 1):
+            tell(f"launch {number} of {sessions} of {ranks} ranks: {counted(len(tests), 'test')}")
+            request = Request(measure=True, exact=number <= EXACT_PROCESSES)
+            again = Launched(self._folder / f"ranks-{ranks}-{number}", ranks, tests, self._command(), request)
+            outcomes = [again.wait(test).outcomes for test in tests]
+            again.join()
+            whole = [[own[rank].results for rank in range(ranks)] for own in outcomes if len(own) == ranks]
+            merged = [result for of_ranks in whole for result in merge_ranks(of_ranks)]
+            run.fresh.append(session_of(merged, run.device.identity.index))
 
     def pytest_unconfigure(self) -> None:
         for lock in self._locks.values():

@@ -218,7 +218,7 @@ class Runner:
         timed = read_timed(subject, self.device, unchanged | self.plan.unread)
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Throughput is computed from the first time, which is not read if it is unchanged.
-        return result if unchanged else self._with_throughput(call, result)
+        return result if unchanged or call.together is not None else self._with_throughput(call, result)
 
     def _with_missing_waits(self, call: Call, result: CaseResult, checked: Checked) -> CaseResult:
         """Add exchanges that nobody waits for: they are wrong by themselves, and the likeliest cause of the rest."""
@@ -241,7 +241,9 @@ class Runner:
             forget_compiled()  # code compiled for one backward pass cannot be replayed
         put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
         run = _pass_of(call, case.direction)
-        timed = call.timed and not self.plan.exact_only and not in_group()  # ranks that time start together
+        alone = not in_group()
+        # Ranks on a CPU share its cores, so their times tell of each other.
+        timed = call.timed and not self.plan.exact_only and (alone or self.device.asynchronous)
         # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
         made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"
         return Subject(
@@ -254,14 +256,14 @@ class Runner:
             args=(*call.args, *call.kwargs.values()),
             weights=weights(call),
             copies=copies(call, case.direction),
-            bytes=touched_bytes(call, run()) if timed else 0,  # only timers use it
+            bytes=touched_bytes(call, run()) if timed and alone else 0,  # only timers use it
             collect=self.hands.collect(case),
             call=call,
-            binaries=None if in_group() else self.hands.binaries,  # kernels are guarded where they run alone
+            binaries=self.hands.binaries if alone else None,  # kernels are guarded where they run alone
             # The parent counts over the steps; fresh processes only measure times.
             steps=_steps(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
-            rival=_rival(call, case) if timed else None,
+            rival=_rival(call, case) if timed and alone else None,
             cold=self._cold(call, case),
             warm=made or is_layout(),  # where nothing is compiled or tuned
             differentiated=made and checked is not None and checked.backward is not None,

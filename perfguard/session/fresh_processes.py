@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,14 @@ from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, 
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
 
 
-def session_of(report: Report) -> Session:
-    """A process's readings, reduced to what judging and recording need."""
-    return Session([_slim(result) for result in report.results if result.readings], report.hardware.index)
+def session_of(results: Iterable[CaseResult], device: int) -> Session:
+    """A process's readings, reduced to what judging and recording need; of one launch of ranks likewise."""
+    return Session([_slim(result) for result in results if result.readings], device)
 
 
 def _slim(result: CaseResult) -> CaseResult:
     readings = [replace(reading, blocks=[], note="") for reading in result.readings]
-    return CaseResult(result.case, result.inputs, readings=readings, verdicts=result.verdicts)
+    return CaseResult(result.case, result.inputs, readings=readings, verdicts=result.verdicts, ranks=result.ranks)
 
 
 def measure_fresh(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfguard import __version__
-from perfguard.judge.lane import Lane
+from perfguard.judge.lane import Lane, is_own
 from perfguard.judge.screen import ControlDraw, covered
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.compiler import Compiler
@@ -144,7 +144,8 @@ def _lane(
 def lost_suites(store: Store, device: Device, root: Path) -> list[str]:
     """Suites with baselines on `device` whose test file is gone."""
     identity = device.identity
-    folders = [identity.slug, *([f"targets/{identity.target}"] if identity.target else [])]
+    folders = [folder for folder in store.folders() if is_own(identity.slug, folder)]
+    folders += [f"targets/{identity.target}"] if identity.target else []
     return sorted({suite for folder in folders for suite in store.suites(folder) if not file_of(suite, root).is_file()})
 
 

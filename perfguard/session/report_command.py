@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfguard.judge.lane import is_own, joined
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
@@ -99,14 +100,12 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | No
 
 
 def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, Baseline]:
-    found = {}
-    folder = f"targets/{report.lane}" if report.exact_only else report.hardware.slug
+    found: dict[str, Baseline] = {}
+    own = [folder for folder in store.folders() if is_own(report.hardware.slug, folder)]
+    folders = [f"targets/{report.lane}"] if report.exact_only else own
     for suite in sorted({result.case.suite for result in report.results}):
         try:
-            baseline = store.load(folder, suite)
+            found |= joined(file for folder in folders if (file := store.load(folder, suite)) is not None)
         except BaselineError as error:
             warnings.append(f"shown without its baseline: {error}")
-            continue
-        if baseline is not None:
-            found[suite] = baseline
     return found

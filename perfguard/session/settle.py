@@ -69,6 +69,14 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
         run.save()
 
 
+def to_record(run: Run, chosen: Callable[[CaseResult], bool]) -> list[CaseResult]:
+    """The `chosen` cases with a metric that the update may write, without those that it holds back for a reason."""
+    update, sessions = run.config.update or frozenset(), run.config.settings.sessions
+    results = [run.results[name] for name in run.measured if name not in run.held]
+    possible = ((each, recordable(each, run.lane, sessions).values()) for each in results if chosen(each))
+    return [result for result, found in possible if frozenset[str]().union(*found) & update]
+
+
 @dataclass(frozen=True)
 class _Settling:
     run: Run
@@ -78,26 +86,15 @@ class _Settling:
     def record(self) -> None:
         """Let fresh processes read the metrics that the update may write."""
         run = self.run
-        update, sessions = run.config.update or frozenset(), run.config.settings.sessions
-        wanted, observed = [], []
         run.held = set() if run.config.reason else self._asking()
         if run.held:
             cases = "1 case is" if len(run.held) == 1 else f"{len(run.held)} cases are"
             why = "say why with --perfguard-reason; not measured in fresh processes"
             self.tell(f"{cases} heavier or different: {why}")
-        for name in run.measured:
-            if name in run.held:
-                continue
-            result = run.results[name]
-            possible = frozenset[str]().union(*recordable(result, run.lane, sessions).values())
-            if not possible & update:
-                continue
-            if result.case.direction == "test":
-                observed.append(result)
-            elif any(reading.timed for reading in result.readings):
-                wanted.append(result)
+        wanted = to_record(run, lambda result: result.ranks == 1 and result.is_timed)
+        observed = to_record(run, lambda result: result.case.direction == "test")
         if wanted:
-            self._measure_fresh(wanted, sessions, exact=EXACT_PROCESSES)
+            self._measure_fresh(wanted, run.config.settings.sessions, exact=EXACT_PROCESSES)
         if observed:
             self._measure_fresh(observed, OBSERVING_PROCESSES, exact=OBSERVING_PROCESSES)
             for result in observed:
@@ -200,7 +197,7 @@ class _Settling:
         reports, run.fresh_problem = measure_fresh(
             self.command, request, count, exact=exact, minutes=minutes, progress=self.tell
         )
-        run.fresh += map(session_of, reports)
+        run.fresh += [session_of(report.results, report.hardware.index) for report in reports]
         if run.fresh_problem:
             self.tell(run.fresh_problem)
 

@@ -14,20 +14,6 @@ from perfguard.store.baseline_parser import parse
 _PART = re.compile(r"[\w+-][\w.+-]*")
 
 
-def load(path: Path) -> Baseline:
-    """The baseline in `<root>/<slug>/<suite>.yaml` or `<root>/targets/<target>/<suite>.yaml`.
-
-    Raises:
-        BaselineError: no such file, or a mistake in it, with file and line.
-    """
-    in_targets = path.parent.parent.name == "targets"
-    folder = f"targets/{path.parent.name}" if in_targets else path.parent.name
-    found = Store(path.parents[2 if in_targets else 1]).load(folder, path.stem)
-    if found is None:
-        raise BaselineError(f"{path}: no such file; record it with: pytest --perfguard --perfguard-update")
-    return found
-
-
 class Store:
     """The baseline files under `root`. A folder is a hardware's slug or `targets/<target>`."""
 

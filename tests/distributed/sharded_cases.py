@@ -23,6 +23,13 @@ BLOCKS = {
     "dense": BlockConfig(dim=32, heads=4, kv_heads=2, hidden=48),
     "moe": BlockConfig(dim=32, heads=4, kv_heads=2, moe=MOE),
 }
+# Widths and tokens whose exchanges take milliseconds on GPUs: 8 MB and more each.
+LARGE_TOKENS = 2048
+LARGE_MOE = MoEConfig(dim=2048, hidden=1408, experts=8, top_k=2, shared=1)
+LARGE = {
+    "dense": BlockConfig(dim=2048, heads=16, kv_heads=4, hidden=5632),
+    "moe": BlockConfig(dim=2048, heads=16, kv_heads=4, moe=LARGE_MOE),
+}
 Load = Literal["balanced", "learned", "hot"]
 
 
@@ -34,16 +41,22 @@ class Sharded:
         mesh: dimension -> ranks, in order.
         load: "balanced": tokens go round the experts; "learned": as the scores say; "hot": all to the first two.
         experts: over "tp" as well.
+        large: wide enough for times on GPUs.
     """
 
     kind: Literal["dense", "moe"]
     mesh: tuple[tuple[str, int], ...]
     load: Load = "balanced"
     experts: bool = False
+    large: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return LARGE_TOKENS if self.large else TOKENS
 
     @property
     def config(self) -> BlockConfig:
-        config = BLOCKS[self.kind]
+        config = (LARGE if self.large else BLOCKS)[self.kind]
         if config.moe is None:
             return config
         return dataclasses.replace(config, moe=dataclasses.replace(config.moe, balanced=self.load == "balanced"))
@@ -51,10 +64,12 @@ class Sharded:
     def whole(self, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Transformer:
         """On one rank, in its own dtype throughout: experts one by one. The same on all ranks."""
         torch.manual_seed(0)
-        model = Transformer([self.config] * 2, VOCAB, positions=TOKENS, loop=True, device=device, dtype=dtype).eval()
+        model = Transformer(
+            [self.config] * 2, VOCAB, positions=self.tokens, loop=True, device=device, dtype=dtype
+        ).eval()
         with torch.no_grad():
             for weight in model.parameters():
-                if weight.ndim > 1:  # as drawn, blocks hardly change their input
+                if weight.ndim > 1 and not self.large:  # as drawn, blocks hardly change their input
                     weight.mul_(6)
         if self.load == "hot":
             for layer in model.layers:
@@ -75,9 +90,9 @@ class Sharded:
     def ids(self, rank: int, device: torch.device) -> Tensor:
         """Of one data-parallel place; ranks of "tp" have the same."""
         place = rank // dict(self.mesh).get("tp", 1)
-        return torch.randint(VOCAB, (2, TOKENS), generator=torch.Generator().manual_seed(place)).to(device)
+        return torch.randint(VOCAB, (2, self.tokens), generator=torch.Generator().manual_seed(place)).to(device)
 
     def __str__(self) -> str:
         names = "-".join(f"{name}{size}" for name, size in self.mesh)
         load = f"-{self.load}" if self.kind == "moe" else ""
-        return f"{self.kind}-{names}{load}{'-experts' if self.experts else ''}"
+        return f"{self.kind}-{names}{load}{'-experts' if self.experts else ''}{'-large' if self.large else ''}"

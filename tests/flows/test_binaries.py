@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from perfguard.store.baseline_files import load
+from perfguard.store.baseline_files import Store
 from tests.flows.conftest import Project
 from tests.measure.metrics.binaries import SCALE
 
@@ -28,7 +28,9 @@ def test_a_kernel_that_no_longer_fits_a_chip_that_is_not_here(project: Project) 
     project.test_file(TEST)
     (project.path / "scale.py").write_text(SCALE)
     assert project.guard("--perfguard-update=new").ret == 0
-    stored = load(project.path / "baselines" / "targets" / "gfx942" / "test_suite.yaml").cases["scale/forward"]
+    file = Store(project.path / "baselines").load("targets/gfx942", "test_suite")
+    assert file is not None
+    stored = file.cases["scale/forward"]
     assert stored.entries["gfx942.load_bits"] == {"scale_kernel": 128.0, "scale_kernel@0": 64.0}
 
     # On a CPU of any other model, too: the kernels are compiled for the target, whoever compiles them.

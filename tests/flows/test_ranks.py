@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from perfguard.measure.devices import find_devices
+from perfguard.model.records import TimedEntry, Word
+from perfguard.model.units import significant
 from perfguard.session.device_lock import FOLDER, DeviceLock
+from perfguard.store.baseline_files import Store
 from perfguard.store.report_file import read_report
 from tests.flows.conftest import PYTHON, Project
 
@@ -359,6 +362,66 @@ def test_the_devices_of_all_ranks_are_locked(project: Project) -> None:
         ran = project.guard("-k", "test_sum")
     assert ran.ret == 4
     assert "still in use by process" in ran.stderr.str()
+
+
+# Two simulated GPUs. Rank 1 computes for longer before the exchange, which therefore waits for it on rank 0.
+TIMED = """
+from perfguard.measure.devices import fake
+
+def layer(x):
+    late = 5.0 * dist.get_rank()
+    fake.launch("gemm", us=20.0 + late)
+    fake.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", us=15.0 - late, beside=True)
+    fake.launch("other", us=4.0)  # beside the exchange
+    fake.join()
+    return summed(x)
+
+@pytest.mark.perfguard(ranks=2)
+def test_layer(perfguard):
+    perfguard.mesh(dp=2)
+    perfguard(layer, torch.ones(1000), reference=lambda x: 2 * x)
+
+def test_alone(perfguard):
+    fake.launch("gemm")
+    perfguard(lambda x: x + 1, torch.ones(3), reference=lambda x: x + 1)
+"""
+
+
+def test_times_on_two_gpus_are_stored_under_their_number_and_not_gated(project: Project) -> None:
+    project.configure(device="fake*2", case_seconds=0.01, sessions=1)
+    project.test_file(HEAD + TIMED)
+    recorded = project.guard("--perfguard-update=new")
+    recorded.assert_outcomes(passed=2)
+    folder = project.path / "baselines"
+    own, ranked = ((folder / slug / "test_suite.yaml").read_text() for slug in ("fake-gpu", "fake-gpu-x2"))
+    assert "alone/forward" in own
+    assert "layer/forward" not in own
+    assert "layer/forward" in ranked
+    assert "alone" not in ranked
+    assert 'collectives: ["all_reduce dp float32"]' in ranked
+
+    (result,) = [each for each in project.read().results if each.ranks == 2]
+    times = {each.metric: each for each in result.readings}
+    assert times["ranks_time_us"].value == pytest.approx(35.0, rel=0.02)
+    assert times["ranks_time_us"].timer == "ranks-queue-cold"
+    assert times["transfer_us"].value == {"all_reduce dp float32": pytest.approx(10.0, rel=0.02)}
+    assert times["skew_us"].value == {"all_reduce dp float32": pytest.approx(5.0, rel=0.05)}
+    assert "for rank 1" in times["skew_us"].note
+    assert times["exposed_us"].value == pytest.approx(11.0, rel=0.05)  # rank 0's
+    assert times["bus_gb_per_second"].value == {"all_reduce dp float32": pytest.approx(0.4, rel=0.02)}
+
+    stored = Store(folder).load("fake-gpu-x2", "test_suite")
+    assert stored is not None
+    entry = stored.cases["layer/forward"].entries["ranks_time_us"]
+    assert isinstance(entry, TimedEntry)
+    assert entry.sessions != [significant(times["ranks_time_us"].value)]  # of a further launch
+
+    project.test_file(HEAD + TIMED.replace("us=20.0", "us=90.0"))
+    slower = project.guard("-k", "layer")
+    slower.assert_outcomes(passed=1)
+    verdicts = {each.metric: each for each in project.read().results[0].verdicts}
+    assert verdicts["ranks_time_us"].word is Word.PASS
+    assert verdicts["ranks_time_us"].ratio == pytest.approx(3.0, rel=0.05)
 
 
 @pytest.mark.nightly  # starts Python itself three times

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from perfguard.cli import main
 from perfguard.model.errors import ExitStatus
-from perfguard.model.records import Report, TimedEntry, Verdict, Word, dump_report
+from perfguard.model.records import Baseline, Report, TimedEntry, Verdict, Word, dump_report
 from perfguard.model.records.baseline import as_stored
 from perfguard.model.units import significant
-from perfguard.store.baseline_files import load
+from perfguard.store.baseline_files import Store
 from tests.github.fake import FakeGitHub, sha
 from tests.github.reports import (
     CODE,
@@ -28,6 +28,7 @@ from tests.github.reports import (
     PATH,
     SESSIONS,
     SLUG,
+    SUITE,
     TIMER,
     TOOLCHAIN,
     archive,
@@ -58,8 +59,14 @@ def accept(given: Report | bytes, *options: str, reason: str = "more accurate") 
     return main(["accept", "--from", str(path), f"--reason={reason}", *options])
 
 
+def in_the_file() -> Baseline:
+    found = Store(Path("baselines")).load(SLUG, SUITE)
+    assert found is not None
+    return found
+
+
 def stored(name: str) -> Mapping[str, Any]:
-    return load(Path(PATH)).cases[key(name)].entries
+    return in_the_file().cases[key(name)].entries
 
 
 def both_slower() -> Report:
@@ -82,8 +89,8 @@ def test_what_process_pairs_found_moves_the_record(checkout: Path, capsys: pytes
     found = stored("f")["device_time_us"]
     assert found.sessions == pytest.approx(scaled(1.1), rel=1e-3)
     assert (found.timer, found.anchor) == ("graph-cold", None)
-    assert load(Path(PATH)).cases[key("f")].reasons == {"device_time_us": "more accurate"}
-    provenance = load(Path(PATH)).provenance_of(key("f"))
+    assert in_the_file().cases[key("f")].reasons == {"device_time_us": "more accurate"}
+    provenance = in_the_file().provenance_of(key("f"))
     assert (provenance.board, provenance.commit, provenance.recorded) == ("a", sha("head")[:12], "2026-11-21")
     assert stored("g") == entries()
     assert accept(compared({"f": 55.0, "g": 50.0}), "-k", "g") == ExitStatus.PASSED
@@ -94,7 +101,7 @@ def test_a_little_slower_than_the_base_keeps_its_reason_and_its_anchor(checkout:
     assert accept(compared({"f": 51.2, "g": 50.0})) == ExitStatus.PASSED
     found = stored("f")["device_time_us"]
     assert (found.sessions[2], found.anchor) == (pytest.approx(51.2, rel=1e-3), 50.0)
-    assert load(Path(PATH)).cases[key("f")].reasons == {"device_time_us": "more accurate"}
+    assert in_the_file().cases[key("f")].reasons == {"device_time_us": "more accurate"}
 
 
 def test_however_much_a_record_scatters_the_pairs_move_it(checkout: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfguard.github.api.artifacts import LaneArtifact, fetch_artifacts
+from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
 from perfguard.github.api.measured_run import Run, fetch_run
 from perfguard.model.errors import GitHubError
@@ -19,8 +19,14 @@ def run(github: FakeGitHub, client: Client) -> Run:
     return fetch_run(client, 5001)
 
 
-def one(client: Client, run: Run, lane: str = "h200") -> LaneArtifact:
-    return fetch_artifacts(client, run, [lane])[0]
+def one(client: Client, run: Run, lane: str = "h200") -> bytes | str:
+    return fetch_artifacts(client, run, [lane])[lane]
+
+
+def why_none(client: Client, run: Run, lane: str = "h200") -> str:
+    found = one(client, run, lane)
+    assert isinstance(found, str)
+    return found
 
 
 def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Client, run: Run) -> None:
@@ -28,10 +34,10 @@ def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Clie
         github.world.add_artifact(5001, f"perfguard-h200-{attempt}", f"attempt {attempt}".encode())
     github.world.add_artifact(5002, "perfguard-h200-2", b"of another run")
     github.world.add_artifact(5001, "perfguard-b200-1", b"not run again")
-    assert fetch_artifacts(client, run, ["b200", "h200"]) == [
-        LaneArtifact("b200", b"not run again"),
-        LaneArtifact("h200", b"attempt 2"),
-    ]
+    assert fetch_artifacts(client, run, ["b200", "h200"]) == {
+        "b200": b"not run again",
+        "h200": b"attempt 2",
+    }
 
 
 def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, client: Client, run: Run) -> None:
@@ -39,9 +45,9 @@ def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, clie
         github.world.add_artifact(5001, name, b"")
     github.requests.clear()
     for lane in ("h200", "nvidia", ".*"):
-        assert one(client, run, lane).problem.startswith("nothing was uploaded; look at the lane's job")
+        assert why_none(client, run, lane).startswith("nothing was uploaded; look at the lane's job")
     assert len(github.requests) == 3 * 2  # one for each attempt
-    assert one(client, run, "nvidia-h200").data == b""
+    assert one(client, run, "nvidia-h200") == b""
 
 
 @pytest.mark.parametrize(
@@ -59,29 +65,27 @@ def test_a_lane_that_cannot_be_read_leaves_the_others(
 ) -> None:
     github.world.add_artifact(5001, "perfguard-h200-2", **{"data": b"zip", **fields})
     github.world.add_artifact(5001, "perfguard-b200-2", b"fine")
-    h200, b200 = fetch_artifacts(client, run, ["h200", "b200"])
-    assert b200.data == b"fine"
-    assert h200.data is None
-    assert said in h200.problem
+    assert fetch_artifacts(client, run, ["h200", "b200"])["b200"] == b"fine"
+    assert said in why_none(client, run)
 
 
 def test_expired_between_listing_and_download(github: FakeGitHub, client: Client, run: Run) -> None:
     github.world.add_artifact(5001, "perfguard-h200-2", b"zip")
     github.fail(path="/zip$", status=410, body={"message": "Artifact has expired"})
-    assert one(client, run).problem == "perfguard-h200-2: expired; run the lane again"
+    assert why_none(client, run) == "perfguard-h200-2: expired; run the lane again"
 
 
 def test_two_of_one_lane_and_attempt(github: FakeGitHub, client: Client, run: Run) -> None:
     for data in (b"a", b"b"):
         github.world.add_artifact(5001, "perfguard-h200-2", data)
-    assert "2 artifacts are called perfguard-h200-2" in one(client, run).problem
+    assert "2 artifacts are called perfguard-h200-2" in why_none(client, run)
 
 
 def test_ten_megabytes_in_all(github: FakeGitHub, client: Client, run: Run) -> None:
     lanes = [f"lane{number}" for number in range(6)]
     for lane in lanes:
         github.world.add_artifact(5001, f"perfguard-{lane}-1", b"x" * 1_900_000)
-    assert [lane.data is not None for lane in fetch_artifacts(client, run, lanes)] == [True] * 5 + [False]
+    assert [isinstance(found, bytes) for found in fetch_artifacts(client, run, lanes).values()] == [True] * 5 + [False]
 
 
 def test_a_list_that_fails(github: FakeGitHub, client: Client, run: Run) -> None:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
-from perfguard.github.lanes.lane_views import Trusted, view
+from perfguard.github.lanes.lane_views import Trusted, judge_lanes
+from perfguard.github.lanes.stranger_report import receive_all
 from perfguard.model.records import (
     Baseline,
     BaseTree,
@@ -79,7 +79,7 @@ def judged(given: Report, base: Remembered, lane: str = "cpu") -> Overview:
 
 
 def viewed(given: Report, trusted: Trusted, lane: str = "cpu") -> Overview:
-    return view([LaneArtifact(lane, archive(given, f"report-{SLUG}.json"))], sha("head"), trusted)
+    return judge_lanes(receive_all({lane: archive(given, f"report-{SLUG}.json")}, sha("head")), trusted)
 
 
 def test_a_processor_that_nobody_recorded_is_judged_and_nothing_of_it_is_new() -> None:

@@ -24,14 +24,16 @@ from perfguard.model.records import (
     PairReading,
     Reading,
     Report,
+    Verdict,
     Word,
     dump_report,
 )
 from perfguard.model.units import Unit
+from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Headline, LaneView, Overview
-from perfguard.store.baseline_files import load
+from perfguard.store.baseline_files import Store
 from tests.github.fake import sha
-from tests.github.reports import PATH, SLUG, baseline_file, report
+from tests.github.reports import PATH, SLUG, SUITE, baseline_file, report
 
 KEY, TIME, BODY = "rms_norm[64]/test", "kernel_time_us[rows]", "body 1a2b3c4d"
 
@@ -82,15 +84,22 @@ def seen(given: Report, head: bytes | None = None) -> LaneView:
     return judge_lanes({SLUG: Received(given)}, trusted).lanes[0]
 
 
-def word_of(view: LaneView) -> Word:
+def verdict_of(view: LaneView) -> Verdict:
     assert view.report is not None
-    return next(each.word for each in view.report.results[0].verdicts if each.metric == TIME)
+    return next(each for each in view.report.results[0].verdicts if each.metric == TIME)
+
+
+def word_of(view: LaneView) -> Word:
+    return verdict_of(view).word
 
 
 def test_process_pairs_judge_it_again_by_limits_that_no_report_gives() -> None:
     view = seen(slower())
     assert (word_of(view), view.unmeasured) == (Word.SLOWER, [])
     assert Overview(lanes=[view]).headline is Headline.WORSE
+    assert "because: grids rows 1 x (4,) -> 1 x (8,)" in verdict_of(view).reason
+    comment = render_markdown(Overview(lanes=[view]))
+    assert "perfguard compare" not in comment  # which leaves observed tests out
     assert word_of(seen(slower(41.4))) is Word.PASS  # 1 % is less than the time of a test can show
     alone = seen(slower(pairs=0))
     assert (word_of(alone), Overview(lanes=[alone]).headline) == (Word.UNRESOLVED, Headline.UNVERIFIED)
@@ -117,7 +126,9 @@ def test_perfguard_accept_writes_such_an_edit(tmp_path: Path, monkeypatch: pytes
     given = slower()
     (tmp_path / "given.json").write_bytes(dump_report(given))
     assert main(["accept", "--from", "given.json", "--reason=wider tiles"]) == ExitStatus.PASSED
-    case = load(tmp_path / PATH).cases[KEY]
+    accepted = Store(tmp_path / "baselines").load(SLUG, SUITE)
+    assert accepted is not None
+    case = accepted.cases[KEY]
     assert case.entries["grids"] == {"rows": "1 x (8,)"}
     assert case.entries["kernel_time_us"] == {"rows": pytest.approx(55.0, rel=1e-3), "other": 7.0}
     assert case.reasons["kernel_time_us"] == "wider tiles"

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.github.lanes import stranger_report
 from perfguard.github.lanes.stranger_report import Received, read_report_of_stranger, receive, unpack
 from perfguard.model.errors import LaneError
@@ -48,7 +47,7 @@ def refusal(data: bytes, reader: Callable[[bytes], object] = read_report_of_stra
 
 
 def received(given: Report | bytes, lane: str = SLUG, name: str = NAME) -> Received:
-    return receive(LaneArtifact(lane, archive(given, name)), sha("head"))
+    return receive(lane, archive(given, name), sha("head"))
 
 
 # -- the archive -------------------------------------------------------------------------------------------------------

@@ -67,6 +67,20 @@ def gpu() -> torch.device:
     return torch.device(GPU)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def given_inputs_alone(request: pytest.FixtureRequest) -> None:
+    """With every change the guarded tests check the inputs that they make. Derived ones take as long again, and are
+    others at every commit: they are checked every night, and by each lane of `scripts/guard`."""
+    config = request.config
+    if config.getoption("--daily"):
+        from perfguard.measure.devices import open_device
+        from perfguard.model.config import read_settings
+        from perfguard.pytest_plugin.fixture import OPENED
+
+        settings = read_settings(config.rootpath, device=config.option.perfguard_device)
+        config.stash[OPENED] = open_device(settings.device), 0.0
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> Iterator[None]:
     """Each test draws the same data, whatever ran before it."""

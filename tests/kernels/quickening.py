@@ -18,7 +18,9 @@ def quicken_interpreter() -> None:
         return
     interpreter._is_quick = True
     _patch_the_language_once_a_launch(language, interpreter)
+    _list_the_language_once(interpreter)
     _look_up_numpy_types_once(interpreter)
+    _shift_bfloat16(language, interpreter)
     _describe_blocks_once(language.core)
     _compare_shapes_as_lists(language.core)
     _unwrap_what_is_wrapped(language.core)
@@ -54,6 +56,23 @@ def _patch_the_language_once_a_launch(language: Any, interpreter: Any) -> None:
     launch.__call__ = run_afresh
 
 
+def _list_the_language_once(interpreter: Any) -> None:
+    """What there is to replace is looked for at every launch, in modules and classes that are then as they were."""
+    replace = getattr(interpreter, "_patch_attr", None)
+    if replace is None or not hasattr(interpreter, "_patch_builtin"):
+        return
+    found: dict[Any, list[tuple[str, Any]]] = {}
+
+    def patch_listed(package: Any, builder: Any, scope: Any) -> None:
+        if package not in found:
+            members = interpreter.inspect.getmembers(package)
+            found[package] = [each for each in members if interpreter.tl.core.is_builtin(each[1])]
+        for name, member in found[package]:
+            replace(package, name, member, builder, scope)
+
+    interpreter._patch_builtin = patch_listed
+
+
 def _look_up_numpy_types_once(interpreter: Any) -> None:
     """Each look-up builds the table of all types."""
     look_up = getattr(interpreter, "_get_np_dtype", None)
@@ -68,6 +87,28 @@ def _look_up_numpy_types_once(interpreter: Any) -> None:
         return known[name]
 
     interpreter._get_np_dtype = looked_up
+
+
+def _shift_bfloat16(language: Any, interpreter: Any) -> None:
+    """Exponent and mantissa are taken apart and put together again, though those of bfloat16 are the first 16 bits of
+    float32's. Subnormal numbers, of which that is not what the interpreter makes, are left to it."""
+    convert = getattr(interpreter, "_convert_float", None)
+    if convert is None:
+        return
+    short, long = language.bfloat16, language.float32
+
+    def convert_or_shift(given: Any, kind: Any, wanted: Any, rounding: Any) -> Any:
+        if kind == short and wanted == long:
+            bits, exponent, mantissa = given.view("uint16"), 0x7F80, 0x7F
+        elif kind == long and wanted == short and rounding is None:
+            bits, exponent, mantissa = given.view("uint32"), 0x7F800000, 0x7FFFFF
+        else:
+            return convert(given, kind, wanted, rounding)
+        if (((bits & exponent) == 0) & ((bits & mantissa) != 0)).any():
+            return convert(given, kind, wanted, rounding)
+        return bits.astype("uint32") << 16 if kind == short else (bits >> 16).astype("uint16")
+
+    interpreter._convert_float = convert_or_shift
 
 
 def _describe_blocks_once(core: Any) -> None:

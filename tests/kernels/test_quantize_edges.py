@@ -54,13 +54,13 @@ def check(q: Quantizer, arguments: Tensors, because: str, **options: object) -> 
 # Splits
 
 
-# The contract names 4096 rows for the hot expert, at a minute each in the interpreter.
+# The contract names 4096 rows for the hot expert, at a minute each in the interpreter; there tiles have 32 rows.
 @pytest.mark.parametrize(
     ("q", "split"),
     [
         pytest.param(q, split, id=f"{q.name}-{split}")
         for q in GROUPED
-        for split in splits(hot_rows=4096 if GPU else 512)
+        for split in splits(hot_rows=4096 if GPU else 160)
     ],
 )
 def test_splits(q: Quantizer, split: Split, triton_path: KernelPath) -> None:
@@ -96,7 +96,7 @@ SIZES = [
     1408,  # DeepSeek's expert width
     4097,  # more than a tile may hold, and one over
 ]
-DEAR = (16, 48, 128, 1408, 4097)  # the interpreter takes 15 ms a tile of 32 x 32; these add least
+DEAR = (16, 48, 128, 1408, 4097)  # the interpreter takes 10 ms a tile of 32 x 32; these add least
 
 
 def _sizes(along_slices: bool) -> list[object]:
@@ -105,7 +105,10 @@ def _sizes(along_slices: bool) -> list[object]:
         pytest.param(q, size, id=f"{q.name}-{size}")
         for q in SEVEN
         for size in SIZES
-        if GPU or (q.keeps_layout and (along_slices or size < 4097)) or size not in DEAR
+        if GPU
+        or (q.keeps_layout and (along_slices or size < 4097))
+        # Scales lie beside each other across the slices; and two groups' columns are the kernel of one, twice.
+        or (size not in DEAR and (size < 1000 or not (along_slices or q.kind == "dual")))
     ]
 
 

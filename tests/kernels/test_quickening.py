@@ -1,4 +1,5 @@
-"""The quickened interpreter keeps blocks of numbers between operations: those that only look alike are not mixed up."""
+"""The quickened interpreter computes what it did: blocks of numbers that it keeps and that only look alike are not
+mixed up, and bfloat16 is float32 cut short."""
 
 from __future__ import annotations
 
@@ -50,3 +51,22 @@ def test_numbers_of_other_signs_types_and_sides(monkeypatch: pytest.MonkeyPatch)
             ]
         )
         assert torch.equal(out.view(torch.int32), wanted.view(torch.int32))
+
+
+def halves(x_ptr: Any, wide_ptr: Any, back_ptr: Any, N: tl.constexpr) -> None:
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    wide = tl.load(x_ptr + at).to(tl.float32)
+    tl.store(wide_ptr + at, wide)
+    tl.store(back_ptr + at, wide.to(tl.bfloat16))
+
+
+def test_every_bfloat16_is_a_float32_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "1")
+    bits = torch.arange(1 << 16).to(torch.int16)
+    normal = (bits & 0x7F80 != 0) | (bits & 0x7F == 0)  # of the others the interpreter makes something else
+    x = torch.where(normal, bits, 0).view(torch.bfloat16)
+    wide, back = torch.zeros(1 << 16), torch.zeros_like(x)
+    kernel: Any = triton.jit(halves)
+    kernel[(8,)](x, wide, back, 1 << 13)
+    assert torch.equal(wide.view(torch.int32), x.float().view(torch.int32))
+    assert torch.equal(back.view(torch.int16), x.view(torch.int16))

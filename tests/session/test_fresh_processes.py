@@ -42,7 +42,7 @@ def test_answers_are_collected_in_order(tmp_path: Path) -> None:
     assert re.fullmatch(r"fresh process 2 of 2: 2 tests, 0:\d\d gone, about 0:\d\d to go", said[1])
     assert len(said) == 2
     assert len(reports) == 2
-    session = session_of(reports[0])  # what judging again needs
+    session = session_of(reports[0].results, 0)  # what judging again needs
     assert session.device == REPORT.hardware.index
     assert [each.value for each in session.results[0].readings] == [each.value for each in READINGS]
     assert all(not reading.blocks for reading in session.results[0].readings)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Provenance, TimedEntry
-from perfguard.store.baseline_files import Store, load
 from perfguard.store.baseline_parser import parse
 
 # A file as docs/baselines.md shows it.
@@ -134,17 +133,3 @@ def test_whatever_happens_to_a_file_it_is_read_or_told(data: bytes, where: int, 
 def test_windows_line_ends_and_comments_are_read() -> None:
     assert read(GOOD.replace("\n", "\r\n")) == read(GOOD)
     assert read(GOOD.replace("cases:\n", "cases:  # sorted\n  # the first\n")) == read(GOOD)
-
-
-def test_load_knows_the_folder_by_the_path(tmp_path: Path) -> None:
-    for folder, field in (("nvidia-h200", "hardware: nvidia-h200"), ("targets/cpu", "target: cpu")):
-        path = tmp_path / folder / "fp8.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(GOOD.replace("hardware: nvidia-h200", field))
-        assert load(path) == Store(tmp_path).load(folder, "fp8")
-        assert (load(path).hardware, load(path).suite) == (folder, "fp8")
-
-
-def test_load_of_no_file_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(BaselineError, match="no such file; record it with: pytest --perfguard --perfguard-update"):
-        load(tmp_path / "nvidia-h200" / "fp8.yaml")

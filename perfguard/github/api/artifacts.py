@@ -15,20 +15,6 @@ MOST_LANE_BYTES = 2_000_000
 MOST_BYTES = 10_000_000  # of all lanes
 
 
-class LaneArtifact(Struct, frozen=True):
-    """The artifact of one expected lane.
-
-    Attributes:
-        lane: the expected name, e.g. `nvidia-h200`; the artifact is called `perfguard-<lane>-<attempt>`.
-        data: the zip file, not parsed yet, at most 2 MB; None without a valid one.
-        problem: why `data` is None, with the next step.
-    """
-
-    lane: str
-    data: bytes | None = None
-    problem: str = ""
-
-
 class _Artifact(Struct, frozen=True):
     id: int
     name: str
@@ -41,34 +27,34 @@ class _Page(Struct, frozen=True):
     artifacts: list[_Artifact]
 
 
-def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> list[LaneArtifact]:
-    """One artifact for each of `lanes`, in their order, of the highest attempt up to the run's own.
+def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> dict[str, bytes | str]:
+    """Lane -> the zip file that it uploaded, at most 2 MB and not parsed yet, or why there is none, with the next step.
 
-    An error with one lane becomes that lane's `problem`; the others are still fetched.
+    An artifact is called `perfguard-<lane>-<attempt>`, and that of the highest attempt counts, up to the run's own.
 
     Raises:
         GitHubError: the artifacts cannot be listed.
     """
-    found: list[LaneArtifact] = []
+    found: dict[str, bytes | str] = {}
     for lane in lanes:
-        left = MOST_BYTES - sum(len(other.data or b"") for other in found)
-        found.append(_fetch_lane(client, run, lane, min(MOST_LANE_BYTES, left)))
+        left = MOST_BYTES - sum(len(data) for data in found.values() if isinstance(data, bytes))
+        found[lane] = _fetch_lane(client, run, lane, min(MOST_LANE_BYTES, left))
     return found
 
 
-def _fetch_lane(client: Client, run: Run, lane: str, limit: int) -> LaneArtifact:
+def _fetch_lane(client: Client, run: Run, lane: str, limit: int) -> bytes | str:
     for attempt in range(run.attempt, 0, -1):  # a lane that was not rerun has an artifact of an earlier attempt
         # By name: a run of untrusted code may hold thousands of other artifacts.
         pages = client.pages(f"/actions/runs/{run.id}/artifacts", _Page, name=f"perfguard-{lane}-{attempt}")
         same = [artifact for page in pages for artifact in page.artifacts]
         if len(same) > 1:
-            return LaneArtifact(lane, problem=f"{len(same)} artifacts are called {same[0].name}; upload one")
+            return f"{len(same)} artifacts are called {same[0].name}; upload one"
         if same:
             try:
-                return LaneArtifact(lane, _download(client, same[0], limit))
+                return _download(client, same[0], limit)
             except GitHubError as error:
-                return LaneArtifact(lane, problem=f"{same[0].name}: {error}")
-    return LaneArtifact(lane, problem="nothing was uploaded; look at the lane's job, and run it again")
+                return f"{same[0].name}: {error}"
+    return "nothing was uploaded; look at the lane's job, and run it again"
 
 
 def _download(client: Client, artifact: _Artifact, limit: int) -> bytes:

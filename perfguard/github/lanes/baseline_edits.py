@@ -149,7 +149,7 @@ def accepted(
             if verdict.word in _NEVER:
                 continue
             reading = result.reading(verdict.metric)
-            folders = [folder_of(judged.hardware, reading)] if reading else folders_of(judged)
+            folders = [folder_of(judged.hardware, reading, result.ranks)] if reading else folders_of(judged)
             metric = KERNEL_TIME if timed_kernel(verdict.metric) else verdict.metric
             names = [(folder, result.case.suite, result.case.key, metric) for folder in folders]
             edit = next((edits[name] for name in names if name in edits), None)
@@ -180,7 +180,7 @@ def _is_afresh(
 ) -> bool:
     """Whether the change records the case under the report's conditions and with its readings, as an update does after
     an upgrade, including the reason if the update asks for one."""
-    where = folder_of(judged.hardware, reading), result.case.suite, result.case.key
+    where = folder_of(judged.hardware, reading, result.ranks), result.case.suite, result.case.key
     old, new = edited.base.case(*where), edited.head.case(*where)
     before, after = _entry(old, reading.metric), _entry(new, reading.metric)
     if old is None or new is None or old == new or before is None or after is None:
@@ -233,7 +233,7 @@ def _is_removed(item: tuple[str, str, str], report: Report, edited: Edited) -> b
 
 def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Reading]:
     return {
-        (folder_of(report.hardware, reading), result.case.suite, result.case.key, reading.metric): reading
+        (folder_of(report.hardware, reading, result.ranks), result.case.suite, result.case.key, reading.metric): reading
         for report in reports
         for result in report.results
         for reading in result.readings

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import Lane
+from perfguard.judge.lane import Lane, folder_of_ranks, is_own
 from perfguard.measure.binaries.targets import TARGETS
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Hardware, Report, Toolchain
@@ -27,8 +27,9 @@ class Remembered:
     def lane(self, hardware: Hardware, toolchain: Toolchain, *, exact_only: bool = False) -> Lane:
         """The lane of one hardware with all its baselines; with `exact_only`, only those of every machine of its
         target."""
-        judging = _judging(hardware, exact_only)
-        others = [folder for folder in self.folders if _is_slug(folder) and folder != hardware.slug]
+        own = [folder for folder in self.folders if is_own(hardware.slug, folder)]
+        others = [folder for folder in self.folders if _is_slug(folder) and folder not in own]
+        judging = [*([] if exact_only else own), *_targets(hardware)]
         folders = [self.folders.get(folder, {}) for folder in (*judging, *others)]
         return Lane(hardware, toolchain, [file for suites in folders for file in suites.values()])
 
@@ -67,14 +68,16 @@ def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
 
 def folders_of(report: Report) -> list[str]:
     """The folders that judge a report: its hardware, its target, and the targets it compiled for."""
-    return _judging(report.hardware, report.exact_only)
+    ranks = {1, *(result.ranks for result in report.results)}
+    own = set() if report.exact_only else {folder_of_ranks(report.hardware, each) for each in ranks}
+    return [*sorted(own), *_targets(report.hardware)]
 
 
-def _judging(hardware: Hardware, exact_only: bool) -> list[str]:
+def _targets(hardware: Hardware) -> list[str]:
     # A run compiles for all targets without a GPU, for its own architecture on a GPU.
     compiled = [name for name in TARGETS if hardware.target or name == hardware.architecture]
     targets = [*([hardware.target] if hardware.target else []), *compiled]
-    return [*([] if exact_only else [hardware.slug]), *(f"{_TARGETS}/{name}" for name in targets)]
+    return [f"{_TARGETS}/{name}" for name in targets]
 
 
 def _is_slug(folder: str) -> bool:

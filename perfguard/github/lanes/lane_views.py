@@ -16,13 +16,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.github.lanes.baseline_edits import Edited, accepted, list_edits, patched
 from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
 from perfguard.github.lanes.judge_again import judge_again, unmeasured
 from perfguard.github.lanes.limits import hold, lenient
-from perfguard.github.lanes.stranger_report import Received, receive
-from perfguard.model.errors import LaneError
+from perfguard.github.lanes.stranger_report import Received
 from perfguard.model.records import BaseTree, Report
 from perfguard.render.overview import LaneView, Overview
 
@@ -42,22 +40,8 @@ class Trusted:
     commit: str | None = None
 
 
-def view(artifacts: Sequence[LaneArtifact], head: str, trusted: Trusted) -> Overview:
-    """Validate each lane's upload for commit `head`, and judge it; a refused lane affects no other.
-
-    The overview has lanes, edits and warnings; what GitHub says of the commit is not in it.
-    """
-    received: dict[str, Received | str] = {}
-    for artifact in artifacts:
-        try:
-            received[artifact.lane] = receive(artifact, head)
-        except LaneError as error:
-            received[artifact.lane] = str(error)
-    return judge_lanes(received, trusted)
-
-
 def judge_lanes(received: Mapping[str, Received | str], trusted: Trusted) -> Overview:
-    """Judge every lane with a report, and list the change's baseline edits.
+    """Judge every lane with a report, and list the change's baseline edits: lanes, edits and warnings of an overview.
 
     Args:
         received: lane -> its report, or why there is none.

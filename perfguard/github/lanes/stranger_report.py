@@ -13,14 +13,13 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfguard.github.api.artifacts import LaneArtifact
 from perfguard.judge.run_verdicts import case_id
 from perfguard.model.errors import LaneError
 from perfguard.model.records import SCHEMA, CaseResult, PairedCase, Pairing, Report, Session
@@ -87,21 +86,34 @@ class Received(Struct, frozen=True):
     warnings: list[str] = []
 
 
-def receive(artifact: LaneArtifact, head: str) -> Received:
-    """The report that a lane uploaded for commit `head`.
+def receive_all(artifacts: Mapping[str, bytes | str], head: str) -> dict[str, Received | str]:
+    """Lane -> its report for commit `head`, or why there is none; a refused lane affects no other.
+
+    Args:
+        artifacts: lane -> the zip file that it uploaded, or why there is none.
+    """
+    found: dict[str, Received | str] = {}
+    for lane, data in artifacts.items():
+        try:
+            found[lane] = data if isinstance(data, str) else receive(lane, data, head)
+        except LaneError as error:
+            found[lane] = str(error)
+    return found
+
+
+def receive(lane: str, archive: bytes, head: str) -> Received:
+    """The report in the archive that a lane uploaded for commit `head`.
 
     A lane is named after its hardware's slug, or after its target if any machine of the target will do (`cpu`). Metrics
     of one machine are not judged on a target's lane. The name decides this, not the report: without times, a slug's
     lane has not measured all of its record.
 
     Raises:
-        LaneError: there is no archive, or it or the whole report is refused; with the reason.
+        LaneError: the archive or the whole report is refused, with the reason.
     """
-    if artifact.data is None:
-        raise LaneError(artifact.problem)
-    slug, data = unpack(artifact.data)
+    slug, data = unpack(archive)
     received = read_report_of_stranger(data)
-    report, lane = received.report, artifact.lane
+    report = received.report
     if slug != report.hardware.slug:
         raise LaneError(f"report-{slug}.json holds a report of {report.hardware.slug!r}")
     if lane not in (report.hardware.slug, report.hardware.target):

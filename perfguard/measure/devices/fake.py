@@ -22,9 +22,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Seen, Waited
-from perfguard.measure.devices.device import Device, Event
+from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Seen, Span, Waited
+from perfguard.measure.devices.device import Device, Within
 from perfguard.measure.devices.fake_memory import Allocation, FakeMemory
+from perfguard.measure.devices.fake_queue import QUERY_HOST_US, FakeEvent, FakeGraph
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware
@@ -32,9 +33,6 @@ from perfguard.model.records import Conditions, Hardware
 SLUG = "fake-gpu"
 _MEMORY_BYTES = 16 * 2**30
 _COPY_BYTES_PER_SECOND = 1e12
-_EVENT_HOST_US = 0.5
-_QUERY_HOST_US = 0.1
-_REPLAY_HOST_US = 5.0
 _PROFILE_HOST_US = 10_000.0
 
 # The fake stands for hardware, which is found and not passed as an argument: a launched kernel runs on the
@@ -56,17 +54,25 @@ def launch(
     grid: str = "",
     capturable: bool = True,
     bytes: int = 0,
+    beside: bool = False,
 ) -> None:
     """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Does nothing without a fake device.
 
     `binary` stands for the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
     `capturable` makes the capture of its call fail. Names that begin with Memcpy (of `bytes` bytes) are copies, those
-    with Memset are fills.
+    with Memset are fills. `beside`: on a second queue, behind all that is enqueued so far, and beside what comes next
+    until `join`, as exchanges between ranks run.
     """
     if _current is not None:
         if not capturable:
             _current.refuse_capture()
-        _current.enqueue(us, host_us=host_us, name=name, binary=binary, grid=grid, bytes=bytes)
+        _current.enqueue(us, host_us=host_us, name=name, binary=binary, grid=grid, bytes=bytes, beside=beside)
+
+
+def join() -> None:
+    """Let work that is enqueued from now on wait for the second queue."""
+    if _current is not None:
+        _current.busy_until_us = max(_current.busy_until_us, _current.beside_until_us)
 
 
 def fault(error: str = "CUDA error: an illegal memory access was encountered") -> None:
@@ -81,49 +87,6 @@ def allocate(count: int) -> Allocation:
     return Allocation(None if _current is None else _current.device_memory, count)
 
 
-class FakeEvent:
-    """A mark on the fake device's queue."""
-
-    def __init__(self, device: FakeDevice) -> None:
-        self._device = device
-        self._at_us: float | None = None
-
-    def record(self) -> None:
-        """Enqueue the mark behind all work enqueued so far."""
-        self._at_us = self._device.enqueue(0.0, host_us=_EVENT_HOST_US, noisy=False)
-
-    def query(self) -> bool:
-        """Whether the device has passed the mark; True, as in CUDA, for a mark never recorded."""
-        self._device.refuse_capture()
-        self._device.host_us += _QUERY_HOST_US
-        return self._at_us is None or self._device.host_us >= self._at_us
-
-    def elapsed_us(self, end: Event) -> float:
-        """Device time from this mark to `end`, µs.
-
-        Raises:
-            DeviceError: a mark that was never recorded, or that the device has not passed yet.
-        """
-        assert isinstance(end, FakeEvent)
-        if self._at_us is None or end._at_us is None:
-            raise DeviceError("fake event: was never recorded; call record() on both events first")
-        if self._device.host_us < max(self._at_us, end._at_us):
-            raise DeviceError("fake event: the device has not passed it yet; call synchronize() first")
-        return end._at_us - self._at_us
-
-
-class FakeGraph:
-    """Captured work of the fake device."""
-
-    def __init__(self, device: FakeDevice, works_us: Sequence[float]) -> None:
-        self._device = device
-        self._works_us = works_us
-
-    def replay(self) -> None:
-        """Enqueue all of it, at the host cost of one launch."""
-        self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)
-
-
 class _Launched(NamedTuple):
     """A kernel, copy or fill with its place on the device's timeline."""
 
@@ -132,6 +95,7 @@ class _Launched(NamedTuple):
     grid: str
     bytes: int
     interval: tuple[float, float]
+    stream: int = 0
 
 
 class FakeDevice(Device):
@@ -140,6 +104,7 @@ class FakeDevice(Device):
     Attributes:
         host_us: the host's clock.
         busy_until_us: the end of the device's queue, on the same clock.
+        beside_until_us: the end of its second queue.
         state: returned by `conditions()`; assign another to simulate throttling or other processes.
         slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
         settled: whether `settle()` was called.
@@ -184,7 +149,7 @@ class FakeDevice(Device):
         self._waits: list[Waited] | None = None  # None unless they are being recorded
         self._captured: list[float] | None = None  # work of the calls being captured, µs
         self.host_us = 0.0
-        self.busy_until_us = 0.0
+        self.busy_until_us = self.beside_until_us = 0.0
         self.slowdown = 1.0
         self.settled = False
         self.lost = ""
@@ -223,7 +188,7 @@ class FakeDevice(Device):
         self.refuse_capture()
         if self.lost:
             raise RuntimeError(self.lost)
-        self.host_us = max(self.host_us + _QUERY_HOST_US, self.busy_until_us)
+        self.host_us = max(self.host_us + QUERY_HOST_US, self.busy_until_us, self.beside_until_us)
         self._queue.clear()
         self._block_factor = self._factor(self._block_noise)
 
@@ -270,33 +235,46 @@ class FakeDevice(Device):
         return found
 
     @contextlib.contextmanager
+    def _recording(self) -> Iterator[list[_Launched]]:
+        """What is launched inside; waited for at the end."""
+        launched: list[_Launched] = []
+        self._launched = launched
+        try:
+            yield launched
+        finally:
+            self._launched = self._waits = None
+        self.synchronize()
+
+    @contextlib.contextmanager
     def kernel_times(self) -> Iterator[dict[str, float]]:
         self.host_us += _PROFILE_HOST_US
         found: dict[str, float] = {}
-        launched: list[_Launched] = []
         self.synchronize()
-        self._launched = launched
-        try:
+        with self._recording() as launched:
             yield found
-        finally:
-            self._launched = None
-        self.synchronize()
         for each in launched:
             start, end = each.interval
             found[each.name] = found.get(each.name, 0.0) + end - start
         if not found:
             raise DeviceError(f"{self._identity.slug}: nothing was launched")
 
+    def spans(self, within: Within) -> list[Span]:
+        recording = self._recording()
+        found: list[_Launched] = []
+
+        @contextlib.contextmanager
+        def noted() -> Iterator[None]:
+            with recording as launched:
+                yield
+            found[:] = launched
+
+        within(noted())
+        return [Span(each.name, each.stream, *each.interval) for each in found]
+
     def _recorded(self, call: Callable[[], object]) -> list[_Launched]:
         """The launches of `call`, which is waited for."""
-        launched: list[_Launched] = []
-        self._launched = launched
-        try:
+        with self._recording() as launched:
             call()
-        finally:
-            self._launched = None
-            self._waits = None
-        self.synchronize()
         return launched
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
@@ -368,6 +346,7 @@ class FakeDevice(Device):
         binary: str | None = None,
         grid: str = "",
         bytes: int = 0,
+        beside: bool = False,
     ) -> float:
         """Enqueue work of these µs as one entry; returns its end on the host's clock."""
         if self.lost:
@@ -381,12 +360,16 @@ class FakeDevice(Device):
         if len(self._queue) >= self._queue_depth:
             self.host_us = self._queue.popleft()
         us = sum(map(self._noisy, works_us)) if noisy else sum(works_us)
-        started_us = max(self.busy_until_us, self.host_us)
-        self.busy_until_us = started_us + us
-        self._queue.append(self.busy_until_us)
+        started_us = max(self.busy_until_us, self.host_us, self.beside_until_us if beside else 0.0)
+        ends_us = started_us + us
+        if beside:
+            self.beside_until_us = ends_us
+        else:
+            self.busy_until_us = ends_us
+            self._queue.append(ends_us)
         if name is not None and self._launched is not None:
-            self._launched.append(_Launched(name, binary, grid, bytes, (started_us, self.busy_until_us)))
-        return self.busy_until_us
+            self._launched.append(_Launched(name, binary, grid, bytes, (started_us, ends_us), int(beside)))
+        return ends_us
 
     def _noisy(self, us: float) -> float:
         return us * self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown

@@ -11,6 +11,8 @@ from torch.profiler import record_function
 
 from perfguard.measure.devices import fingerprints, kineto, operators
 from perfguard.measure.devices.activity import Activity, Copied, Waited
+from perfguard.model.mesh import in_group
+from perfguard.tensors.step import Step
 
 _REGION = "perfguard: the call"
 
@@ -25,32 +27,41 @@ _WAIT = re.compile(r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*(Async|Peer))|^(ur|pi)
 def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: str) -> Activity:
     """Everything that a warm `call` ran on the device, in launch order.
 
-    If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python.
+    If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python. In a process group
+    it always is, since all ranks must make equally many calls. Of a `Step` only the pass that it reads counts.
 
     Args:
         synchronize: waits for the device.
         kind: 'cuda' or 'xpu', as in `kineto`.
     """
 
+    step = call if isinstance(call, Step) else None
+
     def finished() -> object:
-        with record_function(_REGION):
-            result = call()
+        if step is None:
+            with record_function(_REGION):
+                result = call()
+        else:
+            result = step.within(record_function(_REGION))
         synchronize()
         return result
 
     with fingerprints.triton_launches() as launched:
         events = kineto.trace_events(finished, kind)
-    activity = replace(activity_of(events), code=fingerprints.fingerprint(kineto.work_of(events), launched))
-    if not activity.waits:
+    if step is None:
+        activity = replace(activity_of(events), code=fingerprints.fingerprint(kineto.work_of(events), launched))
+    else:  # whose launches are those of both passes
+        activity = activity_of(events, part=True)
+    if not activity.waits and not in_group():
         return activity
     located = operators.of_call(call, kind, operators.device_waits(kind))
     synchronize()
     return with_places(activity, located.waits)
 
 
-def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:
-    """The activity in the events of a Chrome trace that annotates the call."""
-    work = kineto.work_of(events)
+def activity_of(events: Sequence[Mapping[str, Any]], *, part: bool = False) -> Activity:
+    """The activity in the events of a Chrome trace that annotates the call; `part`: only of what it annotates."""
+    work = kineto.work_of(events, _REGION if part else "")
     launches, copies = [], []
     for each in work:
         name = kineto.normalized(each.name)

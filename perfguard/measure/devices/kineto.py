@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import math
 import os
 import re
 import tempfile
@@ -17,7 +18,8 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from perfguard._compat.torch_internals import DEVICE_TYPE, EVENT
-from perfguard.measure.devices.device import Interval
+from perfguard.measure.devices.activity import Span
+from perfguard.measure.devices.device import Interval, Within
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"
@@ -81,20 +83,24 @@ def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
     return events
 
 
-def work_of(events: Sequence[Mapping[str, Any]]) -> list[Work]:
-    """The device's work in the events of a Chrome trace, in launch order.
+def work_of(events: Sequence[Mapping[str, Any]], region: str = "") -> list[Work]:
+    """The device's work in the events of a Chrome trace, in launch order; only what the host launched inside the
+    annotation `region`, if one is named.
 
     Launches are numbered (`correlation`). All work of one graph launch shares its number, and is sorted by start.
     Facts that the device's event lacks (AMD: grid, block, bytes) are taken from the launch's event.
     """
     launches: dict[object, Mapping[str, Any]] = {}
     ran = []
+    start, end = _marked(events, region) or (-math.inf, math.inf)
     for event in events:
         arguments = event.get("args", {})
         if event.get("cat") in _WORK:
             ran.append(event)
-        elif "correlation" in arguments:
+        elif "correlation" in arguments and start <= event.get("ts", start) <= end:
             launches[arguments["correlation"]] = arguments
+    if region:
+        ran = [event for event in ran if event.get("args", {}).get("correlation") in launches]
     ran.sort(key=lambda event: (event.get("args", {}).get("correlation", 0), event["ts"]))
     streams: dict[object, int] = {}
     work = []
@@ -107,12 +113,18 @@ def work_of(events: Sequence[Mapping[str, Any]]) -> list[Work]:
     return work
 
 
+def _marked(events: Sequence[Mapping[str, Any]], region: str) -> Interval | None:
+    """Start and end of the first annotation with this name; None without one."""
+    marks = [event for event in events if event.get("cat") == "user_annotation" and event.get("name") == region]
+    return (marks[0]["ts"], marks[0]["ts"] + marks[0]["dur"]) if marks else None
+
+
 def runtime_calls(events: Sequence[Mapping[str, Any]], region: str) -> list[str]:
     """Names of the runtime functions called by the host inside the annotation `region`, in order."""
-    marks = [event for event in events if event.get("cat") == "user_annotation" and event.get("name") == region]
-    if not marks:
+    window = _marked(events, region)
+    if window is None:
         return []
-    start, end = marks[0]["ts"], marks[0]["ts"] + marks[0]["dur"]
+    start, end = window
     called = [
         event for event in events
         if str(event.get("cat", "")).endswith(("_runtime", "_driver")) and start <= event["ts"] <= end
@@ -144,11 +156,28 @@ def intervals(
                 synchronize()
 
     activity, device = ACTIVITIES[kind]
-    return joined(raw_events(conducted, [ProfilerActivity.CPU, activity]), device)
+    found = joined(raw_events(conducted, [ProfilerActivity.CPU, activity]), device)
+    return [sorted((span.start_us, span.end_us) for span in spans) for spans in found]
 
 
-def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
-    """The device's events, each joined to the call during which the host launched it.
+def spans(within: Within, synchronize: Callable[[], None], kind: str) -> list[Span]:
+    """What the device ran for the part of a call that holds the given context, in the order of launches.
+
+    Args:
+        within, synchronize: makes the call with that context; waits for the device.
+        kind: 'cuda' or 'xpu', as in `ACTIVITIES`.
+    """
+
+    def conducted() -> None:
+        within(record_function(_CALL))
+        synchronize()
+
+    activity, device = ACTIVITIES[kind]
+    return [span for found in joined(raw_events(conducted, [ProfilerActivity.CPU, activity]), device) for span in found]
+
+
+def joined(events: Sequence[Any], device: Any) -> list[list[Span]]:
+    """The device's events in the order of their launches, each joined to the call during which the host launched it.
 
     Launch and work share a correlation number. Work without a known launch (a runtime with other function names) is
     joined by its own time, which is as good as long as calls are waited for and the clocks agree. Times count from the
@@ -167,14 +196,15 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
         return index if index >= 0 and moment_ns <= windows[index][1] else None
 
     launched = {event.correlation_id(): call_at(event.start_ns()) for event in host if _RUNTIME.match(event.name())}
-    found: list[list[Interval]] = [[] for _ in windows]
-    for event in events:
+    found: list[list[Span]] = [[] for _ in windows]
+    for event in sorted(events, key=lambda event: (event.correlation_id(), event.start_ns())):
         if event.device_type() == device and not event.is_user_annotation():
             known = event.correlation_id() in launched
             call = launched[event.correlation_id()] if known else call_at(event.start_ns())
             if call is not None:
-                found[call].append(((event.start_ns() - starts[0]) / 1e3, (event.end_ns() - starts[0]) / 1e3))
-    return [sorted(intervals) for intervals in found]
+                start_us, end_us = ((ns - starts[0]) / 1e3 for ns in (event.start_ns(), event.end_ns()))
+                found[call].append(Span(event.name(), event.device_resource_id(), start_us, end_us))
+    return found
 
 
 @contextmanager

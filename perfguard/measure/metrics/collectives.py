@@ -20,7 +20,6 @@ from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
     from perfguard.measure.collectives.parameters import Padded
-    from perfguard.measure.devices.activity import Activity
     from perfguard.measure.devices.device import Device
 
 TIMED = False
@@ -54,7 +53,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     `gather_padding` and `gathered_bytes_left`. Empty outside of a process group."""
     if subject.call is None or not in_group():
         return []
-    activity = _activity(subject, device)
+    activity = subject.dispatched(device)
     exchanges = activity.exchanges
     collectives = [each for each in exchanges if each.kind not in _MESSAGES]
     messages = [each for each in exchanges if each.kind in _MESSAGES]
@@ -110,14 +109,6 @@ def _padding(worst: Padded, factors: Mapping[str, Any]) -> str:
         f"gathers move padding: {worst.name} has {worst.rows} rows over {worst.ranks} ranks of {worst.dimension} "
         f"({worst.factor:.3g} times its bytes); shard another of its dimensions (shard_placement_fn)"
     )
-
-
-def _activity(subject: Subject, device: Device) -> Activity:
-    if not device.asynchronous:
-        return subject.activity(device)
-    from perfguard.measure.devices import operators  # a profile of a GPU tells no mesh
-
-    return operators.of_call(subject.run, device.torch_device.type)
 
 
 def _reading(metric: str, value: Value, **others: Any) -> Reading:

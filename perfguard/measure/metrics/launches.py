@@ -121,7 +121,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         reading("fills", activity.fills, rank=_RANK + 2),
         reading("syncs", waits.total(), rank=_RANK - 1, note=_listed("the host waits for the device", waits)),
     ]
-    if subject.timed:
+    if subject.timed and not subject.together:  # whose times no code covers: other ranks take part in them
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
         covers = [] if activity.code is None else list(LIMITS["fingerprint"].covers)
         readings.append(reading("fingerprint", value, Unit.TEXT, rank=50, covers=covers))

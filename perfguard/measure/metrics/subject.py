@@ -93,6 +93,7 @@ class Subject:
     test: Observed | None = None
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
     _activity: list[Activity] = field(default_factory=list, compare=False, repr=False)
+    _dispatched: list[Activity] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def of_test(cls, test: Observed) -> Subject:
@@ -126,6 +127,16 @@ class Subject:
             self.warm_up(device)
             self._activity.append(device.activity(self.run))
         return self._activity[0]
+
+    def dispatched(self, device: Device) -> Activity:
+        """Activity of one warm call as its operators tell it, read once: a GPU's profile knows no mesh."""
+        if not device.asynchronous:
+            return self.activity(device)
+        if not self._dispatched:
+            from perfguard.measure.devices import operators
+
+            self._dispatched.append(operators.of_call(self.run, device.torch_device.type))
+        return self._dispatched[0]
 
 
 _LINE = re.compile(r"(?<=\.py):\d+(?= in )")

@@ -221,12 +221,18 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     conditions: Conditions | None = None  # read right after the times, while clocks are up
     seconds: float = 0.0  # spent on the case
     device: int = 0  # index among several devices of one kind
+    ranks: int = 1  # processes that made the call together, each on a device of its own or all on one CPU
 
     @property
     def all_notes(self) -> list[str]:
         """The remarks on the case and on its readings, but for readings that say that no part is there."""
         told = [reading.note for reading in self.readings if reading.note and not reading.tells_of_nothing]
         return [*self.notes, *told]
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether any of its readings is a time."""
+        return any(reading.timed for reading in self.readings)
 
     def reading(self, metric: str) -> Reading | None:
         """The reading named `metric`, if the session has it."""

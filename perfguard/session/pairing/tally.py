@@ -139,7 +139,9 @@ class Tally:
         elif not outcome.problem:
             time.missed += 1
             time.why = self._why_missed(track, outcome, timers or {})
-            if test not in outcome.tests.get("base", set()) or (timed_kernel(track.metric) and not timers):
+            if test not in outcome.tests.get("base", set()) or (
+                timed_kernel(track.metric) and "base" not in (timers or {})
+            ):
                 time.missed = _MOST_MISSED  # another pair would not find it, either
 
     def _unconducted(self, track: Track, latest: Mapping[Side, Results]) -> tuple[PairReading | None, dict[Side, str]]:

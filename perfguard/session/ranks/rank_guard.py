@@ -11,6 +11,7 @@ from perfguard.model.config import Config
 from perfguard.model.errors import WrongResult
 from perfguard.model.records import Case, CaseResult
 from perfguard.session.case_pipeline import ReadingPlan, Runner
+from perfguard.session.child import Request
 from perfguard.session.ranks.agreement import Agreement
 from perfguard.session.ranks.world import World
 
@@ -63,7 +64,12 @@ class RankGuard:
             raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 
 
-def rank_runner(config: Config, device: Device) -> Runner:
-    """Reads exact metrics: times need ranks that start together."""
-    plan = ReadingPlan(hard=False, exact_only=config.lane != "" and config.lane == device.identity.target)
+def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
+    """Reads metrics. `request`: of the launch; None under torchrun."""
+    plan = ReadingPlan(
+        numerics=request is None or request.numerics,
+        exact=request is None or request.exact,
+        hard=False,
+        exact_only=config.lane != "" and config.lane == device.identity.target,
+    )
     return Runner(device, config.settings, plan)

@@ -53,6 +53,12 @@ def test_a_trace_as_cuda_writes_it() -> None:
     assert gpu_activity.activity_of([]) == Activity([], [], 0, [])
 
 
+def test_of_a_step_only_what_its_pass_launches_counts() -> None:
+    before, after = (runtime("cudaLaunchKernel", ts, number) for ts, number in ((4.0, 8), (91.0, 9)))
+    events = [*EVENTS, before, after, work("before", 15.0, 8), work("after", 92.0, 9)]
+    assert gpu_activity.activity_of(events, part=True) == gpu_activity.activity_of(EVENTS)
+
+
 @pytest.mark.parametrize(
     ("name", "waits"),
     [

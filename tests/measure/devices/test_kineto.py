@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-export
 from torch.profiler import ProfilerActivity
 
 from perfguard.measure.devices import kineto
+from perfguard.measure.devices.activity import Span
 
 # names as the profiler gave them on an H200 with torch 2.11, the long ones cut as marked
 COPY = (
@@ -118,6 +121,7 @@ def raw(name: str, start: int, end: int, *, device: Any = CPU, correlation: int 
         device_type=lambda: device,
         correlation_id=lambda: correlation,
         is_user_annotation=lambda: annotation,
+        device_resource_id=lambda: 7,
     )
 
 
@@ -140,6 +144,25 @@ def test_the_time_of_a_kernel_is_the_sum_of_its_launches() -> None:
         raw("cudaLaunchKernel", 900, 990),
     ]
     assert kineto.by_kernel(events, GPU) == {"_rms_norm": 2.5, "fill": 1.0, "triton_poi_fused_1": 0.25}
+
+
+def test_only_what_the_device_does_inside_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host is not followed, which would take longer than many a test; all work is waited for, before and after."""
+    done = list[Any]()
+
+    @contextlib.contextmanager
+    def profile(**given: Any) -> Iterator[Any]:
+        done.append(given["activities"])
+        yield SimpleNamespace(
+            profiler=SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: [work(1, 3001, 7)]))
+        )
+
+    monkeypatch.setattr(kineto, "profile", profile)
+    with kineto.kernel_times(lambda: done.append("wait"), "cuda") as found:
+        done.append("test")
+        assert found == {}
+    assert done == ["wait", [ProfilerActivity.CUDA], "test", "wait"]
+    assert found == {"kernel": 3.0}
 
 
 @pytest.mark.parametrize(
@@ -188,7 +211,14 @@ def test_the_time_of_a_kernel_is_the_sum_of_its_launches() -> None:
     ids=["launched", "flush", "operators", "unknown runtime", "region on the device"],
 )
 def test_work_belongs_to_the_call_that_launched_it(events: list[Any], intervals: list[Any]) -> None:
-    assert kineto.joined(events, GPU) == intervals
+    found = kineto.joined(events, GPU)
+    assert [sorted((span.start_us, span.end_us) for span in spans) for spans in found] == intervals
+
+
+def test_spans_come_in_the_order_of_launches() -> None:
+    launches = [raw("cudaLaunchKernel", 1100 + number, 1110, correlation=number) for number in (1, 2)]
+    (spans,) = kineto.joined([call(1000, 2000), *launches, work(1300, 1400, 2), work(1500, 1600, 1)], GPU)
+    assert spans == [Span("kernel", 7, 0.5, 0.6), Span("kernel", 7, 0.3, 0.4)]
 
 
 def test_each_call_is_waited_for_and_so_is_what_comes_before(monkeypatch: Any) -> None:

@@ -152,3 +152,44 @@ def test_without_nvml_the_kernel_tells_the_driver_and_a_warning_the_remedy(
     assert problem in warning
     assert warning.endswith("pip install nvidia-ml-py")
     assert NvidiaDevice(backend=backend(), pynvml=pynvml, root=tmp_path / "absent").driver is None
+
+
+def linked(backend: Any, monkeypatch: pytest.MonkeyPatch, ends: dict[str, list[str | None]]) -> str:
+    """What GPUs with these links tell. Each link leads to a GPU, to a switch (None), or is off ("")."""
+    uuids = [*ends]
+
+    def remote(handle: str, link: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=ends[handle][link])
+
+    def state(handle: str, link: int) -> int:
+        if link >= len(ends[handle]):
+            raise NVMLError("invalid argument")
+        return int(ends[handle][link] != "")
+
+    pynvml = Pynvml(
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid.removeprefix("GPU-"),
+        nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(busId=handle),
+        nvmlDeviceGetNvLinkState=state,
+        nvmlDeviceGetNvLinkRemoteDeviceType=lambda handle, link: 2 if ends[handle][link] is None else 0,
+        nvmlDeviceGetNvLinkRemotePciInfo=remote,
+    )
+    pynvml.NVML_NVLINK_MAX_LINKS, pynvml.NVML_NVLINK_STATE_ACTIVE, pynvml.NVML_NVLINK_DEVICE_TYPE_GPU = 18, 1, 0
+    torch_cuda = backend(len(uuids))
+    torch_cuda.nccl = SimpleNamespace(version=lambda: (2, 28, 9))
+    monkeypatch.setattr(torch_cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
+    return NvidiaDevice(0, backend=torch_cuda, pynvml=pynvml).interconnect(len(uuids))
+
+
+def test_links_between_gpus_are_counted_through_switches_and_without(
+    backend: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    switched = linked(backend, monkeypatch, {"a": [None] * 18, "b": [None] * 16 + ["", ""]})
+    assert switched == "16 NVLinks a pair; NCCL 2.28.9; NVLS off"
+    monkeypatch.delenv("NCCL_NVLS_ENABLE")
+    ends: dict[str, list[str | None]] = {"a": ["b", "b", "c"], "b": ["a", "a"], "c": ["a"]}
+    assert linked(backend, monkeypatch, ends) == "NVLinks [[0, 2, 1], [2, 0, 0], [1, 0, 0]]; NCCL 2.28.9; NVLS allowed"
+
+
+def test_without_nvml_nothing_is_known_of_links(backend: Any) -> None:
+    assert opened(backend, pynvml=Missing()).interconnect(1) == ""

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.model.errors import UsageError
+from perfguard.session.pairing import lockstep
 from perfguard.session.pairing.lockstep import Limit, Outcome, Track, conduct
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready
@@ -160,6 +161,15 @@ def test_who_comes_first_is_drawn() -> None:
         return tuple(players[0].stage.order[-6 * ROUNDS :][:3])
 
     assert len({first(seed) for seed in range(40)}) == 6
+
+
+def test_long_blocks_are_not_warmed_up_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of an observed test is a run of it, and its times may never agree as closely as those of one call."""
+    for seconds, rounds in ((60.0, 8), (0.0, 1)):
+        monkeypatch.setattr(lockstep, "_WARM_UP_SECONDS", seconds)
+        players = scripts(["a"], block=lambda key, time: 50.0 + time % 7)
+        play(*players)
+        assert len(players[0].stage.order) == 3 * rounds + 6 * ROUNDS
 
 
 def test_a_round_that_could_not_be_read_is_measured_again() -> None:

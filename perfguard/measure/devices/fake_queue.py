@@ -1,0 +1,59 @@
+"""Marks and captured work on the queue of the simulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from perfguard.model.errors import DeviceError
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Event
+    from perfguard.measure.devices.fake import FakeDevice
+
+_EVENT_HOST_US = 0.5
+QUERY_HOST_US = 0.1
+_REPLAY_HOST_US = 5.0
+
+
+class FakeEvent:
+    """A mark on the fake device's queue."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self._device = device
+        self._at_us: float | None = None
+
+    def record(self) -> None:
+        """Enqueue the mark behind all work enqueued so far."""
+        self._at_us = self._device.enqueue(0.0, host_us=_EVENT_HOST_US, noisy=False)
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark; True, as in CUDA, for a mark never recorded."""
+        self._device.refuse_capture()
+        self._device.host_us += QUERY_HOST_US
+        return self._at_us is None or self._device.host_us >= self._at_us
+
+    def elapsed_us(self, end: Event) -> float:
+        """Device time from this mark to `end`, µs.
+
+        Raises:
+            DeviceError: a mark that was never recorded, or that the device has not passed yet.
+        """
+        assert isinstance(end, FakeEvent)
+        if self._at_us is None or end._at_us is None:
+            raise DeviceError("fake event: was never recorded; call record() on both events first")
+        if self._device.host_us < max(self._at_us, end._at_us):
+            raise DeviceError("fake event: the device has not passed it yet; call synchronize() first")
+        return end._at_us - self._at_us
+
+
+class FakeGraph:
+    """Captured work of the fake device."""
+
+    def __init__(self, device: FakeDevice, works_us: Sequence[float]) -> None:
+        self._device = device
+        self._works_us = works_us
+
+    def replay(self) -> None:
+        """Enqueue all of it, at the host cost of one launch."""
+        self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)

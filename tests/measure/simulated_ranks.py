@@ -1,0 +1,86 @@
+"""Several simulated devices, one a thread, whose clocks have nothing in common, and what their ranks exchange."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.measure.timers.ranks import Ranks
+from perfguard.measure.timers.timing import Cache
+
+MEETING_US = 2.0  # of two devices that come at once
+SPREAD_US = 0.5  # between the ranks that leave a meeting of devices
+_APART_US = 1e6  # between the clocks of two ranks
+
+
+@dataclass
+class Simulated:
+    """One rank."""
+
+    rank: int
+    device: FakeDevice
+    others: Others
+
+    def exchange(self, purpose: str, data: object) -> list[Any]:
+        return self.others.exchange(self.rank, purpose, data)
+
+    @property
+    def _clock_us(self) -> float:
+        return self.rank * _APART_US
+
+    def _latest(self, us: float) -> float:
+        """The latest of all ranks' moments, on this rank's clock."""
+        return max(self.exchange("a meeting", us - self._clock_us)) + self._clock_us
+
+    def ranks(self, cache: Cache = "warm") -> Ranks:
+        return Ranks(self.device, self.exchange, self._meet_hosts, self._meet_devices, cache)
+
+    def _meet_hosts(self) -> None:
+        self.device.host_us = self._latest(self.device.host_us)
+
+    def _meet_devices(self) -> None:
+        arrived = self.device.enqueue(MEETING_US, noisy=False)
+        self.device.busy_until_us = self._latest(arrived) + self.rank * SPREAD_US
+
+    def send(self, kernel: str, us: float) -> None:
+        """An exchange beside other work, that takes `us` once the last rank has come to it."""
+        device = self.device
+        arrives = max(device.busy_until_us, device.beside_until_us, device.host_us + 2.0)
+        device.enqueue(self._latest(arrives) + us - arrives, name=kernel, noisy=False, beside=True)
+
+
+@dataclass
+class Others:
+    """What ranks tell each other."""
+
+    count: int
+    parts: list[tuple[str, object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.parts = [("", None)] * self.count
+        self._all_there = threading.Barrier(self.count)
+
+    def exchange(self, rank: int, purpose: str, data: object) -> list[Any]:
+        self.parts[rank] = purpose, data
+        self._all_there.wait(10)
+        found = list(self.parts)
+        self._all_there.wait(10)
+        assert {name for name, _ in found} == {purpose}
+        return [each for _, each in found]
+
+
+def on_ranks(count: int, body: Callable[[Simulated], Any]) -> list[Any]:
+    """What `body` returns on each rank, all at once."""
+    others = Others(count)
+
+    def run(rank: int) -> Any:
+        device = FakeDevice(session_noise=0, block_noise=0, launch_noise=0, seed=1)
+        device.host_us = device.busy_until_us = rank * _APART_US
+        return body(Simulated(rank, device, others))
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(run, range(count)))
