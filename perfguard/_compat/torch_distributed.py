@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -75,21 +75,47 @@ def implicit_redistributions(entering: Callable[[str], None]) -> Iterator[None]:
 def flop_formulas() -> Mapping[Any, Callable[..., int]]:
     """Operator -> its flop, from its arguments and `out_val`, its result: torch's table, and what that lacks."""
     import torch
-    from torch.utils.flop_counter import flop_registry, sdpa_flop_count
+    from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
     def grouped_mm(a: torch.Tensor, b: torch.Tensor, *_: Any, **__: Any) -> int:
         """2·M·K·N of a (M, K) and b (K, N) or (G, K, N), whatever the sizes of the groups."""
         return 2 * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
 
-    def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
-        return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+    def attention(query: torch.Tensor, *others: Any, **_: Any) -> int:
+        return int(sdpa_flop_count(query.shape, *_with_heads(query, others[:2])))  # type: ignore[no-untyped-call]
+
+    def attention_backward(grad: torch.Tensor, query: torch.Tensor, *others: Any, **_: Any) -> int:
+        shapes = grad.shape, query.shape, *_with_heads(query, others[:2])
+        return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
 
     aten = torch.ops.aten
     return {
         **flop_registry,
         aten._grouped_mm: grouped_mm,
-        aten._scaled_dot_product_flash_attention_for_cpu: attention,
+        **dict.fromkeys(
+            [
+                aten._scaled_dot_product_flash_attention_for_cpu,
+                aten._scaled_dot_product_flash_attention,
+                aten._scaled_dot_product_efficient_attention,
+                aten._scaled_dot_product_cudnn_attention,
+            ],
+            attention,
+        ),
+        **dict.fromkeys(
+            [
+                aten._scaled_dot_product_flash_attention_backward,
+                aten._scaled_dot_product_efficient_attention_backward,
+                aten._scaled_dot_product_cudnn_attention_backward,
+            ],
+            attention_backward,
+        ),
     }
+
+
+def _with_heads(query: torch.Tensor, others: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
+    """Shapes of keys and values (batch, heads, positions, width), with as many heads as the queries: torch 2.11 refuses
+    to count those that several heads of the queries share."""
+    return [(each.shape[0], query.shape[1], *each.shape[2:]) for each in others]
 
 
 def fake_store() -> Any:
