@@ -19,8 +19,12 @@ def configured(project: Project, addopts: str = "", ini: str = "") -> None:
     ignored.write_text(ignored.read_text() + "\n.cache/\n.pytest_cache/\n" if ignored.exists() else "")
 
 
-def recorded_and_slowed(project: Project, *arguments: str) -> None:
-    """Recorded by fresh processes with `arguments`, then slower by pairs."""
+def test_options_of_the_configuration_reach_nobody_else(project: Project) -> None:
+    """Nor is a value taken for a path that it also is: of `-k test_suite.py test_suite.py` the second selects."""
+    configured(
+        project, "--ff --strict-config -x --maxfail=1 --tb=short -vv -rA --durations=3", 'cache_dir = ".cache"\n'
+    )
+    arguments = ("-k", "test_suite.py", "test_suite.py")
     project.configure(sessions=2)
     project.commit()
     project.guard("--perfguard-update=new", *arguments).assert_outcomes(passed=2)
@@ -29,13 +33,6 @@ def recorded_and_slowed(project: Project, *arguments: str) -> None:
     project.kernel(us=SLOWED_US)
     assert project.guard(*arguments).ret == 10
     assert project.words("device_time_us") == {"double[64]/forward": {"SLOWER"}, "double[96]/forward": {"SLOWER"}}
-
-
-def test_options_of_the_configuration_reach_nobody_else(project: Project) -> None:
-    configured(
-        project, "--ff --strict-config -x --maxfail=1 --tb=short -vv -rA --durations=3", 'cache_dir = ".cache"\n'
-    )
-    recorded_and_slowed(project)
 
 
 def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
@@ -50,11 +47,6 @@ def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
     assert [path.parent.name for path in project.path.glob("baselines/*/test_suite.yaml")] == ["fake-gpu"]
     project.kernel(us=SLOWED_US)
     assert project.run("@args.txt").ret == 10
-
-
-def test_a_value_that_is_also_a_path_stays_the_option_s(project: Project) -> None:
-    """`-k test_suite.py test_suite.py`: the second is what selects, the first a value."""
-    recorded_and_slowed(project, "-k", "test_suite.py", "test_suite.py")
 
 
 def test_children_leave_the_user_s_cache_and_reports_alone(project: Project, tmp_path: Path) -> None:
