@@ -228,6 +228,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-pairs.json": pairs,
     "h200-host.json": host,
     "h200-launches.json": launches,
+    "host-stub.json": launches,
     "h200-hard.json": hard,
     "cpu-hard.json": hard,
     "run-cost.json": run_cost,
