@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tests.flows.conftest import Project
+from tests.flows.conftest import TEST, Project
 
 SLOWED_US = 60.0
 
@@ -49,13 +47,23 @@ def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
     assert project.run("@args.txt").ret == 10
 
 
-def test_children_leave_the_user_s_cache_and_reports_alone(project: Project, tmp_path: Path) -> None:
+def test_children_leave_the_user_s_cache_and_reports_alone(project: Project) -> None:
     project.configure(sessions=2)
     configured(project)
+    # Whoever comes first leaves its number, and all log theirs.
+    logs = """
+    import logging, os, pathlib
+    logging.warning("here")
+    if not pathlib.Path("first.txt").exists():
+        pathlib.Path("first.txt").write_text(str(os.getpid()))
+    x = """
+    project.test_file(TEST.replace("    x = ", logs.lstrip("\n")))
     project.commit()
-    result = project.guard("--perfguard-update=new", "--junitxml=out.xml", "--lf")
+    options = ("--junitxml=out.xml", "--lf", "--log-file=run.log", "--log-file-format=%(process)d")
+    result = project.guard("--perfguard-update=new", *options)
     result.assert_outcomes(passed=2)
     assert (project.path / "out.xml").read_text().count("<testcase") == 2
+    assert (project.path / "run.log").read_text().split() == 2 * [(project.path / "first.txt").read_text()]
     failed = project.path / ".pytest_cache" / "v" / "cache" / "lastfailed"
     assert not failed.exists()
 
