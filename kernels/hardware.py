@@ -76,25 +76,27 @@ def hardware_of(arch: str) -> Hardware:
 
 def arch_of(device: torch.device) -> str:
     """`sm_90`, `gfx942`, `xpu`, `cpu`: asked of the device now, never at import."""
-    if device.type != "cuda":
-        return device.type
-    if device.index is None:
-        device = torch.device("cuda", torch.cuda.current_device())
-    return _chip(device, torch.cuda.get_device_properties)[0]
+    return _chip(_numbered(device), torch.cuda.get_device_properties)[0]
 
 
 def processors_of(device: torch.device) -> int:
     """Multiprocessors (compute units) of the device; the interpreter needs no more than two programs."""
-    if device.type == "cuda":
-        return _chip(device, torch.cuda.get_device_properties)[1]
-    if device.type == "xpu":
-        return int(torch.xpu.get_device_properties(device).gpu_subslice_count)
-    return 2
+    return _chip(_numbered(device), torch.cuda.get_device_properties)[1]
+
+
+def _numbered(device: torch.device) -> torch.device:
+    if device.index is None and device.type == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 @cache
 def _chip(device: torch.device, properties_of: Callable[[torch.device], Any]) -> tuple[str, int]:
     """Architecture and multiprocessors. Who answers belongs to the key: a process may pretend to have another chip."""
+    if device.type == "xpu":
+        return "xpu", int(torch.xpu.get_device_properties(device).gpu_subslice_count)
+    if device.type != "cuda":
+        return device.type, 2
     properties = properties_of(device)
     if torch.version.hip is not None:
         arch = properties.gcnArchName.split(":", maxsplit=1)[0]

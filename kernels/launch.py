@@ -18,7 +18,6 @@ from kernels.jit import JITFunction, driver
 Config = TypeVar("Config")
 Function = TypeVar("Function", bound=Callable[..., Any])
 MAX_CANDIDATES = 4  # configurations of a kernel and architecture
-_INT32 = range(-(2**31), 2**31)
 
 
 class Launch:
@@ -44,7 +43,8 @@ class Launch:
         `arguments` are tensors, tensor descriptors, numbers and None, in the order of the kernel's parameters, in front
         of its constants.
         """
-        if device.type != "cuda" or not self._keeps:
+        # AMD's compiler tells more apart, the size of a tensor's memory for one.
+        if not self._keeps or torch.version.cuda is None:
             self.kernel[(programs,)](*arguments, **self.constants)
             return
         current = driver.active.get_current_device()
@@ -55,9 +55,6 @@ class Launch:
                 self._launch(driver.active.get_current_device(), programs, arguments)
 
     def _launch(self, current: Any, programs: int, arguments: Sequence[Any]) -> None:
-        if torch.version.hip is not None:  # AMD's compiler tells more apart, the size of a tensor's memory for one
-            self.kernel[(programs,)](*arguments, **self.constants)
-            return
         key = (current, *map(_kind, arguments, self._specialised))
         binary = self._binaries.get(key)
         if binary is not None:
@@ -72,11 +69,14 @@ class Launch:
 def _kind(argument: Any, specialised: bool) -> object:
     """What Triton compiles for: a tensor's dtype and alignment to 16 bytes; of a number its width, and, where it is
     specialised, whether it is 1 or divides by 16."""
+    if argument is None:
+        return None
     kind = type(argument)
     if kind is int:
+        narrow = -(2**31) <= argument < 2**31
         if specialised:
-            return 1 if argument == 1 else (argument % 16 == 0, argument in _INT32)
-        return argument in _INT32
+            return 1 if argument == 1 else (argument % 16 == 0, narrow)
+        return narrow
     if kind is Tensor or isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     if hasattr(argument, "block_shape"):  # a descriptor, Triton's or Gluon's, whose layout is the plan's
@@ -129,12 +129,14 @@ class Operator:
         self.register_fake = definition.register_fake
         self.register_autograd = definition.register_autograd
         self._overload = getattr(torch.ops.perfguard_kernels, name).default
+        tensors = [number for number, each in enumerate(self._overload._schema.arguments) if "Tensor" in str(each.type)]
+        self._differentiable = 1 + max(tensors)  # leading arguments
 
     def __call__(self, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return self._overload(*arguments)
         if torch.is_grad_enabled():
-            for argument in arguments:
+            for argument in arguments[: self._differentiable]:
                 if isinstance(argument, Tensor) and argument.requires_grad:
                     return self._overload(*arguments)
         with _BELOW_AUTOGRAD():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 from collections.abc import Iterator
+from multiprocessing import resource_tracker, spawn
 
 import pytest
 
@@ -52,3 +54,13 @@ def interpreting(nursery: Nursery) -> Iterator[Nursery]:
     made = nursery.interpreting()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def spawning(interpreting: Nursery) -> Iterator[None]:
+    """Processes that `multiprocessing` spawns are of that nursery, but for the one that outlives them all."""
+    resource_tracker.ensure_running()
+    before = spawn.get_executable()
+    multiprocessing.set_executable(interpreting.python)
+    yield
+    multiprocessing.set_executable(before)

@@ -204,7 +204,7 @@ def loaded(data: Data) -> str:
 
 def observed(data: Data) -> str:
     """Suites observed as they are: price, quiet runs, and the findings of planted changes."""
-    head = ["suite", "on", "tests", "seconds, plain", "observed", "price", "quiet", "planted changes named"]
+    head = ["suite", "on", "commit", "tests", "seconds, plain", "observed", "price", "quiet", "planted changes named"]
     rows = []
     for suite in data["suites"]:
         pairs = zip(suite["plain"], suite["observed"], strict=True)
@@ -213,7 +213,8 @@ def observed(data: Data) -> str:
         named = [each["change"] for each in suite["planted"] if each["named"]]
         seconds = [", ".join(f"{each:.1f}" for each in suite[name]) for name in ("plain", "observed")]
         of = f"{len(named)} of {len(suite['planted'])}: {', '.join(named)}"
-        rows.append((suite["name"], suite["on"], suite["tests"], *seconds, prices, "; ".join(quiet), of))
+        where = suite["name"], suite["on"], suite["commit"][:12], suite["tests"]
+        rows.append((*where, *seconds, prices, "; ".join(quiet), of))
     found = [
         f"- {suite['name']}, {each['change']}: `{each['finding']}`"
         for suite in data["suites"]
@@ -227,6 +228,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-pairs.json": pairs,
     "h200-host.json": host,
     "h200-launches.json": launches,
+    "host-stub.json": launches,
     "h200-hard.json": hard,
     "cpu-hard.json": hard,
     "run-cost.json": run_cost,

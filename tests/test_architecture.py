@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import perfguard
 import perfguard.plugin
@@ -79,8 +78,13 @@ def module_of(path: Path) -> tuple[str, ...]:
     return path.relative_to(ROOT).with_suffix("").parts
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -89,51 +93,44 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def ids(path: Path) -> str:
-    return str(path.relative_to(ROOT))
+def test_a_file_imports_only_from_its_own_room_and_from_floors_below() -> None:
+    for path in files(PACKAGE):
+        own = module_of(path)[1]
+        if own == "__init__":
+            continue
+        assert own in FLOORS, f"{path}: no room of the house; put the file into one, or give the room a floor"
+        for name in imports(path):
+            parts = name.split(".")
+            if parts[0] == "perfguard" and len(parts) > 1 and parts[1] in FLOORS:
+                assert parts[1] == own or FLOORS[parts[1]] < FLOORS[own], f"{path}: {own} may not import {name}"
 
 
-@pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
-def test_a_file_imports_only_from_its_own_room_and_from_floors_below(path: Path) -> None:
-    own = module_of(path)[1]
-    if own == "__init__":
-        return
-    assert own in FLOORS, f"{own}: no room of the house; put the file into one, or give the room a floor"
-    for name in imports(path):
-        parts = name.split(".")
-        if parts[0] == "perfguard" and len(parts) > 1 and parts[1] in FLOORS:
-            assert parts[1] == own or FLOORS[parts[1]] < FLOORS[own], f"{own} may not import {name}"
+def test_siblings_do_not_import_each_other() -> None:
+    for place, base in SIBLINGS.items():
+        paths = [path for path in (PACKAGE / place).glob("*.py") if path.stem != "__init__"]
+        folder = ("perfguard", *place.split("/"))
+        for path in paths:
+            siblings = {other.stem for other in paths} - base - {path.stem}
+            for name in imports(path):
+                *room, named = (*name.split("."), "", "", "")[: len(folder) + 1]
+                assert tuple(room) != folder or named not in siblings, f"{path} may not import its sibling {name}"
 
 
-@pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
-def test_siblings_do_not_import_each_other(path: Path) -> None:
-    folder = path.parent.relative_to(PACKAGE)
-    if folder.as_posix() not in SIBLINGS or path.stem == "__init__":
-        return
-    siblings = {other.stem for other in path.parent.glob("*.py")} - {"__init__"} - SIBLINGS[folder.as_posix()]
-    depth = 1 + len(folder.parts)
-    for name in imports(path):
-        named = tuple(name.split("."))
-        if named[:depth] == ("perfguard", *folder.parts) and len(named) > depth:
-            assert named[depth] not in siblings - {path.stem}, f"{path.name} may not import its sibling {name}"
-
-
-@pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
-def test_only_rooms_that_measure_import_torch(path: Path) -> None:
-    own = path.relative_to(PACKAGE).as_posix()
-    if own.split("/")[0] in TORCH or any(own.startswith(place) for place in TORCH_FILES):
-        return
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing_only = {
-        node
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
-        for node in ast.walk(block)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom) and node not in typing_only:
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
-            assert not any(name.split(".")[0] in ("torch", "triton") for name in names), f"{path.name}: {names}"
+def test_only_rooms_that_measure_import_torch() -> None:
+    for path in files(PACKAGE):
+        own = path.relative_to(PACKAGE).as_posix()
+        if own.split("/")[0] in TORCH or any(own.startswith(place) for place in TORCH_FILES):
+            continue
+        typing_only = {
+            node
+            for block in ast.walk(tree_of(path))
+            if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
+            for node in ast.walk(block)
+        }
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Import | ast.ImportFrom) and node not in typing_only:
+                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+                assert not any(name.split(".")[0] in ("torch", "triton") for name in names), f"{path}: {names}"
 
 
 # Modules of other projects that are theirs to change, though nothing in their names says so.
@@ -162,7 +159,7 @@ def is_private(name: str) -> bool:
 
 def reached_for(path: Path) -> Iterator[str]:
     """Private names that a file imports, asks modules for, or takes of objects that are not its own."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     own = {
         node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
     }
@@ -184,10 +181,10 @@ def reached_for(path: Path) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", files(PACKAGE), ids=ids)
-def test_only_compat_reaches_for_private_names_of_other_projects(path: Path) -> None:
-    if path.parent.name != "_compat":
-        assert not list(reached_for(path)), f"{path.name}: declare the name in perfguard/_compat, with what it is for"
+def test_only_compat_reaches_for_private_names_of_other_projects() -> None:
+    for path in files(PACKAGE):
+        if path.parent.name != "_compat":
+            assert not list(reached_for(path)), f"{path}: declare the name in perfguard/_compat, with what it is for"
 
 
 def test_private_names_are_noticed(tmp_path: Path) -> None:
@@ -204,12 +201,16 @@ def test_private_names_are_noticed(tmp_path: Path) -> None:
         "getattr(backend, '_sleep', None)": "getattr(backend, '_sleep', None)",
     }
     path = tmp_path / "reaches.py"
+
+    def reaches(source: str) -> list[str]:
+        path.write_text(source)
+        tree_of.cache_clear()
+        return list(reached_for(path))
+
     for source, name in found.items():
-        path.write_text(source)
-        assert name in list(reached_for(path)), source
+        assert name in reaches(source), source
     for source in ("import torch.utils", "from triton import language", "self._own", "x.__dict__", "'triton.kernel'"):
-        path.write_text(source)
-        assert not list(reached_for(path)), source
+        assert not reaches(source), source
 
 
 def test_the_github_client_stands_on_errors_alone_and_knows_no_kernel_verdict_or_layout() -> None:

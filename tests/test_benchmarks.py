@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -17,6 +18,7 @@ assert len(screen.follow([])) > 5
 """
 
 
-def test_every_benchmark_finds_what_it_measures() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=False)
+def test_every_benchmark_finds_what_it_measures(interpreting: Nursery) -> None:
+    line = [interpreting.python, "-c", PROGRAM]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,6 @@ arithmetic on counts of rows, workspace, and one launch for each kernel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -28,9 +27,10 @@ from kernels.fp8.configs import (
     rows_candidates,
 )
 from kernels.fp8.encode import Encoding, encoding_of
+from kernels.fp8.formats import format_of
 from kernels.fp8.rows import quantize_rows
 from kernels.fp8.transposed import Form
-from kernels.hardware import arch_of, processors_of
+from kernels.hardware import arch_of, hardware_of, processors_of
 from kernels.launch import MAX_CANDIDATES, Launch, cdiv, pick, power_of_two
 
 _ZEROS = 4096  # words a program writes
@@ -38,79 +38,97 @@ _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"} 
 
 
 class How(NamedTuple):
-    """What a caller asks of codes and scales. `inverse`: scales are stored as their reciprocals."""
+    """What a caller asks of codes and scales, and of which architecture.
 
+    Attributes:
+        inverse: scales are stored as their reciprocals.
+    """
+
+    arch: str
     dtype: torch.dtype
     power_of_two: bool
     candidate: int | None
     inverse: bool = False
 
-    def encoding(self, arch: str) -> Encoding:
-        return encoding_of(self.dtype, arch, self.power_of_two, self.inverse)
+    @property
+    def encoding(self) -> Encoding:
+        return encoding_of(self.dtype, self.arch, self.power_of_two, self.inverse)
+
+    def without_candidate(self) -> How:
+        return self if self.candidate is None else self._replace(candidate=None)
+
+
+def how_of(
+    device: torch.device, dtype: torch.dtype | None, power_of_two: bool, candidate: int | None, inverse: bool = False
+) -> How:
+    """`dtype` None: that of the device."""
+    arch = arch_of(device)
+    dtype = hardware_of(arch).default_fp8 if dtype is None else format_of(dtype).dtype
+    return How(arch, dtype, power_of_two, candidate, inverse)
 
 
 # ---- along rows ------------------------------------------------------------------------------------------------------
 
 
 @cache
-def rows_plan(arch: str, x_dtype: torch.dtype, width: int, is_contiguous: bool, how: How) -> tuple[RowsConfig, Launch]:
+def rows_plan(x_dtype: torch.dtype, width: int, is_contiguous: bool, how: How) -> tuple[RowsConfig, Launch]:
     """For rows of so many values, which lie side by side in memory or do not."""
     layout: Layout = "reduced" if is_contiguous else "strided"
-    config = pick(rows_candidates(arch, x_dtype, width, layout), how.candidate)
-    encoding = how.encoding(arch)
-    return config, Launch(quantize_rows, UNIT=is_contiguous, encoding=encoding, config=config, num_warps=config.warps)
+    config = pick(rows_candidates(how.arch, x_dtype, width, layout), how.candidate)
+    constants = {"UNIT": is_contiguous, "encoding": how.encoding, "config": config}
+    return config, Launch(quantize_rows, **constants, num_warps=config.warps)
 
 
-def launch_rows(x_ERK: Tensor, codes: Tensor, scales: Tensor, how: How) -> None:
-    """x (E, R, K) reduced over K; codes (E, R, K) contiguous in this order of axes, scales (E * R,)."""
-    experts, inner_rows, width = x_ERK.shape
-    rows = experts * inner_rows
+def launch_rows(x: Tensor, codes: Tensor, scales: Tensor, how: How) -> None:
+    """x (E, R, K) or (R, K), reduced over K; codes contiguous in this order of axes, scales (E * R,)."""
+    *experts, inner_rows, width = x.shape
+    rows = experts[0] * inner_rows if experts else inner_rows
     if rows == 0:
         return
-    strides, device = x_ERK.stride(), x_ERK.device
-    config, launch = rows_plan(arch_of(device), x_ERK.dtype, width, strides[2] == 1, how)
-    programs = cdiv(rows, config.rows)
-    launch(device, programs, x_ERK, codes.view(torch.uint8), scales, rows, inner_rows, width, *strides)
+    strides = x.stride()
+    if not experts:  # as those of a batch of one, which need not be made for them
+        strides = inner_rows * strides[0], *strides
+    config, launch = rows_plan(x.dtype, width, strides[2] == 1, how)
+    launch(x.device, cdiv(rows, config.rows), x, codes.view(torch.uint8), scales, rows, inner_rows, width, *strides)
 
 
 # ---- down columns ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """One input of the column quantiser and what becomes of it.
 
     x (G, M, K) is reduced over M for each of G; with offs x is (1, M, K), reduced group by group.
     Codes (G, K, M) and scales (G, K) in this order in memory.
+
+    Attributes:
+        width: K.
+        layout: which axis of x is contiguous.
+        words: rows of x are whole aligned 32-bit words of two 16-bit values.
     """
 
     x: Tensor
     codes: Tensor
     scales: Tensor
-
-    @property
-    def width(self) -> int:
-        return self.x.shape[2]
-
-    @property
-    def layout(self) -> Layout:
-        strides = self.x.stride()
-        return "kept" if strides[2] == 1 else "reduced" if strides[1] == 1 else "strided"
-
-    @property
-    def holds_words(self) -> bool:
-        """Whether rows are whole aligned 32-bit words of two 16-bit values."""
-        x = self.x
-        strides = x.stride()
-        return (
-            x.element_size() == 2
-            and (x.shape[2] | strides[0] | strides[1]) % 2 == 0
-            and x.data_ptr() % 4 == 0  # an offset into a storage says nothing of where the storage begins
-        )
+    width: int
+    layout: Layout
+    words: bool
 
     def pointers(self, words: bool) -> tuple[Tensor, Tensor, Tensor]:
         """x, codes and scales as kernels take them."""
         return self.x.view(torch.int32) if words else self.x, self.codes.view(torch.uint8), self.scales
+
+
+def operand_of(x: Tensor, codes: Tensor, scales: Tensor) -> Operand:
+    width, strides = x.shape[2], x.stride()
+    if strides[2] != 1:
+        return Operand(x, codes, scales, width, "reduced" if strides[1] == 1 else "strided", False)
+    words = (
+        x.element_size() == 2
+        and (width | strides[0] | strides[1]) % 2 == 0
+        and x.data_ptr() % 4 == 0  # an offset into a storage says nothing of where the storage begins
+    )
+    return Operand(x, codes, scales, width, "kept", words)
 
 
 class Columns(NamedTuple):
@@ -126,7 +144,6 @@ class Columns(NamedTuple):
         atomic: how programs that share a column meet.
     """
 
-    arch: str
     x_dtype: torch.dtype
     widths: tuple[int, ...]
     weight_rows: int | None
@@ -148,12 +165,14 @@ class Groups(NamedTuple):
     """How the rows of a call fall apart: by offs, or, without, into the equal experts of a weight.
 
     Attributes:
+        rows: of an input.
         code_rows: of a column of codes.
         padded_offs: is written, where groups begin on multiples of 16.
     """
 
     offs: Tensor | None
     count: int
+    rows: int
     code_rows: int
     padded_offs: Tensor | None
 
@@ -167,38 +186,38 @@ def launch_columns(
     none do.
     With `padded_offs` (G,), which is written, codes are (K, padded_rows) and each group begins on a multiple of 16.
     """
-    operands = [operand for operand in operands if operand.width > 0]
-    if not operands:
-        if padded_offs is not None and offs is not None:
+    first, last = operands[0], operands[-1]
+    if first.width == 0 or last.width == 0:
+        operands = [operand for operand in operands if operand.width > 0]
+        if operands:
+            launch_columns(operands, offs, how, atomic, padded_offs)
+        elif padded_offs is not None and offs is not None:
             padded_offs.copy_(padded_ends(offs))
         return
-    x = operands[0].x
+    x = first.x
     batches, rows, _ = x.shape
     count = batches if offs is None else offs.shape[0]
-    layouts = {operand.layout for operand in operands}
     code_rows = rows if padded_offs is None else padded_rows(rows, count)
-    layout = layouts.pop() if len(layouts) == 1 else "strided"
-    plan = columns_plan(
-        Columns(
-            arch_of(x.device),
-            x.dtype,
-            tuple([operand.width for operand in operands]),
-            rows if offs is None else None,
-            layout,
-            layout == "kept" and code_rows % 16 == 0 and all(operand.holds_words for operand in operands),
-            rows % 16 == 0 and padded_offs is None,
-            padded_offs is not None,
-            atomic,
-            how,
-        )
+    layout = first.layout if first.layout == last.layout else "strided"
+    columns = Columns(
+        x.dtype,
+        (first.width,) if first is last else (first.width, last.width),
+        rows if offs is None else None,
+        layout,
+        layout == "kept" and first.words and last.words and code_rows % 16 == 0,
+        rows % 16 == 0 and padded_offs is None,
+        padded_offs is not None,
+        atomic,
+        how,
     )
-    plan.run(operands, Groups(None if offs is None else offs.contiguous(), count, code_rows, padded_offs))
+    plan = columns_plan(columns)
+    plan.run(operands, Groups(None if offs is None else offs.contiguous(), count, rows, code_rows, padded_offs))
 
 
 @cache
 def columns_plan(columns: Columns) -> PanelsPlan | RingPlan | ChunksPlan:
     """Panels in shared memory, a ring, or chunks in registers: what runs there."""
-    arch, dtype, rows = columns.arch, columns.how.dtype, columns.weight_rows
+    arch, dtype, rows = columns.how.arch, columns.how.dtype, columns.weight_rows
     configs: list[PanelsConfig | RingConfig | ColumnsConfig] = []
     if columns.words and rows is not None:
         configs += panels_candidates(arch, dtype, rows, columns.widths[0])
@@ -224,7 +243,7 @@ class ChunksPlan:
             quantize_columns,
             ATOMIC=columns.atomic,
             form=columns.form,
-            encoding=columns.how.encoding(columns.arch),
+            encoding=columns.how.encoding,
             config=config,
             num_warps=config.warps,
             **config.options,
@@ -235,28 +254,26 @@ class ChunksPlan:
         return min(config.chunks, max(1, cdiv(rows, config.held)))
 
     def run(self, operands: Sequence[Operand], groups: Groups) -> None:
-        config, words = self.config, self.columns.words
-        first, second = operands[0], operands[-1]
-        rows, device = first.x.shape[1], first.x.device
+        config, widths, words, rows = self.config, self.columns.widths, self.columns.words, groups.rows
         if groups.offs is None:  # places for chunks down a column of panels, and those of all groups
             slots = self._slots_of_weight(config, rows)
             all_slots = slots * groups.count
         else:
             all_slots = slots = groups.code_rows // config.held + groups.count + 1
         orders = all_slots // slots
-        stripes = [cdiv(width, config.width) for width in self.columns.widths]
+        stripes = [cdiv(width, config.width) for width in widths]
         programs = [orders * slots * cdiv(n, config.stripes) * config.stripes for n in stripes]
         if sum(programs) == 0:
             return
-        word, amax = _zeroed(groups.count * sum(stripes), all_slots * sum(self.columns.widths), device)
-        x, codes, scales = first.pointers(words)
+        x, codes, scales = operands[0].pointers(words)
+        word, amax = _zeroed(groups.count * sum(stripes), all_slots * sum(widths), x.device)
         of_second: tuple[Any, ...] = (None,) * 6
         if len(operands) == 2:
-            pointers = second.pointers(words)
-            of_second = (*pointers, second.width, *pointers[0].stride()[1:])
+            pointers = operands[1].pointers(words)
+            of_second = (*pointers, widths[1], *pointers[0].stride()[1:])
         padded = None if groups.padded_offs is None else groups.code_rows
         self.launch(
-            device, sum(programs), x, groups.offs, codes, scales, amax, word, groups.count, rows, first.width, slots,
+            x.device, sum(programs), x, groups.offs, codes, scales, amax, word, groups.count, rows, widths[0], slots,
             *x.stride(), *of_second, programs[0], groups.padded_offs, padded,
         )  # fmt: skip
 
@@ -280,23 +297,24 @@ class PanelsPlan:
 
         assert columns.weight_rows is not None
         self.config = config
+        (self.width,) = columns.widths
         self.launch = Launch(
             quantize_panels,
             TILES=config.tiles(columns.weight_rows),
             form=columns.form,
-            encoding=columns.how.encoding(columns.arch),
+            encoding=columns.how.encoding,
             config=config,
             num_warps=config.warps,
         )
 
     def run(self, operands: Sequence[Operand], groups: Groups) -> None:
-        (operand,) = operands
         if groups.count == 0:
             return
-        x, codes, scales = operand.pointers(words=True)
-        programs = groups.count * cdiv(operand.width, self.config.width)
-        sizes = groups.count, groups.code_rows, operand.width
-        self.launch(x.device, programs, x, codes, scales, *sizes, *x.stride()[:2])
+        x, codes, scales = operands[0].pointers(words=True)
+        stride_g, stride_t, _ = x.stride()
+        programs = groups.count * cdiv(self.width, self.config.width)
+        sizes = groups.count, groups.rows, self.width
+        self.launch(x.device, programs, x, codes, scales, *sizes, stride_g, stride_t)
 
 
 class RingPlan:
@@ -304,6 +322,7 @@ class RingPlan:
 
     def __init__(self, columns: Columns, config: RingConfig) -> None:
         self.columns, self.config = columns, config
+        self.pairs, self.held_rows = sum(columns.widths) // 2, config.held_rows
 
     @cache  # noqa: B019  (a plan lives as long as the process)
     def launch(self, groups: int, fills: bool) -> Launch:
@@ -319,35 +338,38 @@ class RingPlan:
             quantize_ring,
             GROUPS=groups,
             form=columns.form,
-            encoding=columns.how.encoding(columns.arch),
+            encoding=columns.how.encoding,
             config=config,
             num_warps=config.warps,
             **({"launch_pdl": True} if config.overlap and fills else {}),
         )
 
     def run(self, operands: Sequence[Operand], groups: Groups) -> None:
-        config, device = self.config, operands[0].x.device
+        config, widths = self.config, self.columns.widths
         jagged = groups.offs is not None
         if groups.count == 0 and not jagged:
             return
-        programs = config.programs * (processors_of(device) if device.type == "cuda" else 1)  # else it is only compiled
-        most_chunks = max(1, programs // config.stripes)
-        chunks = groups.code_rows // config.held_rows + groups.count + 1  # of all panels side by side, at most
-        if not jagged:
-            chunks = groups.count * max(1, min(cdiv(groups.code_rows, config.held_rows), most_chunks))
-        amax = torch.empty(chunks * (sum(self.columns.widths) // 2), dtype=torch.int32, device=device)
-        fills = jagged or groups.code_rows > config.held_rows  # chunks may have to meet
-        launch = self.launch(power_of_two(groups.count, 32), fills)
-        if fills:
-            _zeroing()(device, cdiv(amax.shape[0], _ZEROS), amax, amax.shape[0])
         x, codes, scales = operands[0].pointers(words=True)
+        device = x.device
+        programs = config.programs * processors_of(device)
+        most_chunks = max(1, programs // config.stripes)
+        fills = jagged or groups.code_rows > self.held_rows  # chunks may have to meet
+        if jagged:  # of all panels side by side, at most
+            chunks = groups.code_rows // self.held_rows + groups.count + 1
+        else:
+            chunks = groups.count * max(1, min(cdiv(groups.code_rows, self.held_rows), most_chunks))
+        words = chunks * self.pairs
+        amax = x.new_empty(words)
+        if fills:
+            _zeroing()(device, cdiv(words, _ZEROS), amax, words)
+        stride_g, stride_t, _ = x.stride()
         of_second: tuple[Any, ...] = (None,) * 5
         if len(operands) == 2:
             pointers = operands[1].pointers(words=True)
-            of_second = (*pointers, operands[1].width, pointers[0].stride(1))
-        launch(
-            device, programs, x, groups.offs, codes, scales, amax, groups.count, groups.code_rows, operands[0].width,
-            x.stride(1), x.stride(0), *of_second, groups.padded_offs, most_chunks,
+            of_second = (*pointers, widths[1], pointers[0].stride(1))
+        self.launch(power_of_two(groups.count, 32), fills)(
+            device, programs, x, groups.offs, codes, scales, amax, groups.count, groups.code_rows, widths[0],
+            stride_t, stride_g, *of_second, groups.padded_offs, most_chunks,
         )  # fmt: skip
 
 

@@ -76,17 +76,20 @@ def _operator(
     taken = len(tensors.split())
 
     def run(*arguments: Any) -> Results:
-        inputs, x, dtype = arguments[:taken], arguments[0], _dtype_or_default(arguments[taken], arguments[0])
-        if path(x.device) == "eager":
-            power_of_two, _, *inverse = arguments[taken + 1 :]
+        inputs, device = arguments[:taken], arguments[0].device
+        if path(device) == "eager":
+            dtype, power_of_two, _, *inverse = arguments[taken:]
             found = truth(*inputs, dtype=dtype, power_of_two=power_of_two)
             return tuple([_stored(each, any(inverse)) for each in found])
-        results = outputs(*inputs, dtype)
-        fill(*inputs, results, launch.How(dtype, *arguments[taken + 1 :]))
+        how = launch.how_of(device, *arguments[taken:])
+        results = outputs(*inputs, how.dtype)
+        fill(*inputs, results, how)
         return results
 
     def fake(*arguments: Any) -> Results:
-        return outputs(*arguments[:taken], _dtype_or_default(arguments[taken], arguments[0]))
+        dtype = arguments[taken]
+        default = default_fp8_dtype(arguments[0].device)
+        return outputs(*arguments[:taken], default if dtype is None else format_of(dtype).dtype)
 
     inputs = ", ".join(f"Tensor {each}" for each in tensors.split())
     options = "ScalarType? dtype, bool power_of_two, int? candidate, bool inverse=False"
@@ -101,48 +104,45 @@ def _stored(result: Tensor, inverse: bool) -> Tensor:
     return result.reciprocal() if inverse and result.dtype == torch.float32 else result
 
 
-def _dtype_or_default(dtype: torch.dtype | None, x: Tensor) -> torch.dtype:
-    """`dtype`, or the one of the device of x."""
-    return default_fp8_dtype(x.device) if dtype is None else format_of(dtype).dtype
-
-
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
+# Sizes are given one by one: a tuple of them takes the host half as long again, and a `torch.Size` twice as long.
+
+
 def _rows_of(x_MK: Tensor, dtype: torch.dtype) -> Results:
-    tokens, width = x_MK.shape  # a tuple of numbers is made into a tensor faster than a shape is
-    return x_MK.new_empty((tokens, width), dtype=dtype), x_MK.new_empty((tokens, 1), dtype=torch.float32)
+    tokens, width = x_MK.shape
+    return x_MK.new_empty(tokens, width, dtype=dtype), x_MK.new_empty(tokens, 1, dtype=torch.float32)
 
 
 def _colwise_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
     experts, inner, outer = w_EKN.shape
-    codes_ENK = w_EKN.new_empty((experts, outer, inner), dtype=dtype)
-    return codes_ENK.transpose(1, 2), w_EKN.new_empty((experts, 1, outer), dtype=torch.float32)
+    codes_ENK = w_EKN.new_empty(experts, outer, inner, dtype=dtype)
+    return codes_ENK.mT, w_EKN.new_empty(experts, 1, outer, dtype=torch.float32)
 
 
 def _transposed_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
     experts, inner, outer = w_EKN.shape
-    codes_EKN = w_EKN.new_empty((experts, inner, outer), dtype=dtype)
-    return codes_EKN.transpose(1, 2), w_EKN.new_empty((experts, inner), dtype=torch.float32)
+    codes_EKN = w_EKN.new_empty(experts, inner, outer, dtype=dtype)
+    return codes_EKN.mT, w_EKN.new_empty(experts, inner, dtype=torch.float32)
 
 
 def _row_groups_of(x_PM: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
     width, tokens = x_PM.shape
-    scales = x_PM.new_empty((offs.shape[0] * width,), dtype=torch.float32)
-    return x_PM.new_empty((width, tokens), dtype=dtype), scales
+    scales = x_PM.new_empty(offs.shape[0] * width, dtype=torch.float32)
+    return x_PM.new_empty(width, tokens, dtype=dtype), scales
 
 
 def _groups_of(x_MK: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
     tokens, width = x_MK.shape
-    scales = x_MK.new_empty((offs.shape[0] * width,), dtype=torch.float32)
-    return x_MK.new_empty((width, tokens), dtype=dtype).t(), scales
+    scales = x_MK.new_empty(offs.shape[0] * width, dtype=torch.float32)
+    return x_MK.new_empty(width, tokens, dtype=dtype).mT, scales
 
 
 def _padded_of(x_MK: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
-    tokens, width = x_MK.shape
-    codes_KP = x_MK.new_empty((width, padded_rows(tokens, offs.shape[0])), dtype=dtype)
-    scales = x_MK.new_empty((offs.shape[0] * width,), dtype=torch.float32)
-    return codes_KP.t(), scales, offs.new_empty(offs.shape)
+    (tokens, width), groups = x_MK.shape, offs.shape[0]
+    codes_KP = x_MK.new_empty(width, padded_rows(tokens, groups), dtype=dtype)
+    return codes_KP.mT, x_MK.new_empty(groups * width, dtype=torch.float32), offs.new_empty(groups)
 
 
 def _two_groups_of(x1: Tensor, x2: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
@@ -173,7 +173,7 @@ def _operands_of(a_MK: Tensor, w_EKN: Tensor, offs: Tensor, dtype: torch.dtype) 
 
 
 def _fill_rows(x_MK: Tensor, results: Results, how: launch.How) -> None:
-    launch.launch_rows(x_MK[None], *results, how)
+    launch.launch_rows(x_MK, *results, how)
 
 
 def _fill_colwise(w_EKN: Tensor, results: Results, how: launch.How) -> None:
@@ -181,32 +181,32 @@ def _fill_colwise(w_EKN: Tensor, results: Results, how: launch.How) -> None:
 
 
 def _fill_transposed(w_EKN: Tensor, results: Results, how: launch.How, atomic: bool = True) -> None:
-    launch.launch_columns([launch.Operand(w_EKN.transpose(1, 2), *results)], None, how, atomic)
+    launch.launch_columns([launch.operand_of(w_EKN.transpose(1, 2), *results)], None, how, atomic)
 
 
 def _fill_row_groups(x_PM: Tensor, offs: Tensor, results: Results, how: launch.How) -> None:
-    launch.launch_columns([launch.Operand(x_PM.t()[None], *results)], offs, how)
+    launch.launch_columns([launch.operand_of(x_PM.mT[None], *results)], offs, how)
 
 
 def _fill_groups(x_MK: Tensor, offs: Tensor, results: Results, how: launch.How, atomic: bool = False) -> None:
     """Padded or not: then padded_offs is among the results."""
     codes, scales, *padded_offs = results
-    launch.launch_columns([launch.Operand(x_MK[None], codes, scales)], offs, how, atomic, *padded_offs)
+    launch.launch_columns([launch.operand_of(x_MK[None], codes, scales)], offs, how, atomic, *padded_offs)
 
 
 def _fill_two_groups(x1: Tensor, x2: Tensor, offs: Tensor, results: Results, how: launch.How) -> None:
     codes1, scales1, codes2, scales2, *padded_offs = results
-    operands = [launch.Operand(x1[None], codes1, scales1), launch.Operand(x2[None], codes2, scales2)]
+    operands = [launch.operand_of(x1[None], codes1, scales1), launch.operand_of(x2[None], codes2, scales2)]
     launch.launch_columns(operands, offs, how, False, *padded_offs)
 
 
 def _fill_both_axes(x_MK: Tensor, offs: Tensor, results: Results, how: launch.How) -> None:
-    _fill_rows(x_MK, results[:2], how._replace(candidate=None))
+    _fill_rows(x_MK, results[:2], how.without_candidate())
     _fill_groups(x_MK, offs, results[2:], how, atomic=True)
 
 
 def _fill_both_ways(w_EKN: Tensor, results: Results, how: launch.How) -> None:
-    _fill_colwise(w_EKN, results[:2], how._replace(candidate=None))
+    _fill_colwise(w_EKN, results[:2], how.without_candidate())
     _fill_transposed(w_EKN, results[2:], how)
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Literal, get_args
 from unittest import mock
 
@@ -261,13 +263,19 @@ def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
         if tensor.layout is torch.strided and tensor.device.type != "meta":
             value, canaries = _open[-1]
             # An `out` is the caller's and stays in place. An empty tensor gets guards too: what is written to it shows.
-            if canaries is not None and kwargs.get("out") is None:
+            if canaries is not None and kwargs.get("out") is None and not _is_resized(sys._getframe(1)):
                 tensor = canaries.surround(tensor, original.__name__)
             if value is not None and tensor.numel():
                 fill(tensor, value)
         return tensor
 
     return allocate
+
+
+def _is_resized(frame: FrameType) -> bool:
+    """Whether FSDP allocates. It frees its buffers and takes their memory again by resizing the storage to what the
+    tensor alone needs, which leaves none for guards: the next gather would write beyond the end."""
+    return str(frame.f_globals.get("__name__")).startswith("torch.distributed.fsdp.")
 
 
 _WRAPPERS = tuple(_filling(getattr(owner, name)) for owner, name in ALLOCATORS)

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from perfguard.judge.across_ranks import by_rank
 from perfguard.judge.exact import judge_exact, machine_change, spelled_out
 from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
@@ -20,7 +21,7 @@ from perfguard.judge.pair_test import judge_rival
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, within_record
 from perfguard.judge.statistics import remember
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import Better, CaseResult, Entry, Reading, TimedEntry, Value, Verdict, Word
+from perfguard.model.records import Across, Better, CaseResult, Entry, Reading, TimedEntry, Value, Verdict, Word
 from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.units import Unit, format_change
 
@@ -234,7 +235,10 @@ class _Case:
             if self.result.case.direction == "test":
                 return "the test was edited since it was recorded"
             return f"other inputs: {stored.inputs} -> {inputs or 'unknown'}"
-        before, now = _method(entry), _method(record.reading)
+        reading = record.reading
+        before, now = _method(entry), _method(reading)
+        if reading.across is Across.EACH and not reading.timed and not isinstance(entry, TimedEntry):
+            before, now = map(_method, by_rank(entry, reading.value))
         return f"read otherwise: {before} -> {now}" if before != now else ""
 
 

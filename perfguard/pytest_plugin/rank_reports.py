@@ -42,14 +42,16 @@ def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
     found = [report for report in phases if report is not None]
     if ended.lost is not None:
         text = describe_lost(ended, ended.lost, ranks)
+        cause = text.splitlines()[0]
         failed = next((report for report in found if report.failed), None)
         if failed is None:
             failed = failed_report(item.nodeid, item.location, text)
             found = [report for report in found if report.when == "setup"] + [failed]
-        else:
+        else:  # others wait for a rank that has left, whose error says why
+            cause = f"{cause}; {_message(failed)}"
             _add(failed, text)
         setattr(failed, OTHERWISE, True)
-        return Merged(found, broken=text.splitlines()[0])
+        return Merged(found, broken=cause)
     outcomes = [ended.outcomes[rank] for rank in range(ranks)]
     raised = [rank for rank, outcome in enumerate(outcomes) if outcome.broken]
     return Merged(

@@ -47,8 +47,7 @@ def run(options: argparse.Namespace) -> int:
     form = output(options.form)
     alone = len(reports) == 1 and getattr(form, "ALONE", False)
     expected = options.expect or ([] if alone else settings.lanes)
-    store = Store(Path.cwd() / settings.baselines) if getattr(form, "BASELINES", False) else None
-    text = form.render(merge(reports, expected, store))
+    text = form.render(merge(reports, expected, Store(Path.cwd() / settings.baselines)))
     if options.output is None:
         print(text)
     else:
@@ -78,7 +77,7 @@ def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
     return reports
 
 
-def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | None = None) -> Overview:
+def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> Overview:
     """The overview of these lanes, the expected ones first; lanes without a report are marked.
 
     Args:
@@ -91,8 +90,7 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store | No
         if report is None:
             lanes.append(LaneView(name, problem=NO_REPORT))
         else:
-            baselines = _remembered(report, store, warnings) if store else {}
-            lanes.append(LaneView(name, report, baselines=baselines))
+            lanes.append(LaneView(name, report, baselines=_remembered(report, store, warnings)))
     commits = sorted({report.commit for report in reports.values() if report.commit})
     if len(commits) > 1:
         warnings.append(f"the lanes measured different commits: {', '.join(commits)}")

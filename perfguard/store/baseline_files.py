@@ -51,7 +51,13 @@ class Store:
         return known[1]
 
     def folders(self) -> list[str]:
-        """Slugs of the hardware with any baselines, sorted."""
+        """Slugs of the hardware with any baselines, sorted.
+
+        Raises:
+            BaselineError: a file stands where the folder of baselines should.
+        """
+        if self.root.is_file():
+            raise _in_the_way(self.root)
         return sorted(
             folder.name
             for folder in (self.root.iterdir() if self.root.is_dir() else ())
@@ -100,12 +106,16 @@ class Store:
             ) from error
 
 
+def _in_the_way(path: Path) -> BaselineError:
+    return BaselineError(f"{path}: cannot read, since a file stands where a folder should; move it away")
+
+
 def _read(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise BaselineError(f"{path}: cannot read, since a file stands where a folder should; move it away") from error
+        raise _in_the_way(path) from error
     except OSError as error:
         raise BaselineError(f"{path}: cannot read ({error.strerror}); mend its permissions") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from perfguard.check.correctness import Checked, check
 from perfguard.check.memory import poisoned
@@ -697,6 +698,16 @@ def test_parameters_of_a_module_are_inputs(closure: bool) -> None:
     forgets = Forgets(48, 40, dtype=torch.bfloat16)
     forgets.load_state_dict(layer.state_dict())
     assert "no gradient for parameter bias" in only_problem(checked(forgets, normal(64, 48), reference=layer))
+
+
+class Checkpointed(torch.nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return checkpoint(super().forward, input, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+def test_a_reference_may_compute_again_in_its_backward_pass() -> None:
+    layer = Checkpointed(48, 40, dtype=torch.bfloat16)
+    assert checked(layer, normal(8, 48, grad=True), reference=layer).wrong == []
 
 
 def test_a_reference_with_other_parameters_is_refused() -> None:

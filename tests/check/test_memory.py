@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllocMixin
 
 from perfguard.check.memory import ALLOCATORS, CODES, LARGE, RAW_BYTES, VALUES, Canaries, Value, fill, poisoned, recycle
 from perfguard.check.numerics.sums import FP8_DTYPES
@@ -92,6 +93,15 @@ def test_calls_that_ask_for_more_than_memory_still_work() -> None:
     base = torch.zeros(6, 8)
     fill(base[1::2, ::3].t(), "large")  # and nothing beside it
     assert int((base != 0).sum()) == 9
+
+
+def test_buffers_that_fsdp_resizes_have_no_guards() -> None:
+    """It frees them by a size of 0 and takes back what the tensor alone needs."""
+    with poisoned("nan", Canaries()):
+        gathered = DefaultAllocMixin().allocate((16,), dtype=torch.float32, device=torch.device("cpu"))
+        other = torch.empty(16)
+    assert bool(gathered.isnan().all())
+    assert gathered.untyped_storage().nbytes() == 64 < other.untyped_storage().nbytes()
 
 
 def test_operators_of_users_are_poisoned() -> None:

@@ -135,7 +135,7 @@ def all_checks() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, Any]]:
+def found(spawning: None) -> list[dict[str, Any]]:
     return on_gloo(all_checks)
 
 

@@ -122,10 +122,10 @@ MUTANTS = [
             ),
             Edit(
                 OPS,
-                "    launch.launch_rows(x_MK[None], *results, how)\n",
+                "    launch.launch_rows(x_MK, *results, how)\n",
                 "    one_by_one = [slice(row, row + 1) for row in range(len(x_MK))]\n"
                 "    for rows in one_by_one if len(x_MK) <= 8 else [slice(None)]:\n"
-                "        launch.launch_rows(x_MK[None, rows], *(result[rows] for result in results), how)\n",
+                "        launch.launch_rows(x_MK[rows], *(result[rows] for result in results), how)\n",
             ),
         ),
         shown={

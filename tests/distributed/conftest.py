@@ -11,15 +11,15 @@ from tests.distributed.ranks import Ranks
 
 
 @pytest.fixture(scope="session")
-def two_ranks() -> Iterator[Ranks]:
+def two_ranks(spawning: None) -> Iterator[Ranks]:
     group = Ranks(2)
     yield group
     group.close()
 
 
 @pytest.fixture(scope="session")
-def four_ranks() -> Iterator[Ranks]:
-    """On two cores importing torch alone takes ten seconds: for tests of every night."""
+def four_ranks(spawning: None) -> Iterator[Ranks]:
+    """For tests of every night."""
     group = Ranks(4)
     yield group
     group.close()

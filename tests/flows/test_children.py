@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from tests.flows.conftest import Project
+from tests.flows.conftest import TEST, Project
 
 SLOWED_US = 60.0
 
@@ -19,8 +17,12 @@ def configured(project: Project, addopts: str = "", ini: str = "") -> None:
     ignored.write_text(ignored.read_text() + "\n.cache/\n.pytest_cache/\n" if ignored.exists() else "")
 
 
-def recorded_and_slowed(project: Project, *arguments: str) -> None:
-    """Recorded by fresh processes with `arguments`, then slower by pairs."""
+def test_options_of_the_configuration_reach_nobody_else(project: Project) -> None:
+    """Nor is a value taken for a path that it also is: of `-k test_suite.py test_suite.py` the second selects."""
+    configured(
+        project, "--ff --strict-config -x --maxfail=1 --tb=short -vv -rA --durations=3", 'cache_dir = ".cache"\n'
+    )
+    arguments = ("-k", "test_suite.py", "test_suite.py")
     project.configure(sessions=2)
     project.commit()
     project.guard("--perfguard-update=new", *arguments).assert_outcomes(passed=2)
@@ -29,13 +31,6 @@ def recorded_and_slowed(project: Project, *arguments: str) -> None:
     project.kernel(us=SLOWED_US)
     assert project.guard(*arguments).ret == 10
     assert project.words("device_time_us") == {"double[64]/forward": {"SLOWER"}, "double[96]/forward": {"SLOWER"}}
-
-
-def test_options_of_the_configuration_reach_nobody_else(project: Project) -> None:
-    configured(
-        project, "--ff --strict-config -x --maxfail=1 --tb=short -vv -rA --durations=3", 'cache_dir = ".cache"\n'
-    )
-    recorded_and_slowed(project)
 
 
 def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
@@ -52,18 +47,23 @@ def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
     assert project.run("@args.txt").ret == 10
 
 
-def test_a_value_that_is_also_a_path_stays_the_option_s(project: Project) -> None:
-    """`-k test_suite.py test_suite.py`: the second is what selects, the first a value."""
-    recorded_and_slowed(project, "-k", "test_suite.py", "test_suite.py")
-
-
-def test_children_leave_the_user_s_cache_and_reports_alone(project: Project, tmp_path: Path) -> None:
+def test_children_leave_the_user_s_cache_and_reports_alone(project: Project) -> None:
     project.configure(sessions=2)
     configured(project)
+    # Whoever comes first leaves its number, and all log theirs.
+    logs = """
+    import logging, os, pathlib
+    logging.warning("here")
+    if not pathlib.Path("first.txt").exists():
+        pathlib.Path("first.txt").write_text(str(os.getpid()))
+    x = """
+    project.test_file(TEST.replace("    x = ", logs.lstrip("\n")))
     project.commit()
-    result = project.guard("--perfguard-update=new", "--junitxml=out.xml", "--lf")
+    options = ("--junitxml=out.xml", "--lf", "--log-file=run.log", "--log-file-format=%(process)d")
+    result = project.guard("--perfguard-update=new", *options)
     result.assert_outcomes(passed=2)
     assert (project.path / "out.xml").read_text().count("<testcase") == 2
+    assert (project.path / "run.log").read_text().split() == 2 * [(project.path / "first.txt").read_text()]
     failed = project.path / ".pytest_cache" / "v" / "cache" / "lastfailed"
     assert not failed.exists()
 

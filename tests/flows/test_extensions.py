@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.nursery import Nursery
+
 ROOT = Path(__file__).parents[2]
 
 METRIC = '''
@@ -146,24 +148,27 @@ def installed(folder: Path, **sources: str) -> Path:
 
 
 class Shell:
-    """Runs Python in a project that finds packages in `path` before all others."""
+    """Runs Python in a project that finds packages in `path` before all others. `python`: of a nursery, where `path`
+    holds no package of ours."""
 
-    def __init__(self, folder: Path, path: Path) -> None:
+    def __init__(self, folder: Path, path: Path, python: str = sys.executable) -> None:
         self.folder = folder
         self.path = os.pathsep.join([str(path), str(ROOT)])
+        self.python = python
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, python: str = "") -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
         environment |= {"PYTHONPATH": self.path, "TMPDIR": str(self.folder)}
-        line = [sys.executable, "-m", *arguments]
+        line = [python or self.python, "-m", *arguments]
         return subprocess.run(line, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
 
     def guard(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run("pytest", "--perfguard", "-p", "no:cacheprovider", *arguments)
 
     def asks(self, code: str) -> subprocess.CompletedProcess[str]:
+        """Of Python itself, which has imported nothing yet."""
         (self.folder / "asks.py").write_text(code)
-        return self.run("asks")
+        return self.run("asks", python=sys.executable)
 
     def readings(self, slug: str) -> dict[str, Any]:
         report = json.loads((self.folder / ".perfguard" / f"report-{slug}.json").read_text())
@@ -184,10 +189,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=[dropped, installed], ids=["in the package", "installed"])
-def extended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+def extended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Shell:
     """A project that was guarded on what 'auto' takes, where there is one more file of each kind."""
     root = tmp_path_factory.mktemp("extended")
-    shell = Shell(project(root / "project"), request.param(root, **{kind: text for kind, (_, text) in KINDS.items()}))
+    path = request.param(root, **{kind: text for kind, (_, text) in KINDS.items()})
+    shell = Shell(project(root / "project"), path, nursery.python if request.param is installed else sys.executable)
     done = shell.guard("--perfguard-device=auto")
     assert done.returncode == 0, done.stdout + done.stderr
     return shell
@@ -231,9 +237,9 @@ def test_an_output_is_one_file(extended: Shell) -> None:
     ],
 )
 def test_a_broken_extension_is_one_error_that_names_its_package(
-    tmp_path: Path, folder: Path, source: str, reason: str
+    tmp_path: Path, folder: Path, nursery: Nursery, source: str, reason: str
 ) -> None:
-    shell = Shell(folder, installed(tmp_path, metrics=source))
+    shell = Shell(folder, installed(tmp_path, metrics=source), nursery.python)
     done = shell.guard()
     error = f"acme-bark 1.5: its metric 'bark' cannot be used ({reason}); update it, or pip uninstall acme-bark"
     assert (done.returncode, done.stderr.strip()) == (4, f"ERROR: {error}")
@@ -244,8 +250,10 @@ def test_a_broken_extension_is_one_error_that_names_its_package(
     assert line.rstrip().endswith("update it, or pip uninstall acme-bark")
 
 
-def test_the_doctor_works_beside_a_broken_vendor_and_lists_what_is_installed(tmp_path: Path, folder: Path) -> None:
-    shell = Shell(folder, installed(tmp_path, devices="VENDORS = []"))
+def test_the_doctor_works_beside_a_broken_vendor_and_lists_what_is_installed(
+    tmp_path: Path, folder: Path, nursery: Nursery
+) -> None:
+    shell = Shell(folder, installed(tmp_path, devices="VENDORS = []"), nursery.python)
     doctor = shell.run("perfguard", "doctor").stdout
     assert "torch" in doctor
     assert "acme_devices has no VENDOR" in doctor

@@ -64,10 +64,10 @@ def test_a_hang_in_a_process_pair_is_told_with_its_limit(recorded: Project) -> N
     source = recorded.path / "kernel.py"
     hang = "    if any('perfguard-session' in a for a in sys.argv): time.sleep(600)\n    return out"
     source.write_text("import sys, time\n" + source.read_text().replace("    return out", hang))
-    recorded.configure(session_minutes=0.1)
+    recorded.configure(session_minutes=0.05)
     result = recorded.guard("-k", "64")
     assert result.ret == ExitStatus.UNGUARDED
-    said = "the working tree: the process took longer than 0.1 minutes (*session_minutes)"
+    said = "the working tree: the process took longer than 0.05 minutes (*session_minutes)"
     result.stdout.fnmatch_lines([f"inconclusive: 1 of 1 timed case could not be judged: UNPAIRED: {said}*"])
 
 

@@ -151,7 +151,7 @@ CELLS = {
     "importlib": Cell(("--import-mode=importlib",)),
     "shuffled": Cell(("-q",), environment={"SHUFFLE": "1"}),
     "again": Cell(environment={"TRY_AGAIN": "1"}, again=True),
-    "workers": Cell(("-n2",), settings={"device": "fake*2"}, paired=True),
+    "workers": Cell(("-n2",), settings={"device": "fake*2"}),
     "last failed": Cell(("--lf",)),
     "failed first": Cell(("--ff",)),
     "chosen": Cell(("-k", "fp8:64 or same"), runs=("colon", *FILES)),

@@ -253,7 +253,7 @@ def test_fails_on_one(perfguard):
 
 
 def test_under_torchrun_a_hang_ends_the_run_and_is_in_the_report(project: Project) -> None:
-    project.configure(device="cpu", case_minutes=0.1)
+    project.configure(device="cpu", case_minutes=0.05)
     source = """
 @pytest.mark.perfguard(ranks=2)
 def test_one_rank_decides_alone(perfguard):
@@ -266,7 +266,7 @@ def test_one_rank_decides_alone(perfguard):
         cwd=project.path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "took longer than 0.1 minutes; rank 0: in the test's own code, at test_suite.py:8 in summed" in done.stderr
+    assert "took longer than 0.05 minutes; rank 0: in the test's own code, at test_suite.py:8 in summed" in done.stderr
     (path,) = (project.path / ".perfguard").glob("report-*.json")
     words = {result.case.name: str(result.word) for result in read_report(path).results}
     assert words == {"sum": "NEW", "others[2]": "NEW", "others[3]": "NEW", "one_rank_decides_alone": "BROKEN"}

@@ -18,6 +18,7 @@ from perfguard.judge.statistics import UNLEARNT
 from perfguard.model.records import (
     NO_BASE,
     Accuracy,
+    Across,
     Baseline,
     BaseTree,
     Better,
@@ -125,6 +126,10 @@ OTHERS = dict.fromkeys(("span", "steps", "names"), Word.METHOD_CHANGED)
          "read otherwise: timer sundial -> timer clock"),
         ([SPAN], lane({"span": 100}), {"span": Word.METHOD_CHANGED}, "read otherwise: a number -> timer clock"),
         *(([STEPS], lane({"steps": entry}), {"steps": Word.METHOD_CHANGED}, None) for entry in ("1", ["1"], TIME)),
+        ([replace(STEPS, value={"rank 0": 1, "rank 1": 2}, across=Across.EACH)], lane({"steps": 1}),
+         {"steps": Word.CHANGED}, None),
+        ([replace(NAMES, across=Across.EACH)], lane({"names": {"rank 0": "a", "rank 1": "b"}}),
+         {"names": Word.PASS}, None),
         ([SLOW, MORE], lane({"span": TIME, "steps": 1}, toolchain=NEWER), {"span": Word.DRIFT, "steps": Word.CHANGED},
          "another toolchain: torch 2.11.0 -> 2.12.0, triton 3.6.0 -> 3.7.0"),
         ([STEPS], lane({"steps": 1, "span": TIME}, SHAPED),

@@ -78,7 +78,12 @@ def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 LAYOUTS: dict[str, Callable[..., Tensor]] = {
     "row-major": meta,
     "column-major": lambda *shape, **of: meta(*shape[:-2], shape[-1], shape[-2], **of).mT,
-    "far apart": lambda *shape, **of: meta(*shape[:-1], 1 << 31, **of)[..., : 2 * shape[-1] : 2],
+    # A stride of 2^31 is given to a kernel as 64 bits, and takes what it is multiplied by with it.
+    "far apart": lambda *shape, **of: meta(*shape[:-1], 1 << 30, **of)[..., : 2 * shape[-1] : 2],
+    "rows far apart": lambda *shape, **of: meta(*shape[:-1], 1 << 30, **of)[..., : shape[-1]],
+    "far apart, column-major": lambda *shape, **of: (
+        meta(*shape[:-2], shape[-1], 1 << 30, **of)[..., : 2 * shape[-2] : 2].mT
+    ),
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from kernels import fp8, grouped
 from kernels.compat.experts import ExpertWeight, Precision, convert
+from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
 OFFS = torch.tensor([16, 32, 32, 64], dtype=torch.int32)
@@ -152,16 +152,16 @@ dist.destroy_process_group()
 """
 
 
-def test_two_ranks_that_share_the_weight_agree_with_one(tmp_path: Path) -> None:
-    script = tmp_path / "sharded.py"
-    script.write_text(SHARDED)
+def test_two_ranks_that_share_the_weight_agree_with_one(tmp_path: Path, interpreting: Nursery) -> None:
+    (tmp_path / "sharded.py").write_text(SHARDED)
     with socket.socket() as found:
         found.bind(("localhost", 0))
         port = found.getsockname()[1]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(script)],
+            [interpreting.python, "-m", "sharded"],
+            cwd=tmp_path,
             env={
                 **environment,
                 "RANK": str(rank),

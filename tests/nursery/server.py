@@ -132,7 +132,7 @@ def become(request: Request, executable: str, paths: list[str]) -> None:
             stream.reconfigure(write_through=True)
     sys.executable = executable
     sys.orig_argv = [executable, *asked["arguments"]]
-    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.dont_write_bytecode = "-B" in asked["flags"] or bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     first = [] if "-P" in asked["flags"] else [asked["folder"] if asked["kind"] == "-m" else ""]
     sys.path[:] = [*first, *given, *paths]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SOCKET, START = "socket", "start"  # in the nursery's folder
 SIZE = struct.Struct("!Q")  # in front of a request
 STATUS = struct.Struct("!i")  # of the process that has ended, as os.waitstatus_to_exitcode gives it
-FLAGS = ("-P", "-u")  # those of Python that a nursery's process can still heed
+FLAGS = ("-B", "-P", "-u")  # those of Python that a nursery's process can still heed
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 THREADS = "OMP_NUM_THREADS"

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a nursery
 FACTS = """
 import os, sys
 print(sys.argv, os.getcwd(), sys.path[0], os.environ.get("GIVEN"), sys.stdin.read(), __name__, file=sys.stderr)
+print(sys.dont_write_bytecode)
 print(sorted(file for file in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{file}")))
 """
 FORKED = "import sys; sys.exit('torch' in sys.modules)"
@@ -29,7 +30,7 @@ def run(python: str, *arguments: str, **options: Any) -> subprocess.CompletedPro
     return subprocess.run([python, *arguments], capture_output=True, text=True, check=False, timeout=60, **options)
 
 
-@pytest.mark.parametrize("flags", [[], ["-P"]])
+@pytest.mark.parametrize("flags", [[], ["-P", "-B"]])
 def test_it_sees_what_pythons_own_would(nursery: Nursery, tmp_path: Path, flags: list[str]) -> None:
     (tmp_path / "facts.py").write_text(FACTS)
     with (tmp_path / "open.txt").open("w") as file:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from perfguard.pytest_plugin.rank_reports import describe_lost
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfguard.pytest_plugin.rank_reports import describe_lost, merge
 from perfguard.session.ranks.launch import Ended, Lost
 from perfguard.session.ranks.rank_files import Collective, LastWords, Outcome
 
@@ -42,6 +47,15 @@ def test_a_rank_that_has_ended_the_test_is_named() -> None:
     assert lines[0] == "took longer: rank 1 of 2 did not come to all_reduce"
     assert lines[2] == "  rank 1: ended the test: passed; last collective: #0 all_reduce of [[4]]"
     assert "stack of rank 1, the innermost call last:" not in lines
+
+
+def test_why_a_rank_has_left_stands_in_the_verdict(request: pytest.FixtureRequest) -> None:
+    report = pytest.TestReport(TEST, ("test_a.py", 3, "test_a"), {}, "failed", "ValueError: no batch left", "call")
+    data = request.config.hook.pytest_report_to_serializable(config=request.config, report=report)
+    item: Any = SimpleNamespace(config=request.config, nodeid=TEST, location=report.location)
+    left = {1: Outcome(TEST, ended=True, reports=[data])}
+    merged = merge(item, Ended(left, Lost(TEST, {0: "exit status 3"}), {0: words(1)}), 2)
+    assert merged.broken == "took longer: rank 1 of 2 did not come to all_reduce; ValueError: no batch left"
 
 
 def test_a_rank_that_says_nothing_is_named() -> None:

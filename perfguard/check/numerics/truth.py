@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import msgspec
 import torch
@@ -116,16 +116,17 @@ class Reference:
                 f"reference: has {len(trained)} parameters that require grad, the candidate has "
                 f"{len(self.inputs.parameters)}; give the reference the same parameters in the same order"
             )
-        run: Callable[..., Any] = reference
+        state: dict[str, torch.Tensor] = {}
         if wide is not None:
             buffers = {name: widened(value, wide) for name, value in owner.named_buffers()}
             parameters = {
                 name: widened(value.detach(), wide).requires_grad_(value.requires_grad)
                 for name, value in parameters.items()
             }
-            run = _with_state(owner, reference, {**parameters, **buffers})
-        return run_trial(
-            run,
+            state = {**parameters, **buffers}
+        run = partial(
+            run_trial,
+            reference,
             self.inputs,
             upstream,
             seed=self.call.seed,
@@ -133,6 +134,8 @@ class Reference:
             parameters=[parameters[name] for name in trained],
             restore=restore,
         )
+        # Both passes: a backward pass may call modules again (activation checkpointing).
+        return _with_state(owner, run, state) if state else run()
 
     def eager(self, incoming: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[Trial, Gradients]:
         """The reference as it is, and incoming gradients if there is a backward pass.
@@ -252,17 +255,16 @@ def _shapes(trial: Trial) -> list[torch.Size | None]:
     return [None if tensor is None else tensor.shape for tensor in trial.tensors()]
 
 
-def _with_state(owner: torch.nn.Module, fn: Callable[..., Any], state: dict[str, torch.Tensor]) -> Callable[..., Any]:
-    """`fn`, called with other parameters and buffers in `owner`."""
+def _with_state(owner: torch.nn.Module, run: Callable[[], Trial], state: dict[str, torch.Tensor]) -> Trial:
+    """`run`, with other parameters and buffers in `owner`."""
 
     class Bound(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.owner = owner
 
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return fn(*args, **kwargs)
+        def forward(self) -> Trial:
+            return run()
 
-    named = {f"owner.{name}": value for name, value in state.items()}
-    bound = Bound()
-    return lambda *args, **kwargs: torch.func.functional_call(bound, named, args, kwargs)
+    trial: Trial = torch.func.functional_call(Bound(), {f"owner.{name}": value for name, value in state.items()}, ())
+    return trial

@@ -61,7 +61,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     implicit = [each for each in exchanges if each.implicit]
     early = _places(unwaited, "the result is used before it is waited for, or dropped")
     readings = [
-        _reading("collectives", [each.name for each in collectives]),
+        _reading("collectives", [each.name for each in collectives], note=_places(collectives, "")),
         _reading("collective_bytes", _sums([each for each in collectives if not each.routed], lambda each: each.bytes)),
         _reading("unwaited", len(unwaited), problem=early and f"unwaited: {early}"),
         _reading("implicit_redistributions", len(implicit), note=_implicit(implicit)),

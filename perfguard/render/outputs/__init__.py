@@ -18,8 +18,8 @@ KIND = Kind("output", __name__, "perfguard.outputs", needs=("render",))
 class Output(Protocol):
     """The interface of an output module: a pure function from all lanes of a commit to text.
 
-    Optional names, each True where it holds: `ALONE`, a single report is shown alone, whatever other lanes the settings
-    expect; `BASELINES`, the lanes come with the baselines that are stored now.
+    `ALONE = True`, if it is there: a single report is shown alone, whatever other lanes the settings expect. The lanes
+    come with the baselines that are stored now.
     """
 
     def render(self, overview: Overview) -> str:

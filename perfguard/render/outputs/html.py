@@ -5,8 +5,6 @@ from __future__ import annotations
 from perfguard.render.html import render_html
 from perfguard.render.overview import Overview
 
-BASELINES = True
-
 
 def render(overview: Overview) -> str:
     """The page."""

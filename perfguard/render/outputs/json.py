@@ -7,7 +7,7 @@ import msgspec
 from perfguard.model.records import dump_report
 from perfguard.render.overview import Overview
 
-ALONE = BASELINES = True
+ALONE = True
 
 
 def render(overview: Overview) -> str:

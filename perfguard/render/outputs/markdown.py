@@ -5,8 +5,6 @@ from __future__ import annotations
 from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Overview
 
-BASELINES = True
-
 
 def render(overview: Overview) -> str:
     """The comment in its largest size that fits."""

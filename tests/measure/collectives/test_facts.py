@@ -30,7 +30,7 @@ def on_fake() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def on_gloo() -> list[dict[str, Any]]:
+def on_gloo(spawning: None) -> list[dict[str, Any]]:
     return stacks.on_gloo(stacks.all_facts)
 
 
