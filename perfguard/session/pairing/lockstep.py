@@ -28,7 +28,8 @@ _WARM_UP_SECONDS = 2.0  # a block may be a run of a whole test
 _MOST_TRIES = 3
 _LOOK_SECONDS = 0.5  # longest single wait for a message
 _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
-_FLOOR_SECONDS = 4.0  # bursts of other work on a processor last seconds
+# Bursts of other work on a processor last seconds: four for times that must agree to 1 %, fewer for coarser ones.
+_FLOOR_SECONDS = 0.04
 
 
 class Track(NamedTuple):
@@ -237,7 +238,7 @@ class _Lockstep:
         side had a chance of a moment without other work on the processor."""
         here = dict(self.at)
         times: dict[Side, list[float]] = {side: [] for side in SIDES}
-        until = time.monotonic() + _FLOOR_SECONDS
+        until = time.monotonic() + _FLOOR_SECONDS / self.near[track]
         while not all(agree(found, self.near[track]) for found in times.values()) and time.monotonic() < until:
             for side in self.chance.sample(SIDES, len(SIDES)):
                 block = self._block(side, here[side])
