@@ -3,13 +3,13 @@
     python -m benchmarks.fleet [--out DIR]
 
 Records `baselines/<slug>-x2/` in five launches, whose spread is the A/A of a session: the same code, measured again.
-Then the same tests run on the CPU over gloo. The tables go to stdout, reports and records also to `--out`.
+Then the same tests run on the CPU over gloo. `--out` gets reports, records and fleet.json, which stdout shows as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import json
 import shutil
 import statistics
 import subprocess
@@ -17,9 +17,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from perfguard.model.records import CaseResult, Report, TimedEntry
-from perfguard.model.units import Unit, format_value
 from perfguard.store.baseline_files import Store
 from perfguard.store.report_file import read_report
 
@@ -45,33 +45,22 @@ def run(reports: Path, *arguments: str) -> Report | None:
     return read_report(files[0]) if files else None
 
 
-def times(report: Report, baselines: Path) -> Iterator[str]:
-    """Each time with its sessions, their standard deviation and their range."""
-    yield "| case | time | median | sigma | max / min | floor | sessions |\n|---|---|---|---|---|---|---|"
+def rows(report: Report, baselines: Path) -> Iterator[dict[str, Any]]:
+    """Each timed case: its recorded sessions, and what one session read of its exchanges, by collective."""
     store = Store(baselines)
     for result in report.results:
         file = store.load(f"{report.hardware.slug}-x{result.ranks}", result.case.suite)
         entries = file.cases[result.case.key].entries if file and result.case.key in file.cases else {}
         entry, floor = entries.get("ranks_time_us"), entries.get("ranks_floor_us")
-        if isinstance(entry, TimedEntry) and isinstance(floor, TimedEntry):
-            logs = [math.log(each) for each in entry.sessions]
-            sigma = statistics.stdev(logs) if len(logs) > 1 else math.nan
-            middle, least = (format_value(statistics.median(e.sessions), Unit.MICROSECONDS) for e in (entry, floor))
-            widest = 100 * (max(entry.sessions) / min(entry.sessions) - 1)
-            yield (
-                f"| {result.case.key} | {entry.timer} | {middle} | {100 * sigma:.2f} % | +{widest:.2f} % | {least} "
-                f"| {', '.join(f'{each:g}' for each in entry.sessions)} |"
-            )
-
-
-def exchanges(report: Report) -> Iterator[str]:
-    """What one session read of the exchanges."""
-    for result in report.results:
-        for metric in SHOWN:
-            reading = result.reading(metric)
-            if reading is not None:
-                note = f"  [{reading.note}]" if reading.note else ""
-                yield f"{result.case.key} {metric}: {format_value(reading.value, reading.unit)}{note}"
+        if isinstance(entry, TimedEntry):
+            read = {metric: result.reading(metric) for metric in SHOWN}
+            yield {
+                "case": result.case.key,
+                "timer": entry.timer,
+                "sessions": entry.sessions,
+                "floor_us": statistics.median(floor.sessions) if isinstance(floor, TimedEntry) else None,
+                **{metric: reading.value for metric, reading in read.items() if reading is not None},
+            }
 
 
 def differences(one: Sequence[CaseResult], other: Sequence[CaseResult]) -> Iterator[str]:
@@ -109,11 +98,11 @@ def main() -> None:
     folder = f"{on_gpus.hardware.slug}-x2"
     if (baselines / folder).is_dir():
         shutil.copytree(baselines / folder, out / folder, dirs_exist_ok=True)
-    print("\n".join(times(on_gpus, baselines)))
-    print("\n".join(exchanges(on_gpus)))
+    different = [] if on_cpu is None else list(differences(on_gpus.results, on_cpu.results))
+    found = {"rows": list(rows(on_gpus, baselines)), "facts": different}
+    (out / "fleet.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(found, indent=1))
     print("\n".join(failures(on_gpus)) or "nothing fails on GPUs")
-    if on_cpu is not None:
-        print("\n".join(differences(on_gpus.results, on_cpu.results)))
 
 
 if __name__ == "__main__":

@@ -224,6 +224,38 @@ def observed(data: Data) -> str:
     return "\n".join([_origin(data, data["command"]), "", _table(head, rows), "", *found])
 
 
+def ranks(data: Data) -> str:
+    """Times of layers over two GPUs, one recording's sessions, and their exchanges."""
+    head = [
+        "case",
+        "sessions, ms",
+        "max / min",
+        "exposed, µs",
+        "exchange",
+        "transfer, µs",
+        "skew, µs",
+        "GB/s",
+        "of 1 GiB's",
+    ]
+    lines: list[list[object]] = []
+    for row in data["rows"]:
+        sessions = row["sessions"]
+        first = [
+            f"`{row['case']}`",
+            ", ".join(f"{each / 1000:.3f}" for each in sessions),
+            f"+{100 * (max(sessions) / min(sessions) - 1):.1f} %",
+            f"{row['exposed_us']:.0f}",
+        ]
+        for name, transfer in row["transfer_us"].items():
+            shown = [f"{transfer:.0f}", f"{row['skew_us'][name]:.0f}"]
+            rate = row["bus_gb_per_second"][name]
+            speed = [f"{rate:.0f}", f"{100 * row['bus_share'][name]:.0f} %"] if rate >= 1 else ["", ""]
+            lines.append([*first, name, *shown, *speed])
+            first = [""] * len(first)
+    where = f"Links: {data['rows'][0]['interconnect']}. Facts over NCCL against gloo: {'; '.join(data['facts'])}."
+    return f"{_origin(data, data['command'])}\n\n{_table(head, lines)}\n\n{where}"
+
+
 SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-pairs.json": pairs,
     "h200-host.json": host,
@@ -234,6 +266,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "run-cost.json": run_cost,
     "loaded-guard.json": loaded,
     "observed.json": observed,
+    "h200-x2.json": ranks,
 }
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from unittest import mock
 from perfguard._compat.private import Private
 
 if TYPE_CHECKING:
+    import torch
     from torch.distributed import ProcessGroup
 
 RESOLVE = Private("torch.distributed.distributed_c10d", "_resolve_process_group", "naming the ranks of an exchange")
