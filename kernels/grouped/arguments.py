@@ -13,6 +13,7 @@ from kernels.fp8.arguments import require_offs
 from kernels.grouped.configs import Impl
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_IMPLS = get_args(Impl)
 
 
 def require_operands(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> None:
@@ -43,5 +44,5 @@ def require_operands(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> No
 
 def require_impl(impl: str) -> None:
     """`impl` is one that exists; whether it can run here is told when it runs."""
-    if impl not in get_args(Impl):
-        raise ValueError(f"impl: is {impl!r}; choose one of {', '.join(get_args(Impl))}")
+    if impl not in _IMPLS:
+        raise ValueError(f"impl: is {impl!r}; choose one of {', '.join(_IMPLS)}")

@@ -125,14 +125,14 @@ def _clearing(kernel: Any) -> Launch:
 
 def is_aligned(x: Tensor) -> bool:
     """Whether the last dimension is contiguous and all else starts on 16 bytes, without overlapping."""
+    *others, width = x.shape
+    *strides, last = x.stride()
+    if last != 1 or x.data_ptr() % 16 or x.numel() == 0:
+        return False
     unit = 16 // x.element_size()
     # The stride of a dimension of size 1 is never used, and may be anything.
-    others = [stride for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True) if size > 1]
-    return (
-        x.stride(-1) == 1
-        and all(stride % unit == 0 and stride >= x.shape[-1] for stride in others)
-        and x.data_ptr() % 16 == 0
-        and x.numel() > 0
+    return all(
+        size == 1 or (stride % unit == 0 and stride >= width) for size, stride in zip(others, strides, strict=True)
     )
 
 
