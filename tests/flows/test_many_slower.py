@@ -110,8 +110,8 @@ def record(project: Project, names: list[str]) -> None:
 
 
 def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Project) -> None:
-    record(project, suite(project, 80, 4))
-    project.configure(pair_minutes=0.1)
+    record(project, suite(project, 120, 4))
+    project.configure(pair_minutes=0.2)
     write_kernel(project, {}, others=1.2)
     result = project.guard()
     assert result.ret == ExitStatus.REGRESSED
@@ -124,13 +124,13 @@ def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Pr
     }
     result.stdout.fnmatch_lines(
         [
-            "perfguard: 80 times in question: measured beside * by turns",
+            "perfguard: 120 times in question: measured beside * by turns",
             "perfguard: process pair 1: 24 times in question",
-            f"inconclusive: {counts['UNRESOLVED']} of 80 timed cases *: UN*: the 0.1 minutes *; raise it, or: *",
+            f"inconclusive: {counts['UNRESOLVED']} of 120 timed cases *: UN*: the 0.2 minutes *; raise it, or: *",
             f"{counts['SLOWER']} SLOWER, {counts['UNRESOLVED']} UNRESOLVED; *",
         ]
     )
     verdicts = [verdict for result in project.read().results for verdict in result.verdicts]
     open_ = [verdict.reason or "" for verdict in verdicts if verdict.word is Word.UNRESOLVED]
-    over = "the 0.1 minutes for process pairs were over ([tool.perfguard] pair_minutes)"
+    over = "the 0.2 minutes for process pairs were over ([tool.perfguard] pair_minutes)"
     assert all(reason.startswith((f"UNPAIRED: {over}", f"UNDECIDED: {over}")) for reason in open_)

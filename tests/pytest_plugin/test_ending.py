@@ -67,7 +67,7 @@ def test_what_pairs_called_slower_is_a_test_case_of_its_own(run: Run, tmp_path: 
 
 
 def test_what_an_early_end_leaves_open_is_named(run: Run) -> None:
-    run.lane = dataclasses.replace(run.lane, base=BaseTree("0" * 40), baselines={"suite": RECORDED})
+    run.lane = dataclasses.replace(run.lane, base=BaseTree("0" * 40), files=[RECORDED])
     time = Reading("device_time_us", Unit.MICROSECONDS, 55.0, timer="graph-u1")
     run.take(CaseResult(FIRST, readings=[time]))
     add_verdict(run, SECOND, Verdict(Word.BROKEN, reason="hangs"))
