@@ -105,7 +105,7 @@ MUTANTS = [
                 "        self.ends = dispatch.offs.tolist()\n        if self.training:\n",
             ),
         ),
-        "host_reads", "kernels/moe/layer.py:", "in forward (Tensor.tolist)",
+        "host_reads", "kernels/moe/layer.py:", "in route (Tensor.tolist)",
         also=("operators",), gpu=("syncs", "kernels/moe/layer.py:"),
     ),
     moe(
