@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from perfguard.model.errors import DeviceError
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Event
-    from perfguard.measure.devices.fake import FakeDevice
 
 _EVENT_HOST_US = 0.5
 QUERY_HOST_US = 0.1
 _REPLAY_HOST_US = 5.0
 
 
+class Queue(Protocol):
+    """What marks and captured work need of the simulated device."""
+
+    host_us: float
+
+    def enqueue(self, *works_us: float, host_us: float, noisy: bool = True) -> float: ...
+
+    def refuse_capture(self) -> None: ...
+
+
 class FakeEvent:
     """A mark on the fake device's queue."""
 
-    def __init__(self, device: FakeDevice) -> None:
+    def __init__(self, device: Queue) -> None:
         self._device = device
         self._at_us: float | None = None
 
@@ -50,7 +59,7 @@ class FakeEvent:
 class FakeGraph:
     """Captured work of the fake device."""
 
-    def __init__(self, device: FakeDevice, works_us: Sequence[float]) -> None:
+    def __init__(self, device: Queue, works_us: Sequence[float]) -> None:
         self._device = device
         self._works_us = works_us
 

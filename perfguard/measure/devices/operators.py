@@ -377,6 +377,4 @@ def _without_data(types: Iterable[type], given: Sequence[torch.Tensor], kwargs: 
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    if type(tensor) not in PLAIN and not torch_utils.is_plain(tensor):
-        return False
-    return tensor.layout is torch.strided and not tensor.is_meta
+    return torch_utils.is_plain(tensor) and tensor.layout is torch.strided and not tensor.is_meta

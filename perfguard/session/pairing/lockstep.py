@@ -28,8 +28,9 @@ _WARM_UP_SECONDS = 2.0  # a block may be a run of a whole test
 _MOST_TRIES = 3
 _LOOK_SECONDS = 0.5  # longest single wait for a message
 _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
-# Bursts of other work on a processor last seconds: four for times that must agree to 1 %, fewer for coarser ones.
-_FLOOR_SECONDS = 0.04
+# Longest search for a floor that must agree to 1 %, as bursts of other work on a processor last seconds; a coarser one
+# is found sooner.
+_FLOOR_SECONDS, _FLOOR_NEAR = 4.0, 0.01
 
 
 class Track(NamedTuple):
@@ -238,7 +239,7 @@ class _Lockstep:
         side had a chance of a moment without other work on the processor."""
         here = dict(self.at)
         times: dict[Side, list[float]] = {side: [] for side in SIDES}
-        until = time.monotonic() + _FLOOR_SECONDS / self.near[track]
+        until = time.monotonic() + _FLOOR_SECONDS * _FLOOR_NEAR / self.near[track]
         while not all(agree(found, self.near[track]) for found in times.values()) and time.monotonic() < until:
             for side in self.chance.sample(SIDES, len(SIDES)):
                 block = self._block(side, here[side])
