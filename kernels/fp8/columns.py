@@ -69,7 +69,17 @@ def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr, PADDED: tl.conste
 
 
 @triton.jit
-def _panel_amax(amax_ptr, width, columns, chunks, polls, W: tl.constexpr, C: tl.constexpr):  # type: ignore[no-untyped-def]
+def _look(at_CW, mask_CW, UNCACHED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What is published by now, not what a cache remembers."""
+    return tl.load(
+        at_CW, mask=mask_CW, other=PUBLISHED, cache_modifier=".cv" if UNCACHED else "", volatile=not UNCACHED
+    )
+
+
+@triton.jit
+def _panel_amax(  # type: ignore[no-untyped-def]
+    amax_ptr, width, columns, chunks, polls, W: tl.constexpr, C: tl.constexpr, UNCACHED: tl.constexpr
+):  # fmt: skip
     """(amax of each column over the panel's chunks, whether all were published), after `polls` looks at most.
 
     Each word says itself that it is published, so nothing has to be ordered against anything.
@@ -83,9 +93,9 @@ def _panel_amax(amax_ptr, width, columns, chunks, polls, W: tl.constexpr, C: tl.
         at_CW = amax_ptr + chunk_C.to(tl.int64)[:, None] * width + column_W[None, :]
         mask_CW = (chunk_C < chunks)[:, None] & (column_W < columns)[None, :]
         # Unsigned minimum: below PUBLISHED while any is not.
-        words_CW = tl.load(at_CW, mask=mask_CW, other=PUBLISHED, volatile=True)
+        words_CW = _look(at_CW, mask_CW, UNCACHED)
         while (tl.min(words_CW) < PUBLISHED) & (left > 0):
-            words_CW = tl.load(at_CW, mask=mask_CW, other=PUBLISHED, volatile=True)
+            words_CW = _look(at_CW, mask_CW, UNCACHED)
             left -= 1
         complete = complete & (tl.min(words_CW) >= PUBLISHED)
         amax_W = tl.maximum(amax_W, tl.max(words_CW & 0x7FFFFFFF, 0))
@@ -223,7 +233,9 @@ def quantize_columns(  # type: ignore[no-untyped-def]
         polls = tl.where(last, 2147483647, CONFIG.polls)
         looking = True
         while looking:
-            panel_amax_W, mine = _panel_amax(panel_amax_ptr, width, columns, chunks, polls, W, CONFIG.wait_rows)
+            panel_amax_W, mine = _panel_amax(
+                panel_amax_ptr, width, columns, chunks, polls, W, CONFIG.wait_rows, CONFIG.uncached
+            )
             amax_W = tl.maximum(amax_W, panel_amax_W)
             looking = False
             if not mine:

@@ -44,6 +44,7 @@ class ColumnsConfig(NamedTuple):
     tail: int = 0  # rows kept besides, a power of two: groups are seldom a power of two long
     overlap: bool = False  # start while the fill of the workspace ends (programmatic dependent launch)
     maxnreg: int | None = None  # registers a thread, where the compiler would take so many that few programs fit
+    uncached: bool = False  # polls by loads with ".cv", where a cache may answer volatile ones
 
     @property
     def held(self) -> int:
@@ -181,7 +182,8 @@ def columns_candidates(arch: str, jagged: bool, layout: Layout, words: bool) -> 
     else:
         configs = _GENERAL
     pack = 1 if layout == "reduced" else 4
-    return tuple(config._replace(pack=pack) for config in configs)
+    # Triton before 3.9 compiles a volatile load for AMD as any other. For NVIDIA 3.6 does so with ".cv".
+    return tuple(config._replace(pack=pack, uncached=arch.startswith("gfx")) for config in configs)
 
 
 # Weights that fit shared memory whole. On an H200 64 of 1,408 x 2,048 take 139 us, 173 with `quantize_columns` and 152
