@@ -193,8 +193,12 @@ def build_stages(
         sizes: layers of each stage, in order; by default as `moe.layer_partition` has it.
 
     Raises:
+        RuntimeError: this torch cannot run stages of a V: 2.11 asks gloo for a connection of a rank to itself, and
+            2.12 cannot delay the gradients of weights behind an `autograd.Function`.
         ValueError: fewer layers than stages, or sizes of another sum or number.
     """
+    if torch.__version__ < "2.13":
+        raise RuntimeError(f"torch: is {torch.__version__}; stages of a V need 2.13 or later")
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     count = 2 * ranks
     sizes = layer_partition(len(model.layers), count) if sizes is None else list(sizes)
