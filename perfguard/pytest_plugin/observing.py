@@ -92,10 +92,12 @@ class Observer:
         return answer
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Say so if there was nothing to observe: a green run would tell of no guard."""
-        if self._passed and self._hooks.run is None:
+        """Say so if there was nothing to read: a green run would tell of no guard."""
+        run = self._hooks.run
+        if self._passed and (run is None or not run.results):
+            why = "none loaded torch" if run is None else "none called an operator of torch"
             tests = counted(len(self._passed), "test")
-            terminalreporter.write_line(f"perfguard: observed {tests}; none loaded torch, so there was nothing to read")
+            terminalreporter.write_line(f"perfguard: observed {tests}; {why}, so there was nothing to read")
 
     def _observe(self, item: pytest.Item, observation: ExitStack) -> None:
         """Begin to observe the test; its end is the exit of `observation`. A test that raises is not read."""

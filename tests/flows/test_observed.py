@@ -242,6 +242,13 @@ def test_without_torch_nothing_is_imported_and_the_run_says_so(library: Project,
     result.stdout.fnmatch_lines(["perfguard: observed 2 tests; none loaded torch, so there was nothing to read"])
 
 
+def test_a_run_of_tests_that_call_no_operator_says_so(library: Project) -> None:
+    """Their modules may import torch. Its status is 12, and nothing else in the output would tell why."""
+    result = observe(library, "test_library.py::test_plain")
+    assert result.ret == ExitStatus.NOTHING_MEASURED
+    result.stdout.fnmatch_lines(["perfguard: observed 1 test; none called an operator of torch*nothing to read"])
+
+
 def test_torch_that_a_test_imports_itself_is_seen_from_there(library: Project, real_processes: None) -> None:
     (library.path / "test_late.py").write_text("def test_late():\n    import torch\n    torch.ones(3).clone()\n")
     assert observe(library, "test_late.py").ret == ExitStatus.PASSED
