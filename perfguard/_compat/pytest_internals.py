@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 from perfguard._compat.private import Private, privates
 
 if TYPE_CHECKING:
+    import logging
+
     import pytest
     from _pytest.terminal import TerminalReporter as TerminalReporter  # noqa: PLC0414  # for others
 
 XML = Private("_pytest.junitxml", "xml_key", "adding verdicts to --junitxml")
 RUN_PROTOCOL = Private("_pytest.runner", "runtestprotocol", "running a test whose reports are merged or not told")
+RECORDS = Private("_pytest.logging", "caplog_records_key", "reading what a test leaves without its log")
 EXPRESSION = Private("_pytest.mark.expression", "Expression", "the -k of `perfguard accept`")
 
 NAMES = (
@@ -21,6 +24,7 @@ NAMES = (
     *privates("_pytest.mark.expression", EXPRESSION.used_for, "Expression.compile Expression.evaluate"),
     *privates("_pytest.junitxml", XML.used_for, "LogXML.node_reporter LogXML.finalize"),
     RUN_PROTOCOL,
+    RECORDS,
     Private("xdist.workermanage", "WorkerController", "giving each worker a device"),
     *privates("pytest_benchmark.stats", "guarding tests of pytest-benchmark", "Metadata Stats"),
 )
@@ -35,6 +39,13 @@ def run_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest
     """Run a test's phases, and return their reports, which nobody has seen."""
     reports: list[pytest.TestReport] = RUN_PROTOCOL.get()(item, log=False, nextitem=nextitem)
     return reports
+
+
+def records_of_call(item: pytest.Item) -> list[logging.LogRecord]:
+    """The log of a test's call phase, which pytest keeps until teardown; empty without its logging plugin."""
+    key = RECORDS.loaded()
+    phases: dict[str, list[logging.LogRecord]] = {} if key is None else item.stash.get(key, {})
+    return phases.get("call", [])
 
 
 def compiled_expression(text: str) -> Callable[[Callable[[str], bool]], bool]:

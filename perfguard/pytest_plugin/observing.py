@@ -9,16 +9,19 @@ from __future__ import annotations
 import functools
 import importlib.abc
 import importlib.machinery
+import inspect
 import itertools
+import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
-from perfguard._compat.pytest_internals import run_protocol
+from perfguard._compat.pytest_internals import records_of_call, run_protocol
 from perfguard.measure.gc_pause import collect_young
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Verdict, Word
@@ -108,12 +111,43 @@ class Observer:
     def _end(self, item: pytest.Item, observation: ExitStack) -> None:
         """Read the test, which has passed. What keeps it from being read is told of its case, and is no failure of the
         test."""
+        _clear_frames(records_of_call(item))
         try:
             observation.close()
         except Exception as error:
             why = str(error) if isinstance(error, PerfguardError) else f"{type(error).__name__}: {error}"
             verdict = Verdict(Word.BROKEN, reason=f"the test passed, and could not be read: {why}")
             add_verdict(self._hooks.run_of(item.session), case_of(item), verdict)
+
+
+_SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def _clear_frames(records: Iterable[logging.LogRecord]) -> None:
+    """Clear the frames of exceptions in a log, which pytest keeps until teardown: they hold all tensors of the test.
+    An optional import, for one, fails in the test that comes first, whichever that is."""
+    for record in records:
+        args = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
+        error = record.exc_info[1] if record.exc_info else None
+        waiting, known = [record.msg, *args, error], set[int]()
+        while waiting:
+            each = waiting.pop()
+            if not isinstance(each, BaseException) or id(each) in known:
+                continue
+            known.add(id(each))
+            waiting += [each.__cause__, each.__context__]
+            for frame, _ in traceback.walk_tb(each.__traceback__):
+                _clear_with_callers(frame)
+
+
+def _clear_with_callers(frame: FrameType | None) -> None:
+    while frame is not None:
+        if not frame.f_code.co_flags & _SUSPENDS:  # to clear what is suspended would end it
+            try:
+                frame.clear()
+            except RuntimeError:  # it still runs, as all its callers do
+                return
+        frame = frame.f_back
 
 
 @contextmanager

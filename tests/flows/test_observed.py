@@ -521,6 +521,59 @@ def test_nothing_of_it_is_noticed(library: Project, real_processes: None) -> Non
     assert values["saved_bytes"] > 0
 
 
+LOGGING = """
+import logging
+
+import pytest
+import torch
+
+LOG = logging.getLogger(__name__)
+
+
+def optional(told):
+    try:
+        import missing_module
+    except ImportError as error:
+        told(error)
+
+
+def generator(told):
+    optional(told)
+    yield 1
+    yield 2
+
+
+@pytest.mark.parametrize("keyword", [False, True])
+def test_logged(keyword):
+    x = torch.ones(1000)
+    optional(lambda error: LOG.warning("without: %s", error, exc_info=keyword))
+
+
+@pytest.fixture
+def steps():
+    found = []
+    yield found
+    assert next(found[0]) == 2
+
+
+def test_suspended(steps, caplog):
+    x = torch.ones(1000)
+    steps.append(generator(LOG.exception))
+    assert next(steps[0]) == 1
+    assert "missing_module" in caplog.text
+"""
+
+
+def test_a_logged_exception_leaves_no_tensors(library: Project) -> None:
+    """pytest keeps the log until teardown. An exception in it holds the frames of the test, and they all tensors."""
+    (library.path / "test_logging.py").write_text(LOGGING)
+    assert observe(library, "test_logging.py").ret == ExitStatus.PASSED
+    results = library.report(cpu_slug(library))["results"]
+    values = [{each["metric"]: each["value"] for each in result["readings"]} for result in results]
+    assert [each["residue_bytes"] for each in values] == [0, 0, 0]
+    assert [each["operators"] for each in values] == [1, 1, 1]
+
+
 def test_a_test_that_cannot_be_read_passes_and_is_told(library: Project) -> None:
     """Two tests of one name: both pass, the run does not."""
     (library.path / "test_twice.py").write_text("import torch\ndef test_a(): torch.ones(3)\ndef a(): torch.ones(4)\n")
