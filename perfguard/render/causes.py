@@ -17,7 +17,7 @@ from perfguard.model.limits import KERNEL_TIME, timed_kernel
 from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit, counted, format_change, format_value
 
-MOST_TESTS = 5  # named in a group
+MOST_TESTS = 5  # named in a group; of parts as well
 
 #: Metrics whose details are causes by themselves: kernels, guards, breaks. Names of operators tell of no place.
 _NAMED = {"launches", "recompiles", "graph_breaks"}
@@ -34,6 +34,7 @@ class Move:
     after: int | float | str
     unit: Unit
     better: Better = Better.LOWER
+    parts: tuple[str, ...] = ()  # of a metric whose details are no causes: what there is more of
     test: str = ""  # of a kernel's time: where it was measured …
     pairs: Verdict | None = None  # … and what process pairs found
 
@@ -92,9 +93,7 @@ class Group:
             least, most = (format_value(of(self.recorded), Unit.MICROSECONDS) for of in (min, max))
             lines.append(f"{KERNEL_TIME} {least}{f' to {most}' if most != least else ''} when it was recorded")
         if rest and len(times) < len(self.results):
-            named = [result.case.name for result in self.results[:MOST_TESTS]]
-            more = len(self.results) - len(named)
-            lines.append(f"tests: {', '.join(named)}{f' and {more} more' if more else ''}")
+            lines.append(f"tests: {_listed([result.case.name for result in self.results])}")
         (main, (move, *_)), *_ = self.moves.items()
         ratio = move.ratio if move.better is not Better.HIGHER or move.ratio is None else 1 / move.ratio
         verdict = Verdict(
@@ -103,7 +102,9 @@ class Group:
         if main == KERNEL_TIME and move.pairs is not None:  # with its interval
             verdict = replace(move.pairs, metric=main, reason=verdict.reason)
         case = Case(first.case.suite, name, first.case.direction, first.case.nodeid)
-        return replace(first, case=case, verdicts=[verdict], notes=[]), verdict
+        # Notes of readings tell of all places in the test: here only of what moved.
+        readings = [each if _short(each) in self.moves else replace(each, note="") for each in first.readings]
+        return replace(first, case=case, readings=readings, verdicts=[verdict], notes=[]), verdict
 
     def _label(self, metric: str) -> str:
         """`spills on sm_80, sm_90`."""
@@ -112,7 +113,9 @@ class Group:
 
     def _lines(self, metric: str) -> list[str]:
         if metric != KERNEL_TIME:
-            return [self._line(metric)]
+            parts = list(dict.fromkeys(part for move in self.moves[metric] for part in move.parts))
+            named = parts if metric == self.cause else []  # under its own name: no line is known
+            return [self._line(metric), *([f"more of {_listed(named)}"] if named else [])]
         times = self.moves[metric]
         told = [(move, move.pairs.reason.partition("; because: ")) for move in times if move.pairs is not None]
         lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in told[:MOST_TESTS]]
@@ -135,6 +138,16 @@ class Group:
             return f"{label} {texts[0]}, otherwise in other tests"
         least, most = (format_value(size, first.unit) for size in (min(sizes), max(sizes)))
         return f"{label} {_signed(least)}{f' to {_signed(most)}' if most != least else ' each'}"
+
+
+def _short(reading: Reading) -> str:
+    """The metric without its target."""
+    return reading.metric.removeprefix(f"{reading.target}.") if reading.target else reading.metric
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_TESTS
+    return f"{', '.join(names[:MOST_TESTS])}{f' and {more} more' if more > 0 else ''}"
 
 
 def _signed(size: str) -> str:
@@ -191,11 +204,12 @@ def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Mo
         return
     whole = _whole(verdict, metric)
     causes = [cause for detail in result.readings if detail.details == metric for cause in _added(result, detail)]
-    lines = [cause for cause in causes if _LINE.search(cause)]
-    for cause in dict.fromkeys(found[0] if (found := _LINE.search(each)) else each for each in lines or causes):
-        yield target, cause if lines or metric in _NAMED else metric, whole
-    if not causes:
-        yield target, metric, whole
+    lines = [found[0] for cause in causes if (found := _LINE.search(cause))]
+    if lines or (causes and metric in _NAMED):
+        for cause in dict.fromkeys(lines or causes):
+            yield target, cause, whole
+    else:
+        yield target, metric, with_fields(whole, parts=tuple(causes))
 
 
 def _recorded(result: CaseResult, kernel: str) -> Iterator[float]:

@@ -114,11 +114,36 @@ def _change(verdict: Verdict) -> str:
     text = change_text(verdict.before, verdict.after, verdict.unit)
     if verdict.ratio is None or verdict.unit is Unit.TEXT:
         return text
-    # A ratio above 1 means worse, for every direction of a metric.
-    said = [format_change(verdict.ratio), *(["better"] if verdict.ratio < 1 else [])]
+    higher = higher_is_better(verdict)
+    better = ["better"] if verdict.ratio < 1 else ["worse"] if higher else []
+    said = [percent(verdict), *better]
     if interval := interval_text(verdict):
         said.append(f"95 % {interval}")
     return f"{text} ({', '.join(said)})"
+
+
+def higher_is_better(verdict: Verdict) -> bool:
+    """Whether the values moved against `ratio`, which is above 1 for the worse in either direction of a metric: of 16
+    warps that were 8 one would not say that they are 50 % fewer."""
+    before, after, ratio = verdict.before, verdict.after, verdict.ratio
+    if ratio is None or verdict.unit is Unit.MICROSECONDS:
+        return False
+    pairs = [(before, after)]
+    if isinstance(before, dict) and isinstance(after, dict):
+        pairs = [(before[part], now) for part, now in after.items() if part in before]
+    moved = [
+        now > then
+        for then, now in pairs
+        if isinstance(then, int | float) and isinstance(now, int | float) and then != now
+    ]
+    return bool(moved) and all(rose is not (ratio > 1) for rose in moved)
+
+
+def percent(verdict: Verdict) -> str:
+    """`+6.1 %`, from the value before to that after; empty without a ratio."""
+    if verdict.ratio is None:
+        return ""
+    return format_change(1 / verdict.ratio if higher_is_better(verdict) else verdict.ratio)
 
 
 def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -171,7 +196,8 @@ def moved(verdict: Verdict) -> str:
         return ""
     worse, better = ("slower", "faster") if verdict.unit is Unit.MICROSECONDS else ("worse", "better")
     sign = 1 if verdict.ratio > 1 else -1
-    text = f"{format_percent(sign * (verdict.ratio - 1))} {worse if sign > 0 else better}"
+    size = abs(1 / verdict.ratio - 1) if higher_is_better(verdict) else sign * (verdict.ratio - 1)
+    text = f"{format_percent(size)} {worse if sign > 0 else better}"
     if verdict.interval is None:
         return text
     low, high = sorted(sign * (end - 1) for end in verdict.interval)

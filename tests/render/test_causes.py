@@ -66,6 +66,19 @@ def test_a_ratio_above_one_is_worse_in_either_direction(better: Better, value: i
     assert (verdict.word, verdict.ratio) == (word, ratio)
 
 
+def test_operators_without_a_line_are_named_and_no_other_place_is() -> None:
+    """One sort more, in a test with copies that are as they were: the finding names the sort, and no copy."""
+    names = Reading("operator_names", Unit.COUNT, {"aten.sort": 2, "aten.add": 3}, gated=False, details="operators")
+    copies = Reading("copies", Unit.COUNT, 1, note="copies: aten.clone at a.py:7 in f")
+    operators = Reading("operators", Unit.COUNT, 5)
+    moved = result(
+        "one", (operators, 4, Word.CHANGED), (names, {"aten.sort": 1, "aten.add": 3}, Word.PASS), (copies, 1, Word.PASS)
+    )
+    ((told, verdict),) = by_cause(findings(moved))
+    assert verdict.reason.splitlines() == ["operators 4 -> 5 (+25.0 %)", "more of aten.sort"]
+    assert told.all_notes == []
+
+
 def test_what_names_no_cause_goes_with_one_of_its_test_and_is_never_lost() -> None:
     """A copy has a line; the operators that rose with it have none. Alone they stand under their own name."""
     copies = Reading("copies", Unit.COUNT, 1)

@@ -16,11 +16,13 @@ from perfguard.model.records import (
     Pairing,
     Reading,
     Report,
+    Value,
     Verdict,
     Word,
 )
 from perfguard.model.units import Unit
 from perfguard.render.terminal import MOST_QUIET, render_summary
+from perfguard.render.words import moved, one_line
 from tests.render.examples import FASTER, LAUNCHES, SLOWER, lane, result
 
 PASS = Verdict(Word.PASS, "device_time_us", smallest=0.018)
@@ -234,6 +236,25 @@ def test_faster_cases_take_a_line_each_and_one_command() -> None:
     assert text[2] == told
     assert text[-1] == "    … and 7 more FASTER; accept: pytest --perfguard --perfguard-update=faster"
     assert len(text) == 8
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ratio", "told", "in_words"),
+    [
+        (96.0, 42.7, 96 / 42.7, "96 -> 42.7 (-55.5 %, worse)", "55.5 % worse"),
+        (8, 16, 0.5, "8 -> 16 (+100.0 %, better)", "100.0 % better"),
+        ({"a": 64.0, "b": 1.0}, {"a": 32.0, "b": 1.0}, 2.0, "a 64 -> a 32 (-50.0 %, worse)", "50.0 % worse"),
+        (64, 96, 1.5, "64 -> 96 (+50.0 %)", "50.0 % worse"),
+        (96, 64, 64 / 96, "96 -> 64 (-33.3 %, better)", "33.3 % better"),
+    ],
+)
+def test_a_percentage_is_that_of_the_values_beside_it(
+    before: Value, after: Value, ratio: float, told: str, in_words: str
+) -> None:
+    """Warps and bits of an access are better when higher; the ratio of a verdict is above 1 for the worse."""
+    verdict = Verdict(Word.CHANGED, "some", "", before, after, Unit.COUNT, ratio=ratio)
+    assert one_line(verdict) == f"some {told}"
+    assert moved(verdict) == in_words
 
 
 WORDS = [word for word in Word if not word.fails and word is not Word.STALE]  # which is no case's

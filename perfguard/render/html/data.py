@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from perfguard.model.records import CaseResult, Reading, TimedEntry, Verdict, Word
-from perfguard.model.units import Unit, format_change, format_value
+from perfguard.model.units import Unit, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.findings import URGENCY
 from perfguard.render.overview import LaneView, Overview
-from perfguard.render.words import limit_text, moved, options_of, rates, reproduce_command, why
+from perfguard.render.words import limit_text, moved, options_of, percent, rates, reproduce_command, why
 
 MOST_REASON = 2000  # characters of a reason or note
 
@@ -118,7 +118,7 @@ def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, 
     unit = reading.unit if reading is not None and verdict.after is None else verdict.unit
     change = ""
     if verdict.ratio is not None and verdict.unit is not Unit.TEXT:
-        change = moved(verdict) if verdict.interval or verdict.word.fails else format_change(verdict.ratio)
+        change = moved(verdict) if verdict.interval or verdict.word.fails else percent(verdict)
     word = verdict.word.value if verdict.word is not Word.PASS or _is_gated(result, verdict) else "not gated"
     return {
         "word": f"{word}, accepted" if accepted else word,

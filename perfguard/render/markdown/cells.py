@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from perfguard.model.records import Value, Verdict
-from perfguard.model.units import Unit, counted, format_change, format_value
+from perfguard.model.units import Unit, counted, format_value
 from perfguard.render.escaping import code
 from perfguard.render.findings import MOVED
-from perfguard.render.words import change_text, interval_text, moved
+from perfguard.render.words import change_text, interval_text, moved, percent
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
@@ -86,4 +86,4 @@ def change(verdict: Verdict) -> str:
     if verdict.ratio is None:
         return ""
     interval = interval_text(verdict)
-    return together(f"{format_change(verdict.ratio)}{f' ({interval})' if interval else ''}")
+    return together(f"{percent(verdict)}{f' ({interval})' if interval else ''}")
