@@ -169,7 +169,9 @@ class _Planner:
 
     def changes(self) -> list[Change]:
         readings = [
-            each for each in self.result.readings if self.before(each) is not None or not goes_unsaid(self.result, each)
+            each
+            for each in self.result.readings
+            if self.before(each) is not None or not goes_unsaid(self.result, each) or self.is_unstable(each)
         ]
         moved = {reading.metric: change for reading in readings if (change := self.change(reading))}
         # Metrics that are not gated explain the others (kernel names …). They are written with them, or would explain
@@ -219,10 +221,7 @@ class _Planner:
     def exact(self, reading: Reading, category: Category, verdict: Verdict | None = None) -> Change:
         """The change of an exact metric. `verdict`: the one that leads to it, if any."""
         again = self.read_again(reading)
-        value = reading.value
-        observed = self.result.case.direction == "test" and (reading.gated or reading.covers)
-        if observed and any(_differs(reading, value, other) for other in again):
-            value = UNSTABLE
+        value = UNSTABLE if self.is_unstable(reading) else reading.value
         change = self.entry(reading, category, as_stored(value))
         before, word = change.before, verdict.word if verdict else None
         drifted = word in (Word.METHOD_CHANGED, Word.DRIFT)
@@ -281,6 +280,12 @@ class _Planner:
         """The values that fresh processes read by the same method, oldest first."""
         alike = [other.reading(reading.metric) for other in self.fresh]
         return [read.value for read in alike if read is not None and read.timer == reading.timer]
+
+    def is_unstable(self, reading: Reading) -> bool:
+        """Whether the reading is a fact of an observed test that was another one in a fresh process: nothing, perhaps,
+        in this process, since an earlier test has done it."""
+        observed = self.result.case.direction == "test" and (reading.gated or bool(reading.covers))
+        return observed and any(_differs(reading, reading.value, other) for other in self.read_again(reading))
 
     def continues(self, record: TimeRecord, before: TimedEntry, values: list[float]) -> bool:
         """Whether new sessions may be added to the stored ones: same method, code and versions, and an equal time.

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfguard._compat.pytest_internals import records_of_call, run_protocol
+from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.gc_pause import collect_young
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Verdict, Word
@@ -104,7 +105,9 @@ class Observer:
 
     def _observe(self, item: pytest.Item, observation: ExitStack) -> None:
         """Begin to observe the test; its end is the exit of `observation`. A test that raises is not read."""
-        run = self._hooks.run_of(item.session)
+        run, request = self._hooks.run_of(item.session), self._hooks.request
+        if request is not None and request.alone:
+            forget_compiled()
         if run.runner.plan.exact:
             observation.enter_context(run.observe(case_of(item), body_of(item)))
 

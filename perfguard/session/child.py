@@ -79,6 +79,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
             arguments select.
         shuffle: whether only guarded tests run, in an order that the child draws. Orders differ, so that after-effects
             of a case on the next one (clocks, heat, caches) differ from process to process.
+        alone: whether torch's compiler forgets before each observed test what others have compiled.
         numerics: whether results are also checked against their references.
         exact: whether exact metrics are also read.
         unread: timed metrics to skip.
@@ -94,6 +95,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     timers: Timers = {}
     tests: list[str] | None = None
     shuffle: bool = False
+    alone: bool = False
     numerics: bool = False
     exact: bool = True
     unread: list[str] = []

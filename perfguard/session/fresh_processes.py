@@ -39,7 +39,8 @@ def measure_fresh(
     command: ChildCommand, request: Request, count: int, *, exact: int, minutes: float, progress: Callable[[str], None]
 ) -> tuple[list[Report], str]:
     """Let `count` children answer `request`, one after another, each at most `minutes` long. The first `exact` of them
-    read exact metrics, too.
+    read exact metrics, too. In the last one each observed test compiles what it calls, as if it ran alone: otherwise it
+    would be chance whether a test whose functions others have compiled comes first.
 
     Returns:
         Their reports, in order, and the reason if there are fewer than requested.
@@ -53,7 +54,7 @@ def measure_fresh(
     with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
         folder = Path(name)
         for number in range(1, count + 1):
-            write_request(folder, replace(request, exact=number <= exact))
+            write_request(folder, replace(request, exact=number <= exact, alone=number == count))
             said = f"fresh process {number} of {count}: {tests}"
             if number > 1:
                 seconds = time.monotonic() - started
