@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _QUIET_RUNS = 3
-_OBSERVE = ["--perfguard", "--perfguard-observe"]
+OBSERVE = ["--perfguard", "--perfguard-observe"]
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ SUITES = {
 
 
 class Checkout:
-    """A copy of a suite in a repository of its own."""
+    """A copy of a suite in a repository of its own, which is made unless `folder` is one."""
 
     def __init__(self, suite: Suite, folder: Path, paths: list[str]) -> None:
         self.suite, self.folder = suite, folder
@@ -137,6 +137,8 @@ class Checkout:
             **os.environ, "OMP_NUM_THREADS": "1", **suite.variables, "PYTHONPATH": path,
             "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
         }  # fmt: skip
+        if (folder / ".git").exists():
+            return
         pyproject = folder / "pyproject.toml"
         settings = f"targets = {json.dumps(suite.targets)}\npair_minutes = 0\n"  # names and price, no times
         pyproject.write_text(f"{pyproject.read_text()}\n[tool.perfguard]\n{settings}")
@@ -145,21 +147,33 @@ class Checkout:
             subprocess.run(["git", *who, *line], cwd=folder, check=True)
 
     def pytest(self, *options: str, seed: int | None = None) -> tuple[int, str, float]:
-        """Exit status, output, processor seconds. `seed` draws the order of the files and Python's hash seed."""
+        """Run the suite's files; exit status, output, processor seconds. `seed` draws their order and Python's hash
+        seed."""
         files = sorted(
             str(path.relative_to(self.folder)) for each in self.suite.tests for path in self.folder.glob(each)
         )
-        environment = self._environment
+        variables = {}
         if seed is not None:
             random.Random(seed).shuffle(files)
-            environment = {**environment, "PYTHONHASHSEED": str(seed)}
+            variables["PYTHONHASHSEED"] = str(seed)
         left_out = [f"--deselect={each}" for each in self.suite.deselected]
         before = _seconds()
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *left_out, *options, *files],
-            cwd=self.folder, env=environment, capture_output=True, text=True, errors="replace",
-        )  # fmt: skip
+        done = self.run(*left_out, *options, *files, variables=variables)
         return done.returncode, done.stdout + done.stderr, _seconds() - before
+
+    def run(
+        self, *arguments: str, variables: dict[str, str], limit: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run pytest, at most `limit` seconds.
+
+        Raises:
+            subprocess.TimeoutExpired: it took longer.
+        """
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            cwd=self.folder, env={**self._environment, **variables}, capture_output=True, text=True, errors="replace",
+            timeout=limit,
+        )  # fmt: skip
 
     def planted(self, change: Planted) -> str:
         """Make the change; returns the file's text before."""
@@ -199,25 +213,25 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
     plain, observed = [], []
     for _ in range(rounds):
         plain.append(checkout.pytest()[2])
-        observed.append(checkout.pytest(*_OBSERVE)[2])
+        observed.append(checkout.pytest(*OBSERVE)[2])
     price = statistics.median(two / one for one, two in zip(plain, observed, strict=True))
     print(
         f"processor seconds, by turns: {_told(plain)} plain, {_told(observed)} observed; ratio {price:.2f}", flush=True
     )
-    status, output, _ = checkout.pytest(*_OBSERVE, "--perfguard-update=all")
+    status, output, _ = checkout.pytest(*OBSERVE, "--perfguard-update=all")
     recorded = re.findall(r"(\d+) NEW", output)
     unstable = re.findall(r"update: (\d+ facts? of .*?), not the same", output)
     print(f"recorded: status {status}, {recorded} tests, unstable: {unstable}", flush=True)
     quiet = []
     for seed in range(1, _QUIET_RUNS + 1):
-        status, output, _ = checkout.pytest(*_OBSERVE, seed=seed)
+        status, output, _ = checkout.pytest(*OBSERVE, seed=seed)
         (counts,) = re.findall(r"^(\d+ [A-Z]+.*?);", output, re.MULTILINE)[:1] or ["?"]
         quiet.append({"seed": seed, "status": status, "verdicts": counts})
         print(f"seed {seed}: status {status}, {counts}", flush=True)
     changes = []
     for change in suite.planted:
         text = checkout.planted(change)
-        status, output, _ = checkout.pytest(*_OBSERVE)
+        status, output, _ = checkout.pytest(*OBSERVE)
         (checkout.folder / change.file).write_text(text)
         head = _finding(change, output)
         changes.append({"change": change.name, "status": status, "named": bool(head), "finding": head})

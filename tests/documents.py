@@ -10,8 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import stdev
+from statistics import median, stdev
 from typing import Any
+
+from perfguard.model.units import counted
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "results.md"
@@ -224,6 +226,46 @@ def observed(data: Data) -> str:
     return "\n".join([_origin(data, data["command"]), "", _table(head, rows), "", *found])
 
 
+def sweep(data: Data) -> str:
+    """Every file of a suite: what passes by itself, what of it was observed, and its price."""
+    files = list(data["files"].values())
+    read = [each for each in files if each.get("again")]
+    quiet: Counter[str] = Counter()
+    unstable: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
+    for each in files:
+        failures.update({why: count for why, count in each["reasons"].items() if why.startswith("failed: ")})
+        unstable.update(each.get("unstable", {}))
+        for run in ("again", "half"):
+            quiet.update(each.get(run, {}))
+        if not each["passed"]:
+            reasons[next(iter(each["reasons"]), "not one test ended in a minute")] += 1
+    prices = [each["observed"] / each["plain"] for each in read if each["plain"] >= 1]
+    rows = [
+        ("files run", f"{len(files)} of {data['of']}"),
+        ("files of which no test passes by itself", sum(not each["passed"] for each in files)),
+        ("files whose tests pass, and do nothing on torch", sum(bool(each["passed"]) for each in files) - len(read)),
+        ("tests that fail by themselves", _sum(files, "failed")),
+        ("of these by their commonest reason", "{1}, `{0}`".format(*failures.most_common(1)[0])),
+        ("observed files", len(read)),
+        ("their tests that pass", _sum(read, "passed")),
+        ("of these observed", _sum(read, "part")),
+        ("of these recorded, since they do something on torch", sum(sum(each["again"].values()) for each in read)),
+        ("run again", ", ".join(f"{count} {word}" for word, count in sorted(quiet.items()))),
+        ("facts stored as unstable", ", ".join(f"{count} `{name}`" for name, count in sorted(unstable.items()))),
+        ("price of a file: median, highest", f"{median(prices):.2f}, {max(prices):.2f}"),
+    ]
+    why = [f"- {counted(count, 'file')}: `{reason}`" for reason, count in reasons.most_common(5)]
+    planted = [f"- {each['file']}:{each['line']}, {each['change']}: `{each['finding']}`" for each in data["planted"]]
+    head = [_origin(data, data["command"]), "", _table([data["suite"], ""], rows)]
+    return "\n".join([*head, "", "Why no test passes:", "", *why, "", "Planted:", "", *planted])
+
+
+def _sum(rows: Iterable[Data], name: str) -> int:
+    return sum(int(each[name]) for each in rows)
+
+
 def ranks(data: Data) -> str:
     """Times of layers over two GPUs, one recording's sessions, and their exchanges."""
     head = [
@@ -266,6 +308,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "run-cost.json": run_cost,
     "loaded-guard.json": loaded,
     "observed.json": observed,
+    "observed-sweep.json": sweep,
     "h200-x2.json": ranks,
 }
 
