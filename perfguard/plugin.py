@@ -6,6 +6,7 @@ Importing this module costs a pytest run without perfguard almost nothing: every
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +70,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
 
 
-def pytest_load_initial_conftests(args: list[str]) -> None:
-    """A path behind a bare `--perfguard-observe` is a path to collect: argparse would take it for the option's."""
-    args[:] = ["--perfguard-observe=." if each == "--perfguard-observe" else each for each in args]
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]):  # type: ignore[no-untyped-def]
+    """A path behind a bare `--perfguard-observe` is a path to collect: argparse would take it for the option's. That
+    has to be known before pytest loads the conftest files of what it collects."""
+    if "--perfguard-observe" in args:
+        args[:] = ["--perfguard-observe=." if each == "--perfguard-observe" else each for each in args]
+        known = copy.copy(early_config.known_args_namespace)
+        early_config.known_args_namespace = parser.parse_known_args(args, known)
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -193,6 +193,16 @@ def test_what_is_observed_by_path_mark_or_setting(library: Project) -> None:
     result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: goes with --perfguard; add it or leave both out"])
 
 
+def test_a_path_behind_the_bare_option_is_what_is_collected(library: Project) -> None:
+    """Not the option's own: without a path pytest would load the conftest of `testpaths`, which may need what is not
+    there."""
+    (library.path / "broken").mkdir()
+    (library.path / "broken" / "conftest.py").write_text("import missing_module")
+    result = observe(library, "test_library.py::test_power", "-o", "testpaths=broken")
+    assert result.ret == ExitStatus.PASSED
+    result.assert_outcomes(passed=1)
+
+
 def test_a_repository_that_is_reached_by_a_link_is_observed(library: Project) -> None:
     """The setting's paths and the tests' paths may differ in how they get there."""
     library.configure(observe=True)
