@@ -201,7 +201,7 @@ def table(entries: Iterable[Entry]) -> list[str]:
         truth = {delay["name"]: delay for delay in each.get("plan", ())}
         seconds[step] = f"{each['seconds']:.0f}"
         failing[step] = Counter(f"{row['word']} {row['metric']}" for row in each["rows"] if not row["timed"])
-        if failing[step]:  # shown even where nothing was timed
+        if failing[step]:  # a line of their own
             groups[step, ""] = []
         for row in filter(lambda row: row["timed"], each["rows"]):
             delay = truth.get(row["case"].partition("[")[2].partition("]")[0])
@@ -214,7 +214,7 @@ def table(entries: Iterable[Entry]) -> list[str]:
     lines = ["| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
     for label, metric in [key for key in groups if key not in last] + last:
         cells = _cells(groups[label, metric])
-        besides = _counted(failing.get(label, Counter()))
+        besides = "" if metric else _counted(failing[label])
         lines.append("| " + " | ".join([label, metric, cells[0], besides, *cells[1:], seconds.get(label, "")]) + " |")
     return lines
 
