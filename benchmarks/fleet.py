@@ -1,9 +1,11 @@
 """Two GPUs: records the times of blocks over them, and compares what they exchange over NCCL with gloo's facts.
 
-    python -m benchmarks.fleet [--out DIR]
+    python -m benchmarks.fleet [--out DIR] [--plants [NAME …]]
 
 Records `baselines/<slug>-x2/` in five launches, whose spread is the A/A of a session: the same code, measured again.
 Then the same tests run on the CPU over gloo. `--out` gets reports, records and fleet.json, which stdout shows as well.
+`--plants`: then each of PLANTS in a copy of this checkout, and what fails or moves. Without two GPUs all of it runs
+over gloo alone, where a rank that is late and a stream without order show nothing.
 """
 
 from __future__ import annotations
@@ -12,37 +14,92 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
-import sys
-import time
+import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from benchmarks.checkouts import ROOT, Ran, copied, guard
 from perfguard.model.records import CaseResult, Report, TimedEntry
 from perfguard.store.baseline_files import Store
-from perfguard.store.report_file import read_report
+from tests.corpus.mutant import Change, Edit
+from tests.corpus.ranks import EXCHANGE, MUTANTS
 
-ROOT = Path(__file__).parents[1]
 EXACT, TIMED = (f"tests/kernels/test_parallel{name}_guarded.py" for name in ("", "_times"))
 FACTS = (
     "collectives", "collective_bytes", "exchange_bytes", "messages", "unwaited", "implicit_redistributions",
     "gather_padding", "gathered_bytes_left",
 )  # fmt: skip
+TWO, TWO_EAGER = (("-k", f"two_ and not {less}") for less in ("inductor", "inductor and not compiled"))
 SHOWN = ("exposed_us", "overlap_share", "transfer_us", "skew_us", "bus_gb_per_second", "bus_share", "interconnect")
 
 
-def run(reports: Path, *arguments: str) -> Report | None:
-    """The report of one run of pytest; None if it wrote none."""
-    started = time.monotonic()
-    # A warning of a version that was never tried must not end a session on a machine that is lent by the minute.
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "--perfguard"]
-    done = subprocess.run(
-        [sys.executable, *command, f"--perfguard-reports={reports}", *arguments], cwd=ROOT, check=False
-    )
-    print(f"== {' '.join(arguments)}: status {done.returncode}, {time.monotonic() - started:.0f} s", flush=True)
-    files = sorted(reports.glob("report-*.json"))
-    return read_report(files[0]) if files else None
+def of_corpus(number: str) -> tuple[Change, ...]:
+    return next(mutant.apply for mutant in MUTANTS if mutant.name.startswith(f"{number}:"))
+
+
+_TRAVEL = "        return wait(all_to_all(rows, received, sent, group))\n"
+_EMBED = "        x_BSD = self.embedding(ids_BS)\n"
+PLANTS: dict[str, tuple[Change, ...]] = {
+    "lost-prefetch": of_corpus("D11"),
+    "missing-wait": of_corpus("D8"),
+    "doubled-exchange": (Edit(EXCHANGE, _TRAVEL, _TRAVEL.replace("return ", "") + _TRAVEL),),
+    "tenth-more-bytes": (
+        Edit(
+            EXCHANGE,
+            _TRAVEL,
+            "        wide = torch.cat((rows, rows[:, : rows.shape[1] // 10]), 1)\n"
+            "        return wait(all_to_all(wide, received, sent, group))[:, : rows.shape[1]].contiguous()\n",
+        ),
+    ),
+    "slow-rank": (  # half a millisecond
+        Edit(
+            "kernels/layers/block.py",
+            _EMBED,
+            "        if ids_BS.is_cuda and torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:\n"
+            f"            torch.cuda._sleep(1_000_000)\n{_EMBED}",
+        ),
+    ),
+    "unordered-stream": (
+        Edit(
+            EXCHANGE,
+            _TRAVEL,
+            "        if rows.is_cuda:\n"
+            f"            with torch.cuda.stream(torch.cuda.Stream()):\n        {_TRAVEL}{_TRAVEL}",
+        ),
+    ),
+}
+
+
+def run(folder: Path, reports: Path, *arguments: str) -> Ran:
+    ran = guard(folder, reports, *arguments)
+    print(f"== {reports.name}: status {ran.status}, {ran.seconds:.0f} s", flush=True)
+    return ran
+
+
+def planted(name: str, baselines: Path, reports: Path, *arguments: str) -> dict[str, Any]:
+    """What a run says of one of PLANTS beside `baselines`: what fails, and what it read of exchanges, by case."""
+    with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
+        checkout = copied(Path(folder, "checkout"))
+        shutil.copytree(baselines, checkout / "baselines", dirs_exist_ok=True)
+        for change in PLANTS[name]:
+            change(checkout)
+        ran = run(checkout, reports, *arguments)
+    report = ran.report
+    return {
+        "plant": name,
+        "status": ran.status,
+        "fails": [] if report is None else list(failures(report)),
+        "read": {} if report is None else {each.case.key: shown(each) for each in report.results},
+    }
+
+
+def shown(result: CaseResult) -> dict[str, Any]:
+    found = ((metric, result.reading(metric)) for metric in ("ranks_time_us", *SHOWN))
+    return {metric: reading.value for metric, reading in found if reading is not None}
 
 
 def rows(report: Report, baselines: Path) -> Iterator[dict[str, Any]]:
@@ -53,13 +110,12 @@ def rows(report: Report, baselines: Path) -> Iterator[dict[str, Any]]:
         entries = file.cases[result.case.key].entries if file and result.case.key in file.cases else {}
         entry, floor = entries.get("ranks_time_us"), entries.get("ranks_floor_us")
         if isinstance(entry, TimedEntry):
-            read = {metric: result.reading(metric) for metric in SHOWN}
             yield {
                 "case": result.case.key,
                 "timer": entry.timer,
                 "sessions": entry.sessions,
                 "floor_us": statistics.median(floor.sessions) if isinstance(floor, TimedEntry) else None,
-                **{metric: reading.value for metric, reading in read.items() if reading is not None},
+                **shown(result),
             }
 
 
@@ -79,30 +135,47 @@ def differences(one: Sequence[CaseResult], other: Sequence[CaseResult]) -> Itera
     yield f"{equal} facts are equal"
 
 
-def failures(report: Report) -> Iterator[str]:
+def failures(report: Report) -> Iterator[dict[str, str]]:
     for result in report.results:
         for verdict in result.verdicts:
             if verdict.word.fails:
-                yield f"{verdict.word} {result.case.key} {verdict.metric}: {verdict.reason}"
+                named = {"word": str(verdict.word), "metric": verdict.metric, "case": result.case.key}
+                yield {**named, "reason": verdict.reason}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / ".perfguard" / "fleet")
-    out: Path = parser.parse_args().out
-    on_gpus = run(out / "gpus", "--perfguard-update=new", EXACT, TIMED, "-k", "two_ and not inductor")
-    on_cpu = run(out / "cpu", "--perfguard-lane=cpu", EXACT, "-k", "two_ and not inductor")
-    if on_gpus is None:
-        sys.exit("no report of GPUs")
+    parser.add_argument("--plants", nargs="*", choices=PLANTS, metavar="NAME", help=f"all, or of {', '.join(PLANTS)}")
+    options = parser.parse_args()
+    out: Path = options.out.resolve()
     baselines = ROOT / "baselines"
-    folder = f"{on_gpus.hardware.slug}-x2"
-    if (baselines / folder).is_dir():
-        shutil.copytree(baselines / folder, out / folder, dirs_exist_ok=True)
-    different = [] if on_cpu is None else list(differences(on_gpus.results, on_cpu.results))
-    found = {"rows": list(rows(on_gpus, baselines)), "facts": different}
-    (out / "fleet.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    found: dict[str, Any] = {"rows": [], "facts": [], "fails": [], "plants": []}
+    on_gpus = None
+    if torch.cuda.device_count() > 1:
+        on_gpus = run(ROOT, out / "gpus", "--perfguard-update=new", EXACT, TIMED, *TWO).report
+    on_cpu = run(ROOT, out / "cpu", "--perfguard-lane=cpu", EXACT, *TWO).report
+    if on_gpus is not None:
+        folder = f"{on_gpus.hardware.slug}-x2"
+        if (baselines / folder).is_dir():
+            shutil.copytree(baselines / folder, out / folder, dirs_exist_ok=True)
+        found["rows"] = list(rows(on_gpus, baselines))
+        found["facts"] = [] if on_cpu is None else list(differences(on_gpus.results, on_cpu.results))
+    for report in filter(None, (on_gpus, on_cpu)):
+        found["fails"] += failures(report)
+    _keep(out, found)
+    wanted = [] if options.plants is None else options.plants or list(PLANTS)
+    where = (EXACT, TIMED) if on_gpus is not None else ("--perfguard-lane=cpu", EXACT)
+    for name in wanted:
+        found["plants"].append(planted(name, baselines, out / name, *where, *TWO_EAGER))
+        _keep(out, found)
+        fails = Counter(f"{each['word']} {each['metric']}" for each in found["plants"][-1]["fails"])
+        print("   " + (", ".join(f"{count} {words}" for words, count in fails.items()) or "nothing fails"), flush=True)
     print(json.dumps(found, indent=1))
-    print("\n".join(failures(on_gpus)) or "nothing fails on GPUs")
+
+
+def _keep(out: Path, found: dict[str, Any]) -> None:
+    (out / "fleet.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.checkouts import ROOT, git
+
 NUMBER, WRITTEN = "PERFGUARD_ROTATIONS", "PERFGUARD_ROTATED"
 
 
@@ -58,11 +59,10 @@ def main() -> int:
 
 def found(seen: list[dict[str, Any]]) -> dict[str, Any]:
     """What `--json` keeps."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return {
         "command": " ".join(["python -m benchmarks.hard_controls", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
-        "commit": commit.strip(),
+        "commit": git(ROOT, "rev-parse", "HEAD"),
         "processor": platform.processor() or platform.machine(),
         "calls": seen,
     }

@@ -1,6 +1,6 @@
 """Microseconds of host that a call of each public operator takes, beside a bare Triton launch behind one operator.
 
-    python -m benchmarks.host [NAME …] [--batches 40] [--json PATH]
+    python -m benchmarks.host [NAME …] [--batches 40] [--json PATH] [--beside COMMIT]
 
 A training step of many small kernels is as fast as its host. With a GPU the launches are real, and nothing is waited
 for within a batch of calls. Without one they are those of an H100 up to the driver: kernels are compiled for it, its
@@ -8,7 +8,8 @@ plans are taken, and a stub stands where the driver would be called; tensors lie
 
 `launches` counts launches of Triton kernels in a call. `median` and `least` are microseconds a call, over batches of
 CALLS calls; `x bare` is `least` beside that of the bare launch with as many arguments as a quantiser has. On a machine
-that others use `least` is the figure to read.
+that others use `least` is the figure to read. `--beside` reads the kernels of a commit, or of another checkout's
+folder, by turns with these, in fresh processes of TURNS turns each, and keeps the least of them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +40,7 @@ from kernels.fp8 import scaled
 from kernels.moe import rows as moe_rows
 
 CALLS = 20  # of a batch: fewer than a stream takes without making the host wait
+TURNS = 3
 TARGET = "sm_90"  # of the stub
 Call = Callable[[], Any]
 
@@ -211,12 +218,48 @@ def measure(name: str, call: Call, batches: int, wait: Call) -> Row:
     return Row(name, launched, round(statistics.median(times), 1), round(min(times), 1))
 
 
+def by_turns(options: argparse.Namespace) -> None:
+    """Both checkouts' figures, in a table and in the form of docs/h200-launches.json."""
+    from benchmarks.checkouts import ROOT, copied, git
+
+    least: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="host-") as name:
+        other, kept = Path(name, "other"), Path(name, "rows.json")
+        if Path(options.beside).is_dir():
+            other = Path(options.beside).resolve()
+        else:
+            git(copied(other), "checkout", "--quiet", "--detach", options.beside)
+        places = {"before_us": other, "us": ROOT}
+        for turn in range(TURNS):
+            for which, place in list(places.items())[:: 1 if turn % 2 else -1]:
+                line = [sys.executable, __file__, *options.names, f"--batches={options.batches}", f"--json={kept}"]
+                environment = {**os.environ, "PYTHONPATH": str(place)}
+                subprocess.run(line, env=environment, stdout=subprocess.DEVNULL, check=True)
+                told = json.loads(kept.read_text())
+                for row in told.pop("rows"):
+                    found = least.setdefault(row["name"], {"launches": row["launches"]})
+                    found[which] = min(row["least_us"], found.get(which, row["least_us"]))
+    rows = [{"name": name, **found} for name, found in least.items()]
+    print(f"{'operator':38}{options.beside[:12]:>13}{'here, least us':>16}")
+    for each in rows:
+        print(f"{each['name']:38}{each['before_us']:13}{each['us']:16}")
+    if options.json:
+        commit = git(ROOT, "rev-parse", "HEAD") if (ROOT / ".git").exists() else ""
+        command = " ".join(["python -m benchmarks.host", *sys.argv[1:]])
+        origin = {"date": str(date.today()), "commit": commit, "command": command, "before": options.beside[:7]}
+        options.json.write_text(json.dumps(told | origin | {"rows": rows}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.host", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="name", help="parts of names; all without")
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--beside", metavar="COMMIT", help="whose kernels are read by turns with these")
     options = parser.parse_args()
+    if options.beside:
+        by_turns(options)
+        return
     has_gpu = torch.cuda.is_available()
     rows: list[Row] = []
     with nullcontext() if has_gpu else stubbed():

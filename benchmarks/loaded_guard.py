@@ -22,7 +22,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.checkouts import ROOT, copied, git
+
 BUSY = [sys.executable, "-c", "while True: pass"]
 FILE = "kernels/fp8/ops.py"
 CALL = "        codes, scales = reference.quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)\n"
@@ -59,10 +60,9 @@ def main() -> int:
     parser.add_argument("arguments", nargs="*", metavar="-- ARGUMENTS", help="of scripts/guard")
     options = parser.parse_args()
     runs: list[Ran] = []
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commit = git(ROOT, "rev-parse", "HEAD")
     with tempfile.TemporaryDirectory(prefix="loaded-guard-") as folder:
-        clone = Path(folder, "clone")
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        clone = copied(Path(folder, "clone"))
         if options.plant > 1:
             plant(clone / FILE, options.plant - 1)
         burners = [subprocess.Popen(BUSY) for _ in range(options.busy)]
@@ -70,7 +70,7 @@ def main() -> int:
             for number in range(1, options.runs + 1):
                 runs.append(run(number, clone, options.arguments))
                 if options.json:  # after each: an interrupted benchmark keeps what it saw
-                    options.json.write_text(json.dumps(found(runs, commit.strip()), indent=1) + "\n", encoding="utf-8")
+                    options.json.write_text(json.dumps(found(runs, commit), indent=1) + "\n", encoding="utf-8")
         finally:
             for burner in burners:
                 burner.kill()

@@ -20,10 +20,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.checkouts import copied
 from perfguard.model.records import CaseResult
 from perfguard.store.report_file import read_report
 
-ROOT = Path(__file__).resolve().parent.parent
 PLACES = ("a", "another/checkout-with-a-longer-name")
 SEEDS = ("1", "20261122")
 MOST_SHOWN = 20
@@ -37,7 +37,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="repeated-") as name:
         folder = Path(name)
         reports = (options.reports or folder / "reports").resolve()
-        checkouts = [_checked_out(folder / place) for place in PLACES]
+        checkouts = [copied(folder / place) for place in PLACES]
         first: dict[str, object] = {}
         same = True
         for number in range(options.runs):
@@ -51,12 +51,6 @@ def main() -> int:
             same &= bool(found) and not differing and "status 0" in told
     print(f"{options.runs} runs: {'all the same' if same else 'NOT all the same, or not all passed'}")
     return 0 if same else 1
-
-
-def _checked_out(path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["git", "clone", "--quiet", "--shared", str(ROOT), str(path)], check=True)
-    return path
 
 
 def _run(checkout: Path, seed: str, reports: Path, arguments: Sequence[str]) -> tuple[dict[str, object], str]:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from benchmarks.pairs import __main__ as pairs
+from benchmarks.pairs.plants import FAMILIES, Family
+from tests.corpus.mutant import Edit
 from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[1]
@@ -22,3 +32,116 @@ def test_every_benchmark_finds_what_it_measures(interpreting: Nursery) -> None:
     line = [interpreting.python, "-c", PROGRAM]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+KERNEL = """
+from perfguard.measure.devices import fake
+
+
+def double(x, n):
+    fake.launch("double", us=20.0 + n, binary="code")
+    return 2 * x
+"""
+TEST = """
+import kernel
+import pytest
+import torch
+
+
+@pytest.mark.parametrize("n", range(3))
+def test_double(perfguard, n):
+    perfguard(lambda x: kernel.double(x, n), torch.ones(8), reference=lambda x: 2 * x)
+"""
+SETTINGS = """
+[tool.pytest.ini_options]
+pythonpath = ["."]
+[tool.perfguard]
+case_seconds = 0.05
+targets = []
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Files alone, as a lent machine gets them: one suite of a simulated kernel."""
+    made = tmp_path / "checkout"
+    (made / "tests" / "kernels").mkdir(parents=True)
+    (made / "tests" / "kernels" / "test_tiny_guarded.py").write_text(TEST)
+    (made / "kernel.py").write_text(KERNEL)
+    (made / "pyproject.toml").write_text(SETTINGS)
+    (made / ".gitignore").write_text(".perfguard/\n__pycache__/\n")
+    return made
+
+
+@pytest.fixture
+def run_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: Nursery) -> Any:
+    """Runs the program on the simulated device, and gives what it kept, by step."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    monkeypatch.setattr(sys, "executable", nursery.python)
+
+    def run(*arguments: str) -> dict[str, Any]:
+        out = tmp_path / "out"
+        line = ["pairs", "--out", str(out), "--device", "fake", "--suites", "tiny", *arguments]
+        monkeypatch.setattr(sys, "argv", line)
+        assert pairs.main() == 0
+        return {each["step"]: each for each in json.loads((out / "pairs.json").read_text())}
+
+    return run
+
+
+def words(entry: dict[str, Any]) -> list[str]:
+    return [row["word"] for row in entry["rows"] if row["metric"] == "device_time_us"]
+
+
+def test_pairs_of_a_suite(
+    run_pairs: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that moved in no speed is paired and passes, a worse kernel is found, and what a run costs is known. What is
+    done is not done again."""
+    slower = Family(
+        "tiny", "0 or 1", Edit("kernel.py", 'us=20.0 + n, binary="', 'us=24.0 + n, binary="slower '), "a fifth"
+    )
+    monkeypatch.setattr(pairs, "FAMILIES", {"worse": slower})
+    monkeypatch.setattr(pairs, "CHANGED", (0, 2))
+    arguments = "--checkout", str(checkout), "--only", "aa", "families", "cost"
+    found = run_pairs(*arguments)
+    assert list(found) == ["record tiny", "aa tiny", "families worse", "cost 0", "cost 2"]
+    assert list(found["record tiny"]["covered"].values()) == [1] * 3
+    assert words(found["aa tiny"]) == ["PASS"] * 3
+    assert min(row["pairs"] for row in found["aa tiny"]["rows"]) >= 2
+    assert words(found["families worse"]) == ["SLOWER"] * 2
+    assert words(found["cost 0"]) == ["UNCHANGED"] * 3
+    assert sorted(words(found["cost 2"])) == ["PASS", "PASS", "UNCHANGED"]
+    assert "| aa, together | device_time_us | 3 PASS |" in capsys.readouterr().out
+    shutil.rmtree(checkout / "tests")
+    assert run_pairs(*arguments) == found
+
+
+def test_pairs_of_delays(run_pairs: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Delays are tuned, planted and found, as slow as they are."""
+    monkeypatch.setattr(pairs, "DELAYS", ((30,), (0, 10)))
+    monkeypatch.setattr(pairs, "_PROJECT", f"{pairs._PROJECT}case_seconds = 0.05\ntargets = []\n")
+    found = run_pairs("--only", "delays")["delays"]
+    rows = {row["case"]: row for row in found["rows"] if row["metric"] == "device_time_us"}
+    for delay in found["plan"]:
+        row = rows[f"delayed[{delay['name']}]/forward"]
+        assert row["effect"] == pytest.approx(delay["slower"], abs=0.01)
+    assert words(found) == ["PASS", "SLOWER"]
+    assert "| delays 10 % | device_time_us | 1 SLOWER |" in capsys.readouterr().out
+
+
+def test_what_is_planted_still_finds_its_lines(tmp_path: Path) -> None:
+    from benchmarks.fleet import PLANTS
+
+    plants = {**PLANTS, **{name: (family.edit,) for name, family in FAMILIES.items()}}
+    for name, changes in plants.items():
+        shutil.copytree(ROOT / "kernels", tmp_path / name / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+        for change in changes:
+            change(tmp_path / name)
+            assert isinstance(change, Edit)
+            ast.parse((tmp_path / name / change.file).read_text())
+    assert all((ROOT / pairs.file_of(family.suite)).is_file() for family in FAMILIES.values())

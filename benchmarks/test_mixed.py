@@ -2,7 +2,7 @@
 
 Not a test of anything: what `perfguard selfcheck` is asked about on a GPU, for docs/selfcheck.md.
 
-    perfguard selfcheck --sessions 15 -- benchmarks/noise
+    perfguard selfcheck --sessions 15 -- benchmarks/test_mixed.py
 """
 
 from __future__ import annotations

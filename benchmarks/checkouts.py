@@ -1,0 +1,69 @@
+"""Copies of this checkout, and runs of `pytest --perfguard` in them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfguard.model.records import Report
+from perfguard.store.report_file import read_report
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def copied(path: Path, source: Path = ROOT) -> Path:
+    """`path`, a clone of the last commit of `source`. Where git does not know `source`, its files are committed there
+    as they are: a machine that is lent may get files alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if (source / ".git").exists():
+        git(path.parent, "clone", "--quiet", "--shared", str(source), str(path))
+    else:
+        shutil.copytree(source, path, ignore=shutil.ignore_patterns(".perfguard", ".venv", "__pycache__", "build"))
+        commit(path)
+    return path
+
+
+def commit(folder: Path) -> None:
+    """Commit everything below `folder`, which becomes a repository if it is none."""
+    if not (folder / ".git").exists():
+        git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--allow-empty", "-m", "as it is")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """What git prints; it needs to know nobody."""
+    line = ["git", "-c", "user.name=somebody", "-c", "user.email=somebody@localhost", *arguments]
+    return subprocess.run(line, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run: its report if it wrote one, its exit status and its seconds."""
+
+    report: Report | None
+    status: int
+    seconds: float
+
+
+def guard(folder: Path, reports: Path, *arguments: str, **variables: str) -> Ran:
+    """`pytest --perfguard` in `folder`. `reports` gets its report and what it prints (output.txt)."""
+    reports.mkdir(parents=True, exist_ok=True)
+    for old in reports.glob("report-*.json"):
+        old.unlink()
+    # A warning of a version that was never tried must not end a session on a machine that is lent by the minute.
+    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "--perfguard"]
+    path = os.pathsep.join([str(folder), str(ROOT)])
+    started = time.monotonic()
+    with (reports / "output.txt").open("w", encoding="utf-8") as output:
+        status = subprocess.run(
+            [*line, f"--perfguard-reports={reports}", *arguments], cwd=folder, check=False,
+            env={**os.environ, "PYTHONPATH": path, **variables}, stdout=output, stderr=subprocess.STDOUT,
+        ).returncode  # fmt: skip
+    found = sorted(reports.glob("report-*.json"))
+    return Ran(read_report(found[0]) if found else None, status, time.monotonic() - started)

@@ -1,0 +1,1 @@
+"""What perfguard promises of times, on this machine: `python -m benchmarks.pairs`."""
