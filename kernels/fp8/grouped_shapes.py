@@ -49,13 +49,6 @@ MATMULS = (
     MatmulShape(64, 32768, 2048, 1408, "one-expert"),  # 63 weight gradients that are only zeroed
     MatmulShape(16, 16640, 5120, 8192, "unused"),  # rows that are only zeroed
 )
-MATMULS_NIGHTLY = (
-    MatmulShape(8, 32768, 7168, 2048),
-    MatmulShape(8, 32768, 2048, 7168),
-    MatmulShape(4, 128000, 7168, 2048),
-    MatmulShape(128, 32768, 2048, 768),
-    MatmulShape(32, 16384, 2880, 5760),
-)
 # Timed on a CPU through the eager path.
 MATMULS_CPU = (
     MatmulShape(4, 256, 192, 128),  # the plain case

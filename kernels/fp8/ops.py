@@ -1,8 +1,8 @@
 """The fp8 quantisers as PyTorch operators `perfguard_kernels::fp8_quantize_*`, and their public functions.
 
-Each returns codes and scales; shapes, strides and numerics are those of the function of the same name in
-`reference.py`. `candidate` picks an entry of the configuration table (`configs.py`), for tests and sweeps; all
-entries give the same bits. Works under `torch.compile` and graph capture: nothing here reads the device.
+Each returns codes and scales; numerics are those of the function of the same name in `reference.py`. `candidate` picks
+an entry of the configuration table (`configs.py`), for tests and sweeps; all entries give the same bits. Works under
+`torch.compile` and graph capture: nothing here reads the device.
 
 An operator takes its tensors, then dtype, power_of_two, candidate and inverse: with that scales come as their
 reciprocals, which is what a matmul multiplies by. Those of one operand along both of its axes run the row quantiser

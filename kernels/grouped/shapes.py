@@ -65,14 +65,6 @@ REAL = (
     ProductShape(64, 32768, 2048, 1408, "random"),  # tails in every group
     ProductShape(16, 16640, 5120, 8192, "hot"),  # one group holds nearly everything
 )
-NIGHTLY = (
-    ProductShape(8, 32768, 7168, 2048),
-    ProductShape(8, 32768, 2048, 7168),
-    ProductShape(4, 128000, 7168, 2048),  # most rows
-    ProductShape(32, 16384, 2880, 5760),  # gpt-oss: widths that no power of two divides far
-    ProductShape(16, 16640, 5120, 8192, "one-expert"),  # 15 empty groups
-    ProductShape(16, 16640, 5120, 8192, "unused"),  # whole tiles that only need zeros
-)
 # Timed on a CPU through the loop: a few ms a call on two cores.
 MODERATE = (
     ProductShape(4, 256, 256, 192),  # the plain case

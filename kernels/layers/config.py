@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernels.moe import MoEConfig
-from kernels.moe.shapes import LatentAttention
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Widths of multi-head latent attention, the same in the whole DeepSeek family."""
+
+    kv_lora: int = 512
+    nope: int = 128
+    rope: int = 64
+    v: int = 128
 
 
 @dataclass(frozen=True, kw_only=True)
