@@ -18,17 +18,15 @@ from typing import Any
 
 import torch
 
+from kernels.arguments import require_floats, require_offs, require_valid_offs
 from kernels.fp8.arguments import (
     ALIGNMENT,
     padded_ends,
     padded_rows,
     require_alignment,
-    require_input,
     require_matmul_operands,
-    require_offs,
     require_out_dtype,
     require_same_tokens,
-    require_valid_offs,
 )
 from kernels.fp8.formats import Format, format_of
 from kernels.hardware import default_fp8_dtype
@@ -41,7 +39,7 @@ def quantize_rowwise(
     x: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One scale a row: x (M, K) -> codes (M, K), scales (M, 1)."""
-    require_input(x, ndim=2)
+    require_floats(x, "x", ndim=2)
     format_ = _output_format(dtype, x.device)
     codes_MK, scales_M1 = _quantize(x, 1, format_, power_of_two)
     return codes_MK.view(format_.dtype), scales_M1
@@ -51,8 +49,8 @@ def quantize_rowwise_per_group(
     x: torch.Tensor, offs: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One scale for each row and group of columns: x (P, M), offs (G,) -> codes (P, M), scales (G * P,)."""
-    require_input(x, ndim=2)
-    require_offs(offs, x)
+    require_floats(x, "x", ndim=2)
+    require_offs(offs, x, "x")
     format_ = _output_format(dtype, x.device)
     codes_PM = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
     scales_GP = _quantize_groups(x, offs, 1, codes_PM, format_, power_of_two)
@@ -72,8 +70,8 @@ def quantize_colwise_per_group(
     With `alignment` 16 each group begins and ends on a multiple of 16, codes are (P, K), 0x00 in the gaps, and the
     third result is padded_offs (G,) int32.
     """
-    require_input(x, ndim=2)
-    require_offs(offs, x)
+    require_floats(x, "x", ndim=2)
+    require_offs(offs, x, "x")
     require_alignment(alignment)
     format_, (tokens, width) = _output_format(dtype, x.device), x.shape
     codes_MK = torch.zeros((width, tokens), dtype=torch.uint8, device=x.device).t()
@@ -94,10 +92,10 @@ def quantize_colwise_per_group_dual(
     alignment: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """`quantize_colwise_per_group` of x1 (M, K1) and x2 (M, K2), which share their groups."""
-    require_input(x1, ndim=2, name="x1")
-    require_input(x2, ndim=2, name="x2")
+    require_floats(x1, "x1", ndim=2)
+    require_floats(x2, "x2", ndim=2)
     require_same_tokens(x1, x2)
-    require_offs(offs, x1, name="x1")
+    require_offs(offs, x1, "x1")
     first = quantize_colwise_per_group(x1, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
     second = quantize_colwise_per_group(x2, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
     return *first[:2], *second
@@ -107,7 +105,7 @@ def quantize_transpose_3d_atomic(
     w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One scale for each expert and inner index: w (E, K, N) -> codes (E, N, K), transposed; scales (E, K)."""
-    require_input(w, ndim=3, name="w")
+    require_floats(w, "w", ndim=3)
     format_ = _output_format(dtype, w.device)
     codes_EKN, scales_EK1 = _quantize(w, 2, format_, power_of_two)
     return codes_EKN.view(format_.dtype).transpose(1, 2), scales_EK1.squeeze(2)
@@ -124,7 +122,7 @@ def quantize_colwise_3d(
     w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One scale for each expert and outer column: w (E, K, N) -> codes (E, K, N), scales (E, 1, N)."""
-    require_input(w, ndim=3, name="w")
+    require_floats(w, "w", ndim=3)
     format_ = _output_format(dtype, w.device)
     codes_EKN, scales_E1N = _quantize(w, 1, format_, power_of_two)
     codes_ENK = _contiguous(codes_EKN.transpose(1, 2))

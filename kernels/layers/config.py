@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels.arguments import require_positive
 from kernels.moe import MoEConfig
 
 
@@ -43,8 +44,7 @@ class BlockConfig:
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: is {getattr(self, name)}; may be 1 or more")
+            require_positive(getattr(self, name), name)
         if self.moe is None and self.hidden < 1:
             raise ValueError(f"hidden: is {self.hidden}; may be 1 or more in a block without `moe`")
         if self.moe is not None and self.moe.dim != self.dim:

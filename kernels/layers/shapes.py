@@ -9,7 +9,7 @@ Shape suffixes: B sequences, S positions, D model width, P pairs of columns that
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -87,10 +87,9 @@ class BlockShape:
             return config
         return replace(config, moe=replace(config.moe, balanced=self.routing == "balanced"))
 
-    def block(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16, *, precision: str = "bf16", loop: bool = False
-    ) -> Block:
-        block = build_block(self.config, precision=precision, loop=loop, device=device, dtype=dtype)
+    def block(self, device: Device, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Block:
+        """`options` are those of every `Block`."""
+        block = build_block(self.config, device=device, dtype=dtype, **options)
         if self.routing == "hot" and isinstance(block, MoEBlock):
             set_load(block.moe, "hot")
         return block

@@ -678,7 +678,7 @@ WRONG = [
     ({"b_t": B_T.to("meta")}, "b_t: is on meta; may be on cpu, where a is"),
     ({"b_t": B_T.int()}, "b_t: is torch.int32; may be torch.bfloat16, "),
     ({"offs": OFFS.long()}, "offs: is torch.int64; may be torch.int32"),
-    ({"offs": OFFS[:1]}, "offs: has 1 groups; may have 2, the experts of b_t"),
+    ({"offs": OFFS[:1]}, "offs: has 1 elements; may have 2, one for each expert of b_t"),
     ({"offs": OFFS.to("meta")}, "offs: is on meta; may be on cpu"),
     ({"out_dtype": torch.float32}, "out_dtype: is torch.float32; may be torch.bfloat16"),
     ({"dtype": torch.int8}, "dtype: is torch.int8; may be torch.float8_e4m3fn, "),

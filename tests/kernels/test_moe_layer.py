@@ -78,7 +78,7 @@ def test_wide_inputs_come_back_wide_and_are_counted_in_bf16(dtype: torch.dtype, 
     """float32 weights, as masters, or float64: the experts' matmuls still take bf16."""
     seen = []
     layer = build(config("shared"), torch.float32, **WAYS[way])
-    bf16 = MATMULS["bf16"].multiply
+    bf16 = MATMULS["bf16"]
 
     def spy(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
         seen.append((a.dtype, b.dtype))

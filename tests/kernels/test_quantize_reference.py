@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.arguments import DTYPES
 from kernels.fp8 import reference
-from kernels.fp8.arguments import INPUT_DTYPES
 from kernels.fp8.formats import FORMATS, Format, format_of
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES
 from kernels.fp8.shapes import Split, splits
@@ -102,7 +102,7 @@ def test_unknown_format_lists_the_known() -> None:
 
 
 @EVERY_FORMAT
-@pytest.mark.parametrize("dtype", INPUT_DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_finite_code_round_trips(format_: Format, dtype: torch.dtype) -> None:
     codes = torch.arange(256, dtype=torch.uint8)
     values = codes.view(format_.dtype).float()
@@ -116,7 +116,7 @@ def test_every_finite_code_round_trips(format_: Format, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("power_of_two", [False, True], ids=["exact", "power-of-two"])
 @pytest.mark.parametrize("values", VALUES)
 def test_rowwise_is_the_float64_formula(values: str, power_of_two: bool, format_: Format) -> None:
-    for dtype in INPUT_DTYPES:
+    for dtype in DTYPES:
         x = VALUES[values](13, 1100, dtype, format_)  # long enough for every tie of every format
         codes, scales = reference.quantize_rowwise(x, dtype=format_.dtype, power_of_two=power_of_two)
         for row in range(13):
