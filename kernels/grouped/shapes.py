@@ -1,7 +1,4 @@
-"""The shapes on which the grouped product is guarded.
-
-A shape is a frozen record. `str(shape)` is its pytest id, `shape.inputs(device)` its tensors, drawn from
-torch's global generator so that whoever seeds it owns the data.
+"""The shapes on which the grouped product is guarded: records as in `kernels.fp8.shapes`.
 
 Shape suffixes: R rows, K inner width, N outer width, E experts.
 """

@@ -1,7 +1,4 @@
-"""Blocks of the models in `kernels.moe.shapes`, and the shapes that are guarded.
-
-A shape is a frozen record. `str(shape)` is its pytest id, `shape.block(device)` the block, and `shape.inputs(device)`
-its x and rope, drawn from torch's global generator so that whoever seeds it owns the data.
+"""Blocks of the models in `kernels.moe.shapes`, and the shapes that are guarded: records as in `kernels.fp8.shapes`.
 
 Shape suffixes: B sequences, S positions, D model width, P pairs of columns that positions turn.
 """
@@ -14,10 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from kernels.fp8.shapes import Device
 from kernels.layers.block import Block, MoEBlock, build_block
 from kernels.layers.config import BlockConfig, LatentAttention
 from kernels.layers.rope import rope_table
-from kernels.moe.shapes import MODELS, Device, Routing, set_load
+from kernels.moe.shapes import MODELS, Routing, set_load
 
 Kind = Literal["dense", "moe"]
 

@@ -1,7 +1,5 @@
-"""The models whose MoE layers are built and guarded here, and the shapes that are guarded.
-
-A shape is a frozen record. `str(shape)` is its pytest id, `shape.inputs(device)` its x, drawn from torch's global
-generator so that whoever seeds it owns the data, and `shape.layer(device)` the layer with its routing.
+"""The models whose MoE layers are built and guarded here, and the shapes that are guarded: records as in
+`kernels.fp8.shapes`, with `shape.layer(device)` the layer with its routing.
 
 Shape suffixes: T tokens, D model width, E experts.
 """
@@ -13,10 +11,9 @@ from typing import Literal, get_args
 
 import torch
 
+from kernels.fp8.shapes import Device
 from kernels.moe.config import MoEConfig
 from kernels.moe.layer import MoE
-
-Device = torch.device | str
 
 
 def _qwen3(dim: int, experts: int, hidden: int) -> MoEConfig:

@@ -67,8 +67,8 @@ def product(form: Form, drawn: tuple[Tensor, ...], fast: bool = True, candidate:
 def emulated(form: Form, drawn: tuple[Tensor, ...]) -> Tensor:
     a, b, a_inverse, b_inverse, ends = drawn
     if form == "rows":
-        return scaled._emulate_2d3d(a, b.mT, a_inverse, b_inverse, ends)
-    return scaled._emulate_2d2d(a, b.t(), a_inverse, b_inverse, ends)
+        return scaled.by_group_2d3d(scaled.emulated, a, b.mT, a_inverse, b_inverse, ends)
+    return scaled.by_group_2d2d(scaled.emulated, a, b.t(), a_inverse, b_inverse, ends)
 
 
 @FORMS
