@@ -32,16 +32,14 @@ from kernels.fp8 import reference
 from kernels.fp8.arguments import ALIGNMENT
 from kernels.grouped.library import clear_groups, clear_rows
 from kernels.hardware import arch_of, default_fp8_dtype
-from kernels.jit import path_of
+from kernels.jit import path_of, triton
 from kernels.launch import operator
 
-try:
+if triton is not None:
     from triton.errors import TritonError
 
     from kernels.fp8 import launch_products
-except ImportError as error:  # without Triton torch's matmuls run
-    if error.name is None or error.name.split(".")[0] != "triton":
-        raise
+else:  # torch's matmuls run
     launch_products, TritonError = None, RuntimeError  # type: ignore[assignment,misc]
 
 Backend = Literal["triton", "grouped", "loop", "emulation"]
