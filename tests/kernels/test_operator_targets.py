@@ -22,10 +22,10 @@ KERNELS = {
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
 def test_compiles_without_spills(arch: str, nursery: Nursery) -> None:
-    found = elsewhere.compiled(nursery, "operator_targets", arch)
+    found = elsewhere.compiled(nursery, "targets", "operators", arch)
     names: dict[str, set[str]] = {}
     for one in found:
-        names.setdefault(one["operator"], set()).add(one["kernel"])
+        names.setdefault(one["case"], set()).add(one["kernel"])
         spilled = ("stack_bytes",) if arch == "sm_90" else ("vgpr_spill_count", "private_segment_fixed_size")
         assert not any(one[name] for name in spilled), one
         most = hardware_of(arch).shared_memory_bytes
