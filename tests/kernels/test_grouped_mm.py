@@ -554,7 +554,7 @@ A, B, OFFS = torch.zeros(8, 4), torch.zeros(2, 4, 6), torch.tensor([3, 8], dtype
         ({"b": B[None]}, "b: has 4 dimensions, shape (1, 2, 4, 6); may have 3, (E, K, N), or 2, (R, N)"),
         ({"a": A.int()}, "a: is torch.int32; may be torch.bfloat16, "),
         ({"b": B.half()}, "b: is torch.float16; may be torch.float32, as a is"),
-        ({"b": B.to("meta")}, "b: is on meta, a is on cpu; move one of them"),
+        ({"b": B.to("meta")}, "b: is on meta; may be on cpu, where a is"),
         ({"b": B[:, :3]}, "b: has inner width 3; may have 4, the width of a"),
         ({"b": A}, "b: has 8 rows; may have 4, the columns of a"),
         ({"offs": OFFS[:1]}, "offs: has 1 elements; may have 2, one for each expert of b"),
