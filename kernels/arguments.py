@@ -16,16 +16,12 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 def require_floats(tensor: Tensor, name: str, ndim: int | None = None) -> None:
     """A dense tensor of bf16, fp16 or fp32."""
-    require_tensor(tensor, name)
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name}: is a {type(tensor).__name__}; may be a tensor")
     if ndim is not None:
         require_ndim(tensor, name, ndim)
     if tensor.dtype not in DTYPES:
         raise ValueError(f"{name}: is {tensor.dtype}; may be {', '.join(str(dtype) for dtype in DTYPES)}")
-
-
-def require_tensor(tensor: Tensor, name: str) -> None:
-    if not isinstance(tensor, Tensor):
-        raise ValueError(f"{name}: is a {type(tensor).__name__}; may be a tensor")
 
 
 def require_ndim(tensor: Tensor, name: str, ndim: int) -> None:
@@ -37,7 +33,8 @@ def require_integers(
     tensor: Tensor, name: str, like: Tensor, like_name: str, dtypes: tuple[torch.dtype, ...] = (torch.int64,)
 ) -> None:
     """A vector of whole numbers on the device of `like`."""
-    require_tensor(tensor, name)
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name}: is a {type(tensor).__name__}; may be a tensor of one dimension")
     require_ndim(tensor, name, 1)
     if tensor.dtype not in dtypes:
         raise ValueError(f"{name}: is {tensor.dtype}; may be {', '.join(str(dtype) for dtype in dtypes)}")

@@ -1,34 +1,47 @@
-"""What the grouped product accepts."""
+"""What the grouped product accepts, and one clear error for what it does not.
+
+An error names the argument, says what it is and what to do about it.
+"""
 
 from __future__ import annotations
 
 from typing import get_args
 
-from torch import Tensor
+import torch
 
-from kernels.arguments import require_floats, require_length, require_like, require_offs
+from kernels.arguments import DTYPES, require_offs
 from kernels.grouped.configs import Impl
 
 _IMPLS = get_args(Impl)
 
 
-def require_operands(a: Tensor, b: Tensor, offs: Tensor) -> None:
+def require_operands(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> None:
     """a (R, K) with b (E, K, N), or a (K, R) with b (R, N); one dtype, one device, one end a group in `offs`."""
-    require_floats(a, "a", ndim=2)
-    require_floats(b, "b")
+    for name, tensor, shapes in (("a", a, "(R, K) or (K, R)"), ("b", b, "(E, K, N) or (R, N)")):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"{name}: is a {type(tensor).__name__}; give a tensor of shape {shapes}")
+    if a.ndim != 2:
+        raise ValueError(f"a: has {a.ndim} dimensions, shape {tuple(a.shape)}; give 2, (R, K) or (K, R)")
     if b.ndim not in (2, 3):
-        raise ValueError(f"b: has {b.ndim} dimensions, shape {tuple(b.shape)}; may have 3, (E, K, N), or 2, (R, N)")
-    require_like(b, "b", a, "a")
+        raise ValueError(f"b: has {b.ndim} dimensions, shape {tuple(b.shape)}; give 3, (E, K, N), or 2, (R, N)")
+    if a.dtype not in DTYPES:
+        known = ", ".join(str(dtype) for dtype in DTYPES)
+        raise ValueError(f"a: is {a.dtype}; cast it to one of {known}")
+    if b.dtype != a.dtype:
+        raise ValueError(f"b: is {b.dtype}, a is {a.dtype}; cast one of them")
+    if b.device != a.device:
+        raise ValueError(f"b: is on {b.device}, a is on {a.device}; move one of them")
     require_offs(offs, a, "a")
     if b.ndim == 3:
         if b.shape[1] != a.shape[1]:
-            raise ValueError(f"b: has inner width {b.shape[1]}; may have {a.shape[1]}, the width of a")
-        require_length(offs, "offs", b.shape[0], "expert of b")
+            raise ValueError(f"b: has inner width {b.shape[1]}, a has {a.shape[1]}; give b of shape (E, K, N)")
+        if offs.shape[0] != b.shape[0]:
+            raise ValueError(f"offs: has {offs.shape[0]} ends, b has {b.shape[0]} experts; give one end an expert")
     elif b.shape[0] != a.shape[1]:
-        raise ValueError(f"b: has {b.shape[0]} rows; may have {a.shape[1]}, the columns of a (K, R)")
+        raise ValueError(f"b: has {b.shape[0]} rows, a has {a.shape[1]} columns; give a (K, R) and b (R, N)")
 
 
 def require_impl(impl: str) -> None:
     """`impl` is one that exists; whether it can run here is told when it runs."""
     if impl not in _IMPLS:
-        raise ValueError(f"impl: is {impl!r}; may be one of {', '.join(_IMPLS)}")
+        raise ValueError(f"impl: is {impl!r}; choose one of {', '.join(_IMPLS)}")
