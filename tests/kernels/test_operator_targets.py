@@ -12,7 +12,7 @@ KERNELS = {
     "silu_mul": {"_forward", "_backward"},
     "clamped_swiglu": {"_forward", "_backward"},
     "cross_entropy": {"_kept", "_rows", "_total", "_scale"},
-    "cross_entropy, all options": {"_ratio", "_rows"},  # each binary once: the others are those above
+    "cross_entropy, all options": {"_kept", "_ratio", "_rows", "_total", "_scale"},
     "padded_index_gather": {"_fetch", "_take_slots", "_count", "_place", "_sum_lists", "_sum_parts"},
     "scatter_for_grouped_gemm": {"_fetch", "_count", "_place"},
     "indexed_bias_add": {"_forward", "_sum_groups"},
