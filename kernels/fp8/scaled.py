@@ -156,7 +156,7 @@ def by_torch(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor, *, fast
     return torch._scaled_mm(
         a.contiguous(),  # not every row-wise matmul looks at leading strides
         b.t().contiguous().t(),
-        a_inverse.clone(),  # fresh memory: aligned, wherever the group begins
+        a_inverse,
         b_inverse[None],
         out_dtype=torch.bfloat16,
         use_fast_accum=fast_accum,
@@ -206,7 +206,11 @@ def _run_2d3d(
         out_RN = in_parts_2d3d(grouped, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
         clear_rows(out_RN, offs)
     else:
-        product = partial(by_torch, fast_accum=fast_accum)
+
+        def product(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor) -> Tensor:
+            # Fresh memory: aligned, wherever the group begins.
+            return by_torch(a, b, a_inverse.clone(), b_inverse, fast_accum=fast_accum)
+
         out_RN = by_group_2d3d(product, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
     return out_RN if out_RN.shape[1] == width else out_RN[:, :width].contiguous()
 
