@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from kernels.hardware import hardware_of
+from kernels.launch import power_of_two
 
 WIDEST_WHOLE = 16384  # values of a row that a program's registers hold
 # Which axis of the input is contiguous: the one that is reduced, the other one, neither.
@@ -99,7 +100,7 @@ def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -
     if layout != "reduced":
         # Neighbouring rows may be neighbours in memory: wide in rows, short in columns.
         return (RowsConfig(rows=32, block=64, whole=False, warps=4),)
-    block = _power_of_two(width)
+    block = power_of_two(width, 16)
     if block > WIDEST_WHOLE:
         return (
             RowsConfig(rows=1, block=8192, whole=False, warps=8),
@@ -122,14 +123,9 @@ def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -
     )
 
 
-def _power_of_two(width: int) -> int:
-    """The least that covers the width, 16 or more."""
-    return max(16, 1 << (max(width, 1) - 1).bit_length())
-
-
 def _head_and_tail(width: int) -> tuple[int, int]:
     """Two powers of two, or one and 0, that cover the width closely."""
-    block = _power_of_two(width)
+    block = power_of_two(width, 16)
     if width == block or block <= 512:
         return block, 0
     head = block // 2

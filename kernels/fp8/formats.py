@@ -20,20 +20,8 @@ class Format:
     max: float  # largest finite value; scales aim the largest magnitude of a slice at it
     nan_code: int  # the byte that every element of a slice holding NaN or Inf becomes
     mantissa_bits: int
-    exponent_bits: int
     bias: int
     has_negative_zero: bool  # in the fnuz formats 0x80 is NaN, so a negative underflow must be 0x00
-    has_infinity: bool
-
-    @property
-    def smallest_normal(self) -> float:
-        """Below it the spacing no longer shrinks with the value."""
-        return 2.0 ** (1 - self.bias)
-
-    @property
-    def smallest_subnormal(self) -> float:
-        """The value of code 1; half of it rounds to zero."""
-        return 2.0 ** (1 - self.bias - self.mantissa_bits)
 
     @property
     def max_code(self) -> int:
@@ -49,10 +37,10 @@ class Format:
 FORMATS: dict[torch.dtype, Format] = {
     format_.dtype: format_
     for format_ in (
-        Format("e4m3fn", torch.float8_e4m3fn, 448.0, 0x7F, 3, 4, 7, True, False),
-        Format("e4m3fnuz", torch.float8_e4m3fnuz, 240.0, 0x80, 3, 4, 8, False, False),
-        Format("e5m2", torch.float8_e5m2, 57344.0, 0x7F, 2, 5, 15, True, True),
-        Format("e5m2fnuz", torch.float8_e5m2fnuz, 57344.0, 0x80, 2, 5, 16, False, False),
+        Format("e4m3fn", torch.float8_e4m3fn, 448.0, 0x7F, 3, 7, True),
+        Format("e4m3fnuz", torch.float8_e4m3fnuz, 240.0, 0x80, 3, 8, False),
+        Format("e5m2", torch.float8_e5m2, 57344.0, 0x7F, 2, 15, True),
+        Format("e5m2fnuz", torch.float8_e5m2fnuz, 57344.0, 0x80, 2, 16, False),
     )
 }
 

@@ -5,34 +5,20 @@ Shape suffixes: M tokens, K inner width, N outer width, E experts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
-from kernels.fp8.shapes import SPLITTERS, Device
+from kernels.fp8.shapes import Device
+from kernels.grouped.shapes import ProductShape
 
 
-@dataclass(frozen=True)
-class MatmulShape:
+class MatmulShape(ProductShape):
     """a (M, K), the stored weight (E, N, K) and offs (E,)."""
-
-    experts: int
-    rows: int
-    inner: int
-    outer: int
-    split: str = "equal"
 
     def inputs(
         self, device: Device, dtype: torch.dtype = torch.bfloat16
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        a_MK = torch.randn(self.rows, self.inner, device=device, dtype=dtype, requires_grad=True)
-        w_ENK = torch.randn(self.experts, self.outer, self.inner, device=device, dtype=dtype, requires_grad=True)
-        return a_MK, w_ENK, SPLITTERS[self.split](self.rows, self.experts).offs(device)
-
-    @property
-    def flop(self) -> int:
-        """Of one of the three matmuls, rows past the last group counted too."""
-        return 2 * self.rows * self.inner * self.outer
+        a_MK, b_EKN, offs_E = super().inputs(device, dtype)
+        return a_MK, b_EKN.detach().mT.requires_grad_(), offs_E
 
     def __str__(self) -> str:
         ending = "" if self.split == "equal" else f"-{self.split}"
@@ -48,13 +34,6 @@ MATMULS = (
     MatmulShape(64, 32768, 2048, 1408, "random"),  # every group padded for wgrad
     MatmulShape(64, 32768, 2048, 1408, "one-expert"),  # 63 weight gradients that are only zeroed
     MatmulShape(16, 16640, 5120, 8192, "unused"),  # rows that are only zeroed
-)
-MATMULS_NIGHTLY = (
-    MatmulShape(8, 32768, 7168, 2048),
-    MatmulShape(8, 32768, 2048, 7168),
-    MatmulShape(4, 128000, 7168, 2048),
-    MatmulShape(128, 32768, 2048, 768),
-    MatmulShape(32, 16384, 2880, 5760),
 )
 # Timed on a CPU through the eager path.
 MATMULS_CPU = (

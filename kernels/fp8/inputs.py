@@ -191,7 +191,7 @@ def _signed_zeros(slices: int, length: int, dtype: torch.dtype, format_: Format)
 
 def _small_codes(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
     """MAX first, then values that land among the fp8 subnormals, just above and just below zero."""
-    x_SL = torch.randn(slices, length) * 4 * format_.smallest_normal
+    x_SL = torch.randn(slices, length) * 4 * torch.finfo(format_.dtype).smallest_normal
     x_SL[:, 1::3] *= 2.0 ** -(format_.mantissa_bits + 2)  # below half of the smallest: to +0 or -0
     x_SL[:, 0] = format_.max
     return x_SL.to(dtype)

@@ -18,7 +18,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.fp8 import specialised
 from kernels.fp8.products import multiply_groups, multiply_rows
-from kernels.grouped.configs import Config
+from kernels.grouped.configs import Config, waste
 from kernels.grouped.launch import programs_of
 from kernels.hardware import arch_of
 from kernels.launch import Launch, pick, power_of_two
@@ -58,12 +58,7 @@ def candidates(arch: str, width: int, fast_accum: bool) -> tuple[Config, ...]:
     if arch == "cpu":
         return _INTERPRETED
     configs = _GENERAL if arch != "sm_90" else _HOPPER if fast_accum else _ACCURATE
-    return tuple(sorted(configs, key=lambda config: _waste(width, config.width) > 1 / 16))
-
-
-def _waste(width: int, tile: int) -> float:
-    """The share of columns computed past the end."""
-    return -(-width // tile) * tile / width - 1
+    return tuple(sorted(configs, key=lambda config: waste(width, config.width) > 1 / 16))
 
 
 def rows_product(

@@ -1,8 +1,8 @@
 """The fp8 quantisers as PyTorch operators `perfguard_kernels::fp8_quantize_*`, and their public functions.
 
-Each returns codes and scales; shapes, strides and numerics are those of the function of the same name in
-`reference.py`. `candidate` picks an entry of the configuration table (`configs.py`), for tests and sweeps; all
-entries give the same bits. Works under `torch.compile` and graph capture: nothing here reads the device.
+Each returns codes and scales; numerics are those of the function of the same name in `reference.py`. `candidate` picks
+an entry of the configuration table (`configs.py`), for tests and sweeps; all entries give the same bits. Works under
+`torch.compile` and graph capture: nothing here reads the device.
 
 An operator takes its tensors, then dtype, power_of_two, candidate and inverse: with that scales come as their
 reciprocals, which is what a matmul multiplies by. Those of one operand along both of its axes run the row quantiser
@@ -23,25 +23,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.arguments import require_floats, require_offs
 from kernels.fp8 import reference
-from kernels.fp8.arguments import (
-    ALIGNMENT,
-    padded_rows,
-    require_alignment,
-    require_input,
-    require_offs,
-    require_same_tokens,
-)
+from kernels.fp8.arguments import ALIGNMENT, padded_rows, require_alignment, require_same_tokens
 from kernels.fp8.formats import format_of
 from kernels.hardware import default_fp8_dtype
-from kernels.jit import Path, path_of
+from kernels.jit import Path, path_of, triton
 from kernels.launch import Operator
 
-try:
+if triton is not None:
     from kernels.fp8 import launch
-except ImportError as error:  # without Triton the operators run their reference
-    if error.name is None or error.name.split(".")[0] != "triton":
-        raise
+else:  # the operators run their reference
     launch = None  # type: ignore[assignment]
 
 Pair = tuple[Tensor, Tensor]
@@ -273,7 +265,7 @@ def quantize_rowwise(
     x: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
 ) -> Pair:
     """x (M, K) -> codes (M, K) fp8, strides (K, 1); scales (M, 1) fp32."""
-    require_input(x, ndim=2)
+    require_floats(x, "x", ndim=2)
     return rowwise(x, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
@@ -281,7 +273,7 @@ def quantize_colwise_3d(
     w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
 ) -> Pair:
     """w (E, K, N) -> codes (E, K, N) fp8, strides (K * N, 1, K); scales (E, 1, N) fp32, reduced over K."""
-    require_input(w, ndim=3, name="w")
+    require_floats(w, "w", ndim=3)
     return colwise_3d(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
@@ -294,8 +286,8 @@ def quantize_rowwise_per_group(
     candidate: int | None = None,
 ) -> Pair:
     """x (P, M), offs (G,) -> codes (P, M) fp8, strides (M, 1); scales (G * P,) fp32, index g * P + p."""
-    require_input(x, ndim=2)
-    require_offs(offs, x)
+    require_floats(x, "x", ndim=2)
+    require_offs(offs, x, "x")
     return _rowwise_per_group(x, offs, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
@@ -312,8 +304,8 @@ def quantize_colwise_per_group(
 
     With `alignment` 16: codes (P, K), strides (1, P), P = roundup16(M + 15 G), each group at a multiple of 16;
     scales; padded_offs (G,) int32."""
-    require_input(x, ndim=2)
-    require_offs(offs, x)
+    require_floats(x, "x", ndim=2)
+    require_offs(offs, x, "x")
     require_alignment(alignment)
     quantize = _colwise_per_group if alignment is None else colwise_per_group_padded
     return quantize(x, offs, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
@@ -331,10 +323,10 @@ def quantize_colwise_per_group_dual(
 ) -> Results:
     """x1 (M, K1), x2 (M, K2), offs (G,) -> codes1, scales1, codes2, scales2 as `quantize_colwise_per_group`;
     with `alignment` padded_offs besides."""
-    require_input(x1, ndim=2, name="x1")
-    require_input(x2, ndim=2, name="x2")
+    require_floats(x1, "x1", ndim=2)
+    require_floats(x2, "x2", ndim=2)
     require_same_tokens(x1, x2)
-    require_offs(offs, x1, name="x1")
+    require_offs(offs, x1, "x1")
     require_alignment(alignment)
     quantize = _colwise_per_group_dual if alignment is None else _colwise_per_group_dual_padded
     return quantize(x1, x2, offs, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
@@ -347,7 +339,7 @@ def quantize_transpose_3d_atomic(
 
     The amax of a column is an atomic maximum over the programs that share it; on Hopper a weight of few rows has
     one program a column (`panels.py`)."""
-    require_input(w, ndim=3, name="w")
+    require_floats(w, "w", ndim=3)
     return transpose_3d_atomic(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
@@ -356,7 +348,7 @@ def quantize_transpose_3d_reduction(
 ) -> Pair:
     """The same result as `quantize_transpose_3d_atomic`; programs that share a column store their amax each, and all
     read all."""
-    require_input(w, ndim=3, name="w")
+    require_floats(w, "w", ndim=3)
     return _transpose_3d_reduction(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
 
 
@@ -374,8 +366,8 @@ def quantize_rowwise_colwise_per_group(
 
     Rows past `offs[-1]` are ordinary rows to the first pair and absent to the second. `candidate` is one of the column
     quantiser's."""
-    require_input(x, ndim=2)
-    require_offs(offs, x)
+    require_floats(x, "x", ndim=2)
+    require_offs(offs, x, "x")
     require_alignment(alignment)
     quantize = _rowwise_colwise_per_group if alignment is None else rowwise_colwise_per_group_padded
     return quantize(x, offs, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
@@ -387,5 +379,5 @@ def quantize_colwise_transpose_3d(
     """w (E, K, N) -> codes and scales of `quantize_colwise_3d`, then those of `quantize_transpose_3d_atomic`.
 
     `candidate` is one of the column quantiser's."""
-    require_input(w, ndim=3, name="w")
+    require_floats(w, "w", ndim=3)
     return colwise_transpose_3d(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]

@@ -1,5 +1,7 @@
 """The eager truth of the fp8 quantisers: plain torch, one obvious loop, any device.
 
+Strides of results are those of the function of the same name in `ops.py`; codes are fp8, scales fp32.
+
 Shape suffixes: M tokens, K inner width, P the other width of a transposed activation, G groups,
 E experts, N outer width of a weight; `_MK` is a tensor of shape (M, K). `slices` and `scale` below are
 fp32 and broadcastable to each other, with `dim` the reduced dimension.
@@ -16,17 +18,15 @@ from typing import Any
 
 import torch
 
+from kernels.arguments import require_floats, require_offs, require_valid_offs
 from kernels.fp8.arguments import (
     ALIGNMENT,
     padded_ends,
     padded_rows,
     require_alignment,
-    require_input,
     require_matmul_operands,
-    require_offs,
     require_out_dtype,
     require_same_tokens,
-    require_valid_offs,
 )
 from kernels.fp8.formats import Format, format_of
 from kernels.hardware import default_fp8_dtype
@@ -38,11 +38,8 @@ SIGN_AND_EXPONENT = -(1 << 23)  # clears the 23 mantissa bits of an fp32 pattern
 def quantize_rowwise(
     x: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One scale a row.
-
-    x (M, K) -> codes (M, K) fp8, strides (K, 1); scales (M, 1) fp32.
-    """
-    require_input(x, ndim=2)
+    """One scale a row: x (M, K) -> codes (M, K), scales (M, 1)."""
+    require_floats(x, "x", ndim=2)
     format_ = _output_format(dtype, x.device)
     codes_MK, scales_M1 = _quantize(x, 1, format_, power_of_two)
     return codes_MK.view(format_.dtype), scales_M1
@@ -51,12 +48,9 @@ def quantize_rowwise(
 def quantize_rowwise_per_group(
     x: torch.Tensor, offs: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One scale for each row and group, the groups lying along dim 1.
-
-    x (P, M), offs (G,) int32 -> codes (P, M) fp8, strides (M, 1); scales (G * P,) fp32, index g * P + p.
-    """
-    require_input(x, ndim=2)
-    require_offs(offs, x)
+    """One scale for each row and group of columns: x (P, M), offs (G,) -> codes (P, M), scales (G * P,)."""
+    require_floats(x, "x", ndim=2)
+    require_offs(offs, x, "x")
     format_ = _output_format(dtype, x.device)
     codes_PM = torch.zeros(x.shape, dtype=torch.uint8, device=x.device)
     scales_GP = _quantize_groups(x, offs, 1, codes_PM, format_, power_of_two)
@@ -71,16 +65,18 @@ def quantize_colwise_per_group(
     power_of_two: bool = False,
     alignment: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """One scale for each column and group, the groups lying along dim 0.
+    """One scale for each column and group of rows: x (M, K), offs (G,) -> codes (M, K), scales (G * K,).
 
-    x (M, K), offs (G,) int32 -> codes (M, K) fp8, strides (1, M); scales (G * K,) fp32, index g * K + k.
-    With `alignment` 16 each group begins and ends on a multiple of 16, codes are (P, K), strides (1, P), where
-    P = roundup16(M + 15 G), 0x00 in the gaps; and the third result is padded_offs (G,) int32, which tells where.
+    With `alignment` 16 each group begins and ends on a multiple of 16, codes are (P, K), 0x00 in the gaps, and the
+    third result is padded_offs (G,) int32.
     """
-    require_input(x, ndim=2)
-    require_offs(offs, x)
+    require_floats(x, "x", ndim=2)
+    require_offs(offs, x, "x")
     require_alignment(alignment)
-    codes_MK, scales_GK = _colwise_per_group(x, offs, _output_format(dtype, x.device), power_of_two)
+    format_, (tokens, width) = _output_format(dtype, x.device), x.shape
+    codes_MK = torch.zeros((width, tokens), dtype=torch.uint8, device=x.device).t()
+    scales_GK = _quantize_groups(x, offs, 0, codes_MK, format_, power_of_two)
+    codes_MK = codes_MK.view(format_.dtype)
     if alignment is None:
         return codes_MK, scales_GK
     return _pad_groups(codes_MK, offs), scales_GK, padded_ends(offs)
@@ -95,14 +91,11 @@ def quantize_colwise_per_group_dual(
     power_of_two: bool = False,
     alignment: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """`quantize_colwise_per_group` of two operands that share their groups.
-
-    x1 (M, K1), x2 (M, K2), offs (G,) int32 -> data1, scales1, data2, scales2; padded_offs with `alignment`.
-    """
-    require_input(x1, ndim=2, name="x1")
-    require_input(x2, ndim=2, name="x2")
+    """`quantize_colwise_per_group` of x1 (M, K1) and x2 (M, K2), which share their groups."""
+    require_floats(x1, "x1", ndim=2)
+    require_floats(x2, "x2", ndim=2)
     require_same_tokens(x1, x2)
-    require_offs(offs, x1, name="x1")
+    require_offs(offs, x1, "x1")
     first = quantize_colwise_per_group(x1, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
     second = quantize_colwise_per_group(x2, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
     return *first[:2], *second
@@ -111,12 +104,11 @@ def quantize_colwise_per_group_dual(
 def quantize_transpose_3d_atomic(
     w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One scale for each expert and inner index; the expert's matrix comes back transposed.
-
-    w (E, K, N) -> codes (E, N, K) fp8, strides (N * K, 1, N); scales (E, K) fp32, reduced over N.
-    """
-    require_input(w, ndim=3, name="w")
-    return _transpose_3d(w, _output_format(dtype, w.device), power_of_two)
+    """One scale for each expert and inner index: w (E, K, N) -> codes (E, N, K), transposed; scales (E, K)."""
+    require_floats(w, "w", ndim=3)
+    format_ = _output_format(dtype, w.device)
+    codes_EKN, scales_EK1 = _quantize(w, 2, format_, power_of_two)
+    return codes_EKN.view(format_.dtype).transpose(1, 2), scales_EK1.squeeze(2)
 
 
 def quantize_transpose_3d_reduction(
@@ -129,12 +121,12 @@ def quantize_transpose_3d_reduction(
 def quantize_colwise_3d(
     w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """One scale for each expert and outer column.
-
-    w (E, K, N) -> codes (E, K, N) fp8, strides (K * N, 1, K); scales (E, 1, N) fp32, reduced over K.
-    """
-    require_input(w, ndim=3, name="w")
-    return _colwise_3d(w, _output_format(dtype, w.device), power_of_two)
+    """One scale for each expert and outer column: w (E, K, N) -> codes (E, K, N), scales (E, 1, N)."""
+    require_floats(w, "w", ndim=3)
+    format_ = _output_format(dtype, w.device)
+    codes_EKN, scales_E1N = _quantize(w, 1, format_, power_of_two)
+    codes_ENK = _contiguous(codes_EKN.transpose(1, 2))
+    return codes_ENK.view(format_.dtype).transpose(1, 2), scales_E1N
 
 
 def quantize_rowwise_colwise_per_group(
@@ -145,13 +137,7 @@ def quantize_rowwise_colwise_per_group(
     power_of_two: bool = False,
     alignment: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """`quantize_rowwise` and `quantize_colwise_per_group` of one operand, whose kernel reads it once.
-
-    x (M, K), offs (G,) int32 -> row codes, row scales, column codes, column scales; padded_offs with `alignment`. Rows
-    past `offs[-1]` are ordinary rows to the first pair and absent to the second.
-    """
-    require_input(x, ndim=2)
-    require_offs(offs, x)
+    """`quantize_rowwise` and `quantize_colwise_per_group` of one operand."""
     rows = quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)
     return *rows, *quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
 
@@ -159,13 +145,9 @@ def quantize_rowwise_colwise_per_group(
 def quantize_colwise_transpose_3d(
     w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`quantize_colwise_3d` and `quantize_transpose_3d_*` of one weight, whose kernel reads it once.
-
-    w (E, K, N) -> column codes, column scales, transposed codes, transposed scales.
-    """
-    require_input(w, ndim=3, name="w")
-    format_ = _output_format(dtype, w.device)
-    return *_colwise_3d(w, format_, power_of_two), *_transpose_3d(w, format_, power_of_two)
+    """`quantize_colwise_3d` and `quantize_transpose_3d_*` of one weight."""
+    columns = quantize_colwise_3d(w, dtype=dtype, power_of_two=power_of_two)
+    return *columns, *quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
 
 
 def grouped_mm(
@@ -221,36 +203,8 @@ def _rounded(x: torch.Tensor, dim: int, format_: Format) -> torch.Tensor:
     return values.to(torch.float64 if x.dtype == torch.float64 else torch.float32)
 
 
-def dequantize(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The values that `codes` stand for, fp32; `scales` broadcasts to them, as (M, 1) or (E, 1, N) do."""
-    return codes.float() / scales
-
-
-def dequantize_colwise_per_group(codes: torch.Tensor, scales: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    """The values of codes (M, K) under scales (G * K,); rows past `offs[-1]` are zero. fp32."""
-    values_MK = torch.zeros(codes.shape, dtype=torch.float32, device=codes.device)
-    scales_GK = scales.view(offs.numel(), codes.shape[1])
-    for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
-        values_MK[start:end] = codes[start:end].float() / scales_GK[group]
-    return values_MK
-
-
-def dequantize_rowwise_per_group(codes: torch.Tensor, scales: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    """The values of codes (P, M) under scales (G * P,); columns past `offs[-1]` are zero. fp32."""
-    return dequantize_colwise_per_group(codes.t(), scales, offs).t()
-
-
 def _output_format(dtype: torch.dtype | None, device: torch.device) -> Format:
     return format_of(default_fp8_dtype(device) if dtype is None else dtype)
-
-
-def _colwise_per_group(
-    x_MK: torch.Tensor, offs_G: torch.Tensor, format_: Format, power_of_two: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    tokens, width = x_MK.shape
-    codes_MK = torch.zeros((width, tokens), dtype=torch.uint8, device=x_MK.device).t()
-    scales_GK = _quantize_groups(x_MK, offs_G, 0, codes_MK, format_, power_of_two)
-    return codes_MK.view(format_.dtype), scales_GK
 
 
 def _pad_groups(codes_MK: torch.Tensor, offs_G: torch.Tensor) -> torch.Tensor:
@@ -262,17 +216,6 @@ def _pad_groups(codes_MK: torch.Tensor, offs_G: torch.Tensor) -> torch.Tensor:
         place = padded_end - (end - start + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         padded_KP[:, place : place + end - start] = bytes_KM[:, start:end]
     return padded_KP.t().view(codes_MK.dtype)
-
-
-def _transpose_3d(w_EKN: torch.Tensor, format_: Format, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    codes_EKN, scales_EK1 = _quantize(w_EKN, 2, format_, power_of_two)
-    return codes_EKN.view(format_.dtype).transpose(1, 2), scales_EK1.squeeze(2)
-
-
-def _colwise_3d(w_EKN: torch.Tensor, format_: Format, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    codes_EKN, scales_E1N = _quantize(w_EKN, 1, format_, power_of_two)
-    codes_ENK = _contiguous(codes_EKN.transpose(1, 2))
-    return codes_ENK.view(format_.dtype).transpose(1, 2), scales_E1N
 
 
 def _quantize_groups(

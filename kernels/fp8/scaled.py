@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -31,20 +32,19 @@ from kernels.fp8 import reference
 from kernels.fp8.arguments import ALIGNMENT
 from kernels.grouped.library import clear_groups, clear_rows
 from kernels.hardware import arch_of, default_fp8_dtype
-from kernels.jit import path_of
+from kernels.jit import path_of, triton
 from kernels.launch import operator
 
-try:
+if triton is not None:
     from triton.errors import TritonError
 
     from kernels.fp8 import launch_products
-except ImportError as error:  # without Triton torch's matmuls run
-    if error.name is None or error.name.split(".")[0] != "triton":
-        raise
+else:  # torch's matmuls run
     launch_products, TritonError = None, RuntimeError  # type: ignore[assignment,misc]
 
 Backend = Literal["triton", "grouped", "loop", "emulation"]
 Matmul = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # a, b, 1 / scale of a, of b, offs
+Product = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of one group: a, b, 1 / scale of a as a column, of b
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 MAX_GROUPS = 1023  # of one call of torch's grouped matmul
 # What is tried before emulation. Ours is tuned for Hopper alone.
@@ -144,6 +144,25 @@ def _resolve(backend: str | None, codes: Tensor) -> str:
     return backend
 
 
+# ---- one group -----------------------------------------------------------------------------------------------
+
+
+def emulated(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor) -> Tensor:
+    sums = a.float() @ b.float()
+    return sums * a_inverse * b_inverse
+
+
+def by_torch(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor, *, fast_accum: bool) -> Tensor:
+    return torch._scaled_mm(
+        a.contiguous(),  # not every row-wise matmul looks at leading strides
+        b.t().contiguous().t(),
+        a_inverse,
+        b_inverse[None],
+        out_dtype=torch.bfloat16,
+        use_fast_accum=fast_accum,
+    )
+
+
 # ---- forward and dgrad ---------------------------------------------------------------------------------------
 
 
@@ -171,7 +190,7 @@ def _run_2d3d(
         return a_RK.new_zeros((rows, width), dtype=torch.bfloat16)
     a_inverse_R = a_inverse.flatten()
     if backend == "emulation":
-        return _emulate_2d3d(a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
+        return by_group_2d3d(emulated, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
     a_RK = _widened(a_RK, 1)
     b_GKN = _widened(_widened(b_GKN.mT, 2), 1).mT
     b_inverse_GN = _widened(b_inverse_GN, 1)
@@ -187,33 +206,23 @@ def _run_2d3d(
         out_RN = in_parts_2d3d(grouped, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
         clear_rows(out_RN, offs)
     else:
-        out_RN = _loop_2d3d(a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs, fast_accum)
+
+        def product(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor) -> Tensor:
+            # Fresh memory: aligned, wherever the group begins.
+            return by_torch(a, b, a_inverse.clone(), b_inverse, fast_accum=fast_accum)
+
+        out_RN = by_group_2d3d(product, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
     return out_RN if out_RN.shape[1] == width else out_RN[:, :width].contiguous()
 
 
-def _emulate_2d3d(a_RK: Tensor, b_GKN: Tensor, a_inverse_R: Tensor, b_inverse_GN: Tensor, offs: Tensor) -> Tensor:
-    out_RN = a_RK.new_zeros((a_RK.shape[0], b_GKN.shape[2]), dtype=torch.bfloat16)
-    for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
-        if start < end:
-            sums = a_RK[start:end].float() @ b_GKN[group].float()
-            out_RN[start:end] = sums * a_inverse_R[start:end, None] * b_inverse_GN[group]
-    return out_RN
-
-
-def _loop_2d3d(
-    a_RK: Tensor, b_GKN: Tensor, a_inverse_R: Tensor, b_inverse_GN: Tensor, offs: Tensor, fast_accum: bool
+def by_group_2d3d(
+    product: Product, a_RK: Tensor, b_GKN: Tensor, a_inverse_R: Tensor, b_inverse_GN: Tensor, offs: Tensor
 ) -> Tensor:
     out_RN = a_RK.new_zeros((a_RK.shape[0], b_GKN.shape[2]), dtype=torch.bfloat16)
     for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
         if start < end:
-            out_RN[start:end] = torch._scaled_mm(
-                a_RK[start:end],
-                b_GKN[group],
-                a_inverse_R[start:end, None].clone(),  # fresh memory: aligned, wherever the group begins
-                b_inverse_GN[group : group + 1],
-                out_dtype=torch.bfloat16,
-                use_fast_accum=fast_accum,
-            )
+            a_inverse = a_inverse_R[start:end, None]
+            out_RN[start:end] = product(a_RK[start:end], b_GKN[group], a_inverse, b_inverse_GN[group])
     return out_RN
 
 
@@ -266,7 +275,7 @@ def _run_2d2d(
         return a_NP.new_zeros((groups, height, width), dtype=torch.bfloat16)
     a_inverse_GN, b_inverse_GK = a_inverse.view(groups, height), b_inverse.view(groups, width)
     if backend == "emulation":
-        return _emulate_2d2d(a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
+        return by_group_2d2d(emulated, a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
     a_NP, b_PK = _widened(a_NP, 0), _widened(b_PK.t(), 0).t()
     a_inverse_GN, b_inverse_GK = _widened(a_inverse_GN, 1), _widened(b_inverse_GK, 1)
 
@@ -280,33 +289,19 @@ def _run_2d2d(
         out_GNK = in_parts_2d2d(grouped, a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
         clear_groups(out_GNK, offs)
     else:
-        out_GNK = _loop_2d2d(a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs, fast_accum)
+        product = partial(by_torch, fast_accum=fast_accum)
+        out_GNK = by_group_2d2d(product, a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
     return out_GNK if out_GNK.shape[1:] == (height, width) else out_GNK[:, :height, :width].contiguous()
 
 
-def _emulate_2d2d(a_NP: Tensor, b_PK: Tensor, a_inverse_GN: Tensor, b_inverse_GK: Tensor, offs: Tensor) -> Tensor:
-    out_GNK = a_NP.new_zeros((offs.shape[0], a_NP.shape[0], b_PK.shape[1]), dtype=torch.bfloat16)
-    for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
-        if start < end:
-            sums = a_NP[:, start:end].float() @ b_PK[start:end].float()
-            out_GNK[group] = sums * a_inverse_GN[group][:, None] * b_inverse_GK[group]
-    return out_GNK
-
-
-def _loop_2d2d(
-    a_NP: Tensor, b_PK: Tensor, a_inverse_GN: Tensor, b_inverse_GK: Tensor, offs: Tensor, fast_accum: bool
+def by_group_2d2d(
+    product: Product, a_NP: Tensor, b_PK: Tensor, a_inverse_GN: Tensor, b_inverse_GK: Tensor, offs: Tensor
 ) -> Tensor:
     out_GNK = a_NP.new_zeros((offs.shape[0], a_NP.shape[0], b_PK.shape[1]), dtype=torch.bfloat16)
     for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
         if start < end:
-            out_GNK[group] = torch._scaled_mm(
-                a_NP[:, start:end].contiguous(),  # not every row-wise matmul looks at leading strides
-                b_PK[start:end].t().contiguous().t(),
-                a_inverse_GN[group][:, None],
-                b_inverse_GK[group : group + 1],
-                out_dtype=torch.bfloat16,
-                use_fast_accum=fast_accum,
-            )
+            a_inverse = a_inverse_GN[group][:, None]
+            out_GNK[group] = product(a_NP[:, start:end], b_PK[start:end], a_inverse, b_inverse_GK[group])
     return out_GNK
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 import torch
 
-from kernels.fp8.inputs import LAYOUTS
-
 Device = torch.device | str
+Layout = Literal["row-major", "column-major"]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class MatrixShape:
 
     rows: int
     width: int
-    layout: str = "row-major"
+    layout: Layout = "row-major"
 
     def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor]:
         return (_draw(self.rows, self.width, self.layout, device, dtype),)
@@ -131,7 +131,7 @@ class GroupedShape:
     width: int
     groups: int
     split: str = "equal"
-    layout: str = "row-major"
+    layout: Layout = "row-major"
 
     def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor]:
         x_MK = _draw(self.rows, self.width, self.layout, device, dtype)
@@ -178,28 +178,22 @@ class WeightShape:
     experts: int
     outer: int
     inner: int
-    layout: str = "column-major"
 
     def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor]:
-        if self.layout == "column-major":  # in place of a copy, which real weights are too large for
-            stored_ENK = torch.randn(self.experts, self.outer, self.inner, device=device, dtype=dtype)
-            return (stored_ENK.mT,)
-        values_EKN = torch.randn(self.experts, self.inner, self.outer, device=device, dtype=dtype)
-        return (LAYOUTS[self.layout](values_EKN),)
+        return (torch.randn(self.experts, self.outer, self.inner, device=device, dtype=dtype).mT,)
 
     @property
     def elements(self) -> int:
         return self.experts * self.outer * self.inner
 
     def __str__(self) -> str:
-        return f"{self.experts}x{self.outer}x{self.inner}{_suffix('column-major', self.layout)}"
+        return f"{self.experts}x{self.outer}x{self.inner}"
 
 
-def _draw(rows: int, width: int, layout: str, device: Device, dtype: torch.dtype) -> torch.Tensor:
+def _draw(rows: int, width: int, layout: Layout, device: Device, dtype: torch.dtype) -> torch.Tensor:
     if layout == "column-major":  # drawn in place: real inputs take seconds to copy on a CPU
         return torch.randn(width, rows, device=device, dtype=dtype).t()
-    values_MK = torch.randn(rows, width, device=device, dtype=dtype)
-    return values_MK if layout == "row-major" else LAYOUTS[layout](values_MK)
+    return torch.randn(rows, width, device=device, dtype=dtype)
 
 
 def _suffix(usual: str, actual: str) -> str:
@@ -211,8 +205,7 @@ def _one_expert(rows: int, groups: int) -> Split:
 
 
 def _unused(rows: int, groups: int) -> Split:
-    used = equal(rows - 1000, groups)
-    return Split("unused", used.sizes, unused=1000)
+    return Split("unused", equal(rows - 1000, groups).sizes, unused=1000)
 
 
 SPLITTERS: dict[str, Callable[[int, int], Split]] = {

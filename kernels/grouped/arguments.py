@@ -9,10 +9,9 @@ from typing import get_args
 
 import torch
 
-from kernels.fp8.arguments import require_offs
+from kernels.arguments import DTYPES, require_offs
 from kernels.grouped.configs import Impl
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _IMPLS = get_args(Impl)
 
 
@@ -32,7 +31,7 @@ def require_operands(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> No
         raise ValueError(f"b: is {b.dtype}, a is {a.dtype}; cast one of them")
     if b.device != a.device:
         raise ValueError(f"b: is on {b.device}, a is on {a.device}; move one of them")
-    require_offs(offs, a, name="a")
+    require_offs(offs, a, "a")
     if b.ndim == 3:
         if b.shape[1] != a.shape[1]:
             raise ValueError(f"b: has inner width {b.shape[1]}, a has {a.shape[1]}; give b of shape (E, K, N)")

@@ -122,13 +122,13 @@ def candidates(arch: str, form: Form, itemsize: int, outer: int, aligned: bool) 
     if configs is _HOPPER and form == "groups" and outer % 8 == 0:  # rows of the output are whole units, too
         configs = _HOPPER_GROUPS
     # What a specialised one gains is more than it loses at 1408 columns, a tenth; nothing past that was measured.
-    configs = tuple(sorted(configs, key=lambda c: _waste(outer, c.width) > (1 / 10 if c.specialised else 1 / 16)))
+    configs = tuple(sorted(configs, key=lambda c: waste(outer, c.width) > (1 / 10 if c.specialised else 1 / 16)))
     if form == "groups":
         # Every tile of a group reads the same rows; a band of four leaves both operands' share in the cache.
         configs = tuple(c if c.specialised else c._replace(band=min(c.band, 4)) for c in configs)
     return configs
 
 
-def _waste(outer: int, width: int) -> float:
+def waste(outer: int, width: int) -> float:
     """The share of columns computed past the end."""
     return -(-outer // width) * width / max(outer, 1) - 1

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from kernels.fp8.arguments import require_valid_offs
+from kernels.arguments import require_valid_offs
 
 
 def grouped_mm(a: Tensor, b: Tensor, offs: Tensor) -> Tensor:

@@ -1,7 +1,4 @@
-"""The shapes on which the grouped product is guarded.
-
-A shape is a frozen record. `str(shape)` is its pytest id, `shape.inputs(device)` its tensors, drawn from
-torch's global generator so that whoever seeds it owns the data.
+"""The shapes on which the grouped product is guarded: records as in `kernels.fp8.shapes`.
 
 Shape suffixes: R rows, K inner width, N outer width, E experts.
 """
@@ -64,14 +61,6 @@ REAL = (
     ProductShape(128, 32768, 2048, 768),  # Qwen3 30B-A3B: many groups of few rows
     ProductShape(64, 32768, 2048, 1408, "random"),  # tails in every group
     ProductShape(16, 16640, 5120, 8192, "hot"),  # one group holds nearly everything
-)
-NIGHTLY = (
-    ProductShape(8, 32768, 7168, 2048),
-    ProductShape(8, 32768, 2048, 7168),
-    ProductShape(4, 128000, 7168, 2048),  # most rows
-    ProductShape(32, 16384, 2880, 5760),  # gpt-oss: widths that no power of two divides far
-    ProductShape(16, 16640, 5120, 8192, "one-expert"),  # 15 empty groups
-    ProductShape(16, 16640, 5120, 8192, "unused"),  # whole tiles that only need zeros
 )
 # Timed on a CPU through the loop: a few ms a call on two cores.
 MODERATE = (

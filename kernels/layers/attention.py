@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernels.layers.config import BlockConfig
+from kernels.layers.config import BlockConfig, LatentAttention
 from kernels.layers.rope import rotate
-from kernels.moe.shapes import LatentAttention
 
 
 class Attention(nn.Module):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +32,22 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self, config: BlockConfig, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+        self,
+        config: BlockConfig,
+        *,
+        precision: str = "bf16",
+        loop: bool = False,
+        layer: int = 0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
+        """Attention, and the feed-forward of the kind.
+
+        Args:
+            precision: "bf16" or "fp8", of the feed-forward's matmuls, shared experts included.
+            loop: experts one by one, a dense feed-forward as one of them: in x's own dtype.
+            layer: its number in the model, by which weights are drawn.
+        """
         super().__init__()
         self.config = config
         self.attention_norm, self.feed_forward_norm = (
@@ -43,6 +58,16 @@ class Block(nn.Module):
             if config.latent is None
             else MultiHeadLatentAttention(config, config.latent, device=device, dtype=dtype)
         )
+        if config.moe is None:
+            self.loop = loop
+            # A dense SwiGLU is one shared expert: the same function, and the same switch to fp8.
+            only = MoEConfig(dim=config.dim, hidden=config.hidden, experts=1, top_k=1, shared=1)
+            self.feed_forward = SharedExperts(only, precision=precision, device=device, dtype=dtype)
+        else:
+            self.moe = MoE(
+                config.moe, precision=precision, shared_precision=precision, loop=loop, device=device, dtype=dtype
+            )
+        self.init_weights(layer)
 
     @torch.no_grad()
     def init_weights(self, layer: int = 0) -> None:
@@ -62,24 +87,7 @@ class Block(nn.Module):
 
 
 class DenseBlock(Block):
-    """A block with a dense SwiGLU, `feed_forward`; `loop` as that of `moe.MoE`."""
-
-    def __init__(
-        self,
-        config: BlockConfig,
-        *,
-        precision: str = "bf16",
-        loop: bool = False,
-        layer: int = 0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(config, device=device, dtype=dtype)
-        self.loop = loop
-        # A dense SwiGLU is one shared expert: the same function, and the same switch to fp8.
-        only = MoEConfig(dim=config.dim, hidden=config.hidden, experts=1, top_k=1, shared=1)
-        self.feed_forward = SharedExperts(only, precision=precision, device=device, dtype=dtype)
-        self.init_weights(layer)
+    """A block with a dense SwiGLU, `feed_forward`."""
 
     def forward(self, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
         h_BSD = self.attend(x_BSD, rope_SP2)
@@ -89,21 +97,6 @@ class DenseBlock(Block):
 
 class MoEBlock(Block):
     """A block with an MoE layer on its B · S tokens, `moe`."""
-
-    def __init__(
-        self,
-        config: BlockConfig,
-        moe: MoEConfig,
-        *,
-        precision: str = "bf16",
-        loop: bool = False,
-        layer: int = 0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(config, device=device, dtype=dtype)
-        self.moe = MoE(moe, precision=precision, shared_precision=precision, loop=loop, device=device, dtype=dtype)
-        self.init_weights(layer)
 
     @torch.no_grad()
     def init_weights(self, layer: int = 0) -> None:
@@ -116,25 +109,9 @@ class MoEBlock(Block):
         return h_BSD + self.moe(self.feed_forward_norm(h_BSD).flatten(0, 1)).view_as(h_BSD)
 
 
-def build_block(
-    config: BlockConfig,
-    *,
-    precision: str = "bf16",
-    loop: bool = False,
-    layer: int = 0,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-) -> Block:
-    """The block that `config` describes.
-
-    Args:
-        precision: "bf16" or "fp8", of the feed-forward's matmuls, shared experts included.
-        loop: experts one by one, a dense feed-forward as one of them: in x's own dtype.
-        layer: its number in the model, by which weights are drawn.
-    """
-    if config.moe is None:
-        return DenseBlock(config, precision=precision, loop=loop, layer=layer, device=device, dtype=dtype)
-    return MoEBlock(config, config.moe, precision=precision, loop=loop, layer=layer, device=device, dtype=dtype)
+def build_block(config: BlockConfig, **options: Any) -> Block:
+    """The block that `config` describes; `options` are those of every `Block`."""
+    return DenseBlock(config, **options) if config.moe is None else MoEBlock(config, **options)
 
 
 class Transformer(nn.Module):

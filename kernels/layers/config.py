@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels.arguments import require_positive
 from kernels.moe import MoEConfig
-from kernels.moe.shapes import LatentAttention
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Widths of multi-head latent attention, the same in the whole DeepSeek family."""
+
+    kv_lora: int = 512
+    nope: int = 128
+    rope: int = 64
+    v: int = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +44,7 @@ class BlockConfig:
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: is {getattr(self, name)}; may be 1 or more")
+            require_positive(getattr(self, name), name)
         if self.moe is None and self.hidden < 1:
             raise ValueError(f"hidden: is {self.hidden}; may be 1 or more in a block without `moe`")
         if self.moe is not None and self.moe.dim != self.dim:

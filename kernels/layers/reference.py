@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from kernels.layers.attention import Attention, MultiHeadLatentAttention
 from kernels.layers.block import Block, DenseBlock, MoEBlock
-from kernels.moe import SharedExperts
 from kernels.moe import reference as moe_reference
 from kernels.moe.precision import wide
 
@@ -35,7 +34,8 @@ def block(block: Block, x_BSD: Tensor, rope_SP2: Tensor) -> Tensor:
     if isinstance(block, MoEBlock):
         return h_BSD + moe_reference.moe(block.moe, y_TD).view_as(h_BSD)
     assert isinstance(block, DenseBlock)
-    return h_BSD + _swiglu(block.feed_forward, y_TD).view_as(h_BSD)
+    dense = block.feed_forward
+    return h_BSD + moe_reference.swiglu(y_TD, dense.w1, dense.w2, dense.w3).view_as(h_BSD)
 
 
 def _grouped(attention: Attention, x: Tensor, rope: Tensor) -> Tensor:
@@ -88,11 +88,6 @@ def _norm(norm: nn.RMSNorm, x: Tensor) -> Tensor:
     wide_x = x.to(wide(x.dtype))
     scaled = wide_x * torch.rsqrt(wide_x.square().mean(dim=-1, keepdim=True) + norm.eps)
     return (scaled * norm.weight.to(wide_x.dtype)).to(x.dtype)
-
-
-def _swiglu(feed_forward: SharedExperts, x: Tensor) -> Tensor:
-    w1, w2, w3 = (weight.to(x.dtype) for weight in (feed_forward.w1, feed_forward.w2, feed_forward.w3))
-    return F.linear(F.silu(F.linear(x, w1)) * F.linear(x, w3), w2)
 
 
 def _apply(linear: nn.Linear, x: Tensor) -> Tensor:

@@ -1,7 +1,4 @@
-"""Blocks of the models in `kernels.moe.shapes`, and the shapes that are guarded.
-
-A shape is a frozen record. `str(shape)` is its pytest id, `shape.block(device)` the block, and `shape.inputs(device)`
-its x and rope, drawn from torch's global generator so that whoever seeds it owns the data.
+"""Blocks of the models in `kernels.moe.shapes`, and the shapes that are guarded: records as in `kernels.fp8.shapes`.
 
 Shape suffixes: B sequences, S positions, D model width, P pairs of columns that positions turn.
 """
@@ -9,54 +6,60 @@ Shape suffixes: B sequences, S positions, D model width, P pairs of columns that
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from kernels.fp8.shapes import Device
 from kernels.layers.block import Block, MoEBlock, build_block
-from kernels.layers.config import BlockConfig
+from kernels.layers.config import BlockConfig, LatentAttention
 from kernels.layers.rope import rope_table
-from kernels.moe.shapes import MODELS, Routing
+from kernels.moe.shapes import MODELS, Routing, set_load
 
-Device = torch.device | str
 Kind = Literal["dense", "moe"]
 
-
+# Query heads, and heads of keys and values; with latent attention all heads have their own.
+_HEADS: dict[str, tuple[int, int | None]] = {
+    "dsv3-debug": (16, None),
+    "dsv3-debug-groups": (16, None),
+    "deepseek-16b": (16, None),
+    "deepseek-236b": (128, None),
+    "deepseek-v3": (128, None),
+    "qwen3-debug": (16, 8),
+    "qwen3-30b-a3b": (32, 4),
+    "qwen3-235b-a22b": (64, 4),
+    "gpt-oss-debug": (64, 8),
+    "gpt-oss-20b": (64, 8),
+    "gpt-oss-120b": (64, 8),
+    "llama4-debug": (16, 16),
+    "llama4-16e": (40, 8),
+    "llama4-128e": (40, 8),
+}
+# The width of a dense block's SwiGLU in models that have such blocks.
+_DENSE = {
+    "dsv3-debug": 1024,
+    "dsv3-debug-groups": 1024,
+    "deepseek-16b": 10944,
+    "deepseek-236b": 12288,
+    "deepseek-v3": 18432,
+}
 # Of families whose heads are not dim / heads wide, as their published configurations have it.
 _HEAD_DIMS = {"qwen3": 128, "gpt-oss": 64}
-
-Load = Literal["learned", "hot", "half"]
-LOADS: tuple[Load, ...] = get_args(Load)
-
-_FAR = 1e3  # far above any difference of scores: the choice hangs on it alone
-
-
-@torch.no_grad()
-def set_load(block: MoEBlock, load: Load) -> None:
-    """Which experts of an MoE block get tokens: as the scores say; the same `top_k` all of them; the lower half of the
-    experts, the others none. By `expert_bias` alone, so that inputs and weights stay as they are."""
-    experts = block.moe.config.experts
-    bias_E = block.moe.expert_bias.zero_()
-    if load == "hot":
-        bias_E.copy_(torch.arange(experts, 0, -1) * _FAR)
-    elif load == "half":
-        bias_E[max(block.moe.config.top_k, experts // 2) :] = -_FAR
 
 
 def block_config(model: str, kind: Kind) -> BlockConfig:
     """The dense or the MoE block of a model. Where the model has dense blocks without a width of their own (llama4) or
     none (Qwen3), a dense one has the active width of its experts: the same flop for each token."""
-    shape = MODELS[model]
-    moe = shape.moe
-    active = moe.hidden * (moe.top_k + moe.shared)
+    moe = MODELS[model]
+    heads, kv_heads = _HEADS[model]
     return BlockConfig(
         dim=moe.dim,
-        heads=shape.heads,
-        kv_heads=None if shape.latent else shape.kv_heads,
+        heads=heads,
+        kv_heads=kv_heads,
         head_dim=next((width for family, width in _HEAD_DIMS.items() if model.startswith(family)), None),
-        latent=shape.latent,
-        hidden=shape.dense_hidden or active,
+        latent=LatentAttention() if kv_heads is None else None,
+        hidden=_DENSE.get(model, moe.hidden * (moe.top_k + moe.shared)),
         moe=None if kind == "dense" else moe,
     )
 
@@ -82,12 +85,11 @@ class BlockShape:
             return config
         return replace(config, moe=replace(config.moe, balanced=self.routing == "balanced"))
 
-    def block(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16, *, precision: str = "bf16", loop: bool = False
-    ) -> Block:
-        block = build_block(self.config, precision=precision, loop=loop, device=device, dtype=dtype)
+    def block(self, device: Device, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Block:
+        """`options` are those of every `Block`."""
+        block = build_block(self.config, device=device, dtype=dtype, **options)
         if self.routing == "hot" and isinstance(block, MoEBlock):
-            set_load(block, "hot")
+            set_load(block.moe, "hot")
         return block
 
     def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kernels.arguments import require_positive
+
 Score = Literal["softmax", "sigmoid"]
 SCORES: tuple[Score, ...] = ("softmax", "sigmoid")
 
@@ -49,10 +51,8 @@ class MoEConfig:
 
     def __post_init__(self) -> None:
         for name in ("dim", "hidden", "experts", "groups"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: is {getattr(self, name)}; may be 1 or more")
-        if self.shared < 0:
-            raise ValueError(f"shared: is {self.shared}; may be 0 or more")
+            require_positive(getattr(self, name), name)
+        require_positive(self.shared, "shared", least=0)
         if self.score not in SCORES:
             raise ValueError(f"score: is {self.score!r}; may be one of {', '.join(SCORES)}")
         if not 1 <= self.top_k <= self.experts:

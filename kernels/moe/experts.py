@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from kernels.moe.config import MoEConfig
 from kernels.moe.dispatch import Dispatch
-from kernels.moe.matmul import matmul_of
+from kernels.moe.matmul import CONTRACT_ROWS, matmul_of
 from kernels.moe.precision import no_autocast
 from kernels.operators import silu_mul
 
@@ -66,7 +66,7 @@ class GroupedMatmuls(nn.Module):
     @property
     def contracts_rows(self) -> bool:
         """Whether `grouped_mm` also is (K, R) x (R, N) -> (E, K, N): experts may then run their own backward pass."""
-        return matmul_of(self._precision).contracts_rows and not self.overrides
+        return self._precision in CONTRACT_ROWS and not self.overrides
 
     def here(self, weight: Tensor) -> Tensor:
         """What this rank has of a weight."""
@@ -74,7 +74,7 @@ class GroupedMatmuls(nn.Module):
 
     def grouped_mm(self, a: Tensor, b: Tensor, offs: Tensor) -> Tensor:
         """a (R, K), b (E, K, N), offs (E,) int32 -> (R, N), differentiable."""
-        return matmul_of(self._precision).multiply(a, b, offs)
+        return matmul_of(self._precision)(a, b, offs)
 
     def swiglu(self, x_MD: Tensor, w1_EFD: Tensor, w2_EDF: Tensor, w3_EFD: Tensor, offs_E: Tensor) -> Tensor:
         """The formula above by `grouped_mm`: x (M, D) in the order of groups -> (M, D) in x's dtype."""

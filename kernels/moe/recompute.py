@@ -64,7 +64,7 @@ class _ExpertsAndCombine(torch.autograd.Function):
         precision: str,
         weight_before: bool,
     ) -> Tensor:
-        multiply = matmul_of(precision).multiply
+        multiply = matmul_of(precision)
         with no_autocast(x_TD.device):
             rows_MD = spread_rows(x_TD, weights_TK if weight_before else None, inverse_TK, COMPUTE)
             gate_MF = multiply(rows_MD, w1_EFD.to(COMPUTE).transpose(1, 2), offs_E)
@@ -80,7 +80,7 @@ class _ExpertsAndCombine(torch.autograd.Function):
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
         x_TD, weights_TK, w1_EFD, w2_EDF, w3_EFD, inverse_TK, offs_E, gate_MF, up_MF = ctx.saved_tensors
         needs_x, needs_weights, needs_w1, needs_w2, needs_w3 = ctx.needs_input_grad[:5]
-        multiply, before = matmul_of(ctx.precision).multiply, ctx.weight_before
+        multiply, before = matmul_of(ctx.precision), ctx.weight_before
         grad_x = grad_weights = grad_w1 = grad_w2 = grad_w3 = None
         with no_autocast(x_TD.device):
             incoming_MD = spread_rows(grad_TD, None, inverse_TK, COMPUTE)

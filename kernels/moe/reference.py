@@ -45,7 +45,7 @@ def moe(layer: MoE, x_TD: Tensor, multiply: GroupedMatmul | None = None) -> Tens
     out_TD = y_TKD.to(weights_TK.dtype).sum(dim=1).to(x_TD.dtype)
     if layer.shared is None:
         return out_TD
-    return out_TD + _swiglu(x_TD, layer.shared.w1, layer.shared.w2, layer.shared.w3)
+    return out_TD + swiglu(x_TD, layer.shared.w1, layer.shared.w2, layer.shared.w3)
 
 
 def route(router: Router, x_TD: Tensor, expert_bias_E: Tensor | None = None) -> Routing:
@@ -81,7 +81,7 @@ def _within_groups(biased_TE: Tensor, config: MoEConfig) -> Tensor:
 def _expert(layer: MoE, number: int, x: Tensor) -> Tensor:
     experts = layer.experts
     if not isinstance(experts, ClampedExperts):
-        return _swiglu(x, experts.w1[number], experts.w2[number], experts.w3[number])
+        return swiglu(x, experts.w1[number], experts.w2[number], experts.w3[number])
     weights = (experts.gate_up, experts.gate_up_bias, experts.down, experts.down_bias)
     gate_up, gate_up_bias, down, down_bias = (weight[number].to(x.dtype) for weight in weights)
     gate, up = F.linear(x, gate_up, gate_up_bias).unflatten(-1, (-1, 2)).unbind(-1)
@@ -99,6 +99,7 @@ def _together(layer: MoE, rows_MD: Tensor, sizes: list[int], multiply: GroupedMa
     return multiply(hidden_MF, w2, offs_E)
 
 
-def _swiglu(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> Tensor:
+def swiglu(x: Tensor, w1: Tensor, w2: Tensor, w3: Tensor) -> Tensor:
+    """One expert, in x's dtype."""
     hidden = F.silu(F.linear(x, w1.to(x.dtype))) * F.linear(x, w3.to(x.dtype))
     return F.linear(hidden, w2.to(x.dtype))

@@ -1,7 +1,5 @@
-"""The models whose MoE layers are built and guarded here, and the shapes that are guarded.
-
-A shape is a frozen record. `str(shape)` is its pytest id, `shape.inputs(device)` its x, drawn from torch's global
-generator so that whoever seeds it owns the data, and `shape.layer(device)` the layer with its routing.
+"""The models whose MoE layers are built and guarded here, and the shapes that are guarded: records as in
+`kernels.fp8.shapes`, with `shape.layer(device)` the layer with its routing.
 
 Shape suffixes: T tokens, D model width, E experts.
 """
@@ -9,118 +7,51 @@ Shape suffixes: T tokens, D model width, E experts.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
+from kernels.fp8.shapes import Device
 from kernels.moe.config import MoEConfig
 from kernels.moe.layer import MoE
 
-Device = torch.device | str
+
+def _qwen3(dim: int, experts: int, hidden: int) -> MoEConfig:
+    return MoEConfig(dim=dim, hidden=hidden, experts=experts, top_k=8, normalise=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """One model of the table in kernels.md section 3.
-
-    Attributes:
-        moe: its MoE layer.
-        layers: all of them; the first `dense_layers` have a dense feed-forward of width `dense_hidden`.
-        every: each so many-th layer is an MoE layer.
-        heads, kv_heads, vocab: of the model around it.
-        latent: widths of DeepSeek's attention.
-    """
-
-    moe: MoEConfig
-    layers: int
-    heads: int
-    vocab: int
-    kv_heads: int | None = None
-    dense_layers: int = 0
-    dense_hidden: int = 0
-    every: int = 1
-    latent: LatentAttention | None = None
+def _gpt_oss(dim: int, experts: int) -> MoEConfig:
+    return MoEConfig(dim=dim, hidden=2880, experts=experts, top_k=4, normalise=True, gate_bias=True, clamped=True)
 
 
-@dataclass(frozen=True)
-class LatentAttention:
-    """Widths of multi-head latent attention, the same in the whole DeepSeek family."""
-
-    kv_lora: int = 512
-    nope: int = 128
-    rope: int = 64
-    v: int = 128
+def _llama4(dim: int, experts: int, hidden: int) -> MoEConfig:
+    return MoEConfig(dim=dim, hidden=hidden, experts=experts, top_k=1, shared=1, score="sigmoid", weight_before=True)
 
 
-def _deepseek(moe: MoEConfig, layers: int, dense: tuple[int, int], heads: int, vocab: int) -> Model:
-    return Model(
-        moe=moe,
-        layers=layers,
-        dense_layers=dense[0],
-        dense_hidden=dense[1],
-        heads=heads,
-        kv_heads=heads,
-        vocab=vocab,
-        latent=LatentAttention(),
-    )
-
-
-def _qwen3(dim: int, layers: int, experts: int, hidden: int, heads: tuple[int, int], vocab: int) -> Model:
-    moe = MoEConfig(dim=dim, hidden=hidden, experts=experts, top_k=8, normalise=True)
-    return Model(moe=moe, layers=layers, heads=heads[0], kv_heads=heads[1], vocab=vocab)
-
-
-def _gpt_oss(dim: int, layers: int, experts: int, vocab: int) -> Model:
-    moe = MoEConfig(dim=dim, hidden=2880, experts=experts, top_k=4, normalise=True, gate_bias=True, clamped=True)
-    return Model(moe=moe, layers=layers, heads=64, kv_heads=8, vocab=vocab)
-
-
-def _llama4(
-    dim: int, layers: int, experts: int, hidden: int, heads: tuple[int, int], vocab: int, every: int = 1
-) -> Model:
-    moe = MoEConfig(
-        dim=dim, hidden=hidden, experts=experts, top_k=1, shared=1, score="sigmoid", weight_before=True
-    )  # fmt: skip
-    return Model(moe=moe, layers=layers, heads=heads[0], kv_heads=heads[1], vocab=vocab, every=every)
-
-
-MODELS: dict[str, Model] = {
-    "dsv3-debug": _deepseek(
-        MoEConfig(dim=256, hidden=256, experts=8, top_k=3, shared=2),
-        layers=6, dense=(1, 1024), heads=16, vocab=2048,
-    ),
+MODELS: dict[str, MoEConfig] = {
+    "dsv3-debug": MoEConfig(dim=256, hidden=256, experts=8, top_k=3, shared=2),
     # deepseek-v3's router, at a size that a CPU checks: experts of the best groups alone.
-    "dsv3-debug-groups": _deepseek(
-        MoEConfig(
-            dim=256, hidden=64, experts=16, top_k=3, shared=1, score="sigmoid", groups=4, kept_groups=2,
-            normalise=True, scale=2.5,
-        ),
-        layers=6, dense=(1, 1024), heads=16, vocab=2048,
+    "dsv3-debug-groups": MoEConfig(
+        dim=256, hidden=64, experts=16, top_k=3, shared=1, score="sigmoid", groups=4, kept_groups=2, normalise=True,
+        scale=2.5,
     ),
-    "deepseek-16b": _deepseek(
-        MoEConfig(dim=2048, hidden=1408, experts=64, top_k=6, shared=2),
-        layers=27, dense=(1, 10944), heads=16, vocab=102400,
+    "deepseek-16b": MoEConfig(dim=2048, hidden=1408, experts=64, top_k=6, shared=2),
+    "deepseek-236b": MoEConfig(
+        dim=5120, hidden=1536, experts=160, top_k=6, shared=2, groups=8, kept_groups=3, scale=16.0
     ),
-    "deepseek-236b": _deepseek(
-        MoEConfig(dim=5120, hidden=1536, experts=160, top_k=6, shared=2, groups=8, kept_groups=3, scale=16.0),
-        layers=60, dense=(1, 12288), heads=128, vocab=102400,
+    "deepseek-v3": MoEConfig(
+        dim=7168, hidden=2048, experts=256, top_k=8, shared=1, score="sigmoid", groups=8, kept_groups=4, normalise=True,
+        scale=2.5,
     ),
-    "deepseek-v3": _deepseek(
-        MoEConfig(
-            dim=7168, hidden=2048, experts=256, top_k=8, shared=1, score="sigmoid", groups=8, kept_groups=4,
-            normalise=True, scale=2.5,
-        ),
-        layers=61, dense=(3, 18432), heads=128, vocab=129280,
-    ),
-    "qwen3-debug": _qwen3(256, 8, 64, 768, (16, 8), 2048),
-    "qwen3-30b-a3b": _qwen3(2048, 48, 128, 768, (32, 4), 151936),
-    "qwen3-235b-a22b": _qwen3(4096, 94, 128, 1536, (64, 4), 151936),
-    "gpt-oss-debug": _gpt_oss(256, 4, 8, 2048),
-    "gpt-oss-20b": _gpt_oss(2880, 24, 32, 201088),
-    "gpt-oss-120b": _gpt_oss(2880, 36, 128, 201088),
-    "llama4-debug": _llama4(256, 6, 8, 512, (16, 16), 2048, every=2),
-    "llama4-16e": _llama4(5120, 48, 16, 8192, (40, 8), 202048),
-    "llama4-128e": _llama4(5120, 48, 128, 8192, (40, 8), 202048),
+    "qwen3-debug": _qwen3(256, 64, 768),
+    "qwen3-30b-a3b": _qwen3(2048, 128, 768),
+    "qwen3-235b-a22b": _qwen3(4096, 128, 1536),
+    "gpt-oss-debug": _gpt_oss(256, 8),
+    "gpt-oss-20b": _gpt_oss(2880, 32),
+    "gpt-oss-120b": _gpt_oss(2880, 128),
+    "llama4-debug": _llama4(256, 8, 512),
+    "llama4-16e": _llama4(5120, 16, 8192),
+    "llama4-128e": _llama4(5120, 128, 8192),
 }  # fmt: skip
 
 
@@ -128,8 +59,22 @@ MODELS: dict[str, Model] = {
 # Shapes that are guarded.
 
 Routing = Literal["balanced", "learned", "hot"]
+Load = Literal["learned", "hot", "half"]
+LOADS: tuple[Load, ...] = get_args(Load)
 
-_HOT_BIAS = 1e3  # far above any difference of scores: the choice hangs on it alone
+_FAR = 1e3  # far above any difference of scores: the choice hangs on it alone
+
+
+@torch.no_grad()
+def set_load(layer: MoE, load: Load) -> None:
+    """Which experts get tokens: as the scores say; the same `top_k` all of them; the lower half of the experts, the
+    others none. By `expert_bias` alone, so that inputs and weights stay as they are."""
+    experts = layer.config.experts
+    bias_E = layer.expert_bias.zero_()
+    if load == "hot":
+        bias_E.copy_(torch.arange(experts, 0, -1) * _FAR)
+    elif load == "half":
+        bias_E[max(layer.config.top_k, experts // 2) :] = -_FAR
 
 
 @dataclass(frozen=True)
@@ -149,13 +94,13 @@ class LayerShape:
 
     @property
     def config(self) -> MoEConfig:
-        moe = MODELS[self.model].moe
+        moe = MODELS[self.model]
         return replace(moe, balanced=self.routing == "balanced", hidden=self.hidden or moe.hidden)
 
     def layer(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> MoE:
         layer = MoE(self.config, device=device, dtype=dtype)
         if self.routing == "hot":
-            layer.expert_bias.copy_(torch.arange(self.config.experts, 0, -1) * _HOT_BIAS)
+            set_load(layer, "hot")
         return layer
 
     def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.arguments import require_floats
 from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
 from kernels.launch import cdiv, operator
-from kernels.operators.arguments import require_floats
 from kernels.operators.launch import layout_of, strides, tiled
 from kernels.rounding import rounded
 

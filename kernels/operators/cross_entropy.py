@@ -36,8 +36,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernels.arguments import require_device, require_floats, require_integers, require_length
 from kernels.launch import operator
-from kernels.operators.arguments import require_device, require_floats, require_integers, require_length
 from kernels.operators.cross_entropy_rows import Options, gradient_, gradient_of, losses_of
 from kernels.operators.scaling import scale_, scaled
 from kernels.operators.totals import kept_rows, reduced, total_loss, weight_ratio

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.arguments import require_indices
 from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, operator, pick
-from kernels.operators.arguments import require_indices
 from kernels.operators.configs import cross_entropy_candidates
 from kernels.rounding import rounded
 

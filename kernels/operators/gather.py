@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.arguments import require_floats, require_indices, require_integers, require_positive
 from kernels.launch import operator
-from kernels.operators.arguments import require_floats, require_indices, require_integers, require_positive
 from kernels.operators.lists import sum_by_index
 from kernels.operators.rows import fetch_rows
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.arguments import require_positive
 from kernels.grouped import grouped_mm
 from kernels.grouped.reference import grouped_mm as grouped_mm_by_loop
 from kernels.operators.weight_grad_store import WeightGradStore, accumulate
@@ -50,8 +51,7 @@ class GroupedLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         for value, name in ((groups, "groups"), (in_features, "in_features"), (out_features, "out_features")):
-            if value < 1:
-                raise ValueError(f"{name}: is {value}; may be 1 or more")
+            require_positive(value, name)
         self.store = store
         self.weight = torch.nn.Parameter(torch.empty(groups, out_features, in_features, device=device, dtype=dtype))
         self.reset_parameters()

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.arguments import require_device, require_floats, require_integers, require_length
 from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
 from kernels.launch import cdiv, operator
-from kernels.operators.arguments import require_device, require_floats, require_integers, require_length
 from kernels.operators.launch import layout_of, strides, tiled
 from kernels.operators.rows import sum_groups
 from kernels.operators.tiles import tile

@@ -30,8 +30,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 
+from kernels.arguments import require_device, require_floats, require_length, require_positive
 from kernels.launch import operator
-from kernels.operators.arguments import require_device, require_floats, require_length, require_positive
 from kernels.operators.cross_entropy import arrived, own, prepared, results, summed
 from kernels.operators.cross_entropy import reference as cross_entropy_reference
 from kernels.operators.cross_entropy_rows import Options, gradient_, losses_of

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.jit import jit, path_of, tl
-from kernels.launch import Launch, cdiv, operator, power_of_two
-from kernels.operators.arguments import (
+from kernels.arguments import (
     require_floats,
     require_indices,
     require_integers,
     require_length,
     require_positive,
 )
+from kernels.jit import jit, path_of, tl
+from kernels.launch import Launch, cdiv, operator, power_of_two
 from kernels.operators.counting import (
     STEP,
     clamped,

@@ -1,7 +1,4 @@
-"""The shapes that the operators are guarded at: a frozen record each, whose `str` is its pytest id.
-
-`shape.inputs(device)` draws its tensors from torch's global generator, so that whoever seeds it owns the data; how rows
-fall into groups never comes from it. Floats require grad.
+"""The shapes that the operators are guarded at: records as in `kernels.fp8.shapes`. Floats require grad.
 
 Shape suffixes: M rows, H width, N rows of logits, V vocabulary, G groups.
 """
@@ -14,9 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kernels.fp8.shapes import SPLITTERS, Split
+from kernels.fp8.shapes import SPLITTERS, Device, Split
 
-Device = torch.device | str
 DTYPE = torch.bfloat16
 
 

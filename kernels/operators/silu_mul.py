@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kernels.arguments import require_floats, require_same
 from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
 from kernels.launch import cdiv, operator
-from kernels.operators.arguments import require_floats, require_same
 from kernels.operators.launch import layout_of, matrices, strides, tiled
 from kernels.operators.tiles import tile
 from kernels.rounding import rounded

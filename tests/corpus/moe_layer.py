@@ -33,7 +33,7 @@ MUTANTS = [
     moe(
         "K05", "the grouped product falls back to a loop",
         "FA#669, sglang#18364, pytorch#186620: a slower way is taken, and gives the right answer",
-        (Edit("kernels/moe/matmul.py", "return grouped.grouped_mm(a,", "return grouped.reference.grouped_mm(a,"),),
+        (Edit("kernels/moe/matmul.py", '"bf16": grouped.grouped_mm', '"bf16": grouped.reference.grouped_mm'),),
         "operators", "operator_names + aten.", "aten.mm x", "- perfguard_kernels.grouped_mm_rows x3",
         case=BOTH, also=("peak_*_bytes", "saved_*_bytes", "host_reads"), gpu=KERNELS,
     ),

@@ -38,7 +38,7 @@ MUTANTS = [
         "D", "D3: the number of its layer is read in a block's forward pass",
         "torchtitan#2007: an attribute that differs from layer to layer makes a graph of each",
         "ranks", "C",
-        (Edit(BLOCK, "self.loop = loop\n        # A", "self.loop, self.number = loop, layer\n        # A"),
+        (Edit(BLOCK, "self.loop = loop\n", "self.loop, self.number = loop, layer\n"),
          Edit(BLOCK, "        h_BSD = self.attend(x_BSD, rope_SP2)\n        y_TD",
               "        h_BSD = self.attend(x_BSD, rope_SP2) * (self.number + 1) / (self.number + 1)\n        y_TD")),
         "recompiles", "recompiled for block.forward: self.number == 0",

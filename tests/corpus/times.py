@@ -201,11 +201,11 @@ MUTANTS = [
         apply=(
             Edit(
                 OPS,
-                "    require_input(x, ndim=2)\n    return rowwise(",
+                '    require_floats(x, "x", ndim=2)\n    return rowwise(',
                 "    import time\n\n"
                 "    start = time.perf_counter()\n"
                 "    while time.perf_counter() - start < 50e-6:\n        pass\n"
-                "    require_input(x, ndim=2)\n    return rowwise(",
+                '    require_floats(x, "x", ndim=2)\n    return rowwise(',
             ),
         ),
         shown={"G": Expect("SLOWER", "host_time_us")},

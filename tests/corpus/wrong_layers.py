@@ -125,8 +125,8 @@ MUTANTS = [
         (
             Edit(
                 RECOMPUTE,
-                "        multiply = matmul_of(precision).multiply\n",
-                '        multiply = matmul_of("fp8" if torch.compiler.is_compiling() else precision).multiply\n',
+                "        multiply = matmul_of(precision)\n",
+                '        multiply = matmul_of("fp8" if torch.compiler.is_compiling() else precision)\n',
             ),
         ),
         "output", "output: RMSE", "(eager's ",

@@ -101,8 +101,8 @@ MUTANTS = [
         (
             Edit(
                 SCALED,
-                "            sums = a_RK[start:end].float() @ b_GKN[group].float()",
-                "            sums = a_RK[start:end].view(torch.float8_e4m3fnuz).float() @ b_GKN[group].float()",
+                "product(a_RK[start:end], b_GKN",
+                "product(a_RK[start:end].view(torch.float8_e4m3fnuz), b_GKN",
             ),
         ),
         "*", "looks scaled by 0.5 (its cosine of 1.00 hides that)", "SQNR 6.0 dB",
@@ -115,8 +115,8 @@ MUTANTS = [
         (
             Edit(
                 SCALED,
-                "sums * a_inverse_R[start:end, None] * b_inverse_GN[group]",
-                "sums * a_inverse_R[start:end, None] * b_inverse_GN[min(group, len(offs) - 2)]",
+                "a_inverse, b_inverse_GN[group]",
+                "a_inverse, b_inverse_GN[min(group, len(offs) - 2)]",
             ),
         ),
         "*", "(the whole tensor passes)", "in group 3 of 4",
@@ -126,7 +126,7 @@ MUTANTS = [
         "K22", "one operand is divided by its reciprocal scale",
         "FA#2716, aiter#2900: the reciprocal forgotten for one operand",
         "scaled", "C",
-        (Edit(SCALED, "sums * a_inverse_R[start:end, None] * b_", "sums / a_inverse_R[start:end, None] * b_"),),
+        (Edit(SCALED, "a_inverse = a_inverse_R[start:end, None]", "a_inverse = 1 / a_inverse_R[start:end, None]"),),
         "*", "RMSE",
         cases=("product[*]/*",),
     ),

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from kernels.layers import BlockConfig, MoEBlock, Transformer
-from kernels.layers.shapes import set_load
 from kernels.moe import MoEConfig
+from kernels.moe.shapes import set_load
 from kernels.parallel.model import parallelize
 
 VOCAB, TOKENS = 50, 12
@@ -74,7 +74,7 @@ class Sharded:
         if self.load == "hot":
             for layer in model.layers:
                 assert isinstance(layer, MoEBlock)
-                set_load(layer, "hot")
+                set_load(layer.moe, "hot")
         return model
 
     def spread(

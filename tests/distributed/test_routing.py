@@ -12,8 +12,8 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from kernels.layers import BlockConfig, MoEBlock, Transformer
-from kernels.layers.shapes import set_load
 from kernels.moe import MoEConfig
+from kernels.moe.shapes import set_load
 from kernels.parallel.model import parallelize
 from perfguard.check.sharded import check_sharded
 from perfguard.model.call import Call
@@ -46,7 +46,7 @@ def checked(rank: int, ranks: int, routing: str) -> list[str]:
                 weight.mul_(6)
     for layer in whole.layers:
         if load == "hot" and isinstance(layer, MoEBlock):
-            set_load(layer, "hot")
+            set_load(layer.moe, "hot")
     model = copy.deepcopy(whole)
     parallelize(model, init_device_mesh("cpu", (1, ranks), mesh_dim_names=("efsdp", "ep")))
     generator = torch.Generator().manual_seed(rank)

@@ -35,8 +35,8 @@ from kernels.operators.indexed_bias_add import _bias_gradient
 from kernels.operators.scaling import scale_, scaled
 from kernels.operators.scatter import _scatter_backward
 from kernels.operators.silu_mul import _silu_mul_backward
-from tests.kernels.grouped_targets import target_of
 from tests.kernels.intervals import Module, wrapped
+from tests.kernels.targets import target_of
 
 Caught = tuple[Any, int, dict[str, Any]]  # kernel, programs, arguments
 

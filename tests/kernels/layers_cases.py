@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from kernels.layers import BlockConfig
+from kernels.layers.config import LatentAttention
 from kernels.moe import MoEConfig
-from kernels.moe.shapes import LatentAttention
 
 _LATENT = LatentAttention(kv_lora=16, nope=8, rope=4, v=8)
 

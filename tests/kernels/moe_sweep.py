@@ -17,8 +17,8 @@ from kernels.launch import MAX_CANDIDATES
 from perfguard.measure.devices import open_device
 from perfguard.measure.replay import touched_bytes
 from perfguard.model.call import Call
-from tests.kernels.moe_targets import SIZES, calls
 from tests.kernels.operator_sweep import time
+from tests.kernels.targets import SIZES, layer_kernels
 
 TOKENS = 8192
 
@@ -38,7 +38,7 @@ def main(words: list[str]) -> None:
     ceiling = device.copy_bytes_per_second()
     print(f"{device.identity.name}: copy {ceiling / 1e12:.2f} TB/s")
     for sizes in SIZES:
-        for name, (function, arguments) in calls(*sizes, TOKENS, "cuda").items():
+        for name, (function, arguments) in layer_kernels(*sizes, TOKENS, "cuda").items():
             title = f"{name} {'x'.join(map(str, (TOKENS, *sizes)))}"
             if not all(word in title for word in words):
                 continue

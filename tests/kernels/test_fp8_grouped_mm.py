@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -485,11 +486,12 @@ class Library:
             offs=offs.to("meta"), out_dtype=out_dtype, use_fast_accum=use_fast_accum,
         )  # fmt: skip
         if b.ndim == 3:
-            out = scaled._emulate_2d3d(a, b, a_inverse, b_inverse, offs)
+            out = scaled.by_group_2d3d(scaled.emulated, a, b, a_inverse, b_inverse, offs)
             out[int(offs[-1]) :] = torch.nan
         else:
             assert not (offs % 16).any()
-            out = scaled._emulate_2d2d(a, b, a_inverse.view(groups, -1), b_inverse.view(groups, -1), offs)
+            inverses = a_inverse.view(groups, -1), b_inverse.view(groups, -1)
+            out = scaled.by_group_2d2d(scaled.emulated, a, b, *inverses, offs)
             out[torch.diff(offs, prepend=offs.new_zeros(1)) == 0] = torch.nan
         assert meta.shape == out.shape
         return out * self.factor
@@ -526,7 +528,8 @@ def test_many_groups_are_split_into_calls(groups: int) -> None:
     a, w, offs = operands(split, 16, 16)
     for in_parts in ("in_parts_2d3d", "in_parts_2d2d"):
         sizes: list[int] = []
-        emulate = scaled._emulate_2d3d if in_parts == "in_parts_2d3d" else scaled._emulate_2d2d
+        by_group = scaled.by_group_2d3d if in_parts == "in_parts_2d3d" else scaled.by_group_2d2d
+        emulate = partial(by_group, scaled.emulated)
 
         def counted(*arguments: torch.Tensor, emulate: Any = emulate, sizes: list[int] = sizes) -> torch.Tensor:
             sizes.append(arguments[-1].shape[0])
@@ -595,8 +598,9 @@ def test_a_hopper_takes_our_way_and_a_blackwell_torchs(gpu: torch.device) -> Non
 def test_a_forced_way_is_the_way_of_backward_too() -> None:
     a, w, offs = operands(SIZES, 32, 48)
     with (
-        mock.patch.object(scaled, "_loop_2d3d", wraps=scaled._loop_2d3d) as rows,
-        mock.patch.object(scaled, "_loop_2d2d", wraps=scaled._loop_2d2d) as columns,
+        mock.patch.object(scaled, "by_group_2d3d", wraps=scaled.by_group_2d3d) as rows,
+        mock.patch.object(scaled, "by_group_2d2d", wraps=scaled.by_group_2d2d) as columns,
+        mock.patch.object(scaled, "emulated", None),
     ):
         out = fp8.grouped_mm(a.requires_grad_(), w.requires_grad_().mT, offs, backend="loop")
         out.sum().backward()
@@ -678,7 +682,7 @@ WRONG = [
     ({"b_t": B_T.to("meta")}, "b_t: is on meta; may be on cpu, where a is"),
     ({"b_t": B_T.int()}, "b_t: is torch.int32; may be torch.bfloat16, "),
     ({"offs": OFFS.long()}, "offs: is torch.int64; may be torch.int32"),
-    ({"offs": OFFS[:1]}, "offs: has 1 groups; may have 2, the experts of b_t"),
+    ({"offs": OFFS[:1]}, "offs: has 1 elements; may have 2, one for each expert of b_t"),
     ({"offs": OFFS.to("meta")}, "offs: is on meta; may be on cpu"),
     ({"out_dtype": torch.float32}, "out_dtype: is torch.float32; may be torch.bfloat16"),
     ({"dtype": torch.int8}, "dtype: is torch.int8; may be torch.float8_e4m3fn, "),

@@ -67,8 +67,8 @@ def product(form: Form, drawn: tuple[Tensor, ...], fast: bool = True, candidate:
 def emulated(form: Form, drawn: tuple[Tensor, ...]) -> Tensor:
     a, b, a_inverse, b_inverse, ends = drawn
     if form == "rows":
-        return scaled._emulate_2d3d(a, b.mT, a_inverse, b_inverse, ends)
-    return scaled._emulate_2d2d(a, b.t(), a_inverse, b_inverse, ends)
+        return scaled.by_group_2d3d(scaled.emulated, a, b.mT, a_inverse, b_inverse, ends)
+    return scaled.by_group_2d2d(scaled.emulated, a, b.t(), a_inverse, b_inverse, ends)
 
 
 @FORMS
@@ -170,15 +170,15 @@ def test_compiles_for_hopper(nursery: Nursery) -> None:
 
     One address may be: Triton 3.9 does so in one of these kernels, 3.6 in none.
     """
-    found = elsewhere.compiled(nursery, "product_targets", "sm_90")
-    assert {(one["form"], one["fast"], one["specialised"]) for one in found} == {
-        (form, fast, warps)
+    found = elsewhere.compiled(nursery, "targets", "fp8 products", "sm_90", "all")
+    assert {(one["case"], one["gluon"]) for one in found} == {
+        (f"{form} {sums}", warps)
         for form in ("rows", "groups")
-        for fast, warps in ((True, True), (True, False), (False, False))
+        for sums, warps in (("fast", True), ("fast", False), ("accurate", False))
     }
     for one in found:
         assert one["wgmma"] > 0, one
         assert one["bulk_loads"] > 0, one
         assert one["stack_bytes"] <= 8, one
         assert one["shared_bytes"] <= 227 << 10, one
-        assert (one["registers_moved"] > 0) == one["specialised"], one
+        assert (one["registers_moved"] > 0) == one["gluon"], one

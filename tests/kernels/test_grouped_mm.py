@@ -277,20 +277,19 @@ def test_a_narrow_tile_goes_first_where_a_wide_one_fits_badly() -> None:
     assert configs.candidates("sm_90", "rows", 2, 1408, True)[0].width == 128
 
 
+DIRECTIONS = ("forward", "dgrad", "wgrad")
+
+
 @pytest.fixture(scope="module")
 def compiled(nursery: Nursery) -> list[dict[str, Any]]:
     """What the default candidates become for two architectures, in a process whose kernels are not interpreted."""
-    return elsewhere.compiled(nursery, "grouped_targets", "sm_90", "gfx942")
+    return elsewhere.compiled(nursery, "targets", "products", "sm_90", "gfx942", *DIRECTIONS)
 
 
 def test_compiles_for_hopper(compiled: list[dict[str, Any]]) -> None:
     """Warp-group products, bulk copies and no spills, in all three directions."""
     found = [one for one in compiled if one["arch"] == "sm_90"]
-    assert [(one["layout"], one["specialised"]) for one in found] == [
-        ("forward", False),
-        ("dgrad", False),
-        ("wgrad", True),
-    ]
+    assert [(one["case"], one["gluon"]) for one in found] == list(zip(DIRECTIONS, (False, False, True), strict=True))
     for one in found:
         assert one["wgmma"] > 0, one
         assert one["bulk_loads"] > 0, one

@@ -13,7 +13,7 @@ from kernels import fp8
 from kernels.fp8 import ops, scaled
 from tests.kernels import elsewhere
 from tests.kernels.paths import KernelPath, every_second
-from tests.kernels.quantize_targets import launches_on
+from tests.kernels.targets import launches_on
 from tests.nursery import Nursery
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kernels.layers import BlockConfig, MoEBlock, Transformer, build_block, reference, rope_table, rotate
-from kernels.layers.shapes import BLOCKS, LOADS, BlockShape, Kind, Load, block_config, set_load
+from kernels.layers.shapes import BLOCKS, BlockShape, Kind, block_config
 from kernels.moe import MoEConfig
-from kernels.moe.shapes import MODELS
+from kernels.moe.shapes import LOADS, MODELS, Load, set_load
 from perfguard.check.numerics.oracle import run_wide
 from tests.kernels.layers_cases import CONFIGS, LOOP
 
@@ -133,8 +133,8 @@ def test_initial_weights() -> None:
 def test_loads_decide_which_experts_get_tokens(load: Load) -> None:
     block = build_block(BlockConfig(dim=32, heads=4, moe=MoEConfig(dim=32, hidden=8, experts=8, top_k=2)))
     assert isinstance(block, MoEBlock)
-    set_load(block, "half" if load == "learned" else "learned")  # whatever stood before is gone
-    set_load(block, load)
+    set_load(block.moe, "half" if load == "learned" else "learned")  # whatever stood before is gone
+    set_load(block.moe, load)
     block(torch.randn(4, 32, 32), rope_table(32, 8))
     busy = (block.moe.tokens_per_expert > 0).tolist()
     assert (

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from kernels.layers import MoEBlock, Transformer, apply_compile
-from kernels.layers.shapes import LOADS, set_load
+from kernels.moe.shapes import LOADS, set_load
 from kernels.operators import clamped_swiglu
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.compiled.trace import traced
@@ -114,7 +114,7 @@ def test_equal_layers_share_one_graph_and_loads_no_matter() -> None:
     with traced() as trace:
         for step in range(3):
             for number, layer in enumerate(layer for layer in net.layers if isinstance(layer, MoEBlock)):
-                set_load(layer, LOADS[(number + step) % 3])
+                set_load(layer.moe, LOADS[(number + step) % 3])
             net(torch.randint(50, (2, 12))).float().sum().backward()
     assert [frame.function for frame in trace.compiled] == ["block.forward", "block.forward"]  # dense and MoE
     assert (trace.recompiled, trace.breaks, trace.eager) == ([], [], [])

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from kernels.layers import Block, BlockConfig, MoEBlock, Transformer, apply_compile, build_block, reference, rope_table
-from kernels.layers.shapes import BLOCKS, BlockShape, Load, set_load
+from kernels.layers.shapes import BLOCKS, BlockShape
+from kernels.moe.shapes import Load, set_load
 from perfguard import Hard, ids
 from tests.kernels.layers_cases import CONFIGS, LOOP, model_of
 from tests.kernels.paths import GPU
@@ -141,7 +142,7 @@ def steps(block: Block, device: torch.device) -> list[Any]:
     def step(size: tuple[int, int], load: Load) -> Any:
         def prepare() -> tuple[Tensor, Tensor]:
             if isinstance(block, MoEBlock):
-                set_load(block, load)
+                set_load(block.moe, load)
             x, rope = inputs(block.config, device, size)
             return x.requires_grad_(), rope
 

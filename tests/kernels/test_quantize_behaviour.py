@@ -75,7 +75,7 @@ def _wrong() -> Iterator[Any]:
                 ("int64", "offs", OFFS.long(), "is torch.int64; may be torch.int32"),
                 ("ndim", "offs", OFFS[None], "has 2 dimensions, shape (1, 2); may have 1"),
                 ("device", "offs", OFFS.to("meta"), "is on meta; may be on cpu"),
-                ("list", "offs", [3, 8], "is a list; may be an int32 tensor"),
+                ("list", "offs", [3, 8], "is a list; may be a tensor"),
             ]
         if q.kind == "dual":
             wrong += [

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from kernels import fp8
+from kernels.arguments import DTYPES
 from kernels.fp8 import shapes
-from kernels.fp8.arguments import INPUT_DTYPES
 from kernels.fp8.formats import FORMATS, Format
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES, far_apart
 from kernels.fp8.shapes import Split, splits
@@ -230,7 +230,7 @@ def test_offsets_past_two_to_the_31(q: Quantizer, dim: int, length: int, stride:
 # Values
 
 
-COMBINATIONS = list(itertools.product(INPUT_DTYPES, FORMATS.values(), (False, True)))
+COMBINATIONS = list(itertools.product(DTYPES, FORMATS.values(), (False, True)))
 
 
 # One for each kernel and way through it: values are read and encoded alike in all that run the same.
@@ -268,7 +268,7 @@ def test_values(q: Quantizer, values: str, triton_path: KernelPath) -> None:
 @EVERY
 def test_every_code_and_every_tie(q: Quantizer, format_: Format, triton_path: KernelPath) -> None:
     """All values that a code has, all middles between two, and the inputs next to those, at scale 1."""
-    dtypes = INPUT_DTYPES if q.keeps_layout else INPUT_DTYPES[SEVEN.index(q) % 3 :][:1]
+    dtypes = DTYPES if q.keeps_layout else DTYPES[SEVEN.index(q) % 3 :][:1]
     for dtype in dtypes:
         split, fill = Split("", (144,)), VALUES["ties"]
         arguments = q.arguments(split, 8, triton_path.device, fill=fill, dtype=dtype, format_=format_)

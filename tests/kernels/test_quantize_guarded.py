@@ -6,6 +6,7 @@ eager path, and small ones run through the interpreter, which is never timed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -33,147 +34,89 @@ def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         launch_nothing(monkeypatch)
 
 
-def once(elements: int) -> Work:
-    """2 bytes read and 1 written for each bf16 element; scales are left out."""
-    return Work(bytes=3 * elements)
+# For each bf16 element, scales left out: 2 bytes read, and 1 written or, where codes along both axes come of it, 2.
+ONCE_WRITTEN, TWICE_WRITTEN = 3, 4
 
 
-def twice_written(elements: int) -> Work:
-    """2 bytes read and 2 written, where codes along both axes come of one read."""
-    return Work(bytes=4 * elements)
+def drawn(shape: Any, device: Any) -> tuple[Tensor, ...]:
+    return shape.inputs(device)  # type: ignore[no-any-return]
 
 
-def transposed(x: Tensor, offs: Tensor) -> tuple[Tensor, Tensor]:
+def transposed(shape: GroupedShape, device: Any) -> tuple[Tensor, Tensor]:
     """grad_out transposed: a view, the layout that training has."""
+    x, offs = shape.inputs(device)
     return x.t(), offs
+
+
+def guard(
+    perfguard: Any,
+    candidates: Candidates,
+    quantise: Callable[..., Any],
+    shape: Any,
+    path: str,
+    inputs: Callable[[Any, Any], tuple[Tensor, ...]] = drawn,
+    bytes_each: int = ONCE_WRITTEN,
+) -> None:
+    """A quantiser against the reference of its name; one that takes tokens also on other numbers of them."""
+    given = inputs(shape, perfguard.device)
+    if hasattr(shape, "groups"):
+        offsets(given[-1])
+    perfguard(
+        quantise,
+        *given,
+        reference=getattr(fp8.reference, quantise.__name__),
+        work=Work(bytes=bytes_each * shape.elements),
+        timed=path != "interpreter",
+        configurations=candidates(quantise, *given),
+        walk=other_rows(shape, lambda s: inputs(s, perfguard.device)) if hasattr(shape, "rows") else (),
+    )
 
 
 @MATRICES
 def test_quantize_rowwise(perfguard: Any, candidates: Candidates, shape: MatrixShape, path: str) -> None:
-    inputs = shape.inputs(perfguard.device)
-    perfguard(
-        fp8.quantize_rowwise,
-        *inputs,
-        reference=fp8.reference.quantize_rowwise,
-        work=once(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_rowwise, *inputs),
-        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
-    )
+    guard(perfguard, candidates, fp8.quantize_rowwise, shape, path)
 
 
 @GROUPED
 def test_quantize_rowwise_per_group(perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str) -> None:
-    inputs = transposed(*shape.inputs(perfguard.device))
-    offsets(inputs[-1])
-    perfguard(
-        fp8.quantize_rowwise_per_group,
-        *inputs,
-        reference=fp8.reference.quantize_rowwise_per_group,
-        work=once(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_rowwise_per_group, *inputs),
-        walk=other_rows(shape, lambda s: transposed(*s.inputs(perfguard.device))),
-    )
+    guard(perfguard, candidates, fp8.quantize_rowwise_per_group, shape, path, inputs=transposed)
 
 
 @GROUPED
 def test_quantize_colwise_per_group(perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str) -> None:
-    inputs = shape.inputs(perfguard.device)
-    offsets(inputs[-1])
-    perfguard(
-        fp8.quantize_colwise_per_group,
-        *inputs,
-        reference=fp8.reference.quantize_colwise_per_group,
-        work=once(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_colwise_per_group, *inputs),
-        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
-    )
+    guard(perfguard, candidates, fp8.quantize_colwise_per_group, shape, path)
 
 
 @DUALS
 def test_quantize_colwise_per_group_dual(perfguard: Any, candidates: Candidates, shape: DualShape, path: str) -> None:
-    inputs = shape.inputs(perfguard.device)
-    offsets(inputs[-1])
-    perfguard(
-        fp8.quantize_colwise_per_group_dual,
-        *inputs,
-        reference=fp8.reference.quantize_colwise_per_group_dual,
-        work=once(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_colwise_per_group_dual, *inputs),
-        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
-    )
+    guard(perfguard, candidates, fp8.quantize_colwise_per_group_dual, shape, path)
 
 
 @WEIGHTS
 def test_quantize_transpose_3d_atomic(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
-    inputs = shape.inputs(perfguard.device)
-    perfguard(
-        fp8.quantize_transpose_3d_atomic,
-        *inputs,
-        reference=fp8.reference.quantize_transpose_3d_atomic,
-        work=once(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_transpose_3d_atomic, *inputs),
-    )
+    guard(perfguard, candidates, fp8.quantize_transpose_3d_atomic, shape, path)
 
 
 @WEIGHTS
 def test_quantize_transpose_3d_reduction(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
-    inputs = shape.inputs(perfguard.device)
-    perfguard(
-        fp8.quantize_transpose_3d_reduction,
-        *inputs,
-        reference=fp8.reference.quantize_transpose_3d_reduction,
-        work=once(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_transpose_3d_reduction, *inputs),
-    )
+    guard(perfguard, candidates, fp8.quantize_transpose_3d_reduction, shape, path)
 
 
 @WEIGHTS
 def test_quantize_colwise_3d(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
-    inputs = shape.inputs(perfguard.device)
-    perfguard(
-        fp8.quantize_colwise_3d,
-        *inputs,
-        reference=fp8.reference.quantize_colwise_3d,
-        work=once(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_colwise_3d, *inputs),
-    )
+    guard(perfguard, candidates, fp8.quantize_colwise_3d, shape, path)
 
 
 @GROUPED
 def test_quantize_rowwise_colwise_per_group(
     perfguard: Any, candidates: Candidates, shape: GroupedShape, path: str
 ) -> None:
-    inputs = shape.inputs(perfguard.device)
-    offsets(inputs[-1])
-    perfguard(
-        fp8.quantize_rowwise_colwise_per_group,
-        *inputs,
-        reference=fp8.reference.quantize_rowwise_colwise_per_group,
-        work=twice_written(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_rowwise_colwise_per_group, *inputs),
-        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
-    )
+    guard(perfguard, candidates, fp8.quantize_rowwise_colwise_per_group, shape, path, bytes_each=TWICE_WRITTEN)
 
 
 @WEIGHTS
 def test_quantize_colwise_transpose_3d(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
-    inputs = shape.inputs(perfguard.device)
-    perfguard(
-        fp8.quantize_colwise_transpose_3d,
-        *inputs,
-        reference=fp8.reference.quantize_colwise_transpose_3d,
-        work=twice_written(shape.elements),
-        timed=path != "interpreter",
-        configurations=candidates(fp8.quantize_colwise_transpose_3d, *inputs),
-    )
+    guard(perfguard, candidates, fp8.quantize_colwise_transpose_3d, shape, path, bytes_each=TWICE_WRITTEN)
 
 
 class Typed(NamedTuple):

@@ -20,17 +20,17 @@ MANY = "256 groups"  # the same, padded: each warp holds a table of all groups
 @pytest.fixture(scope="module")
 def compiled(nursery: Nursery) -> list[dict[str, Any]]:
     """In a process whose kernels are not interpreted."""
-    return elsewhere.compiled(nursery, "quantize_targets", "sm_90", "gfx942", ROWS, SHORT, RING, MANY)
+    return elsewhere.compiled(nursery, "targets", "quantisers", "sm_90", "gfx942", ROWS, SHORT, RING, MANY)
 
 
 def test_a_row_stays_in_registers_on_hopper(compiled: list[dict[str, Any]]) -> None:
-    (one,) = (one for one in compiled if one["arch"] == "sm_90" and one["kernel"] == ROWS)
+    (one,) = (one for one in compiled if one["arch"] == "sm_90" and one["case"] == ROWS)
     assert one["stack_bytes"] == one["shared_bytes"] == 0, one
 
 
 def test_a_short_weight_is_held_in_shared_memory_on_hopper(compiled: list[dict[str, Any]]) -> None:
     """As much of it as the table says, and nothing is spilled."""
-    (one,) = (one for one in compiled if one["arch"] == "sm_90" and one["kernel"] == SHORT)
+    (one,) = (one for one in compiled if one["arch"] == "sm_90" and one["case"] == SHORT)
     assert one["shared_bytes"] == PanelsConfig().shared_bytes(1408)
     assert one["stack_bytes"] == 0
     assert one["async_loads"] > 0
@@ -38,7 +38,7 @@ def test_a_short_weight_is_held_in_shared_memory_on_hopper(compiled: list[dict[s
 
 def test_tokens_pass_through_a_ring_on_hopper(compiled: list[dict[str, Any]]) -> None:
     """A fill that needs next to nothing, and a kernel that takes an SM for itself and spills nothing."""
-    fill, one = sorted((one for one in compiled if one["kernel"] == RING and one["arch"] == "sm_90"), key=_shared)
+    fill, one = sorted((one for one in compiled if one["case"] == RING and one["arch"] == "sm_90"), key=_shared)
     assert fill["shared_bytes"] == fill["stack_bytes"] == 0
     assert (config := ring_candidates("sm_90", torch.float8_e4m3fn, jagged=True)[0])
     assert config.slots * config.rows * config.width * 2 < one["shared_bytes"] <= 227 << 10
@@ -47,7 +47,7 @@ def test_tokens_pass_through_a_ring_on_hopper(compiled: list[dict[str, Any]]) ->
 
 
 def test_tables_of_256_groups_stay_in_registers_on_hopper(compiled: list[dict[str, Any]]) -> None:
-    fill, one = sorted((one for one in compiled if one["kernel"] == MANY and one["arch"] == "sm_90"), key=_shared)
+    fill, one = sorted((one for one in compiled if one["case"] == MANY and one["arch"] == "sm_90"), key=_shared)
     assert one["shared_bytes"] > fill["shared_bytes"]
     assert one["stack_bytes"] == 0, one
 
@@ -58,7 +58,7 @@ def _shared(one: dict[str, Any]) -> int:
 
 def test_compiles_for_cdna3(compiled: list[dict[str, Any]]) -> None:
     found = [one for one in compiled if one["arch"] == "gfx942"]
-    assert {one["kernel"] for one in found} == {ROWS, SHORT, RING, MANY}
+    assert {one["case"] for one in found} == {ROWS, SHORT, RING, MANY}
     for one in found:
         assert one["vgpr_spill_count"] == one["private_segment_fixed_size"] == 0, one
         assert one["shared_bytes"] <= 64 << 10, one
@@ -67,6 +67,6 @@ def test_compiles_for_cdna3(compiled: list[dict[str, Any]]) -> None:
 
 def test_chips_of_several_dies_see_what_others_publish(compiled: list[dict[str, Any]]) -> None:
     """Each die of gfx942 has an L2 of its own: what is polled, and what is published, has to pass them."""
-    (one,) = (one for one in compiled if one["arch"] == "gfx942" and one["kernel"] == RING)
+    (one,) = (one for one in compiled if one["arch"] == "gfx942" and one["case"] == RING)
     assert one["coherent_loads"] == 2, "the first look and the ones in the loop"
     assert one["coherent_stores"] == 1, one

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from kernels.layers import BlockConfig, Transformer
-from kernels.layers.shapes import set_load
 from kernels.moe import MoEConfig
+from kernels.moe.shapes import set_load
 from kernels.parallel.model import parallelize
 
 # What the compiler does by itself while it traces.
@@ -37,7 +37,7 @@ def whole_of(config: BlockConfig, device: torch.device) -> Transformer:
                 weight.mul_(6)
     for layer in model.layers:
         if config.moe is not None:
-            set_load(layer, "hot")
+            set_load(layer.moe, "hot")
     return model
 
 

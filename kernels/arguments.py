@@ -1,10 +1,12 @@
-"""What the operators accept. Every error begins with the argument's name and says what it is and what it may be.
+"""What public functions accept. Every error begins with the argument's name and says what it is and what it may be.
 
 Nothing in here reads tensor data but `require_indices`, which only runs where the data lies on the host: there an
-index out of range is an error. Elsewhere the operators give NaN for it, and touch no memory that is not theirs.
+index out of range is an error. Elsewhere operators give NaN for it, and touch no memory that is not theirs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -39,6 +41,25 @@ def require_integers(
     require_device(tensor, name, like, like_name)
 
 
+def require_offs(offs: Tensor, like: Tensor, like_name: str) -> None:
+    """offs (G,) int32 on the device of `like`: the inclusive running end of each group."""
+    require_integers(offs, "offs", like, like_name, (torch.int32,))
+
+
+def require_valid_offs(ends: Sequence[int], rows: int) -> None:
+    """Host values of offs: non-negative, never decreasing, at most `rows`."""
+    previous = 0
+    for group, end in enumerate(ends):
+        if end < previous:
+            raise ValueError(
+                f"offs: decreases to {end} at group {group}, after {previous}; "
+                "may only grow, as it holds the running end of each group"
+            )
+        previous = end
+    if previous > rows:
+        raise ValueError(f"offs: ends at {previous}; may end at {rows} at most, the number of tokens")
+
+
 def require_device(tensor: Tensor, name: str, like: Tensor, like_name: str) -> None:
     if tensor.device != like.device:
         raise ValueError(f"{name}: is on {tensor.device}; may be on {like.device}, where {like_name} is")
@@ -48,6 +69,11 @@ def require_same(tensor: Tensor, name: str, like: Tensor, like_name: str) -> Non
     """The same shape, dtype and device."""
     if tensor.shape != like.shape:
         raise ValueError(f"{name}: has shape {tuple(tensor.shape)}; may have {tuple(like.shape)}, as {like_name} has")
+    require_like(tensor, name, like, like_name)
+
+
+def require_like(tensor: Tensor, name: str, like: Tensor, like_name: str) -> None:
+    """The same dtype and device."""
     if tensor.dtype != like.dtype:
         raise ValueError(f"{name}: is {tensor.dtype}; may be {like.dtype}, as {like_name} is")
     require_device(tensor, name, like, like_name)
