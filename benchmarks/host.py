@@ -6,6 +6,9 @@ A training step of many small kernels is as fast as its host. With a GPU the lau
 for within a batch of calls. Without one they are those of an H100 up to the driver: kernels are compiled for it, its
 plans are taken, and a stub stands where the driver would be called; tensors lie in host memory and nothing is written.
 
+"recorded" is the forward of a training step, with what autograd keeps; without the word nothing is to be
+differentiated. Views of weights are made before.
+
 `launches` counts launches of Triton kernels in a call. `median` and `least` are microseconds a call, over batches of
 CALLS calls; `x bare` is `least` beside that of the bare launch with as many arguments as a quantiser has. On a machine
 that others use `least` is the figure to read. `--beside` reads the kernels of a commit, or of another checkout's
@@ -93,6 +96,7 @@ def calls(device: torch.device) -> dict[str, Call]:
     ends = torch.arange(1, experts + 1, dtype=torch.int32, device=device) * (tokens // experts)
     expert = torch.arange(tokens, device=device) % experts
     trained_a, trained_weight = bf16(tokens, inner, grad=True), bf16(experts, outer, inner, grad=True)
+    view = trained_weight.mT
     g, u, gu = bf16(tokens, outer, grad=True), bf16(tokens, outer, grad=True), bf16(tokens, 2 * outer, grad=True)
     logits = bf16(tokens, 32000, grad=True)
     target = torch.zeros(tokens, dtype=torch.int64, device=device)
@@ -115,11 +119,11 @@ def calls(device: torch.device) -> dict[str, Call]:
     }
     trained: dict[str, tuple[Call, list[Tensor]]] = {
         "fp8.grouped_mm": (
-            lambda: fp8.grouped_mm(trained_a, trained_weight.mT, ends),
+            lambda: fp8.grouped_mm(trained_a, view, ends),
             [trained_a, trained_weight],
         ),
         "grouped_mm": (
-            lambda: grouped.grouped_mm(trained_a, trained_weight.mT, ends, impl="triton"),
+            lambda: grouped.grouped_mm(trained_a, view, ends, impl="triton"),
             [trained_a, trained_weight],
         ),
         "silu_mul": (lambda: operators.silu_mul(g, u), [g, u]),
@@ -134,6 +138,7 @@ def calls(device: torch.device) -> dict[str, Call]:
     }
     for name, (call, inputs) in trained.items():
         forward[name] = torch.no_grad()(call)
+        forward[f"{name}, recorded"] = call
         forward[f"{name} + backward"] = lambda call=call, inputs=inputs: _backward(call(), inputs)  # type: ignore[misc]
     return forward
 

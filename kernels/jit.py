@@ -14,13 +14,14 @@ import torch
 try:
     import triton
     import triton.language as tl
+    from triton import knobs
     from triton.runtime import JITFunction, driver
 except ImportError as error:
     if error.name is None or error.name.split(".")[0] != "triton":
         raise
-    triton = tl = driver = JITFunction = None
+    triton = tl = driver = knobs = JITFunction = None
 
-__all__ = ["JITFunction", "Path", "driver", "jit", "named", "path_of", "tl", "triton"]
+__all__ = ["JITFunction", "Path", "driver", "jit", "knobs", "named", "path_of", "tl", "triton"]
 
 Path = Literal["triton", "interpreter", "eager"]
 
@@ -55,6 +56,6 @@ def path_of(kernel: Any, device: torch.device | str) -> Path:
     if kernel is None or JITFunction is None:
         return "eager"
     interpreted = not isinstance(kernel, JITFunction)
-    if torch.device(device).type != "cpu":
+    if (torch.device(device) if isinstance(device, str) else device).type != "cpu":
         return "interpreter" if interpreted else "triton"
     return "interpreter" if interpreted and os.environ.get("TRITON_INTERPRET") == "1" else "eager"

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import has_torch_function
 
-from kernels.jit import JITFunction, driver
+from kernels.jit import JITFunction, driver, knobs
 
 Config = TypeVar("Config")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -48,37 +49,59 @@ class Launch:
             self.kernel[(programs,)](*arguments, **self.constants)
             return
         current = driver.active.get_current_device()
-        if current == device.index:
-            self._launch(current, programs, arguments)
-        else:
+        if current != device.index:
             with torch.cuda.device(device):
-                self._launch(driver.active.get_current_device(), programs, arguments)
-
-    def _launch(self, current: Any, programs: int, arguments: Sequence[Any]) -> None:
+                self(device, programs, *arguments)
+            return
         key = (current, *map(_kind, arguments, self._specialised))
         binary = self._binaries.get(key)
-        if binary is not None:
-            stream = driver.active.get_current_stream(current)
-            binary[(programs, 1, 1)](*arguments, *self._values, stream=stream)
+        if binary is None:
+            binary = self.kernel[(programs,)](*arguments, **self.constants)
+            if binary is not None:
+                self._binaries[key] = binary
             return
-        binary = self.kernel[(programs,)](*arguments, **self.constants)
-        if binary is not None:
-            self._binaries[key] = binary
+        stream = driver.active.get_current_stream(current)
+        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+        if getattr(enter, "calls", enter) or getattr(leave, "calls", leave):
+            binary[(programs, 1, 1)](*arguments, *self._values, stream=stream)
+        else:  # the same, without 1 us for what hooks would be told
+            how = stream, binary.function, binary.packed_metadata, None, None, None
+            binary.run(programs, 1, 1, *how, *arguments, *self._values)
+
+
+class Tiles:
+    """Descriptors of a tensor in tiles, but for the tensor.
+
+    Triton's own constructor, and Gluon's, check in 3 us a call what is a plan's to know: memory and strides of whole
+    units.
+    """
+
+    def __init__(self, kind: type, **fields: object) -> None:
+        """`fields` are all that the constructor of `kind` asks for besides `base`."""
+        self._kind, self._fields = kind, fields
+
+    def over(self, base: Tensor, shape: list[int] | None = None) -> object:
+        """The descriptor of `base`, which starts on 16 bytes; `shape` where it is another in this call."""
+        made = object.__new__(self._kind)
+        made.__dict__.update(self._fields, base=base)
+        if shape is not None:
+            made.__dict__["shape"] = shape
+        return made
 
 
 def _kind(argument: Any, specialised: bool) -> object:
     """What Triton compiles for: a tensor's dtype and alignment to 16 bytes; of a number its width, and, where it is
     specialised, whether it is 1 or divides by 16."""
-    if argument is None:
-        return None
     kind = type(argument)
     if kind is int:
         narrow = -(2**31) <= argument < 2**31
         if specialised:
             return 1 if argument == 1 else (argument % 16 == 0, narrow)
         return narrow
+    if argument is None:
+        return None
     if kind is Tensor or isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
+        return (argument.dtype,) if argument.data_ptr() % 16 else argument.dtype
     if hasattr(argument, "block_shape"):  # a descriptor, Triton's or Gluon's, whose layout is the plan's
         return argument.base.dtype, *argument.block_shape
     return kind
@@ -107,40 +130,61 @@ def power_of_two(count: int, least: int = 1) -> int:
 
 _LIBRARY = torch.library.Library("perfguard_kernels", "FRAGMENT")
 _BELOW_AUTOGRAD = torch._C._AutoDispatchBelowAutograd
+_any_requires_grad = torch._C._any_requires_grad
+_is_transformed = torch._C._are_functorch_transforms_active
 
 
 class Operator:
-    """A torch operator as `torch.library.custom_op` makes it, with a shorter way where no gradient is asked for.
+    """A torch operator as `torch.library.custom_op` makes it, with shorter ways for calls that nobody traces.
 
-    `custom_op` puts three layers of Python above its function, for gradients and for checks of its results: 9 us a call
-    on a CPU where the dispatcher alone takes 2. They stay where a result may be differentiated, and under a compiler.
+    `custom_op` puts three layers of Python above its function, for gradients and for checks of its results: on a CPU
+    23 us a call that is to be differentiated and 9 us another, where the dispatcher alone takes 2. Here such a call
+    is one autograd function, 8 us, and another is none. The layers stay under a compiler, a transform of functorch,
+    and for those who override functions of torch (`__torch_function__`).
     """
 
     def __init__(
         self, name: str, function: Callable[..., Any], mutates: Sequence[str] = (), schema: str | None = None
     ) -> None:
         """`schema`: in torch's words, where the function's annotations do not tell it."""
-        definition = torch.library.custom_op(
+        self._definition = torch.library.custom_op(
             f"perfguard_kernels::{name}", function, mutates_args=mutates, schema=schema
         )
         for device in ("CPU", "CUDA", "XPU"):
             _LIBRARY.impl(name, function, device)
         self.function = function
-        self.register_fake = definition.register_fake
-        self.register_autograd = definition.register_autograd
+        self.register_fake = self._definition.register_fake
         self._overload = getattr(torch.ops.perfguard_kernels, name).default
-        tensors = [number for number, each in enumerate(self._overload._schema.arguments) if "Tensor" in str(each.type)]
-        self._differentiable = 1 + max(tensors)  # leading arguments
+        self._call = self._overload._op
+        self._recorded: Callable[..., Any] | None = None
+
+    def register_autograd(self, backward: Callable[..., Any], *, setup_context: Callable[..., None]) -> None:
+        """As that of `custom_op`. Calls give all arguments of the schema."""
+        self._definition.register_autograd(backward, setup_context=setup_context)
+        if any("List[Tensor]" in str(each.type) for each in self._overload._schema.arguments):
+            return  # an autograd function does not look into lists
+
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            with _BELOW_AUTOGRAD():
+                output = self._call(*arguments)
+                setup_context(ctx, arguments, output)
+            return output
+
+        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        name = f"GeneratedBackwardFor_{str(self._overload).replace('.', '_')}"  # torch's own name of it
+        recorded = type(name, (torch.autograd.Function,), members)
+        # What `Function.apply` does besides, 2 us, is functorch's.
+        self._recorded = super(torch.autograd.Function, recorded).apply
 
     def __call__(self, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return self._overload(*arguments)
-        if torch.is_grad_enabled():
-            for argument in arguments[: self._differentiable]:
-                if isinstance(argument, Tensor) and argument.requires_grad:
-                    return self._overload(*arguments)
+        if torch.is_grad_enabled() and _any_requires_grad(*arguments):
+            if self._recorded is None or _is_transformed() or has_torch_function(arguments):
+                return self._overload(*arguments)
+            return self._recorded(*arguments)
         with _BELOW_AUTOGRAD():
-            return self._overload(*arguments)
+            return self._call(*arguments)
 
 
 # In a frame that Dynamo leaves to Python (a graph break in a loop) this call would be compiled as a frame of its own,

@@ -21,7 +21,7 @@ from kernels.fp8.products import multiply_groups, multiply_rows
 from kernels.grouped.configs import Config, waste
 from kernels.grouped.launch import programs_of
 from kernels.hardware import arch_of
-from kernels.launch import Launch, pick, power_of_two
+from kernels.launch import Launch, Tiles, pick, power_of_two
 
 Form = Literal["rows", "groups"]
 
@@ -140,22 +140,21 @@ def _dense(codes: Tensor) -> Tensor:
     return codes if codes.data_ptr() % 16 == 0 else codes.clone()
 
 
-def _descriptor(codes: Tensor, tile: list[int]) -> TensorDescriptor:
-    return TensorDescriptor(codes, list(codes.shape), _strides(codes), tile)
+def _descriptor(x: Tensor, tile: list[int], kind: type = TensorDescriptor, **layout: object) -> object:
+    """Of contiguous memory that starts on 16 bytes, as all rows of codes and of results do here."""
+    return Tiles(kind, shape=list(x.shape), strides=_strides(x), block_shape=tile, **layout).over(x)
 
 
-def _operands(
-    a: Tensor, b: Tensor, config: Config, depth: int
-) -> tuple[specialised.Descriptor, specialised.Descriptor]:
-    layout = specialised.operand_layout(depth)
-    a_tiles = specialised.Descriptor(a, list(a.shape), _strides(a), [config.height, depth], layout)
-    return a_tiles, specialised.Descriptor(b, list(b.shape), _strides(b), [config.width, depth], layout)
+def _operands(a: Tensor, b: Tensor, config: Config, depth: int) -> tuple[object, object]:
+    kind, layout = specialised.Descriptor, specialised.operand_layout(depth)
+    a_tiles = _descriptor(a, [config.height, depth], kind, layout=layout)
+    return a_tiles, _descriptor(b, [config.width, depth], kind, layout=layout)
 
 
-def _output(out: Tensor, config: Config) -> specialised.Descriptor:
+def _output(out: Tensor, config: Config) -> object:
     """What a warp group writes at a time."""
     tile = [1, config.height // 2, specialised.OUT_COLUMNS]
-    return specialised.Descriptor(out, list(out.shape), _strides(out), tile, specialised.layout_16_bit(3))
+    return _descriptor(out, tile, specialised.Descriptor, layout=specialised.layout_16_bit(3))
 
 
 def _strides(x: Tensor) -> list[int]:

@@ -10,6 +10,8 @@ time, P what one instruction takes of it.
 
 from __future__ import annotations
 
+from functools import cache
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -46,6 +48,7 @@ _memory = gl.shared_memory_descriptor
 _seen_as = getattr(_memory, "_reinterpret", None) or _memory.reinterpret
 
 
+@cache
 def operand_layout(depth: int) -> gl.NVMMASharedLayout:
     """How a tile of codes, `depth` bytes a row, lies in shared memory: as the matrix units read it."""
     return gl.NVMMASharedLayout(swizzle_byte_width=depth, element_bitwidth=8, rank=2)

@@ -17,28 +17,30 @@ _IMPLS = get_args(Impl)
 
 def require_operands(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> None:
     """a (R, K) with b (E, K, N), or a (K, R) with b (R, N); one dtype, one device, one end a group in `offs`."""
-    for name, tensor, shapes in (("a", a, "(R, K) or (K, R)"), ("b", b, "(E, K, N) or (R, N)")):
-        if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"{name}: is a {type(tensor).__name__}; give a tensor of shape {shapes}")
-    if a.ndim != 2:
-        raise ValueError(f"a: has {a.ndim} dimensions, shape {tuple(a.shape)}; give 2, (R, K) or (K, R)")
-    if b.ndim not in (2, 3):
-        raise ValueError(f"b: has {b.ndim} dimensions, shape {tuple(b.shape)}; give 3, (E, K, N), or 2, (R, N)")
-    if a.dtype not in DTYPES:
+    if not isinstance(a, torch.Tensor):
+        raise ValueError(f"a: is a {type(a).__name__}; give a tensor of shape (R, K) or (K, R)")
+    if not isinstance(b, torch.Tensor):
+        raise ValueError(f"b: is a {type(b).__name__}; give a tensor of shape (E, K, N) or (R, N)")
+    a_shape, b_shape, dtype = a.shape, b.shape, a.dtype
+    if len(a_shape) != 2:
+        raise ValueError(f"a: has {a.ndim} dimensions, shape {tuple(a_shape)}; give 2, (R, K) or (K, R)")
+    if len(b_shape) not in (2, 3):
+        raise ValueError(f"b: has {b.ndim} dimensions, shape {tuple(b_shape)}; give 3, (E, K, N), or 2, (R, N)")
+    if dtype not in DTYPES:
         known = ", ".join(str(dtype) for dtype in DTYPES)
-        raise ValueError(f"a: is {a.dtype}; cast it to one of {known}")
-    if b.dtype != a.dtype:
-        raise ValueError(f"b: is {b.dtype}, a is {a.dtype}; cast one of them")
+        raise ValueError(f"a: is {dtype}; cast it to one of {known}")
+    if b.dtype != dtype:
+        raise ValueError(f"b: is {b.dtype}, a is {dtype}; cast one of them")
     if b.device != a.device:
         raise ValueError(f"b: is on {b.device}, a is on {a.device}; move one of them")
     require_offs(offs, a, "a")
-    if b.ndim == 3:
-        if b.shape[1] != a.shape[1]:
-            raise ValueError(f"b: has inner width {b.shape[1]}, a has {a.shape[1]}; give b of shape (E, K, N)")
-        if offs.shape[0] != b.shape[0]:
-            raise ValueError(f"offs: has {offs.shape[0]} ends, b has {b.shape[0]} experts; give one end an expert")
-    elif b.shape[0] != a.shape[1]:
-        raise ValueError(f"b: has {b.shape[0]} rows, a has {a.shape[1]} columns; give a (K, R) and b (R, N)")
+    if len(b_shape) == 3:
+        if b_shape[1] != a_shape[1]:
+            raise ValueError(f"b: has inner width {b_shape[1]}, a has {a_shape[1]}; give b of shape (E, K, N)")
+        if offs.shape[0] != b_shape[0]:
+            raise ValueError(f"offs: has {offs.shape[0]} ends, b has {b_shape[0]} experts; give one end an expert")
+    elif b_shape[0] != a_shape[1]:
+        raise ValueError(f"b: has {b_shape[0]} rows, a has {a_shape[1]} columns; give a (K, R) and b (R, N)")
 
 
 def require_impl(impl: str) -> None:

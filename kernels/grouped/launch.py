@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,9 +14,14 @@ from kernels.grouped.groups import multiply_groups
 from kernels.grouped.rows import multiply_rows
 from kernels.grouped.zero import clear_empty_groups, clear_unused_rows
 from kernels.hardware import arch_of, processors_of
-from kernels.launch import Launch, pick, power_of_two
+from kernels.launch import Launch, Tiles, pick, power_of_two
 
+Size = tuple[int, ...]
 _CLEAR_BLOCK = 4096  # elements a program clears at a time
+_PLANS = 1024  # kept of a form: a stride may be a number of rows, of which there may be many
+
+
+# ---- form "rows" -----------------------------------------------------------------------------------------------------
 
 
 def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
@@ -25,22 +30,48 @@ def rows_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int
     outer = b.shape[2]
     if out.numel() == 0:
         return
-    b_transposed = not is_aligned(b)
+    device, groups, a_strides, b_strides = a.device, offs.shape[0], a.stride(), b.stride()
+    config, launch, a_tiles, b_tiles = rows_plan(
+        arch_of(device), a.element_size(), _on_units(a, b), (min(rows, 2), inner), a_strides, b.shape, b_strides,
+        groups, candidate,
+    )  # fmt: skip
+    tiles = a_tiles and a_tiles.over(a, [rows, inner]), b_tiles and b_tiles.over(b)
+    sizes = groups, rows, inner, outer, *a_strides, *b_strides
+    launch(device, programs_of(device, config), a, b, *tiles, offs.contiguous(), out, *sizes)
+
+
+class RowsPlan(NamedTuple):
+    """`multiply_rows` for some operands, with their tiles where it loads whole ones."""
+
+    config: Config
+    launch: Launch
+    a_tiles: Tiles | None
+    b_tiles: Tiles | None
+
+
+@lru_cache(_PLANS)
+def rows_plan(
+    arch: str, itemsize: int, on_units: bool, a_shape: Size, a_strides: Size, b_shape: Size, b_strides: Size,
+    groups: int, candidate: int | None,
+) -> RowsPlan:  # fmt: skip
+    """a (R, K), of which 2 rows stand for any number above 1; b (E, K, N)."""
+    experts, inner, outer = b_shape
+    b_transposed = not is_aligned(b_shape, b_strides, itemsize)
+    if b_transposed:
+        b_shape, b_strides = (experts, outer, inner), (b_strides[0], b_strides[2], b_strides[1])
     # A group may start at any row, and the copy engine at whole units only: rows may not lie side by side.
-    aligned = is_aligned(a) and (not b_transposed or is_aligned(b.mT))
-    config = configuration(arch_of(a.device), "rows", a.element_size(), outer, aligned, candidate)
-    described = config.descriptors and aligned
-    a_tiles = b_tiles = None
-    if described:
-        b_tile = [1, config.width, config.depth] if b_transposed else [1, config.depth, config.width]
-        a_tiles = _descriptor(a, [config.height, config.depth])
-        b_tiles = _descriptor(b.mT if b_transposed else b, b_tile)
-    groups = offs.shape[0]
-    launch = rows_launch(
-        config, described, described and b_transposed, inner % config.depth == 0, power_of_two(groups + 1)
+    aligned = on_units and is_aligned(a_shape, a_strides, itemsize) and is_aligned(b_shape, b_strides, itemsize)
+    config = configuration(arch, "rows", itemsize, outer, aligned, candidate)
+    even, tables = inner % config.depth == 0, power_of_two(groups + 1)
+    if not (config.descriptors and aligned):
+        return RowsPlan(config, rows_launch(config, False, False, even, tables), None, None)
+    b_tile = [1, config.width, config.depth] if b_transposed else [1, config.depth, config.width]
+    return RowsPlan(
+        config,
+        rows_launch(config, True, b_transposed, even, tables),
+        _tiles(a_shape, a_strides, itemsize, [config.height, config.depth]),
+        _tiles(b_shape, b_strides, itemsize, b_tile),
     )
-    operands = a, b, a_tiles, b_tiles, offs.contiguous(), out
-    launch(a.device, programs_of(a.device, config), *operands, groups, rows, inner, outer, *a.stride(), *b.stride())
 
 
 @cache
@@ -50,22 +81,79 @@ def rows_launch(config: Config, described: bool, b_transposed: bool, even: bool,
     return Launch(multiply_rows, **constants, config=config, num_warps=config.warps, num_stages=config.stages)
 
 
+# ---- form "groups" ---------------------------------------------------------------------------------------------------
+
+
 def groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, candidate: int | None) -> None:
     """a (K, R), b (R, N), offs (E,) -> out (E, K, N) contiguous; any strides in."""
-    rows, outer = b.shape
     if out.numel() == 0:
         return
-    aligned = is_aligned(a.t()) and is_aligned(b)
-    config = configuration(arch_of(a.device), "groups", a.element_size(), outer, aligned, candidate)
-    if config.specialised:
-        _specialised_groups_product(a, b, offs, out, config)
+    device, (rows, outer), (groups, inner, _) = a.device, b.shape, out.shape
+    a_strides, b_strides, aligned = a.stride(), b.stride(), groups_aligned(a, b)
+    config, launch, a_tiles, b_tiles, out_tiles = groups_plan(
+        arch_of(device), a.element_size(), aligned, min(rows, 2), a_strides, b_strides, out.shape, candidate
+    )
+    tiles = a_tiles and a_tiles.over(a, [rows, inner]), b_tiles and b_tiles.over(b, [rows, outer])
+    programs, offs = programs_of(device, config), offs.contiguous()
+    if out_tiles is not None:
+        launch(device, programs, *tiles, out_tiles.over(out), offs, groups, rows, inner, outer)
         return
-    described = config.descriptors and aligned
-    a_tiles = _descriptor(a.t(), [config.depth, config.height]) if described else None
-    b_tiles = _descriptor(b, [config.depth, config.width]) if described else None
-    operands = a, b, a_tiles, b_tiles, offs.contiguous(), out
-    sizes = offs.shape[0], rows, a.shape[0], outer, *a.stride(), *b.stride()
-    groups_launch(config, described)(a.device, programs_of(a.device, config), *operands, *sizes)
+    sizes = groups, rows, inner, outer, *a_strides, *b_strides
+    launch(device, programs, a, b, *tiles, offs, out, *sizes)
+
+
+def groups_aligned(a: Tensor, b: Tensor) -> bool:
+    """Whether rows of a.t() and b, of a (K, R) and b (R, N), can be read in whole units wherever a group starts."""
+    inner, rows = a.shape
+    kept = min(rows, 2)  # any number above 1
+    sizes = (kept, inner), a.stride()[::-1], (kept, b.shape[1]), b.stride()
+    return _on_units(a, b) and _both_aligned(*sizes, a.element_size())
+
+
+@lru_cache(_PLANS)
+def _both_aligned(a_shape: Size, a_strides: Size, b_shape: Size, b_strides: Size, itemsize: int) -> bool:
+    return is_aligned(a_shape, a_strides, itemsize) and is_aligned(b_shape, b_strides, itemsize)
+
+
+class GroupsPlan(NamedTuple):
+    """`multiply_groups` for some operands, with their tiles, and the output's, where it moves whole ones."""
+
+    config: Config
+    launch: Launch
+    a_tiles: Tiles | None
+    b_tiles: Tiles | None
+    out_tiles: Tiles | None
+
+
+@lru_cache(_PLANS)
+def groups_plan(
+    arch: str, itemsize: int, aligned: bool, rows: int, a_strides: Size, b_strides: Size, out_shape: Size,
+    candidate: int | None,
+) -> GroupsPlan:  # fmt: skip
+    """out (E, K, N); 2 rows stand for any number above 1."""
+    _, inner, outer = out_shape
+    config = configuration(arch, "groups", itemsize, outer, aligned, candidate)
+    a_lies, b_lies = ((rows, inner), a_strides[::-1], itemsize), ((rows, outer), b_strides, itemsize)
+    if config.specialised:  # operands of 16 bits and an output whose rows are whole units
+        from kernels.grouped import specialised  # where it runs: nobody else needs Gluon
+
+        def tiles(shape: Size, strides: Size, itemsize: int, tile: list[int]) -> Tiles:
+            layout = specialised.layout_16_bit(len(tile))
+            return _tiles(shape, strides, itemsize, tile, specialised.Descriptor, layout=layout)
+
+        half = config.height // 2
+        out_lies = out_shape, (inner * outer, outer, 1), itemsize
+        return GroupsPlan(
+            config,
+            specialised_launch(config),
+            tiles(*a_lies, [config.depth, half]),
+            tiles(*b_lies, [config.depth, config.width]),
+            tiles(*out_lies, [1, half, config.width]),
+        )
+    if not (config.descriptors and aligned):
+        return GroupsPlan(config, groups_launch(config, False), None, None, None)
+    a_tiles = _tiles(*a_lies, [config.depth, config.height])
+    return GroupsPlan(config, groups_launch(config, True), a_tiles, _tiles(*b_lies, [config.depth, config.width]), None)
 
 
 @cache
@@ -75,34 +163,15 @@ def groups_launch(config: Config, described: bool) -> Launch:
     return Launch(multiply_groups, DESCRIBED=described, config=config, **options)
 
 
-def _specialised_groups_product(a: Tensor, b: Tensor, offs: Tensor, out: Tensor, config: Config) -> None:
-    """Operands of 16 bits and an output whose rows are whole units."""
-    from kernels.grouped import specialised  # where it runs: nobody else needs Gluon
-
-    def tiles(x: Tensor, tile: list[int]) -> object:
-        return specialised.Descriptor(x, list(x.shape), _strides(x), tile, specialised.layout_16_bit(len(tile)))
-
-    half = config.height // 2
-    specialised_launch(config)(
-        a.device,
-        programs_of(a.device, config),
-        tiles(a.t(), [config.depth, half]),
-        tiles(b, [config.depth, config.width]),
-        tiles(out, [1, half, config.width]),
-        offs.contiguous(),
-        offs.shape[0],
-        b.shape[0],
-        a.shape[0],
-        b.shape[1],
-    )
-
-
 @cache
 def specialised_launch(config: Config) -> Launch:
     """`specialised.multiply_groups`."""
     from kernels.grouped import specialised
 
     return Launch(specialised.multiply_groups, BAND=config.band, STAGES=config.stages, num_warps=config.warps)
+
+
+# ---- what nobody wrote -----------------------------------------------------------------------------------------------
 
 
 def clear_rows(out: Tensor, offs: Tensor) -> None:
@@ -123,31 +192,35 @@ def _clearing(kernel: Any) -> Launch:
     return Launch(kernel, BLOCK=_CLEAR_BLOCK)
 
 
-def is_aligned(x: Tensor) -> bool:
-    """Whether the last dimension is contiguous and all else starts on 16 bytes, without overlapping."""
-    *others, width = x.shape
-    *strides, last = x.stride()
-    if last != 1 or x.data_ptr() % 16 or x.numel() == 0:
+# ---- how operands lie in memory --------------------------------------------------------------------------------------
+
+
+def _on_units(a: Tensor, b: Tensor) -> bool:
+    """Whether both start on 16 bytes."""
+    return (a.data_ptr() | b.data_ptr()) % 16 == 0
+
+
+def is_aligned(shape: Size, strides: Size, itemsize: int) -> bool:
+    """Whether the last dimension is contiguous and all else starts 16 bytes apart, or a multiple, without overlap."""
+    *others, width = shape
+    *apart, last = strides
+    if last != 1 or 0 in shape:
         return False
-    unit = 16 // x.element_size()
+    unit = 16 // itemsize
     # The stride of a dimension of size 1 is never used, and may be anything.
     return all(
-        size == 1 or (stride % unit == 0 and stride >= width) for size, stride in zip(others, strides, strict=True)
+        size == 1 or (stride % unit == 0 and stride >= width) for size, stride in zip(others, apart, strict=True)
     )
 
 
-def _descriptor(x: Tensor, tile: list[int]) -> TensorDescriptor:
-    """Tiles of `x`, whose memory has whole units."""
-    return TensorDescriptor(x, list(x.shape), _strides(x), tile)
-
-
-def _strides(x: Tensor) -> list[int]:
-    """Those of `x`, told anew where torch's may be anything: of a dimension of size 1."""
-    unit = 16 // x.element_size()
-    unused = -(-x.shape[-1] // unit) * unit
-    strides = [stride if size > 1 else unused for size, stride in zip(x.shape, x.stride(), strict=True)]
-    strides[-1] = 1
-    return strides
+def _tiles(
+    shape: Size, strides: Size, itemsize: int, tile: list[int], kind: type = TensorDescriptor, **options: object
+) -> Tiles:
+    """Of what `is_aligned`; a stride that may be anything is told anew."""
+    unit = 16 // itemsize
+    unused = -(-shape[-1] // unit) * unit
+    used = [stride if size > 1 else unused for size, stride in zip(shape, strides, strict=True)]
+    return Tiles(kind, shape=list(shape), strides=[*used[:-1], 1], block_shape=tile, **options)
 
 
 def programs_of(device: torch.device, config: Config) -> int:

@@ -55,7 +55,7 @@ def path(
     and the kernel cannot run.
     """
     require_impl(impl)
-    device = torch.device(device)
+    device = torch.device(device) if isinstance(device, str) else device
     if impl == "torch" or impl == "loop":
         return impl
     ours = path_of(None if launch is None else launch.multiply_rows, device)
@@ -119,8 +119,7 @@ def _rows_output(a: Tensor, b: Tensor, offs: Tensor, impl: str, candidate: int |
 
 @operator("grouped_mm_groups")
 def _groups(a: Tensor, b: Tensor, offs: Tensor, impl: str, candidate: int | None) -> Tensor:
-    aligned = launch is not None and launch.is_aligned(a.t()) and launch.is_aligned(b)
-    aligned = aligned and b.shape[1] * b.element_size() % 16 == 0
+    aligned = launch is not None and launch.groups_aligned(a, b) and b.shape[1] * b.element_size() % 16 == 0
     taken = path(a.device, a.dtype, groups=offs.numel(), form="groups", aligned=aligned, impl=impl)  # type: ignore[arg-type]
     if taken == "loop":
         return reference.grouped_mm(a, b, offs)

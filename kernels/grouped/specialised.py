@@ -12,6 +12,8 @@ that one instruction takes.
 
 from __future__ import annotations
 
+from functools import cache
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -36,6 +38,7 @@ WORKER_REGISTERS = gl.constexpr([240, 24])  # a thread; the first half has what 
 UNIT = gl.constexpr(16)
 
 
+@cache
 def layout_16_bit(rank: int) -> gl.NVMMASharedLayout:
     """How 16-bit operands, in tiles of 64 columns or more, lie in shared memory: as the matrix units read them, either
     way round. Results lie there the same way."""

@@ -29,21 +29,22 @@ def fetch_rows(
 ) -> None:
     """out[i] = x[source[i]] bit for bit; `missing` (0 or NaN) in every row whose source is not in [0, rows of x).
 
-    x (rows, width) any strides; source (n,) int64 or int32, contiguous; out (n, width) with contiguous rows. `reused`
-    says that rows of x may be asked for often: then a band of columns of all rows is fetched before the next one, so
-    that what is asked for again is still in the cache.
+    x (rows, width) any strides; source (n or more,) int64 or int32, contiguous; out (n, width) with contiguous rows.
+    `reused` says that rows of x may be asked for often: then a band of columns of all rows is fetched before the next
+    one, so that what is asked for again is still in the cache.
     """
-    count, width = out.shape
+    device, (count, width) = x.device, out.shape
     if out.numel() == 0:
         return
-    if path_of(_fetch, x.device) == "eager":
+    if path_of(_fetch, device) == "eager":
+        source = source[:count]
         inside = (source >= 0) & (source < x.shape[0])
         out.copy_(x.index_select(0, source * inside) if x.shape[0] else torch.zeros_like(out))
         out.masked_fill_(~inside[:, None], missing)
         return
-    config, launch = _fetching(arch_of(x.device), width, layout_of(x), missing != missing, reused, candidate)
+    config, launch = _fetching(arch_of(device), width, layout_of(x), missing != missing, reused, candidate)
     programs = cdiv(count, config.rows) * cdiv(width, config.columns)
-    launch(x.device, programs, x, source, out, count, width, x.shape[0], *strides(x, out))
+    launch(device, programs, x, source, out, count, width, x.shape[0], *strides(x, out))
 
 
 @cache

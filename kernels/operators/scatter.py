@@ -110,15 +110,16 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
     rows is at least M + G * (alignment - 1), as many as there could be.
     """
     require_indices(expert, "expert", groups)
-    if path_of(_place, expert.device) == "eager" or groups >= MOST_GROUPS:
+    device, count = expert.device, expert.shape[0]
+    if path_of(_place, device) == "eager" or groups >= MOST_GROUPS:
         return _places_by_sort(expert, groups, alignment, rows)
     rev, offs, ks, source = _places_outputs(expert, groups, alignment, rows)
-    count, buckets = expert.shape[0], power_of_two(groups + 1, 16)
+    buckets, steps = power_of_two(groups + 1, 16), steps_of_chunk(count)
     expert = expert.contiguous()
-    counts = torch.zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count), device=expert.device)
+    counts = expert.new_zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count))
     count_keys(expert, groups, counts, fill=source, value=-1)
-    programs, sizes = cdiv(max(count, 1), STEP), (count, groups, alignment, steps_of_chunk(count))
-    _placing(buckets)(expert.device, programs, expert, counts, rev, offs, ks, source, *sizes)
+    programs, sizes = cdiv(max(count, 1), STEP), (count, groups, alignment, steps)
+    _placing(buckets)(device, programs, expert, counts, rev, offs, ks, source, *sizes)
     return rev, offs, ks, source
 
 
@@ -164,7 +165,7 @@ def _scatter(x: Tensor, rev: Tensor, source: Tensor, rows: int, candidate: int |
     rev (M,) is the way back.
     """
     out = _scatter_output(x, rev, source, rows, candidate)
-    fetch_rows(x, source[:rows], out, 0.0, candidate)
+    fetch_rows(x, source, out, 0.0, candidate)
     return out
 
 

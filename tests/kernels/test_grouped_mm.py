@@ -20,7 +20,7 @@ from kernels.fp8.shapes import Split, around_block, random_split, splits
 from kernels.grouped import configs, library, reference
 from kernels.grouped.configs import Config, Form
 from kernels.hardware import HARDWARE
-from kernels.launch import MAX_CANDIDATES
+from kernels.launch import MAX_CANDIDATES, Tiles
 from tests.kernels import elsewhere
 from tests.kernels.grouped_products import NAMES, Product, assert_right
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
@@ -221,16 +221,21 @@ def test_every_candidate_is_right(form: Form, ours: None) -> None:
 @FORMS
 def test_operands_through_descriptors(form: str, ours: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bulk copy reads whole units of 16 bytes: where a group may start within one, it is left out."""
-    from kernels.grouped import launch
+    described: list[Any] = []
+    over = Tiles.over
 
-    described: list[torch.Tensor] = []
-    make = launch._descriptor
-    monkeypatch.setattr(launch, "_descriptor", lambda x, tile: described.append(x) or make(x, tile))
+    def kept(tiles: Tiles, *of: Any) -> Any:
+        described.append(over(tiles, *of))
+        return described[-1]
+
+    monkeypatch.setattr(Tiles, "over", kept)
     numbers = [n for n, c in enumerate(_candidates(form)) if c.descriptors]
     assert numbers or GPU, "the interpreter's table has no candidate with descriptors"
     # Rows past whole blocks of a group: one, none, and one again.
     split = Split("", (17, 0, 32, 1), unused=2)
     for number in numbers:
+        single = Product.draw(form, Split("", (1,)), 24, 40, DEVICE)  # a size of 1 may have any stride
+        assert_right(single, grouped.grouped_mm, f"#{number} of one row", impl="triton", candidate=number)
         for a_layout, b_layout in itertools.product(("row-major", "column-major"), repeat=2):
             layouts = {"a_layout": LAYOUTS[a_layout], "b_layout": LAYOUTS[b_layout]}
             product = Product.draw(form, split, 24, 40, DEVICE, **layouts)
@@ -240,6 +245,8 @@ def test_operands_through_descriptors(form: str, ours: None, monkeypatch: pytest
             candidate = number if rows_apart or not GPU else None  # what cannot be read whole has a table of its own
             grouped.grouped_mm(product.a, product.b, product.offs, impl="triton", candidate=candidate)
             assert len(described) == 2 * rows_apart, f"{because}: {len(described)} descriptors"
+            for each in described:
+                type(each)(**vars(each))  # what Triton checks holds
             assert_right(product, grouped.grouped_mm, because, impl="triton", candidate=candidate)
 
 

@@ -11,6 +11,7 @@ import torch
 
 from kernels import fp8
 from kernels.fp8 import ops, scaled
+from kernels.operators import silu_mul
 from tests.kernels import elsewhere
 from tests.kernels.paths import KernelPath, every_second
 from tests.kernels.targets import launches_on
@@ -61,6 +62,45 @@ def test_a_call_in_a_frame_that_dynamo_leaves_to_python_is_not_compiled_by_itsel
     whole = torch.compile(lambda x: ops.rowwise(x, None, True, None)[1] * 2, backend=backend, fullgraph=True)
     assert torch.equal(whole(xs[0]), 2 * fp8.quantize_rowwise(xs[0], power_of_two=True)[1])
     assert len(graphs) == 1  # what is traced still goes through
+
+
+def _pair() -> list[torch.Tensor]:
+    return [torch.randn(4, 8).requires_grad_() for _ in range(2)]
+
+
+def test_a_recorded_call_is_what_torch_records() -> None:
+    """The shorter way keeps the tensors, and gives the gradients, of the operator behind the dispatcher."""
+    leaves = _pair()
+    found = []
+    for each in (silu_mul, lambda g, u: torch.ops.perfguard_kernels.silu_mul(g, u, None)):
+        kept: list[torch.Tensor] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x, kept=kept: kept.append(x) or x, lambda x: x):  # type: ignore[misc]
+            out = each(*leaves)
+        assert out.grad_fn is not None
+        found.append((out.grad_fn.name(), [out, *kept, *torch.autograd.grad(out, leaves, torch.ones_like(out))]))
+    (name, tensors), (other, expected) = found
+    assert name == other
+    assert len(tensors) == len(expected) == 5
+    assert all(map(torch.equal, tensors, expected))
+
+
+def test_who_replaces_functions_of_torch_sees_a_recorded_operator() -> None:
+    seen = []
+
+    class Listening(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append((str(func), torch.is_grad_enabled()))
+            return func(*args, **(kwargs or {}))
+
+    with Listening():
+        silu_mul(*_pair())
+    assert ("perfguard_kernels.silu_mul.default", True) in seen
+
+
+def test_a_transform_is_refused_as_torch_refuses_it() -> None:
+    g, u = _pair()
+    with pytest.raises(RuntimeError, match="functorch"):
+        torch.func.grad(lambda g: silu_mul(g, u).sum())(g)
 
 
 def test_words_are_asked_of_the_address() -> None:
