@@ -49,10 +49,13 @@ class Launch:
             self.kernel[(programs,)](*arguments, **self.constants)
             return
         current = driver.active.get_current_device()
-        if current != device.index:
+        if current == device.index:
+            self._launch(current, programs, arguments)
+        else:
             with torch.cuda.device(device):
-                self(device, programs, *arguments)
-            return
+                self._launch(driver.active.get_current_device(), programs, arguments)
+
+    def _launch(self, current: Any, programs: int, arguments: Sequence[Any]) -> None:
         key = (current, *map(_kind, arguments, self._specialised))
         binary = self._binaries.get(key)
         if binary is None:
