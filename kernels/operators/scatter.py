@@ -116,7 +116,7 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
     rev, offs, ks, source = _places_outputs(expert, groups, alignment, rows)
     buckets, steps = power_of_two(groups + 1, 16), steps_of_chunk(count)
     expert = expert.contiguous()
-    counts = expert.new_zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count))
+    counts = torch.zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count), device=device)
     count_keys(expert, groups, counts, fill=source, value=-1)
     programs, sizes = cdiv(max(count, 1), STEP), (count, groups, alignment, steps)
     _placing(buckets)(device, programs, expert, counts, rev, offs, ks, source, *sizes)
