@@ -13,7 +13,7 @@ import triton.language as tl
 @triton.jit
 def _clear(out_ptr, first, end, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Elements [first, end), shared among all programs."""
-    lane = tl.arange(0, BLOCK).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
     zeros = tl.zeros((BLOCK,), out_ptr.dtype.element_ty)
     for at in range(first + tl.program_id(0) * BLOCK, end, tl.num_programs(0) * BLOCK):
         tl.store(out_ptr + at + lane, zeros, mask=at + lane < end)

@@ -24,6 +24,7 @@ from kernels.operators.launch import after
 CHUNKS = 32
 STEP = 128  # keys that one program places; every pair of them is compared
 WARPS = 4
+MOST_NARROW = 2**31 - 2**16  # that int32 counts, with room for a block behind
 _AT_ONCE = 512  # keys that one program counts
 _STEPS_AT_ONCE = 16
 
@@ -38,8 +39,8 @@ def steps_of_chunk(count: int) -> int:
 
 
 def whole_numbers(most: int) -> torch.dtype:
-    """The narrowest type for positions and counts up to `most`."""
-    return torch.int32 if most < 2**31 - 1 else torch.int64
+    """The narrowest type for positions and counts up to `most`, and for those of a block that begins there."""
+    return torch.int32 if most <= MOST_NARROW else torch.int64
 
 
 def count_keys(
@@ -111,12 +112,13 @@ def counted(counts_ptr, step, steps, K: tl.constexpr, B: tl.constexpr, F: tl.con
     chunk = step // steps
     chunk_K = tl.arange(0, K)
     bucket_B = tl.arange(0, B)
+    lane_F = tl.arange(0, F)
     counts_KB = tl.load(counts_ptr + chunk_K[:, None] * B + bucket_B[None, :])
     before_B = tl.sum(tl.where((chunk_K < chunk)[:, None], counts_KB, 0), 0)
     for first in range(chunk * steps, step, F):
-        step_F = first + tl.arange(0, F)
-        at_FB = (K + step_F)[:, None] * B + bucket_B[None, :]
-        before_B += tl.sum(tl.load(counts_ptr + at_FB, mask=(step_F < step)[:, None], other=0), 0)
+        at_FB = counts_ptr + tl.cast(K + first, tl.int64) * B + lane_F[:, None] * B + bucket_B[None, :]
+        counts_FB = tl.load(at_FB, mask=(lane_F < step - first)[:, None], other=0)
+        before_B += tl.sum(counts_FB, 0)
     return tl.sum(counts_KB, 0), before_B
 
 

@@ -286,14 +286,14 @@ def _sum_lists(  # type: ignore[no-untyped-def]
             return
         start = number * LONG
         end = tl.minimum(start + LONG, count)
-        left = tl.load(index_ptr + tl.load(order_ptr + start).to(tl.int64))
-        right = tl.load(index_ptr + tl.load(order_ptr + end - 1).to(tl.int64))
+        left = tl.load(index_ptr + tl.load(order_ptr + start))
+        right = tl.load(index_ptr + tl.load(order_ptr + end - 1))
         is_left = (left >= 0) & (left < rows)
         is_right = (right >= 0) & (right < rows)
-        left_start = tl.load(starts_ptr + left, mask=is_left, other=0).to(tl.int64)
-        left_end = tl.load(ends_ptr + left, mask=is_left, other=0).to(tl.int64)
-        right_start = tl.load(starts_ptr + right, mask=is_right, other=0).to(tl.int64)
-        right_end = tl.load(ends_ptr + right, mask=is_right, other=0).to(tl.int64)
+        left_start = tl.load(starts_ptr + left, mask=is_left, other=0)
+        left_end = tl.load(ends_ptr + left, mask=is_left, other=0)
+        right_start = tl.load(starts_ptr + right, mask=is_right, other=0)
+        right_end = tl.load(ends_ptr + right, mask=is_right, other=0)
         right_is_long = right_end - right_start > LONG
         if left_end - left_start > LONG:
             sum_C = _sum_places(
@@ -314,7 +314,7 @@ def _sum_lists(  # type: ignore[no-untyped-def]
             if asked <= P:
                 sum_C = _sum_slots(x_ptr, place_P, asked.to(tl.int32), column_C, width, x_row, x_column, P, R, C)
             else:
-                start = tl.load(starts_ptr + row).to(tl.int64)
+                start = tl.load(starts_ptr + row)
                 sum_C = _sum_places(x_ptr, order_ptr, start, start + asked, column_C, width, x_row, x_column, R, C)
             sum_C = rounded(sum_C, out_ptr.dtype.element_ty, BY_HAND)
             tl.store(out_ptr + row * width + column_C, sum_C, mask=column_C < width)
@@ -331,17 +331,18 @@ def _sum_parts(  # type: ignore[no-untyped-def]
     if tl.load(is_full_ptr) == 0:
         return
     blocks = tl.cdiv(width, C)
-    number = (tl.program_id(0) // blocks).to(tl.int64)
+    program = tl.program_id(0).to(tl.int64)
+    number = program // blocks
     row = tl.load(begins_ptr + number).to(tl.int64)
     if row >= 0:
-        start = tl.load(starts_ptr + row).to(tl.int64)
-        end = tl.load(ends_ptr + row).to(tl.int64)
-        column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
+        start = tl.load(starts_ptr + row)
+        end = tl.load(ends_ptr + row)
+        column_C = program % blocks * C + tl.arange(0, C)
         sum_RC = tl.zeros((R, C), tl.float32)
         for first in range(number, tl.cdiv(end, LONG), R):
             part_R = first + tl.arange(0, R)
             # Where it begins within a part it is the list of that part's last place, else that of the first.
-            at_R = 2 * part_R + (part_R * LONG < start).to(tl.int64)
+            at_R = 2 * part_R + (part_R * LONG < start)
             inside_RC = (part_R * LONG < end)[:, None] & (column_C < width)[None, :]
             sum_RC += tl.load(partial_ptr + at_R[:, None] * width + column_C[None, :], mask=inside_RC, other=0.0)
         sum_C = rounded(tl.sum(sum_RC, 0), out_ptr.dtype.element_ty, BY_HAND)

@@ -135,10 +135,10 @@ def _sum(  # type: ignore[no-untyped-def]
 
 @jit()
 def _ends(offs_ptr, rows, groups, PART: tl.constexpr, G: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of each group: its number, first row, end, and the running end of its parts; all int64 (G,)."""
+    """Of each group: its number, first row, end, and the running end of its parts; all (G,)."""
     group_G = tl.arange(0, G)
-    start_G = tl.load(offs_ptr + group_G - 1, mask=(group_G > 0) & (group_G < groups), other=0).to(tl.int64)
-    end_G = tl.load(offs_ptr + group_G, mask=group_G < groups, other=0).to(tl.int64)
+    start_G = tl.load(offs_ptr + group_G - 1, mask=(group_G > 0) & (group_G < groups), other=0)
+    end_G = tl.load(offs_ptr + group_G, mask=group_G < groups, other=0)
     start_G = tl.minimum(tl.maximum(start_G, 0), rows)
     end_G = tl.where(group_G < groups, tl.minimum(tl.maximum(end_G, start_G), rows), start_G)
     return group_G, start_G, end_G, tl.cumsum((end_G - start_G + PART - 1) // PART, 0)
@@ -156,8 +156,8 @@ def _sum_parts(  # type: ignore[no-untyped-def]
     group = tl.sum((parts_G <= number).to(tl.int32), 0)  # so many groups have all their parts before this one
     if group < groups:
         before = tl.max(tl.where(group_G < group, parts_G, 0), 0)
-        start = tl.sum(tl.where(group_G == group, start_G, 0), 0) + (number - before) * PART
-        end = tl.minimum(tl.sum(tl.where(group_G == group, end_G, 0), 0), start + PART)
+        start = tl.max(tl.where(group_G == group, start_G, 0), 0) + (number - before) * PART
+        end = tl.minimum(tl.max(tl.where(group_G == group, end_G, 0), 0), start + PART)
         column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
         sum_C = _sum(x_ptr, start, end, column_C, width, x_row, x_column, AHEAD, R, C)
         tl.store(partial_ptr + number * width + column_C, sum_C, mask=column_C < width)
@@ -175,10 +175,10 @@ def _sum_groups(  # type: ignore[no-untyped-def]
     if PART is None:
         start = tl.load(offs_ptr + group - 1, mask=group > 0, other=0).to(tl.int64)
         start = tl.minimum(tl.maximum(start, 0), rows)
-        end = tl.minimum(tl.maximum(tl.load(offs_ptr + group).to(tl.int64), start), rows)
+        end = tl.minimum(tl.maximum(tl.load(offs_ptr + group), start), rows)
     else:
         group_G, _, _, parts_G = _ends(offs_ptr, rows, groups, PART, G)
-        start = tl.max(tl.where(group_G < group, parts_G, 0), 0)
+        start = tl.max(tl.where(group_G < group, parts_G, 0), 0).to(tl.int64)
         end = tl.max(tl.where(group_G <= group, parts_G, 0), 0)
     column_C = (tl.program_id(0) % blocks).to(tl.int64) * C + tl.arange(0, C)
     sum_C = _sum(values_ptr, start, end, column_C, width, values_row, values_column, AHEAD, R, C)

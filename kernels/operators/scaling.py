@@ -75,7 +75,7 @@ def _scale(  # type: ignore[no-untyped-def]
         factor = tl.load(factor_ptr).to(tl.float32)
         if INPLACE:
             blocks = tl.where(factor == 1.0, 0, blocks)
-    for block in range(tl.program_id(0).to(tl.int64), blocks, tl.num_programs(0)):
+    for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
         row = block // across
         if factor_row is not None:
             factor = tl.load(factor_ptr + row * factor_row).to(tl.float32)

@@ -29,6 +29,7 @@ from kernels.arguments import (
 from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, operator, power_of_two
 from kernels.operators.counting import (
+    MOST_NARROW,
     STEP,
     clamped,
     count_keys,
@@ -84,7 +85,8 @@ def scatter_for_grouped_gemm(
 
     out has sum(ks) rows, rounded up to `row_multiple`, for which the host reads the counts. With `host_counts=False`
     it reads nothing, ks is None and out has M + G * (alignment - 1) rows, rounded up: as many as there could be.
-    An expert out of range is an error on a CPU; on a GPU its row goes nowhere and has rev -1.
+    An expert out of range is an error on a CPU; on a GPU its row goes nowhere and has rev -1. That many rows are
+    2^31 - 2^16 at most, as offs is int32.
     Differentiable in x. Nothing is kept between calls, so that threads may call it at once.
     """
     require_floats(x, "x", ndim=2)
@@ -93,6 +95,8 @@ def scatter_for_grouped_gemm(
     for value, name in ((G, "G"), (alignment, "alignment"), (row_multiple, "row_multiple")):
         require_positive(value, name)
     most = _up(x.shape[0] + G * (alignment - 1), row_multiple)
+    if most > MOST_NARROW:
+        raise ValueError(f"x: has {x.shape[0]} rows, which with padding may take {most}; may take {MOST_NARROW}")
     rev, offs, ks_tensor, source = places_of(expert, G, alignment, most)
     ks: list[int] | None = ks_tensor.tolist() if host_counts else None
     rows = most if ks is None else _up(sum(ks), row_multiple)
@@ -205,7 +209,7 @@ def _place(  # type: ignore[no-untyped-def]
     K: tl.constexpr, B: tl.constexpr, F: tl.constexpr, S: tl.constexpr,
 ):  # fmt: skip
     """Where S rows of x go; in the first program where groups end."""
-    at_S = tl.program_id(0).to(tl.int64) * S + tl.arange(0, S)
+    at_S = tl.program_id(0) * S + tl.arange(0, S)
     inside_S = at_S < count
     key_S = clamped(expert_ptr, at_S, inside_S, groups, tl.int32)
     all_B, before_B = counted(counts_ptr, tl.program_id(0), steps, K, B, F)
@@ -215,7 +219,7 @@ def _place(  # type: ignore[no-untyped-def]
     if tl.program_id(0) == 0:
         tl.store(ks_ptr + group_B, ks_B.to(tl.int32), mask=group_B < groups)
         tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
-    first_S = tl.gather(ends_B - ks_B + before_B, key_S, 0).to(tl.int64)
+    first_S = tl.gather(ends_B - ks_B + before_B, key_S, 0)
     to_S = first_S + earlier(key_S[:, None] == key_S[None, :], S)
     tl.store(rev_ptr + at_S, tl.where(key_S < groups, to_S, -1), mask=inside_S)
     tl.store(source_ptr + to_S, at_S.to(source_ptr.dtype.element_ty), mask=inside_S & (key_S < groups))

@@ -89,7 +89,7 @@ def _kept(target_ptr, kept_ptr, rows, stride, ignore_index, L: tl.constexpr):  #
     for first in range(0, rows, L):
         row_L = (first + tl.arange(0, L)).to(tl.int64)
         target_L = tl.load(target_ptr + row_L * stride, mask=row_L < rows, other=0)
-        kept_L += ((target_L != ignore_index) & (row_L < rows)).to(tl.int64)
+        kept_L += (target_L != ignore_index) & (row_L < rows)
     tl.store(kept_ptr, tl.sum(kept_L, 0))
 
 

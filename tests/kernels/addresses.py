@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -30,18 +30,40 @@ from kernels.grouped import launch as grouped_launch
 from kernels.moe import rows as moe_rows
 from kernels.moe import weighted_gate
 from kernels.operators.clamped_swiglu import _clamped_swiglu_backward
+from kernels.operators.cross_entropy_rows import gradient_, gradient_of, losses_of
 from kernels.operators.gather import _gather_backward
 from kernels.operators.indexed_bias_add import _bias_gradient
 from kernels.operators.scaling import scale_, scaled
 from kernels.operators.scatter import _scatter_backward
 from kernels.operators.silu_mul import _silu_mul_backward
+from kernels.operators.totals import kept_rows, total_loss, weight_ratio
 from tests.kernels.intervals import Module, wrapped
 from tests.kernels.targets import target_of
 
 Caught = tuple[Any, int, dict[str, Any]]  # kernel, programs, arguments
 
-TOKENS, WIDTH, EXPERTS, OUTER = 1 << 23, 1 << 15, 512, 1 << 13
+ARCHITECTURES = "sm_90", "gfx942"
+
+
+class Sizes(NamedTuple):
+    tokens: int
+    width: int
+    experts: int
+    outer: int
+
+
+MOST = (1 << 31) - (1 << 16)  # what 32 bits hold, and a block past it
+MOST_JAGGED = 1 << 29  # rows of groups: 32 bits hold the sum of three
 MOST_ROWS = 1 << 28  # of a narrow matrix
+# What the checks of arguments let through, grids of 2^31 programs and 2^63 elements aside.
+SIZES = {
+    "large": Sizes(1 << 23, 1 << 15, 512, 1 << 13),
+    "many rows": Sizes(1 << 32, 16, 8, 16),
+    "many rows, 32 bits": Sizes(MOST, 16, 8, 16),
+    "wide": Sizes(32, 1 << 32, 8, 16),
+    "wide groups": Sizes(1 << 23, 1 << 19, 1 << 13, 16),
+    "wide weights": Sizes(1 << 23, 16, 1 << 13, 1 << 19),
+}
 DTYPES = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.uint8: "u8", torch.int32: "i32",
     torch.int64: "i64", torch.uint32: "u32", torch.float8_e4m3fn: "fp8e4nv", torch.float8_e4m3fnuz: "fp8e4b8",
@@ -49,22 +71,29 @@ DTYPES = {
 
 
 @contextmanager
-def caught(arch: str) -> Iterator[list[Caught]]:
-    """Within, operators run on meta tensors as on this architecture; launches are kept, and not made."""
+def caught(arch: str, candidate: int) -> Iterator[list[Caught]]:
+    """Within, operators run on meta tensors as on this architecture with so many a candidate of each table, or the last
+    one; launches are kept, and not made."""
     found: list[Caught] = []
 
     def keep(prepared: Any, device: torch.device, programs: int, *arguments: Any) -> None:
         names = prepared.kernel.arg_names
         found.append((prepared.kernel, programs, dict(zip(names, arguments, strict=False)) | prepared.constants))
 
-    answers = {"arch_of": arch, "processors_of": 132, "path_of": "triton"}
+    answers = {
+        "arch_of": lambda *_: arch, "processors_of": lambda *_: 132, "path_of": lambda *_: "triton",
+        "pick": lambda configs, _: configs[min(candidate, len(configs) - 1)],
+    }  # fmt: skip
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(launch.Launch, "__call__", keep))
         stack.enter_context(mock.patch.object(launch.Operator, "__call__", lambda self, *given: self.function(*given)))
         for module in [module for name, module in sys.modules.items() if name.startswith("kernels.")]:
             for name, answer in answers.items():
                 if hasattr(module, name):
-                    stack.enter_context(mock.patch.object(module, name, lambda *_, answer=answer: answer))
+                    stack.enter_context(mock.patch.object(module, name, answer))
+            for planned in list(vars(module).values()):
+                if hasattr(planned, "cache_clear"):
+                    planned.cache_clear()
         yield found
 
 
@@ -85,23 +114,34 @@ LAYOUTS: dict[str, Callable[..., Tensor]] = {
         meta(*shape[:-2], shape[-1], 1 << 30, **of)[..., : 2 * shape[-2] : 2].mT
     ),
 }
+DENSE = "row-major", "column-major"
 
 
-def calls(make: Callable[..., Tensor]) -> dict[str, Callable[[], Any]]:
-    """Every public kernel on the largest tensors, laid out as `make` has it."""
-    offs = meta(EXPERTS, dtype=torch.int32)
-    index, expert = meta(TOKENS, dtype=torch.int64), meta(TOKENS, dtype=torch.int64)
-    inverse, choices = meta(TOKENS // 8, 8, dtype=torch.int64), meta(TOKENS // 8, 8, dtype=torch.float32)
+def calls(
+    make: Callable[..., Tensor], tokens: int, width: int, experts: int, outer: int
+) -> dict[str, Callable[[], Any]]:
+    """Every public kernel on tensors of these sizes, laid out as `make` has it."""
+    offs = meta(experts, dtype=torch.int32)
+    index, expert = meta(tokens, dtype=torch.int64), meta(tokens, dtype=torch.int64)
+    inverse, choices = meta(tokens // 8, 8, dtype=torch.int64), meta(tokens // 8, 8, dtype=torch.float32)
+    jagged, narrow = min(tokens, MOST_JAGGED), min(width, MOST_JAGGED)
+    targets = make(tokens, 16, dtype=torch.int64)[:, 0]
+    target = targets[:MOST]  # a grid of programs for it
 
-    def x(width: int = WIDTH) -> Tensor:
-        return make(TOKENS, width)
+    def x(columns: int = width) -> Tensor:
+        return make(tokens, columns)
+
+    def ragged(columns: int = narrow) -> Tensor:
+        return make(jagged, columns)
+
+    def logits() -> Tensor:
+        return make(min(tokens, MOST), min(width, MOST))
 
     def weight() -> Tensor:
-        return make(EXPERTS, WIDTH, OUTER)
+        return make(experts, narrow, outer)
 
-    def quantised() -> tuple[Tensor, ...]:
-        codes = torch.float8_e4m3fn
-        return meta(TOKENS, WIDTH, dtype=codes), meta(EXPERTS, OUTER, WIDTH, dtype=codes)
+    def codes(*shape: int) -> Tensor:
+        return meta(*shape, dtype=torch.float8_e4m3fn)
 
     def floats(*shape: int) -> Tensor:
         return meta(*shape, dtype=torch.float32)
@@ -109,66 +149,73 @@ def calls(make: Callable[..., Tensor]) -> dict[str, Callable[[], Any]]:
     return {
         "quantize_rowwise": lambda: fp8.quantize_rowwise(x()),
         "quantize_colwise_3d": lambda: fp8.quantize_colwise_3d(weight()),
-        "quantize_rowwise_per_group": lambda: fp8.quantize_rowwise_per_group(x().t(), offs),
-        "quantize_colwise_per_group": lambda: fp8.quantize_colwise_per_group(x(), offs),
-        "quantize_colwise_per_group padded": lambda: fp8.quantize_colwise_per_group(x(), offs, alignment=16),
-        "quantize_colwise_per_group fp32": lambda: fp8.quantize_colwise_per_group(
-            make(TOKENS, WIDTH, dtype=torch.float32), offs
-        ),
-        "quantize_colwise_per_group_dual": lambda: fp8.quantize_colwise_per_group_dual(x(), x(OUTER), offs),
+        "quantize_rowwise_per_group": lambda: fp8.quantize_rowwise_per_group(ragged().t(), offs),
+        "quantize_colwise_per_group": lambda: fp8.quantize_colwise_per_group(ragged(), offs),
+        "quantize_colwise_per_group padded": lambda: fp8.quantize_colwise_per_group(ragged(), offs, alignment=16),
+        "quantize_colwise_per_group chunks": lambda: fp8.quantize_colwise_per_group(make(1 << 14, 1 << 29), offs),
+        "quantize_colwise_per_group_dual": lambda: fp8.quantize_colwise_per_group_dual(ragged(), ragged(outer), offs),
         "quantize_transpose_3d_atomic": lambda: fp8.quantize_transpose_3d_atomic(weight()),
-        "quantize_transpose_3d_atomic short": lambda: fp8.quantize_transpose_3d_atomic(make(EXPERTS, 1 << 18, 1024)),
-        "grouped rows": lambda: grouped_launch.rows_product(x(), weight(), offs, meta(TOKENS, OUTER), None),
+        "quantize_transpose_3d_atomic short": lambda: fp8.quantize_transpose_3d_atomic(make(experts, outer, 1024)),
+        "grouped rows": lambda: grouped_launch.rows_product(ragged(), weight(), offs, meta(jagged, outer), None),
         "grouped groups": lambda: grouped_launch.groups_product(
-            x().t(), x(OUTER), offs, meta(EXPERTS, WIDTH, OUTER), None
+            ragged().t(), ragged(outer), offs, meta(experts, narrow, outer), None
         ),
         "grouped groups pointers": lambda: grouped_launch.groups_product(
-            x().t(), x(OUTER - 1), offs, meta(EXPERTS, WIDTH, OUTER - 1), None
+            ragged().t(), ragged(outer - 1), offs, meta(experts, narrow, outer - 1), None
         ),
         "clear": lambda: (
-            grouped_launch.clear_rows(meta(TOKENS, WIDTH), offs),
-            grouped_launch.clear_groups(meta(EXPERTS, WIDTH, OUTER), offs),
+            grouped_launch.clear_rows(meta(jagged, narrow), offs),
+            grouped_launch.clear_groups(meta(experts, narrow, outer), offs),
         ),
         "fp8 rows": lambda: [
-            launch_products.rows_product(*quantised(), floats(TOKENS), floats(EXPERTS, OUTER), offs, fast)
+            launch_products.rows_product(
+                codes(jagged, narrow), codes(experts, outer, narrow), floats(jagged), floats(experts, outer), offs, fast
+            )
             for fast in (True, False)
         ],
         "fp8 groups": lambda: [
             launch_products.groups_product(
-                quantised()[0].view(WIDTH, TOKENS), quantised()[0].view(WIDTH, TOKENS)[:OUTER],
-                floats(EXPERTS, WIDTH), floats(EXPERTS, OUTER), offs, fast,
+                codes(narrow, jagged), codes(outer, jagged), floats(experts, narrow), floats(experts, outer), offs, fast
             )
             for fast in (True, False)
         ],
         "silu_mul": lambda: (operators.silu_mul(x(), x()), _silu_mul_backward(x(), x(), x(), None)),
         "clamped_swiglu": lambda: (
-            operators.clamped_swiglu(x()), _clamped_swiglu_backward(x(WIDTH // 2), x(), 1.7, 7.0, None)
+            operators.clamped_swiglu(x()), _clamped_swiglu_backward(x(width // 2), x(), 1.7, 7.0, None)
         ),
         "indexed_bias_add": lambda: (
-            operators.indexed_bias_add(x(), make(EXPERTS, WIDTH), expert, offs),
+            operators.indexed_bias_add(x(), make(experts, width), expert, offs),
+            operators.indexed_bias_add(x(), make(experts, width), expert.int(), offs),
+            _bias_gradient(x(), offs.long(), torch.bfloat16, None),
             _bias_gradient(x(), offs, torch.bfloat16, None),
             _bias_gradient(x(1024), offs, torch.bfloat16, None),
         ),
         "padded_index_gather": lambda: (
             operators.padded_index_gather(x(), index),
-            _gather_backward(x(), index, TOKENS, None),
-            _gather_backward(make(TOKENS, 16), index, MOST_ROWS, None),
+            _gather_backward(x(), index, min(tokens, MOST_ROWS), None),
+            _gather_backward(make(tokens, 16), index, MOST_ROWS, None),
         ),
         "scatter_for_grouped_gemm": lambda: (
-            operators.scatter_for_grouped_gemm(x(), expert, EXPERTS // 2, 128, 1, False),
+            operators.scatter_for_grouped_gemm(ragged(), meta(jagged, dtype=torch.int64), experts // 2, 128, 1, False),
             _scatter_backward(x(), index, None),
         ),
         "cross_entropy": lambda: (
-            operators.cross_entropy(x(), index),
-            operators.cross_entropy(x(), index, weight=floats(WIDTH), label_smoothing=0.1),
+            losses_of(logits(), target, None, -100, None),
+            gradient_of(logits(), target, None, -100, None),
+            gradient_(logits(), target, None, -100, None),
+            gradient_(logits(), target, None, -100, None, make(1, min(width, MOST))[0], floats(), 0.1),
+            weight_ratio(targets, make(1, min(width, MOST))[0], floats(), -100),
+            kept_rows(targets, -100),
+            total_loss(floats(tokens), floats()),
             scaled(x(), floats(), None),
             scale_(x(), floats(), None),
+            scale_(x(), floats(tokens), None),
         ),
         "moe rows": lambda: (
-            moe_rows.spread_rows(make(TOKENS // 8, WIDTH), choices, inverse),
-            moe_rows.spread_rows_and_dot(make(TOKENS // 8, WIDTH), choices, inverse, x()),
+            moe_rows.spread_rows(make(tokens // 8, width), choices, inverse),
+            moe_rows.spread_rows_and_dot(make(tokens // 8, width), choices, inverse, x()),
             moe_rows.sum_rows(x(), choices, inverse, plus_MD=x()),
-            moe_rows.sum_rows_and_dot(x(), choices, inverse, make(TOKENS // 8, WIDTH)),
+            moe_rows.sum_rows_and_dot(x(), choices, inverse, make(tokens // 8, width)),
         ),
         "weighted gate": lambda: weighted_gate.weighted_gate_backward(x(), x(), x(), choices, inverse),
     }  # fmt: skip
@@ -186,8 +233,8 @@ def type_of(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
-def ir_of(kernel: Any, arguments: dict[str, Any], arch: str) -> str:
-    """Triton's IR of a launch, specialised as the launcher does it, with all functions within one."""
+def kind_of(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[Any, Any], dict[str, str], dict[Any, Any]]:
+    """Constants, types and attributes of a launch, specialised as the launcher does it."""
     constants, signature, attributes = {}, {}, {}
     for place, parameter in enumerate(kernel.params):
         value, specialised = arguments[parameter.name], not parameter.do_not_specialize
@@ -197,6 +244,12 @@ def ir_of(kernel: Any, arguments: dict[str, Any], arch: str) -> str:
         signature[parameter.name] = type_of(value)
         if isinstance(value, Tensor) or (specialised and type(value) is int and value % 16 == 0):
             attributes[(place,)] = [["tt.divisibility", 16]]
+    return constants, signature, attributes
+
+
+def ir_of(kernel: Any, arguments: dict[str, Any], arch: str) -> str:
+    """Triton's IR of a launch, with all functions within one."""
+    constants, signature, attributes = kind_of(kernel, arguments)
     language = GluonASTSource if kernel.is_gluon() else ASTSource
     source = language(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     target = target_of(arch)
@@ -211,67 +264,149 @@ def ir_of(kernel: Any, arguments: dict[str, Any], arch: str) -> str:
     return str(stages["ttgir" if kernel.is_gluon() else "ttir"](module, {}))
 
 
-# Products of which intervals alone say that they may pass their type, and what they do not pass: an argument of the
-# kernel, a number, or (None) what the type holds.
+# Lines whose numbers, by intervals alone, may pass their type, and what they do not pass: arguments of the kernel, a
+# number, or (None) what the type holds.
 ARGUED: dict[tuple[str, str], str | int | None] = {
     # A chunk lies within its group, and a group within the rows.
     ("columns.py", "first = base + chunk * height"): "rows",
     ("columns.py", "c_first = base + c * height"): "rows",
     ("ring_chunks.py", "first = base + number * height"): "rows",
+    # Groups that are not empty have a row for each chunk.
+    ("ring_chunks.py", "chunks_G = gl.associative_scan(gl.where(is_group_G, chunks_G, 0), 0, _add)"): "rows",
     # Chunks of all groups are those of all rows, and one more a group; items are chunks times stripes.
     ("ring.py", "for item in range(gl.program_id(0), table.chunks * table.all_stripes, gl.num_programs(0)):"): None,
     ("ring_chunks.py", "block = item // (table.chunks * CONFIG.stripes)"): None,
-    # One term of the sum that tells a row is not zero.
+    # Counts of keys add up to all of them.
+    ("counting.py", "before_B = tl.sum(tl.where((chunk_K < chunk)[:, None], counts_KB, 0), 0)"): "count",
+    ("counting.py", "before_B += tl.sum(counts_FB, 0)"): "count",
+    ("counting.py", "return tl.sum(counts_KB, 0), before_B"): "count",
+    ("lists.py", "first_B = tl.cumsum(all_B, 0) - all_B + before_B"): "count",
+    # A list ends within all places.
     (
-        "rows.py",
-        "x_RC = tl.load(x_ptr + row_R[:, None] * x_row + column_C[None, :] * x_column, mask=inside_RC, other=0.0)",
-    ): TOKENS << 33,
+        "lists.py",
+        "sum_C = _sum_places(x_ptr, order_ptr, start, start + asked, column_C, width, x_row, x_column, R, C)",
+    ): ("count"),
+    # One term of the sum is not zero.
+    (
+        "lists.py",
+        "from_R = tl.sum(tl.where(rank_P[:, None] == rank_R[None, :], place_P[:, None], 0), 0).to(tl.int64)",
+    ): "count",
+    # No more groups end before a slot than there are.
+    ("columns.py", "group += tl.sum(before.to(tl.int32), 0)"): "groups",
+    # Where groups end is below 2^31, as it is told in 32 bits.
+    ("scatter.py", "ends_B = tl.cumsum(ks_B, 0)"): MOST,
+    ("scatter.py", "first_S = tl.gather(ends_B - ks_B + before_B, key_S, 0)"): MOST,
     # Item number `item` of a persistent kernel: what it is divided into is no more than it.
-    ("ring_chunks.py", "stripes = gl.minimum(table.all_stripes - block * CONFIG.stripes, CONFIG.stripes)"): "width",
+    ("ring_chunks.py", "stripes = gl.minimum(table.all_stripes - block * CONFIG.stripes, CONFIG.stripes)"): 64,
     ("ring_chunks.py", "in_block = item - block * (table.chunks * CONFIG.stripes)"): None,
-    ("ring_chunks.py", "stripe = block * CONFIG.stripes + (in_block - place * stripes)"): "width",
-    ("ring_chunks.py", "pair0 = stripe * (CONFIG.width // 2)"): "width",
-    # A tile begins within its matrix.
+    (
+        "ring_chunks.py",
+        "stripe = block * CONFIG.stripes + (in_block - place * stripes)",
+    ): "(width + width2) // 32",
+    # A tile begins within its matrix, and ends a block behind it at most.
     ("rows.py", "first_row = start + down * H"): "rows",
     ("rows.py", "first_column = across * W"): "outer",
-    ("groups.py", "column_W = across * W + tl.arange(0, W)"): "outer",
+    ("groups.py", "row_H = down * H + tl.arange(0, H)"): "inner + 256",
+    ("groups.py", "column_W = across * W + tl.arange(0, W)"): "outer + 256",
     ("products.py", "first_row = start + down * H"): "rows",
     ("products.py", "first_column = across * W"): "outer",
+    ("products.py", "row_H = down * H + tl.arange(0, H)"): "height + 256",
+    ("products.py", "column_W = across * W + tl.arange(0, W)"): "width + 256",
     ("products.py", "x_HD = a_descriptor.load([down * H, p])"): "height",
     ("products.py", "x_HD = a_descriptor.load([first_row, k])"): "rows",
     ("products.py", "y_WD = b_descriptor.load([across * W, p])"): "width",
     ("products.py", "y_WD = tl.reshape(b_descriptor.load([group, first_column, k]), (W, D))"): "outer",
     ("specialised.py", "row = start + (2 * down + half) * H"): "rows",
+    ("specialised.py", "row = (2 * down + half) * H"): "height",
     ("specialised.py", "across * W, gl.where(is_group, outer, 0), H, W, MMA,"): "outer",
+    ("specialised.py", "gl.where(start < end, height, 0), across * W, gl.where(start < end, width, 0), H, W, MMA,"): (
+        "height + width"
+    ),
+    # Tiles of all groups are fewer than elements of the result by 2^12 and more.
+    ("rows.py", "last_G = tl.cumsum(tiles_G, 0)"): MOST,
+    ("products.py", "last_G = tl.cumsum(tl.cdiv(tl.maximum(ends_G - starts_G, 0), H) * wide, 0)"): MOST,
+    (
+        "rows.py",
+        "for tile in tl.range(tl.program_id(0), tl.sum(tiles_G, 0), tl.num_programs(0), flatten=CONFIG.flatten):",
+    ): (MOST),
+    ("specialised.py", "last += gl.cdiv(end - start, H) * wide"): MOST,
+    ("specialised.py", "down, across = place(tile - first, gl.cdiv(end - start, H), wide, BAND)"): MOST,
+    ("specialised.py", "down, across = place(tile - first, gl.cdiv(end - start, 2 * H), wide, BAND)"): MOST,
+    (
+        "products.py",
+        "tile - (passed >> 32).to(tl.int32), tl.maximum(tl.cdiv(end - start, H), 1), wide, CONFIG.band",
+    ): MOST,
+    ("tiles.py", "within = index - band * (BAND * wide)"): MOST,
+    ("tiles.py", "rows = min(high - first, BAND)  # Gluon, which calls this too, has no tl.minimum"): 1 << 24,
+    ("tiles.py", "return first + within % rows, within // rows"): 1 << 24,
+    ("specialised.py", "tile += gl.num_programs(0)"): MOST,
+    ("specialised.py", "group += 1"): "groups + 1",
+    # Of a maximum the low half, a group, is taken.
+    ("products.py", "group = passed.to(tl.int32)"): "groups",
 }
 
 
-def main() -> None:
+class Asked(NamedTuple):
+    """A launch whose addresses are followed; what is of one `kind` is compiled to the same."""
+
+    case: str
+    kernel: Any
+    programs: int
+    arguments: dict[str, Any]
+    arch: str
+    tokens: int
+    kind: str
+
+
+def launches() -> Iterator[Asked]:
+    """Of all calls with all sizes in all layouts, and all candidates of configurations: each launch once."""
     seen = set()
-    for arch, layout in product(("sm_90", "gfx942"), LAYOUTS):
-        for name, call in calls(LAYOUTS[layout]).items():
-            with caught(arch) as launches:
+    for arch, size, layout, candidate in product(ARCHITECTURES, SIZES, LAYOUTS, range(launch.MAX_CANDIDATES)):
+        # What is larger still and lies apart passes 2^63 bytes.
+        if (size != "large" and (layout not in DENSE or candidate)) or (candidate and layout.startswith("far")):
+            continue
+        for name, call in calls(LAYOUTS[layout], *SIZES[size]).items():
+            with caught(arch, candidate) as found:
                 call()
-            for kernel, programs, arguments in launches:
-                numbers = {name: value for name, value in arguments.items() if type(value) is int}
-                told = [str(value.dtype) if isinstance(value, Tensor) else value for value in arguments.values()]
-                if (key := f"{kernel.fn.__module__} {kernel.fn.__name__} {programs} {told}") in seen:
+            for kernel, programs, arguments in found:
+                if programs >= 1 << 31:  # the driver refuses that grid
                     continue
-                seen.add(key)
-                # Where an address is made of numbers in memory, they are rows, or ends of groups.
-                found_in_memory = -1, max(TOKENS, numbers.get("rows", 0))
-                module = Module(ir_of(kernel, arguments, arch), numbers, programs, found_in_memory, ARGUED)
-                accesses = module.run()
-                found = {
-                    "case": f"{name}, {layout}, {arch}",
-                    "kernel": f"{kernel.fn.__module__}.{kernel.fn.__name__}",
-                    "programs": programs,
-                    "addresses": len(accesses),
-                    "largest": max((access.largest for access in accesses), default=0),
-                    "wraps": list(wrapped(accesses)),
-                    "argued": sorted(module.used),
-                }
-                print(json.dumps(found), flush=True)
+                told = [str(value.dtype) if isinstance(value, Tensor) else value for value in arguments.values()]
+                name_of_kernel = f"{kernel.fn.__module__}.{kernel.fn.__name__}"
+                if (key := f"{name_of_kernel} {programs} {told}") not in seen:
+                    seen.add(key)
+                    kind = f"{arch} {name_of_kernel} {kind_of(kernel, arguments)}"
+                    yield Asked(
+                        f"{name}, {size}, {layout}, {arch}", kernel, programs, arguments, arch, SIZES[size].tokens, kind
+                    )
+
+
+def module_of(asked: Asked, text: str) -> Module:
+    numbers = {name: value for name, value in asked.arguments.items() if type(value) is int}
+    # Where an address is made of numbers in memory, they are rows, classes, or ends of groups.
+    most = [
+        numbers[name] for name in ("rows", "count", "source_rows", "codes", "vocabulary", "classes") if name in numbers
+    ]
+    return Module(text, numbers, asked.programs, (-1, max(most, default=asked.tokens)), ARGUED)
+
+
+def main() -> None:
+    texts: dict[str, str] = {}
+    for asked in launches():
+        if asked.kind not in texts:
+            texts[asked.kind] = ir_of(asked.kernel, asked.arguments, asked.arch)
+        module = module_of(asked, texts[asked.kind])
+        accesses = module.run()
+        found = {
+            "case": asked.case,
+            "kernel": f"{asked.kernel.fn.__module__}.{asked.kernel.fn.__name__}",
+            "programs": asked.programs,
+            "addresses": len(accesses),
+            "largest": max((access.largest for access in accesses), default=0),
+            "wraps": list(wrapped(accesses)),
+            "argued": sorted(module.used),
+        }
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """The largest offset that a kernel forms, from Triton's IR of it: interval arithmetic over its operations.
 
 Arguments have the values of one call, a program's number lies below the number of programs, what is loaded lies where
-the caller says. Loops are widened by their number of steps. Products that may leave their type remember the line that
-let them, and so does what is computed of them: `Access.wraps` are the lines behind an address that may have wrapped.
-What has no rule here has any value of its type. An interval knows nothing of what two numbers have to do with each
-other: a line that only seems to wrap is `argued`, with the argument that its product does not pass.
+the caller says. Loops are widened by their number of steps. Numbers that may leave their type remember the line that
+let them, and so does what is computed of them: `Access.wraps` are the lines behind an address that may have wrapped, or
+behind a number of 64 bits that is written. What has no rule here has any value of its type. An interval knows nothing
+of what two numbers have to do with each other: a line that only seems to wrap is `argued`, with the argument what its
+numbers do not pass.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -44,6 +46,21 @@ class Access:
     wraps: frozenset[tuple[str, int]]
 
 
+@cache
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(re.findall(_VALUE, text.split(" : ", maxsplit=1)[0]))
+
+
+@cache
+def _kind(what: str, rest: str) -> str:
+    """The type of what an operation makes."""
+    kind = re.split(r" to | -> | : ", rest.split(" loc(", maxsplit=1)[0])[-1]
+    kind = (Module.listed(kind) or [""])[-1]
+    # A load's is told by what it points to.
+    return re.sub(r"!tt\.ptr<(\w+)>", r"\1", kind) if what == "tt.load" else kind
+
+
+@cache
 def bits_of(kind: str) -> int:
     """Of a type as the IR writes it; 0 for what is no whole number."""
     found = re.search(r"(?:^|x)i(\d+)(?:,|>|$)", kind)
@@ -70,17 +87,20 @@ class Module:
     def __post_init__(self) -> None:
         lines = self.text.splitlines()
         self.places: dict[str, tuple[str, int]] = {}
-        callers: dict[str, str] = {}
+        callers: dict[str, list[str]] = {}
         for line in lines:
             if found := re.match(r'(#loc\d*) = loc\("([^"]+\.py)":(\d+):', line):
                 self.places[found[1]] = (found[2], int(found[3]))
-            elif found := re.match(r'(#loc\d*) = loc\((?:callsite\(|"[^"]*"\()(#loc\d*)', line):
-                callers[found[1]] = found[2]
-        for name, of in callers.items():
-            while of in callers:
-                of = callers[of]
-            if of in self.places:
-                self.places[name] = self.places[of]
+            elif found := re.match(r"(#loc\d*) = (loc\(.*)", line):
+                callers[found[1]] = re.findall(r"#loc\d*", found[2])
+        for name in callers:  # a line of Triton's own is its caller's
+            ways = [name]
+            while ways and self.places.get(name, ("triton/language",))[0].find("triton/language") >= 0:
+                way = ways.pop(0)
+                if way in callers:
+                    ways = callers[way] + ways
+                else:
+                    self.places[name] = self.places[way]
         self.lines = [line.strip() for line in lines if not line.startswith("#")]
         self.values: dict[str, Range] = {}
         self.kinds: dict[str, str] = {}
@@ -139,8 +159,8 @@ class Module:
             if other in self.values:
                 self.values[name] = self.values[other]
 
-    def names(self, text: str) -> list[str]:
-        return re.findall(_VALUE, text.split(" : ", maxsplit=1)[0])
+    def names(self, text: str) -> tuple[str, ...]:
+        return _names(text)
 
     def results(self, name: str | None, values: list[Range | None]) -> None:
         for number, value in enumerate(values):
@@ -154,19 +174,25 @@ class Module:
         carried = re.findall(rf"(%[\w.$-]+) = ({_VALUE})", rest[head.end() :].split("->", maxsplit=1)[0])
         kinds = self.listed(rest.split("->")[1].split(")  :", maxsplit=1)[0]) if carried else []
         steps = max(0, -(-(high.high - low.low) // max(step.low, 1)))
-        self.values[number] = Range(low.low, max(low.low, high.high - 1), low.wraps | high.wraps)
+        self.values[number] = Range(low.low, max(low.low, high.high - 1), low.wraps | high.wraps | step.wraps)
         starts = [self.values.get(start) for _, start in carried]
         self.results_of(carried, starts)
         end, after = self.quietly(at + 1)
+        once = [one and two and one.join(two) for one, two in zip(starts, self.ranges(after), strict=True)]
+        self.results_of(carried, once)
+        end, after = self.quietly(at + 1)
         widened: list[Range | None] = []
-        for kind, start, then in zip(kinds, starts, self.ranges(after), strict=True):
-            if start is None or then is None:
+        for kind, start, first, then in zip(kinds, starts, once, self.ranges(after), strict=True):
+            if start is None or first is None or then is None:
                 widened.append(None)
                 continue
+            low, high = (
+                min(0, then.low - first.low),
+                max(0, then.high - first.high),
+            )  # nothing, if the first step had all
             grown = Range(
-                start.low + steps * min(0, then.low - start.low), start.high + steps * max(0, then.high - start.high),
-                start.wraps | then.wraps, start.base,
-            )  # fmt: skip
+                first.low + steps * low, first.high + steps * high, start.wraps | first.wraps | then.wraps, start.base
+            )
             widened.append(grown if grown.base else self.within(grown, kind))
         self.results_of(carried, widened)
         end, after = self.block(at + 1)
@@ -228,7 +254,7 @@ class Module:
             value = self.values.get(source)
             if value is not None and any("arith.addi" in line for line in body) and bits_of(kind):
                 total = Range(min(0, length * value.low), max(0, length * value.high), value.wraps)
-                value = self.within(total, kind)
+                value = self.within(total, kind, self.place(self.lines[at]) if bits_of(kind) >= 32 else None)
             found.append(value)
         self.results(name, found)
         return at + 1
@@ -265,32 +291,31 @@ class Module:
     # ---- operations --------------------------------------------------------------------------------------------------
 
     def place(self, line: str) -> tuple[str, int]:
-        found = re.findall(r"loc\((#loc\d*)\)", line)
-        return self.places.get(found[-1], ("", 0)) if found else ("", 0)
+        end = line.rfind("loc(#loc")
+        return self.places.get(line[end + 4 : line.find(")", end)], ("", 0)) if end >= 0 else ("", 0)
 
     def within(self, value: Range, kind: str, place: tuple[str, int] | None = None) -> Range:
         """What is left of it in its type, and who let it leave."""
         full = any_of(kind)
-        fits = full.low <= value.low and value.high <= full.high
-        line = (Path(place[0]).name, source_of(place)) if place else ("", "")
+        line = named(place) if place else ("", "")
         if line in self.argued:
-            if not fits:
-                self.used.add(line)
             most = self.argued[line]
-            if most is not None:
-                return Range(0, self.arguments[most] if isinstance(most, str) else most, value.wraps, value.base)
-            place = None
-        if fits:
+            high = full.high if most is None else most if isinstance(most, int) else self.told(most)
+            if value.low < 0 or value.high > high:
+                self.used.add(line)
+                return Range(0, min(max(value.high, 0), high), value.wraps, value.base)
+        if full.low <= value.low and value.high <= full.high:
             return value
         wraps = value.wraps if place is None else value.wraps | {place}
         return Range(full.low, full.high, wraps, value.base)
 
+    def told(self, most: str) -> int:
+        """Of an expression of arguments, where one that is not there is 0."""
+        return int(eval(most, {"__builtins__": {}}, defaultdict(int, self.arguments)))
+
     def operation(self, name: str | None, count: int, what: str, rest: str) -> None:
         names = self.names(rest)
-        kind = re.split(r" to | -> | : ", rest.split(" loc(", maxsplit=1)[0])[-1]
-        kind = (self.listed(kind) or [""])[-1]
-        if what == "tt.load":  # told by what it points to
-            kind = re.sub(r"!tt\.ptr<(\w+)>", r"\1", kind)
+        kind = _kind(what, rest)
         place = self.place(rest)
         values = [self.values.get(each) for each in names]
         if what == "tt.addptr":
@@ -305,6 +330,8 @@ class Module:
                 largest = max(abs(reached.low), abs(reached.high))
                 self.accesses.append(Access(pointer.base or "", largest, reached.wraps))
             return
+        if self.kept and what in ("tt.store", "tt.atomic_rmw") and "!tt.ptr<i64>" in rest and values[1] is not None:
+            self.accesses.append(Access("", 0, values[1].wraps))  # whoever writes 64 bits means them
         if name is None:
             return
         if what in _MOVES or (what == "arith.select" and "!tt.ptr" in kind):
@@ -334,7 +361,8 @@ class Module:
             return Range(self.programs, self.programs)
         if what in ("tt.load", "tt.atomic_rmw"):
             full = any_of(kind)
-            return Range(max(self.loaded[0], full.low), min(self.loaded[1], full.high))
+            found = Range(max(self.loaded[0], full.low), min(self.loaded[1], full.high))
+            return found.join(values[2]) if what == "tt.load" and len(values) == 3 and values[2] else found
         if what == "arith.cmpi":
             return Range(0, 1)
         known = [any_of(kind) if value is None else value for value in values]
@@ -343,11 +371,10 @@ class Module:
         if rule is None:
             return replace(any_of(kind), wraps=wraps)
         low, high = rule(*known)
-        # While all sizes fit, only products leave 32 bits.
-        return self.within(Range(low, high, wraps), kind, place if what in _GROWS or bits_of(kind) == 64 else None)
+        # Fewer bits are those of elements.
+        return self.within(Range(low, high, wraps), kind, place if bits_of(kind) >= 32 else None)
 
 
-_GROWS = ("arith.muli", "arith.shli")
 _MOVES = {
     "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.join", "tt.split", "tt.gather",
     "ttg.convert_layout", "tt.bitcast", "arith.bitcast", "tt.unsplat",
@@ -415,7 +442,13 @@ def source_of(place: tuple[str, int]) -> str:
     return Path(file).read_text(encoding="utf-8").splitlines()[number - 1].strip() if file else "?"
 
 
+@cache
+def named(place: tuple[str, int]) -> tuple[str, str]:
+    """File and text of a line."""
+    return Path(place[0]).name, source_of(place)
+
+
 def wrapped(accesses: list[Access]) -> Iterator[tuple[str, str]]:
     """File and text of the lines that let an address wrap, each once."""
     for place in sorted({place for access in accesses for place in access.wraps}):
-        yield Path(place[0]).name, source_of(place)
+        yield named(place)

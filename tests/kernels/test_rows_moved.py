@@ -246,6 +246,11 @@ X, INDEX, OFFS = torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64), torch.ten
         (scatter_for_grouped_gemm, (X, INDEX, 0), "G: is 0; may be 1 or more"),
         (scatter_for_grouped_gemm, (X, INDEX, 2, 0), "alignment: is 0; may be 1 or more"),
         (scatter_for_grouped_gemm, (X, INDEX, 2, 1, -1), "row_multiple: is -1; may be 1 or more"),
+        (
+            scatter_for_grouped_gemm,
+            (X, INDEX, 2, 2**30),
+            "x: has 4 rows, which with padding may take 2147483650; may take 2147418112",
+        ),
         (indexed_bias_add, (X, X[:2, :7], INDEX, OFFS), "bias: has 7 columns; may have 8, as x has"),
         (indexed_bias_add, (X, X[:2], INDEX[:2], OFFS), "group_ids: has 2 elements; may have 4, one for each row of x"),
         (indexed_bias_add, (X, X[:3], INDEX, OFFS), "offs: has 2 elements; may have 3, one for each row of bias"),
