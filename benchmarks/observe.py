@@ -2,6 +2,7 @@
 
     python -m benchmarks.observe einops FOLDER [--json FILE]      FOLDER: einops 0.8.2 as its source distribution has it
     python -m benchmarks.observe liger FOLDER [--json FILE]       Liger 0.8.5 (without a GPU: TRITON_INTERPRET=1)
+    python -m benchmarks.observe operators                        what observing one small operator costs
 
 It copies FOLDER, makes the copy a git repository, and runs pytest there. `--path DIR` adds a folder to PYTHONPATH.
 """
@@ -19,10 +20,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 _QUIET_RUNS = 3
+_CALLS, _ROUNDS = 5000, 9  # of one operator
 OBSERVE = ["--perfguard", "--perfguard-observe"]
 
 
@@ -192,12 +198,17 @@ def _seconds() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("suite", choices=SUITES)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("suite", choices=[*SUITES, "operators"])
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--path", action="append", default=[], help="folder for PYTHONPATH")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=3, help="runs with and without observation, by turns")
     given = parser.parse_args()
+    if given.suite == "operators":
+        print_operators()
+        return
+    if given.folder is None:
+        parser.error("name the folder of the suite")
     suite = SUITES[given.suite]
     with tempfile.TemporaryDirectory(prefix="perfguard-observe-") as name:
         folder = Path(name) / given.suite
@@ -240,6 +251,35 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
         "plain": plain, "observed": observed, "price": price,
         "tests": int(recorded[0]) if recorded else 0, "unstable": unstable, "quiet": quiet, "planted": changes,
     }  # fmt: skip
+
+
+def print_operators() -> None:
+    """Print the processor time of an addition, which makes a tensor, and of a view: alone, in a mode that does nothing,
+    and observed."""
+    import torch
+
+    from perfguard._compat.torch_utils import DispatchMode
+    from perfguard.measure.devices.observation import observed
+
+    class Idle(DispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    def microseconds(call: Callable[[torch.Tensor], object], mode: AbstractContextManager[object]) -> float:
+        with torch.no_grad(), mode:
+            given = torch.ones(4, 4)
+            began = time.process_time()
+            for _ in range(_CALLS):
+                call(given)
+            return 1e6 * (time.process_time() - began) / _CALLS
+
+    torch.set_num_threads(1)
+    modes = {"alone": nullcontext, "in a mode": Idle, "observed": lambda: observed("cpu")}
+    calls: dict[str, Callable[[torch.Tensor], object]] = {"addition": lambda x: x + x, "view": lambda x: x.view(16)}
+    for name, call in calls.items():
+        rounds = [[microseconds(call, mode()) for mode in modes.values()] for _ in range(_ROUNDS)]
+        least = zip(modes, map(min, zip(*rounds, strict=True)), strict=True)
+        print(f"{name}, µs: " + ", ".join(f"{took:.1f} {mode}" for mode, took in least))
 
 
 def _finding(change: Planted, output: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ _SHORT = re.compile(r"tests/((?:\w[\w-]*/)*)test_(?!test_)([\w-]+)\.py")
 _WHOLE = re.compile(r"((?:\w[\w-]*/)*test_[\w-]*)\.py")
 
 
+@functools.cache
 def suite_of(path: Path, root: Path) -> str:
     """The name of a test file, and of its baseline files.
 

@@ -35,13 +35,14 @@ def is_observed(item: pytest.Item) -> bool:
     if mark is not None:
         return not mark.kwargs  # with them it runs on several ranks
     paths = item.config.stash.get(OBSERVED, ())
-    return bool(paths) and any(_real(item.path).is_relative_to(path) for path in paths)
+    return _is_below(item.path, paths)
 
 
 @functools.cache
-def _real(path: Path) -> Path:
-    """Without symbolic links: a repository may be reached by several paths."""
-    return path.resolve()
+def _is_below(path: Path, folders: tuple[Path, ...]) -> bool:
+    """Whether a path is in one of the folders, which have no symbolic links: a repository may be reached by several
+    paths."""
+    return any(path.resolve().is_relative_to(folder) for folder in folders)
 
 
 def observed_paths(given: str | Iterable[str], folder: Path) -> tuple[Path, ...]:

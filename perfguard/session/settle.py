@@ -175,8 +175,12 @@ class _Settling:
         self.run.pairings = [replace(pairing, device=self.run.device.identity.index)]
 
     def _suspects(self) -> list[tuple[CaseResult, Verdict]]:
-        """The verdicts on times in question, each with its case as measured."""
-        measured = list(self.run.measured.values())
+        """The verdicts on times in question, each with its case as measured. Cases without times are not judged."""
+        measured = [
+            result
+            for result in self.run.measured.values()
+            if any(reading.timed or reading.covers for reading in result.readings)
+        ]
         found = screen_session(measured, self.run.lane, self.run.fresh_by_case)
         return [
             (result, verdict)

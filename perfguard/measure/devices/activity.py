@@ -85,14 +85,15 @@ class Seen:
     Attributes:
         activity: operators, copies and reads of the host, each kind once with its number.
         left: line of Python -> bytes of the tensors made there that are alive after the test.
-        saved: what was differentiated -> bytes that its graph had saved when its backward pass began.
+        saved: what was differentiated, `MulBackward0.self at layers.py:31 in forward` -> bytes that its graph had saved
+            when its backward pass began.
         kernels: launches of Triton kernels, in the interpreter as well, by kernel and grid.
         compiled: Triton's compiled kernels that a GPU ran, each once.
     """
 
     activity: Activity = field(default_factory=lambda: Activity())
     left: Mapping[str, int] = field(default_factory=dict)
-    saved: Mapping[str, int] = field(default_factory=dict)
+    saved: Counter[str] = field(default_factory=Counter)
     kernels: Mapping[tuple[str, str], int] = field(default_factory=dict)
     compiled: Sequence[Any] = ()
 

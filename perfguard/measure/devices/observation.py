@@ -22,7 +22,7 @@ from perfguard._compat.triton_internals import launches_noted
 from perfguard.measure.devices import operators
 from perfguard.measure.devices.activity import Activity, Copied, Seen, Waited
 from perfguard.tensors.graph import saved_tensors
-from perfguard.tensors.user_frames import Line, line_in_python
+from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
 Interpreted = Callable[[Any, Sequence[Any], Mapping[str, Any]], None]  # executor, arguments, keywords
 
@@ -44,7 +44,8 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen
     ):
         yield seen
     tally.tell(seen)
-    seen.saved = saved.by_node
+    for (name, line), count in saved.by_node.items():
+        seen.saved[f"{name} at {text_of(line)}" if line else name] += count
 
 
 class _Tally(operators.Operators):
@@ -61,7 +62,6 @@ class _Tally(operators.Operators):
         self._copies: Counter[tuple[str, Line | None]] = Counter()
         self._copied: Counter[tuple[str, Line | None]] = Counter()  # bytes
         self._waits: Counter[tuple[str, Line | None]] = Counter()
-        self._born: dict[int, Line | None] = {}  # address of a storage -> the line that made it
         self._collections = _collections()
 
     def saw_operator(self, name: str) -> None:
@@ -88,15 +88,10 @@ class _Tally(operators.Operators):
     def saw_wait(self, name: str) -> None:
         self._waits[name, line_in_python()] += 1
 
-    def saw_storage(self, address: int) -> None:
-        self._born[address] = line_in_python()
-
-    def lost_storage(self, address: int) -> None:
-        self._born.pop(address, None)
-
-    def maker(self, address: int) -> str:
-        """The line that made the storage at `address`; empty if it is not known."""
-        return _text(self._born.get(address))
+    def maker(self, address: int) -> Line | None:
+        """The line that made the storage at `address`; None if it is not known."""
+        found = self.alive.get(address)
+        return None if found is None else found.line
 
     def _oldest(self) -> int:
         """The oldest generation of the garbage collector in which an object of the test may be. It gets to the last one
@@ -106,17 +101,17 @@ class _Tally(operators.Operators):
     def tell(self, seen: Seen) -> None:
         """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
         for generation in range(self._oldest() + 1):  # the youngest first: most cycles are there
-            if self.ledger.alive:
+            if self.alive:
                 gc.collect(generation)
         left: Counter[str] = Counter()
-        for address, count in self.ledger.alive.items():
-            left[self.maker(address)] += count
+        for storage in list(self.alive.values()):
+            left[text_of(storage.line)] += storage.bytes
         seen.left = left
         seen.activity = Activity(
             launches=self.names,
-            copies=[Copied(name, self._copied[name, at], _text(at), n) for (name, at), n in self._copies.items()],
-            waits=[Waited(name, _text(at), n) for (name, at), n in self._waits.items()],
-            tensor_bytes=self.ledger.peak,
+            copies=[Copied(name, self._copied[name, at], text_of(at), n) for (name, at), n in self._copies.items()],
+            waits=[Waited(name, text_of(at), n) for (name, at), n in self._waits.items()],
+            tensor_bytes=self.peak,
         )
         seen.kernels = self.kernels
         seen.compiled = list(self.compiled.values())
@@ -128,20 +123,15 @@ def _collections() -> list[int]:
     return [stats["collections"] for stats in gc.get_stats()[0 if sys.version_info >= (3, 14) else 1 :]]
 
 
-def _text(line: Line | None) -> str:
-    return "" if line is None else str(line)
-
-
 class _Saved:
-    """Bytes that graphs hold when they are first differentiated, by node, and by the line that made the tensor:
-    `MulBackward0.self at layers.py:31 in forward`.
+    """Bytes that graphs hold when they are first differentiated, by node, and by the line that made the tensor.
 
     Args:
         maker: the line that made a storage, by its address.
     """
 
-    def __init__(self, maker: Callable[[int], str]) -> None:
-        self.by_node: Counter[str] = Counter()
+    def __init__(self, maker: Callable[[int], Line | None]) -> None:
+        self.by_node: Counter[tuple[str, Line | None]] = Counter()
         self._maker = maker
 
     def count(self, outputs: Sequence[Any]) -> None:
@@ -153,13 +143,12 @@ class _Saved:
             if node is not None and self not in node.metadata:
                 node.metadata[self] = True
                 new.append(each)
-        storages: dict[int, tuple[str, int]] = {}
+        storages: dict[int, tuple[str, Line | None, int]] = {}
         for name, tensor in saved_tensors(new):
             if is_fake(type(tensor)) or tensor.is_meta:
                 continue
             address = storage_address(tensor)
             if address not in storages:
-                at = self._maker(address)
-                storages[address] = f"{name} at {at}" if at else name, tensor.untyped_storage().nbytes()
-        for name, count in storages.values():
-            self.by_node[name] += count
+                storages[address] = name, self._maker(address), tensor.untyped_storage().nbytes()
+        for name, line, count in storages.values():
+            self.by_node[name, line] += count

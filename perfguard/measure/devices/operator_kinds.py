@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from perfguard._compat.torch_internals import OpOverload
+from perfguard._compat.torch_internals import OVERLOAD, call_of
+from perfguard._compat.torch_utils import is_fake
+
+_OVERLOAD = OVERLOAD.get()
 
 # Operators that only move bytes: to another layout, dtype or device.
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
@@ -25,46 +28,82 @@ _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_
 # … and those that do so if they copy to the host.
 _LEAVING = {"aten._to_copy", "aten.copy_"}
 
+# Operators that do nothing to data: marks for torch itself and for its profiler, and a question that fake tensors ask.
+_BOOKKEEPING = {
+    "_c10d_functional._wrap_tensor_autograd", "prim.device", "profiler._record_function_enter_new",
+    "profiler._record_function_exit",
+}  # fmt: skip
+
+_SCALARS = {int, float, bool, str, type(None), torch.device, torch.dtype}  # arguments that are or hold no tensors
+
 _TORCH_S = {"aten", "prim"}  # operators of other namespaces belong to libraries
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """What is known of an operator before it is called.
 
     Attributes:
+        operator: the operator itself; as long as it is held, no other one has its address.
+        run: calls it, as it does itself.
         name: `aten.mul.Tensor`.
         packet: the name without its overload.
+        named: whether it does something to data.
         copies: whether it only moves bytes.
-        reads: whether the host needs its result: always, or if an index is a mask (`indexes`), or if it leaves the
-            device (`leaves`).
+        may_read: whether the host may need its result (`host_reads`).
         library: whether it belongs to no namespace of torch.
+        higher_order: whether it takes functions, as torch.cond does.
     """
 
+    operator: Any
+    run: Callable[..., Any]
     name: str
     packet: str
-    copies: bool
-    reads: bool
-    indexes: bool
-    leaves: bool
-    library: bool
+    named: bool = True
+    copies: bool = False
+    may_read: bool = False
+    library: bool = False
+    higher_order: bool = False
 
 
-@functools.cache
-def kind_of(func: OpOverload[..., Any]) -> Kind:
+KINDS: dict[int, Kind] = {}  # by address of the operator, whose hash is slow
+
+
+def kind_of(func: Any) -> Kind:
+    """What is known of an operator that is not in `KINDS` yet. It is kept there."""
+    if isinstance(func, _OVERLOAD):
+        found = _kind_of_overload(func)
+    else:
+        name = f"higher_order.{func.name()}"
+        found = Kind(func, func, name, name, higher_order=True)
+    KINDS[id(func)] = found
+    return found
+
+
+def _kind_of_overload(func: Any) -> Kind:
     packet = str(func.overloadpacket)
     return Kind(
+        func,
+        run=call_of(func),
         name=str(func).removesuffix(".default"),
         packet=packet,
+        named=packet not in _BOOKKEEPING,
         copies=packet in COPIES,
-        reads=packet in READS,
-        indexes=packet in _INDEXED,
-        leaves=packet in _LEAVING,
+        may_read=packet in READS | _INDEXED | _LEAVING,
         library=func.namespace not in _TORCH_S,
     )
 
 
-def indexes_by_mask(args: tuple[Any, ...]) -> bool:
+def host_reads(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the host needs an operator's result: always, or if an index is a mask, or if it leaves the device."""
+    return (
+        kind.packet in READS
+        or (kind.packet in _INDEXED and _indexes_by_mask(args))
+        or (kind.packet in _LEAVING and _leaves_device(kind, args, kwargs))
+    )
+
+
+def _indexes_by_mask(args: tuple[Any, ...]) -> bool:
     """Whether an indexing operator has a mask as index, so that the host must count its ones.
 
     A single value needs no count: `x[mask] = 0` is a fill.
@@ -75,9 +114,8 @@ def indexes_by_mask(args: tuple[Any, ...]) -> bool:
     return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-def leaves_device(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+def _leaves_device(kind: Kind, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     """Whether a copy transfers data to the host and waits for it."""
-    options = kwargs or {}
     if kind.packet == "aten._to_copy":
         target = options.get("device")
         there = target is not None and torch.device(target).type == "cpu"
@@ -86,12 +124,33 @@ def leaves_device(kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any] | No
     return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu" and waits)
 
 
-def tensors_in(values: tuple[Any, ...]) -> list[torch.Tensor]:
+def computes_shapes(types: Iterable[type], given: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator computes shapes alone: on fake tensors, on the meta device. torch keeps the shapes of fake
+    tensors in a cache, so that the number of these operators depends on what ran before."""
+    if types and any(is_fake(each) for each in types):
+        return True
+    if given:
+        return all(tensor.is_meta for tensor in given)
+    device = kwargs.get("device")
+    return device is not None and _is_meta(device)
+
+
+@functools.cache
+def _is_meta(device: Any) -> bool:
+    return torch.device(device).type == "meta"
+
+
+def tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
     """The tensors among an operator's arguments or results, which nest in lists and tuples alone."""
     found = []
     for value in values:
-        if isinstance(value, torch.Tensor):
+        kind = type(value)
+        if kind is torch.Tensor:
             found.append(value)
-        elif isinstance(value, list | tuple):
-            found += tensors_in(tuple(value))
+        elif kind in _SCALARS:
+            continue
+        elif isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
     return found

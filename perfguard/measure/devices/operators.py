@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import MethodType
@@ -20,43 +20,46 @@ from perfguard._compat.torch_internals import (
     KEYS,
     KEYSET_AFTER,
     MODES,
-    OVERLOAD,
     address_of,
-    storage_address,
     unseen_by_torchscript,
 )
 from perfguard._compat.torch_utils import PLAIN, DispatchMode
 from perfguard._compat.triton_internals import GRID
-from perfguard.measure.devices.activity import Activity, Copied, Ledger, Waited
-from perfguard.measure.devices.operator_kinds import (
-    Kind,
-    indexes_by_mask,
-    kind_of,
-    leaves_device,
-    tensors_in,
-)
+from perfguard.measure.devices.activity import Activity, Copied, Waited
+from perfguard.measure.devices.operator_kinds import KINDS, Kind, computes_shapes, host_reads, kind_of, tensors_in
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.model.mesh import in_group
 from perfguard.tensors.step import Step
-from perfguard.tensors.user_frames import place_in_python
+from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
 if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
     from perfguard.measure.collectives.recorder import Recorder
 
-_KEYS, _MODES, _OVERLOAD = KEYS.get(), MODES.get(), OVERLOAD.get()
+_KEYS, _MODES = KEYS.get(), MODES.get()
 _COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
+_STRIDED = torch.strided
 _BELOW_MODES = KEYSET_AFTER.get()(DISPATCH_KEY.get().Python)
-
-# Operators that do nothing to data: marks for torch itself and for its profiler, and a question that fake tensors ask.
-_BOOKKEEPING = {
-    "_c10d_functional._wrap_tensor_autograd", "prim.device", "profiler._record_function_enter_new",
-    "profiler._record_function_exit",
-}  # fmt: skip
 
 # Methods that read a tensor's data without any operator: owner, attribute, name.
 Method = tuple[Any, str, str]
 METHODS: tuple[Method, ...] = tuple((torch.Tensor, name, f"Tensor.{name}") for name in ("numpy", "tolist", "__array__"))
+
+
+class Storage(weakref.ref[torch.UntypedStorage]):
+    """A storage that an operator has made, until it is freed.
+
+    Attributes:
+        address: of the storage.
+        bytes: its size.
+        line: that called the operator; None if no line of Python did.
+    """
+
+    __slots__ = ("address", "bytes", "line")
+
+    address: int
+    bytes: int
+    line: Line | None
 
 
 class Operators(DispatchMode):
@@ -77,10 +80,11 @@ class Operators(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
         self.recorder = recorder
-        self.ledger = Ledger()
+        self.alive: dict[int, Storage] = {}  # by address
+        self.bytes = self.peak = 0  # in the storages alive: now, and at most
         self.inside = 0  # nesting depth of operators implemented by libraries
         self.interpreting = False
-        self._alive: dict[int, weakref.ref[Any]] = {}  # storages in the ledger, by address
+        self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
     def saw_operator(self, name: str) -> None:
         """An operator is called, or a kernel in Triton's interpreter."""
@@ -94,12 +98,6 @@ class Operators(DispatchMode):
         """The host reads a tensor's data."""
         raise NotImplementedError
 
-    def saw_storage(self, address: int) -> None:
-        """An operator has made a storage."""
-
-    def lost_storage(self, address: int) -> None:
-        """Such a storage is freed; another one may get its address."""
-
     def saw_interpreted(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Triton's interpreter launches a kernel."""
 
@@ -107,44 +105,56 @@ class Operators(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         __tracebackhide__ = True  # pytest leaves it out where a test's own error is shown
+        kwargs = kwargs or {}
         if self.interpreting:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         if types and torch_utils.are_unfolded(types):
             return NotImplemented
-        given = tensors_in(args)
-        if kwargs:
-            given += tensors_in(tuple(kwargs.values()))
-        if not self.sees_fakes and _without_data(types, given, kwargs):
-            return func(*args, **(kwargs or {}))
-        if not isinstance(func, _OVERLOAD):
-            if not self.inside:
-                self.saw_operator(f"higher_order.{func.name()}")
-            return func(*args, **(kwargs or {}))
-        kind = kind_of(func)
-        reads = (
-            kind.reads
-            or (kind.indexes and indexes_by_mask(args))
-            or (kind.leaves and leaves_device(kind, args, kwargs))
-        )
-        if reads and any(tensor.device.type == self.kind for tensor in given):
+        plain = args and not types and type(args[0]) in PLAIN and not args[0].is_meta  # as of most operators
+        given = None if plain else tensors_in((args, *kwargs.values()))
+        if not (given is None or self.sees_fakes) and computes_shapes(types, given, kwargs):
+            return func(*args, **kwargs)
+        kind = KINDS.get(id(func)) or kind_of(func)
+        if (
+            kind.may_read
+            and host_reads(kind, args, kwargs)
+            and any(map(self._is_here, tensors_in((args, *kwargs.values()))))
+        ):
             self.saw_wait(kind.packet)
-        if self.inside:
-            return self._run(func, kind, args, kwargs or {}, given)
-        if kind.packet not in _BOOKKEEPING:
+        if kind.named and not self.inside:
             self.saw_operator(kind.name)
-        results = self._run(func, kind, args, kwargs or {}, given)
-        returned = tensors_in(results if type(results) is tuple else (results,))
+        if kind.higher_order:
+            return func(*args, **kwargs)
+        if kind.library or self.inside or self.recorder is not None:
+            results = self._run(func, kind, args, kwargs)
+        else:
+            results = kind.run(*args, **kwargs)
+        if self.inside:
+            return results
+        returned = (results,) if type(results) in PLAIN else tensors_in((results,))
         if kind.copies:
             self.saw_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
-        if returned:
-            self._follow(returned, given)
+        # Count new storages until they are freed; storages of the caller's tensors are never counted.
+        for tensor in returned:
+            if (storage := _storage_of(tensor)) is None or not self._is_here(tensor):
+                continue
+            address = address_of(storage)
+            known = self.alive.get(address)
+            if known is None:
+                if given is None:
+                    given = tensors_in((args, *kwargs.values()) if kwargs else args)
+                if storage in map(_storage_of, given):  # compared by identity
+                    continue
+                self.alive[address] = known = Storage(storage, self._freed)
+                known.address, known.bytes, known.line = address, 0, line_in_python()
+            if known.bytes != (size := storage.nbytes()):
+                self._sized(known, size)
         return results
 
-    def _run(
-        self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
-    ) -> Any:
+    def _run(self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, and tell the recorder of exchanges, if there is one."""
         __tracebackhide__ = True
+        given = tensors_in((args, *kwargs.values()))
         recorder = self.recorder
         if recorder is None:
             return self._opened(func, kind, args, kwargs, given)
@@ -175,25 +185,21 @@ class Operators(DispatchMode):
         finally:
             self.inside -= 1
 
-    def _follow(self, returned: list[torch.Tensor], given: list[torch.Tensor]) -> None:
-        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
-        for tensor in returned:
-            if not _has_memory(tensor):
-                continue
-            storage = tensor.untyped_storage()
-            address = address_of(storage)
-            if address not in self._alive:
-                is_given = any(_has_memory(each) and storage_address(each) == address for each in given)
-                if is_given or tensor.device.type != self.kind:
-                    continue
-                self._alive[address] = weakref.ref(storage, functools.partial(self._freed, address))
-                self.saw_storage(address)
-            self.ledger.add(address, storage.nbytes())
+    def _sized(self, storage: Storage, size: int) -> None:
+        self.bytes += size - storage.bytes
+        storage.bytes = size
+        if self.bytes > self.peak:
+            self.peak = self.bytes
 
-    def _freed(self, address: int, _: object) -> None:
-        del self._alive[address]
-        self.ledger.remove(address)
-        self.lost_storage(address)
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """A storage has been resized, by no operator."""
+        known = self.alive.get(address_of(storage))
+        if known is not None:
+            self._sized(known, storage.nbytes())
+
+    def _freed(self, storage: Storage) -> None:
+        del self.alive[storage.address]
+        self.bytes -= storage.bytes
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -249,7 +255,7 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         else:
             result = step.within(followed(seen, waiting))
         del result
-    activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.ledger.peak)
+    activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.peak)
     found = seen.recorder
     if found is None:
         return activity
@@ -273,7 +279,7 @@ def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[N
         around.enter_context(unseen_by_torchscript(seen))
         if seen.recorder is not None:
             around.enter_context(seen.recorder.following())
-            around.enter_context(_resized(seen.ledger))
+            around.enter_context(_resized(seen))
         around.enter_context(seen)
         yield
 
@@ -298,15 +304,13 @@ def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
 
 
 @contextmanager
-def _resized(ledger: Ledger) -> Iterator[None]:
+def _resized(seen: Operators) -> Iterator[None]:
     """Note storages that shrink or grow in place while inside: so FSDP frees gathered parameters, by no operator."""
     original = torch.UntypedStorage.resize_
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         resized: torch.UntypedStorage = original(storage, size)
-        address = address_of(storage)
-        if address in ledger.alive:
-            ledger.add(address, storage.nbytes())
+        seen.resized(storage)
         return resized
 
     with mock.patch.object(torch.UntypedStorage, "resize_", resize):
@@ -365,16 +369,7 @@ class _Noting:
         return hash(self._original)
 
 
-def _without_data(types: Iterable[type], given: Sequence[torch.Tensor], kwargs: Mapping[str, Any] | None) -> bool:
-    """Whether an operator computes shapes alone: on fake tensors, on the meta device. torch keeps the shapes of fake
-    tensors in a cache, so that the number of these operators depends on what ran before."""
-    if types and any(torch_utils.is_fake(each) for each in types):
-        return True
-    if given:
-        return given[0].is_meta and all(tensor.is_meta for tensor in given)
-    device = kwargs.get("device") if kwargs else None
-    return device is not None and torch.device(device).type == "meta"
-
-
-def _has_memory(tensor: torch.Tensor) -> bool:
-    return torch_utils.is_plain(tensor) and tensor.layout is torch.strided and not tensor.is_meta
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """The storage of a tensor; None of one that has no memory of its own."""
+    plain = type(tensor) in PLAIN or torch_utils.is_plain(tensor)
+    return tensor.untyped_storage() if plain and tensor.layout is _STRIDED else None

@@ -241,9 +241,10 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     @property
     def word(self) -> Word:
         """The case's worst verdict (the first in the order of `Word`)."""
-        order = list(Word)
-        return min((verdict.word for verdict in self.verdicts), key=order.index, default=Word.PASS)
+        return min((verdict.word for verdict in self.verdicts), key=_ORDER.__getitem__, default=Word.PASS)
 
+
+_ORDER = {word: place for place, word in enumerate(Word)}
 
 #: Words for readings that were compared. The others give the reason why a reading was not.
 _JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS)
