@@ -274,7 +274,11 @@ def print_operators() -> None:
             return 1e6 * (time.process_time() - began) / _CALLS
 
     torch.set_num_threads(1)
-    modes = {"alone": nullcontext, "in a mode": Idle, "observed": lambda: observed("cpu")}
+    modes: dict[str, Callable[[], AbstractContextManager[object]]] = {
+        "alone": nullcontext,
+        "in a mode": Idle,
+        "observed": lambda: observed("cpu"),
+    }
     calls: dict[str, Callable[[torch.Tensor], object]] = {"addition": lambda x: x + x, "view": lambda x: x.view(16)}
     for name, call in calls.items():
         rounds = [[microseconds(call, mode()) for mode in modes.values()] for _ in range(_ROUNDS)]
