@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 _QUICK_SECONDS = 0.005  # a save that takes no longer is made after every case
-_REST = 100  # a slower save is followed by a pause of this many times its duration
+_REST = 30  # a slower save is followed by a pause of this many times its duration
 
 
 @dataclass

@@ -153,8 +153,8 @@ def test_a_long_report_is_not_written_anew_after_every_case(tmp_path: Path, monk
     for number in range(2_000):
         now += 0.02
         run.take(result(str(number)))
-    assert writing < 0.05 * now
-    assert writing > 0.2  # it is written, though
+    assert writing < 0.15 * now
+    assert writing > 1.0  # it is written, though
 
 
 @pytest.mark.parametrize(
