@@ -147,7 +147,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     if x2_ptr is not None:
         if pid >= first_programs:
             pid -= first_programs
-            word_ptr += groups.to(tl.int64) * tl.cdiv(width, W)
+            word_ptr += groups * tl.cdiv(width, W)
             amax_ptr += slots.to(tl.int64) * width
             x_ptr = x2_ptr
             codes_ptr = codes2_ptr
@@ -170,7 +170,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
         row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
     if JAGGED:
         group, start, end, chunk, gaps = _find_group(offs_ptr, slot, groups, rows, HELD, PADDED)
-        slot_row = slot.to(tl.int64)
+        slot_row = slot
         is_group = group < groups
         if PADDED:  # from here on rows are those of codes; row r of them is row r - gaps of x
             start += gaps
@@ -182,10 +182,10 @@ def quantize_columns(  # type: ignore[no-untyped-def]
         start = tl.zeros([], tl.int32)
         end = tl.zeros([], tl.int32) + rows
         chunk = slot
-        slot_row = group.to(tl.int64) * slots + slot
+        slot_row = group * slots + slot
         is_group = group < groups
         x_ptr += group.to(tl.int64) * stride_g
-        codes_ptr += group.to(tl.int64) * row_count * width
+        codes_ptr += group * row_count * width
 
     base, chunks, height = _cut(start, end, HELD, CONFIG.chunks)
     if (chunk >= chunks) | (stripe >= stripes):
@@ -208,7 +208,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
     if CONFIG.overlap:
         tl.extra.cuda.gdc_wait()
     shared = is_group & (chunks > 1)
-    panel_word_ptr = word_ptr + group.to(tl.int64) * stripes + stripe
+    panel_word_ptr = word_ptr + group * stripes + stripe
     word = chunks.to(tl.int64)
     if shared:  # counted while the loads are under way
         word = tl.atomic_add(panel_word_ptr, 1, sem="relaxed") + 1
@@ -222,7 +222,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
 
     mine = True
     if shared:
-        panel_amax_ptr = amax_ptr + (slot_row - chunk) * width + first_column
+        panel_amax_ptr = amax_ptr + (slot_row - chunk).to(tl.int64) * width + first_column
         own_ptr = panel_amax_ptr + chunk.to(tl.int64) * width + column_W
         published_W = amax_W.to(tl.uint32, bitcast=True) | PUBLISHED
         if ATOMIC:
@@ -239,7 +239,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]
             amax_W = tl.maximum(amax_W, panel_amax_W)
             looking = False
             if not mine:
-                flag = tl.full([], 1, tl.int64) << (chunk + 8).to(tl.int64)
+                flag = tl.full([], 1, tl.int64) << (chunk + 8)
                 looking = (tl.atomic_add(panel_word_ptr, flag, sem="relaxed") & COUNT_MASK) == chunks
                 polls = 2147483647
 
@@ -296,7 +296,7 @@ def _write_short(  # type: ignore[no-untyped-def]
         )
         x_WV = tl.load(x_at_WV, mask=mask_WV & (row_V < load_high)[None, :], other=0.0)
         codes_WV = encode(x_WV, scale_W[:, None], not_finite_W[:, None], ENCODING)
-        codes_at_WV = panel.codes_ptr + column_W.to(tl.int64)[:, None] * panel.row_count + (first + row_V)[None, :]
+        codes_at_WV = panel.codes_ptr + column_W[:, None] * panel.row_count + (first + row_V)[None, :]
         if PADDED:  # and the gap behind the group
             codes_WV = tl.where((row_V < high)[None, :], codes_WV, 0).to(tl.uint8)
             vector_V = (row_V >= low) & (row_V < tl.cdiv(high, 16) * 16)

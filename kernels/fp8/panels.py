@@ -65,7 +65,7 @@ def quantize_panels(  # type: ignore[no-untyped-def]
     pair0 = (block * STRIPES + in_block % block_stripes) * PAIRS
     # Both say to the compiler what they are a multiple of.
     pairs = (width // 2 - pair0) // 8 * 8
-    row_count = rows.to(gl.int64) // 16 * 16
+    row_count = rows // 16 * 16
     tiles = gl.cdiv(rows, T)
 
     row_T = gl.arange(0, T, gl.SliceLayout(1, COPY))

@@ -135,8 +135,8 @@ def multiply_groups(  # type: ignore[no-untyped-def]
             acc_HW = _multiply(x_HD, tl.trans(y_WD), acc_HW, ACCURATE, CONFIG.emulate)
         if whole < end:
             left_D = depth_D < end - whole
-            a_at_HD = a_ptr + row_H.to(tl.int64)[:, None] * units + (whole + depth_D)[None, :]
-            b_at_WD = b_ptr + column_W.to(tl.int64)[:, None] * units + (whole + depth_D)[None, :]
+            a_at_HD = a_ptr + row_H[:, None] * units + (whole + depth_D)[None, :]
+            b_at_WD = b_ptr + column_W[:, None] * units + (whole + depth_D)[None, :]
             x_left_HD = tl.load(a_at_HD, mask=(row_H < height)[:, None] & left_D[None, :], other=0.0)
             y_left_WD = tl.load(b_at_WD, mask=(column_W < width)[:, None] & left_D[None, :], other=0.0)
             acc_HW = _multiply(x_left_HD, tl.trans(y_left_WD), acc_HW, ACCURATE, CONFIG.emulate)

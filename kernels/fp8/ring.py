@@ -181,7 +181,7 @@ def _write_short(  # type: ignore[no-untyped-def]
         even_TW = gl.where(inside_TW, even_TW, gl.full_like(even_TW, 0))
         odd_TW = gl.where(inside_TW, odd_TW, gl.full_like(odd_TW, 0))
         inside_TW = ((row_T >= low) & (row_T < gl.cdiv(high, 16) * 16))[:, None] & (pair_W < pairs)[None, :]
-    codes_at_TW = codes_ptr + (2 * pair_W.to(gl.int64) * row_count)[None, :] + row_T[:, None]
+    codes_at_TW = codes_ptr + (2 * pair_W * row_count)[None, :] + row_T[:, None]
     gl.store(codes_at_TW, even_TW, mask=inside_TW)
     gl.store(codes_at_TW + row_count, odd_TW, mask=inside_TW)
 
@@ -224,7 +224,7 @@ def _quantize(  # type: ignore[no-untyped-def]
                 panel_ptr -= chunk.gap.to(gl.int64) * own.stride_t
             else:
                 panel_ptr += chunk.group.to(gl.int64) * rows.stride_g
-                codes_ptr += chunk.group.to(gl.int64) * row_count * own.width
+                codes_ptr += chunk.group * row_count * own.width
 
             amax_TW = gl.zeros([T, PAIRS], gl.int32, COPY)
             for tile in range(done, done + tiles):
@@ -253,7 +253,7 @@ def _quantize(  # type: ignore[no-untyped-def]
                 scale_at_W = own.scales_ptr + chunk.group.to(gl.int64) * own.width + column_W
                 store_scale(scale_at_W, even_W, in_width_W, ENCODING)
                 store_scale(scale_at_W + 1, odd_W, in_width_W, ENCODING)
-            codes_at_TW = codes_ptr + (column_W.to(gl.int64) * row_count)[None, :] + (chunk.first + row_T)[:, None]
+            codes_at_TW = codes_ptr + (column_W * row_count)[None, :] + (chunk.first + row_T)[:, None]
 
             for tile in range(tiles):
                 slot = (done + tile) % SLOTS
@@ -275,7 +275,7 @@ def _quantize(  # type: ignore[no-untyped-def]
                 for edge in range(2):
                     _write_short(
                         panel_ptr + chunk.first.to(gl.int64) * own.stride_t, own.stride_t,
-                        codes_ptr + 2 * pair0.to(gl.int64) * row_count + chunk.first, row_count, even_W, odd_W,
+                        codes_ptr + pair0 * (2 * row_count) + chunk.first, row_count, even_W, odd_W,
                         gl.where(edge == 0, low, high) // 16 * 16, low, high, gl.where(is_group, high, 0), pairs,
                         PADDED, PAIRS, FORM, ENCODING,
                     )  # fmt: skip

@@ -116,8 +116,8 @@ def _load_vectors(panel, tile_ptr, rows, low, high, T: tl.constexpr, W: tl.const
     if FORM.rows_aligned:
         vector_high = vector_high // 16 * 16
     mask_WT = ((row_T >= vector_low) & (row_T < vector_high))[None, :] & (column_W < panel.columns)[:, None]
-    down_T = row_T.to(tl.int64)[None, :] * panel.stride_t
-    x_WT = tl.load(tile_ptr + column_W.to(tl.int64)[:, None] * panel.stride_k + down_T, mask=mask_WT, other=0.0)
+    at_WT = tile_ptr + column_W.to(tl.int64)[:, None] * panel.stride_k + row_T[None, :] * panel.stride_t
+    x_WT = tl.load(at_WT, mask=mask_WT, other=0.0)
     return tl.where(((row_T >= low) & (row_T < high))[None, :], x_WT, 0.0)
 
 
@@ -191,7 +191,7 @@ def write_tiles(  # type: ignore[no-untyped-def]
         row_T = tl.arange(0, T)
         column_W = tl.arange(0, W)
         mask_T = (row_T >= tl.cdiv(low, 16) * 16) & (row_T < high // 16 * 16)
-        at_WT = tile_ptr + column_W.to(tl.int64)[:, None] * panel.row_count + row_T[None, :]
+        at_WT = tile_ptr + column_W[:, None] * panel.row_count + row_T[None, :]
         tl.store(at_WT, codes_WT, mask=mask_T[None, :] & (column_W < panel.columns)[:, None])
 
 
@@ -205,7 +205,7 @@ def _write_words(  # type: ignore[no-untyped-def]
     mask_T = (row4_T >= tl.cdiv(low, 16) * 4) & (row4_T < high // 16 * 4)
     mask_WT = mask_T[None, :] & (2 * pair_W < panel.columns)[:, None]
     row4_count = panel.row_count // 16 * 4
-    at_WT = tile_ptr.to(tl.pointer_type(tl.int32)) + (2 * pair_W).to(tl.int64)[:, None] * row4_count + row4_T[None, :]
+    at_WT = tile_ptr.to(tl.pointer_type(tl.int32)) + (2 * pair_W)[:, None] * row4_count + row4_T[None, :]
     scale_even_W, scale_odd_W = tl.split(tl.reshape(scale_W, (W // 2, 2)))
     bad_even_W, bad_odd_W = tl.split(tl.reshape(not_finite_W.to(tl.int32), (W // 2, 2)))
     even_TW = _encode_four(words, scale_even_W, bad_even_W != 0, False, FORM, ENCODING)
