@@ -21,8 +21,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 from triton._C.libtriton import ir
-from triton.compiler import ASTSource, make_backend
-from triton.experimental.gluon._runtime import GluonASTSource
+from triton.compiler import make_backend
 
 from kernels import fp8, launch, operators
 from kernels.fp8 import launch_products
@@ -38,7 +37,7 @@ from kernels.operators.scatter import _scatter_backward
 from kernels.operators.silu_mul import _silu_mul_backward
 from kernels.operators.totals import kept_rows, total_loss, weight_ratio
 from tests.kernels.intervals import Module, wrapped
-from tests.kernels.targets import target_of
+from tests.kernels.targets import ast_source, kind_of, target_of
 
 Caught = tuple[Any, int, dict[str, Any]]  # kernel, programs, arguments
 
@@ -64,10 +63,6 @@ SIZES = {
     "wide groups": Sizes(1 << 23, 1 << 19, 1 << 13, 16),
     "wide weights": Sizes(1 << 23, 16, 1 << 13, 1 << 19),
 }
-DTYPES = {
-    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.uint8: "u8", torch.int32: "i32",
-    torch.int64: "i64", torch.uint32: "u32", torch.float8_e4m3fn: "fp8e4nv", torch.float8_e4m3fnuz: "fp8e4b8",
-}  # fmt: skip
 
 
 @contextmanager
@@ -224,35 +219,9 @@ def calls(
 # ---- its addresses ---------------------------------------------------------------------------------------------------
 
 
-def type_of(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"*{DTYPES[value.dtype]}"
-    if hasattr(value, "block_shape"):
-        layout = f",{value.layout!r}" if hasattr(value, "layout") else ""
-        return f"tensordesc<{DTYPES[value.base.dtype]}{list(value.block_shape)}{layout}>"
-    return "fp32" if isinstance(value, float) else "i32" if -(2**31) <= value < 2**31 else "i64"
-
-
-def kind_of(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[Any, Any], dict[str, str], dict[Any, Any]]:
-    """Constants, types and attributes of a launch, specialised as the launcher does it."""
-    constants, signature, attributes = {}, {}, {}
-    for place, parameter in enumerate(kernel.params):
-        value, specialised = arguments[parameter.name], not parameter.do_not_specialize
-        if parameter.is_constexpr or value is None or (specialised and type(value) is int and value == 1):
-            constants[(place,)], signature[parameter.name] = value, "constexpr"
-            continue
-        signature[parameter.name] = type_of(value)
-        if isinstance(value, Tensor) or (specialised and type(value) is int and value % 16 == 0):
-            attributes[(place,)] = [["tt.divisibility", 16]]
-    return constants, signature, attributes
-
-
 def ir_of(kernel: Any, arguments: dict[str, Any], arch: str) -> str:
     """Triton's IR of a launch, with all functions within one."""
-    constants, signature, attributes = kind_of(kernel, arguments)
-    language = GluonASTSource if kernel.is_gluon() else ASTSource
-    source = language(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    target = target_of(arch)
+    source, target = ast_source(kernel, arguments), target_of(arch)
     backend = make_backend(target)
     asked = {"num_warps": arguments.get("num_warps", 4), "sanitize_overflow": False, **source.parse_options()}
     options, context, stages = backend.parse_options(asked), ir.context(), {}

@@ -42,7 +42,7 @@ Caught = tuple[Any, dict[str, Any]]  # a kernel, and its arguments by name
 
 TYPES = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.uint8: "u8", torch.int32: "i32",
-    torch.int64: "i64", torch.uint32: "u32", torch.float8_e4m3fn: "fp8e4nv",
+    torch.int64: "i64", torch.uint32: "u32", torch.float8_e4m3fn: "fp8e4nv", torch.float8_e4m3fnuz: "fp8e4b8",
 }  # fmt: skip
 OPTIONS = ("num_warps", "num_stages", "maxnreg", "launch_pdl", "enable_fp_fusion")
 
@@ -82,9 +82,9 @@ def type_of(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
-def build(kernel: Any, arguments: dict[str, Any], arch: str) -> Any:
-    """The kernel compiled as a call with these arguments would compile it: 1 and None are constants, and a multiple of
-    16 is known to be one."""
+def kind_of(kernel: Any, arguments: dict[str, Any]) -> tuple[dict[Any, Any], dict[str, str], dict[Any, Any]]:
+    """Constants, types and attributes of a launch, specialised as the launcher does it: 1 and None are constants, and a
+    multiple of 16 is known to be one."""
     constants, signature, attributes = {}, {}, {}
     for place, parameter in enumerate(kernel.params):
         value, specialised = arguments[parameter.name], not parameter.do_not_specialize
@@ -94,10 +94,20 @@ def build(kernel: Any, arguments: dict[str, Any], arch: str) -> Any:
         signature[parameter.name] = type_of(value)
         if isinstance(value, Tensor) or (specialised and type(value) is int and value % 16 == 0):
             attributes[(place,)] = [["tt.divisibility", 16]]
+    return constants, signature, attributes
+
+
+def ast_source(kernel: Any, arguments: dict[str, Any]) -> ASTSource:
+    """What the compiler takes of a launch."""
+    constants, signature, attributes = kind_of(kernel, arguments)
     language = GluonASTSource if kernel.is_gluon() else ASTSource
-    source = language(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    return language(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+
+
+def build(kernel: Any, arguments: dict[str, Any], arch: str) -> Any:
+    """The kernel compiled as a call with these arguments would compile it."""
     options = {name: arguments[name] for name in OPTIONS if name in arguments}
-    return triton.compile(source, target=target_of(arch), options=options)
+    return triton.compile(ast_source(kernel, arguments), target=target_of(arch), options=options)
 
 
 def facts(compiled: Any) -> dict[str, int]:
