@@ -33,6 +33,16 @@ LARGE = {
 Load = Literal["balanced", "learned", "hot"]
 
 
+def _set_loop(model: Transformer, loop: bool) -> None:
+    for layer in model.layers:
+        (layer.moe if isinstance(layer, MoEBlock) else layer).loop = loop
+
+
+def _loop_in_float64(model: Transformer, _: Any) -> None:
+    """What is eager in float8 rounds to float8: experts one by one would be as exact as bfloat16."""
+    _set_loop(model, model.head.weight.dtype == torch.float64)
+
+
 @dataclass(frozen=True)
 class Sharded:
     """Two blocks on a mesh.
@@ -42,6 +52,8 @@ class Sharded:
         load: "balanced": tokens go round the experts; "learned": as the scores say; "hot": all to the first two.
         experts: over "tp" as well.
         large: wide enough for times on GPUs.
+        tokens: of each of two sequences a rank; what travels for them is as long.
+        precision: of the feed-forward's products: "bf16" or "fp8".
     """
 
     kind: Literal["dense", "moe"]
@@ -49,10 +61,8 @@ class Sharded:
     load: Load = "balanced"
     experts: bool = False
     large: bool = False
-
-    @property
-    def tokens(self) -> int:
-        return LARGE_TOKENS if self.large else TOKENS
+    tokens: int = TOKENS
+    precision: str = "bf16"
 
     @property
     def config(self) -> BlockConfig:
@@ -65,7 +75,13 @@ class Sharded:
         """On one rank, in its own dtype throughout: experts one by one. The same on all ranks."""
         torch.manual_seed(0)
         model = Transformer(
-            [self.config] * 2, VOCAB, positions=self.tokens, loop=True, device=device, dtype=dtype
+            [self.config] * 2,
+            VOCAB,
+            positions=self.tokens,
+            precision=self.precision,
+            loop=True,
+            device=device,
+            dtype=dtype,
         ).eval()
         with torch.no_grad():
             for weight in model.parameters():
@@ -75,6 +91,8 @@ class Sharded:
             for layer in model.layers:
                 assert isinstance(layer, MoEBlock)
                 set_load(layer.moe, "hot")
+        if self.precision != "bf16":
+            model.register_forward_pre_hook(_loop_in_float64)
         return model
 
     def spread(
@@ -82,8 +100,7 @@ class Sharded:
     ) -> Transformer:
         """A copy of `whole` on `mesh`, experts together: these multiply in bfloat16, whatever the dtype of `whole`."""
         model = copy.deepcopy(whole)
-        for layer in model.layers:
-            (layer.moe if isinstance(layer, MoEBlock) else layer).loop = False
+        _set_loop(model, False)
         parallelize(model, mesh, backend=backend, expert_tensors=self.experts, **options)
         return model
 
@@ -95,4 +112,6 @@ class Sharded:
     def __str__(self) -> str:
         names = "-".join(f"{name}{size}" for name, size in self.mesh)
         load = f"-{self.load}" if self.kind == "moe" else ""
-        return f"{self.kind}-{names}{load}{'-experts' if self.experts else ''}{'-large' if self.large else ''}"
+        named = {"experts": self.experts, "large": self.large, "fp8": self.precision == "fp8"}
+        tokens = f"-{self.tokens}" if self.large and self.tokens != LARGE_TOKENS else ""
+        return f"{self.kind}-{names}{load}{''.join(f'-{name}' for name, so in named.items() if so)}{tokens}"

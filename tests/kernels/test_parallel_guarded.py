@@ -25,6 +25,7 @@ TWO = [
     Sharded("moe", (("efsdp", 1), ("ep", 2)), "hot"),  # one rank has all rows
     Sharded("dense", (("dp", 1), ("tp", 2))),
     Sharded("moe", (("efsdp", 1), ("ep", 1), ("tp", 2)), experts=True),
+    Sharded("moe", (("efsdp", 1), ("ep", 2)), precision="fp8"),
 ]
 FOUR = [
     Sharded("moe", (("efsdp", 2), ("ep", 2)), "hot"),
