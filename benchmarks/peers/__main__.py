@@ -1,12 +1,13 @@
 """The kernels of this repository beside named peers, on this device, in one process.
 
-    python -m benchmarks.peers [fp8] [bf16] [moe] [step] [cross-entropy] [operators] [-o PATH] [--smoke]
+    python -m benchmarks.peers [fp8] [bf16] [moe] [step] [cross-entropy] [operators] [torchao] [-o PATH] [--smoke]
 
 Without a name all run. `fp8`: float8 grouped matmul against torch's in bf16. `bf16`: our grouped product, every
 candidate, against torch's. `moe`: the layer against the same layer of torch operators, time and peak memory.
 `step`: one training step of the layer at three sizes, by the clock, against torch's and torchao's operators.
 `cross-entropy`: against liger-kernel where it can be imported, and eager and compiled torch. `operators`: against eager
-and compiled torch, and a copy of the same bytes. `--smoke`: tiny shapes, wherever this runs, to see that it does.
+and compiled torch, and a copy of the same bytes. `torchao`: its quantisers and its grouped matmul in float8, where it
+can be imported. `--smoke`: tiny shapes, wherever this runs, to see that it does.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.peers import cross_entropy, matmuls, moe, operators
+from benchmarks.peers import cross_entropy, matmuls, moe, operators, torchao
 from benchmarks.peers.contest import Contest, Result, copy_tbps, hold
 
 SUITES: dict[str, Callable[[torch.device, bool], Iterator[Contest]]] = {
@@ -30,6 +31,7 @@ SUITES: dict[str, Callable[[torch.device, bool], Iterator[Contest]]] = {
     "step": moe.step_contests,
     "cross-entropy": cross_entropy.contests,
     "operators": operators.contests,
+    "torchao": torchao.contests,
 }
 
 
@@ -74,7 +76,7 @@ def _title(device: torch.device, tbps: float | None) -> str:
 
 
 _HEADER = (
-    f"{'job':<32}{'shape':<34}{'rival':<26}{'device us':>11}{'+-%':>6}{'times':>7}{'host us':>9}{'peak MiB':>10}"
+    f"{'job':<41}{'shape':<34}{'rival':<26}{'device us':>11}{'+-%':>6}{'times':>7}{'host us':>9}{'peak MiB':>10}"
     f"{'TFLOP/s':>9}{'% copy':>8}"
 )
 
@@ -84,7 +86,7 @@ def _line(result: Result) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 
     return (
-        f"{result.job:<32}{result.shape:<34}{result.rival:<26}{result.device_us:>11.1f}{result.spread_percent:>6.1f}"
+        f"{result.job:<41}{result.shape:<34}{result.rival:<26}{result.device_us:>11.1f}{result.spread_percent:>6.1f}"
         f"{result.times:>7.3f}{result.host_us:>9.0f}{number(result.peak_mib, 0):>10}{number(result.tflops, 0):>9}"
         f"{number(result.copy_percent, 1):>8}"
     )

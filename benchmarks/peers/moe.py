@@ -8,7 +8,6 @@ Shape suffixes: T tokens, D model width, E experts, K experts a token, M = T · 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.peers import torchao
 from benchmarks.peers.contest import Call, Contest
 from kernels.moe import MoE
 from kernels.moe.experts import SwiGLUExperts
@@ -64,23 +64,10 @@ def step_contests(device: torch.device, smoke: bool) -> Iterator[Contest]:
         yield Contest("moe step", str(shape), rivals, tolerance=0.03, flop=3 * shape.flop, waits=True)
         fp8 = _changed(layer, precision="fp8")
         rivals = {"ours, fp8 experts": partial(_train, fp8, fp8, x, grad)}
-        theirs = _torchao(device)
+        theirs = torchao.matmul(device)
         if theirs is not None:
             rivals["torchao operators"] = step(partial(plain, layer, product=theirs))
         yield Contest("moe step", f"{shape}-fp8", rivals, tolerance=0.2, flop=3 * shape.flop, waits=True)
-
-
-def _torchao(device: torch.device) -> Product | None:
-    """torchao's grouped matmul in float8, forward and backward; None where it is not installed or cannot run."""
-    if device.type != "cuda":
-        return None
-    try:
-        found: Product = importlib.import_module(
-            "torchao.prototype.moe_training.fp8_grouped_mm"
-        )._to_fp8_rowwise_then_scaled_grouped_mm
-    except ImportError:
-        return None
-    return found
 
 
 def _changed(layer: MoE, *, precision: str | None = None, recompute: bool | None = None) -> MoE:
