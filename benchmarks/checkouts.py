@@ -58,7 +58,7 @@ def guard(folder: Path, reports: Path, *arguments: str, **variables: str) -> Ran
         old.unlink()
     # A warning of a version that was never tried must not end a session on a machine that is lent by the minute.
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "--perfguard"]
-    path = os.pathsep.join([str(folder), str(ROOT)])
+    path = os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     started = time.monotonic()
     with (reports / "output.txt").open("w", encoding="utf-8") as output:
         status = subprocess.run(

@@ -238,7 +238,8 @@ def by_turns(options: argparse.Namespace) -> None:
         for turn in range(TURNS):
             for which, place in list(places.items())[:: 1 if turn % 2 else -1]:
                 line = [sys.executable, __file__, *options.names, f"--batches={options.batches}", f"--json={kept}"]
-                environment = {**os.environ, "PYTHONPATH": str(place)}
+                path = os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
+                environment = {**os.environ, "PYTHONPATH": path}
                 subprocess.run(line, env=environment, stdout=subprocess.DEVNULL, check=True)
                 told = json.loads(kept.read_text())
                 for row in told.pop("rows"):
