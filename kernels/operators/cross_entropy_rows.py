@@ -274,20 +274,19 @@ def _rows(  # type: ignore[no-untyped-def]
                 below_L += tl.sum(tl.sum(w * (zero - tl.where(column < vocabulary, x, zero)), 2), 0)
                 weights_L += tl.sum(tl.sum(w, 2), 0)
             new_L = tl.maximum(top_L, tl.max(tl.max(x, 2), 0))
-            base_L = tl.where(new_L == float("-inf"), 0.0, new_L) * LOG2_E  # -inf - -inf would be NaN
+            base_L = _base(tl.where(new_L == float("-inf"), 0.0, new_L))  # -inf - -inf would be NaN
             e = tl.exp2(tl.fma(x, LOG2_E, -base_L[None, :, None]))
             if (chosen >= first) & (chosen < first + D * L * 8):
                 e = tl.where(column == chosen, 0.0, e)
-            others_L = others_L * tl.exp2(top_L * LOG2_E - base_L) + tl.sum(tl.sum(e, 2), 0)
+            others_L = others_L * tl.exp2(_base(top_L) - base_L) + tl.sum(tl.sum(e, 2), 0)
             top_L = new_L
 
         top = tl.max(top_L, 0)
         shift = tl.where(top == float("-inf"), 0.0, top)
-        base = shift * LOG2_E
-        others = tl.sum(others_L * tl.exp2(top_L * LOG2_E - base), 0)
+        base = _base(shift)
+        others = tl.sum(others_L * tl.exp2(_base(top_L) - base), 0)
         e_target = tl.exp2(tl.fma(x_target, LOG2_E, -base))
         total = others + e_target
-        # All sums are off by one and the same factor, as base is rounded: it is that of the maximum itself.
         against_top = tl.div_rn(total, tl.exp2(tl.fma(shift, LOG2_E, -base)))
         loss = tl.where(x_target == top, _log1p(tl.div_rn(others, e_target)), (top - x_target) + tl.log(against_top))
         if not PLAIN:
@@ -353,6 +352,16 @@ def _rows(  # type: ignore[no-untyped-def]
                 to = column if UNIT_GRADIENT else column.to(tl.int64) * gradient_column
                 result = rounded(gradient, DTYPE, BY_HAND)
                 tl.store(gradient_ptr + to, result, mask=column < vocabulary, eviction_policy="evict_first")
+
+
+@jit()
+def _base(x):  # type: ignore[no-untyped-def]
+    """The whole part of x log2(e), which exponents are taken from: the step from one to another is exact.
+
+    Of two rounded products the difference is not: a compiler may fuse one product with the subtraction, and then what
+    lanes have summed is off by what the product was rounded by, 2^-9 where logits are near 2^14.
+    """
+    return tl.floor(x * LOG2_E)
 
 
 @jit()

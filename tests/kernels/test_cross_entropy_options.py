@@ -195,7 +195,7 @@ def test_a_bad_target_is_nan_on_a_gpu(bad: int, kernel_path: KernelPath) -> None
 
 
 def test_weights_of_any_form(kernel_path: KernelPath) -> None:
-    """Strided, of another dtype, and 2^31 elements apart: the same numbers."""
+    """Strided, of another dtype, and 2^31 elements apart: the same numbers, to the order of a compiled sum."""
     logits, target = drawn("normal", torch.float32, kernel_path.device)
     logits, target = logits[:, :16].clone().requires_grad_(), target.clamp(max=15)
     plain = weights(kernel_path.device, 16).bfloat16()
