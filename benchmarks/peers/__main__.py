@@ -49,11 +49,12 @@ def main() -> None:
             for result in hold(contest, device, tbps, 0.0 if arguments.smoke else arguments.seconds):
                 results.append(result)
                 print(_line(result), flush=True)
+            if arguments.output:  # after each: a lent machine may be taken back
+                told = [asdict(result) for result in results]
+                report = {"device": _title(device, tbps), "copy_tbps": tbps, "results": told}
+                arguments.output.write_text(json.dumps(report, indent=1) + "\n")
             if device.type == "cuda":
                 torch.cuda.empty_cache()
-    if arguments.output:
-        report = {"device": _title(device, tbps), "copy_tbps": tbps, "results": [asdict(result) for result in results]}
-        arguments.output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def _arguments() -> argparse.Namespace:
