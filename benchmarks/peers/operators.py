@@ -87,7 +87,8 @@ def _contests(
     for job, run, values in ((name, _forward, forward), (f"{name} + bwd", _trained, forward + backward)):
         moved = int(2 * values * shape.elements)
         rivals: dict[str, Call] = {way: partial(run, operator, inputs) for way, operator in ways.items()}
-        yield Contest(job, str(shape), rivals, tolerance=0.02, bytes=moved)
+        tolerance = 0.1 if job == "indexed_bias_add + bwd" else 0.02  # torch sums the bias' gradient in bfloat16
+        yield Contest(job, str(shape), rivals, tolerance=tolerance, bytes=moved)
         yield Contest(job, str(shape), {COPY: _copy(moved, inputs[0])}, tolerance=None, bytes=moved)
 
 

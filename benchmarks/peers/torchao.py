@@ -43,8 +43,9 @@ def theirs(module: str, device: torch.device) -> ModuleType | None:
 
 
 def matmul(device: torch.device) -> Callable[..., Tensor] | None:
-    """Its grouped matmul in float8, forward and backward: (a, b, offs=)."""
-    return getattr(theirs("fp8_grouped_mm", device), MATMUL, None)
+    """Its grouped matmul in float8, forward and backward: (a, b, offs=). It cannot pad groups (0.18)."""
+    found = getattr(theirs("fp8_grouped_mm", device), MATMUL, None)
+    return None if found is None else partial(found, pad_token_groups_for_grouped_mm=False)
 
 
 def contests(device: torch.device, smoke: bool) -> Iterator[Contest]:

@@ -16,7 +16,7 @@ from kernels.operators import linear_cross_entropy, reference
 from kernels.operators.linear_cross_entropy import LEAST_ROWS
 from tests.kernels.guards import no_device_waits, no_host_reads
 from tests.kernels.operators import unchecked_indices
-from tests.kernels.paths import KernelPath
+from tests.kernels.paths import GPU, KernelPath
 from tests.kernels.test_cross_entropy_options import EVERY, given, oracle
 
 # In the interpreter NumPy warns of what is meant here: 1 / 0 where the other branch is taken.
@@ -74,7 +74,7 @@ def options_of(setting: str, device: torch.device) -> dict[str, Any]:
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_loss_and_gradients(setting: str, reduction: str, scale: float, kernel_path: KernelPath) -> None:
-    """As good as eager, which rounds the logits as we do: in fp32 to its rounding, in bf16 to two of its."""
+    """As good as eager, which rounds the logits as we do, to some roundings: a GPU's exp2 is right to two of fp32."""
     options = options_of(setting, kernel_path.device)
     for dtype in (torch.float32, torch.bfloat16):
         tensors = layer(kernel_path.device, dtype, scale)
@@ -87,7 +87,8 @@ def test_loss_and_gradients(setting: str, reduction: str, scale: float, kernel_p
             assert one.shape == expected.shape
             assert one.dtype == good.dtype
             error, of_eager = ((each.double() - expected).norm().item() for each in (one, good))
-            assert error <= 2 * of_eager + 4 * torch.finfo(dtype).eps * expected.norm().item(), name
+            roundings = 8 if GPU and dtype == torch.float32 else 4
+            assert error <= 2 * of_eager + roundings * torch.finfo(dtype).eps * expected.norm().item(), name
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
