@@ -57,6 +57,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
     """
     if run.is_session:
         return
+    run.device.free_memory()  # the other processes need it
     settling = _Settling(run, command, tell)
     try:
         if run.config.update is not None:

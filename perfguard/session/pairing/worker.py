@@ -97,6 +97,7 @@ class Worker:
     _base_timers: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # as they become known
     _checked: set[str] = field(default_factory=set)  # modules that are already checked
     _pad: object = None
+    _device: Device | None = None
 
     def begin(self, tests: list[str], uncollected: dict[str, str]) -> list[str]:
         """Announce the collected tests, and wait for the first turn. Return the tests to run, in order."""
@@ -106,11 +107,18 @@ class Worker:
 
     def enter(self, test: str) -> None:
         """Announce the test that begins, by its node id."""
+        self._free()
         self.say(Entered(test))
 
     def take_pad(self, device: Device) -> None:
         """Take memory, so that later allocations have other addresses in every process."""
+        self._device = device
         self._pad = device.take_memory(_PAD_STEP * (self.conductor.pad_bytes // _PAD_STEP))
+
+    def _free(self) -> None:
+        """Free what torch keeps of earlier tests and of the check: three processes share the device's memory."""
+        if self._device is not None:
+            self._device.free_memory()
 
     def timers(self, case: Case) -> dict[str, str]:
         """The base's timers of a case, metric -> id, filled in the course of the pair."""
@@ -133,6 +141,7 @@ class Worker:
 
     def collector(self, case: Case) -> Collect:
         """The collector of a case's blocks, which the conductor orders."""
+        self._free()
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             announced = Announced(case.suite, case.key, metric, meter.timer, self._foreign(), meter.near)

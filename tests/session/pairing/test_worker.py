@@ -112,6 +112,24 @@ def test_the_pad_is_taken_where_the_inputs_lie(line: Line) -> None:
     assert getattr(worker._pad, "nbytes", None) == 1024
 
 
+def test_what_torch_keeps_is_freed_before_each_test_and_after_each_check(line: Line) -> None:
+    """Three processes share the memory, and the one whose results are checked would keep tens of gigabytes of it."""
+
+    class Shared(FakeDevice):
+        freed = 0
+
+        def free_memory(self) -> None:
+            self.freed += 1
+
+    line.order(BEGIN)
+    worker, device = joined(line), Shared()
+    worker.take_pad(device)
+    worker.enter("test_b.py::test")
+    assert device.freed == 1
+    worker.collector(CASE)
+    assert device.freed == 2
+
+
 def test_without_its_conductor_a_worker_ends(line: Line) -> None:
     """In the way pytest ends when interrupted: fixtures are torn down, no further test runs."""
     line.order(BEGIN)
