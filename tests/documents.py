@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
+from benchmarks.pairs.__main__ import table as steps
 from perfguard.model.units import counted
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -295,7 +296,45 @@ def ranks(data: Data) -> str:
             lines.append([*first, name, *shown, *speed])
             first = [""] * len(first)
     where = f"Links: {data['rows'][0]['interconnect']}. Facts over NCCL against gloo: {'; '.join(data['facts'])}."
-    return f"{_origin(data, data['command'])}\n\n{_table(head, lines)}\n\n{where}"
+    found = [f"{_origin(data, data['command'])}\n\n{_table(head, lines)}\n\n{where}"]
+    if planted := list(_planted_on_ranks(data)):
+        found.append(_table(["planted", "verdicts", "case", "ms", "exposed, µs", "most skew, µs"], planted))
+    return "\n\n".join(found)
+
+
+def _planted_on_ranks(data: Data) -> Iterator[list[str]]:
+    """What each planted change moved: verdicts, and the exchanges of the cases that are timed. "nothing": unchanged."""
+    unchanged = {row["case"]: {**row, "ranks_time_us": median(row["sessions"])} for row in data["rows"]}
+    for plant in data.get("plants", ()):
+        first = [f"`{plant['plant']}`", _words(each["word"] for each in plant["fails"])]
+        for case, read in plant["read"].items():
+            told = [
+                f"{before} to {after}"
+                for before, after in zip(_exposure(unchanged[case]), _exposure(read), strict=True)
+            ]
+            yield [*first, f"`{case}`", *told]
+            first = ["", ""]
+
+
+def _exposure(row: Data) -> list[str]:
+    name, skew = max(row["skew_us"].items(), key=lambda each: each[1])
+    return [f"{row['ranks_time_us'] / 1000:.2f}", f"{row['exposed_us']:.0f}", f"{skew:.0f} ({name})"]
+
+
+def paired(data: Data) -> str:
+    """Steps of benchmarks.pairs: unchanged suites and worse configurations."""
+    return f"{_origin(data, data['command'])}\n\n" + "\n".join(steps(data["entries"]))
+
+
+def peers(data: Data) -> str:
+    """Our kernels beside other libraries'."""
+    rows = []
+    for each in data["results"]:
+        shown = [f"{each['device_us']:.1f}", f"{each['times']:.2f}", f"{each['host_us']:.0f}"]
+        shown += ["" if each[name] is None else f"{each[name]:.0f}" for name in ("peak_mib", "tflops", "copy_percent")]
+        rows.append([f"{each['job']}, `{each['shape']}`", each["rival"], *shown])
+    head = ["job", "by", "µs", "times the first", "host, µs", "peak, MiB", "TFLOP/s", "% of a copy"]
+    return f"{_origin(data, data['command'])} A copy of 1 GiB: {data['copy_tbps']} TB/s.\n\n{_table(head, rows)}"
 
 
 SOURCES: dict[str, Callable[[Data], str]] = {
@@ -310,6 +349,10 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "observed.json": observed,
     "observed-sweep.json": sweep,
     "h200-x2.json": ranks,
+    "h100-launches.json": launches,
+    "h100-pairs.json": paired,
+    "h100-peers.json": peers,
+    "h100-x2.json": ranks,
 }
 
 if __name__ == "__main__":
