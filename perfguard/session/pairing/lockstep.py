@@ -5,12 +5,13 @@ One worker runs at any moment; the others wait. Workers at different cases are b
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean, median, stdev
 from typing import NamedTuple, NoReturn
 
 import msgspec
@@ -21,7 +22,10 @@ from perfguard.model.records import PairReading
 from perfguard.session.pairing.processes import SIDES, Player, Side, describe
 from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready
 
-_ROUNDS = 3  # rounds of blocks for a case and process pair
+_ROUNDS = 3  # rounds of blocks for a case and process pair, at least
+# At the power limit a clock wavers by 2 % from one block to the next, so that three rounds of long calls say little.
+# There are more until their mean is this certain (standard error), or this many seconds are over.
+_CERTAIN, _MOST_ROUNDS_SECONDS = 0.003, 3.0
 _THERE_AND_BACK = 2  # blocks of each side in a round
 _MOST_WARM_UPS = 8
 _WARM_UP_SECONDS = 2.0  # a block may be a run of a whole test
@@ -259,7 +263,8 @@ class _Lockstep:
         self._warm_up(here)
         changes: dict[Side, list[float]] = {"copy": [], "work": []}
         values: dict[Side, list[Measured]] = {side: [] for side in SIDES}
-        for _ in range(_MOST_TRIES * _ROUNDS):
+        until = time.monotonic() + _MOST_ROUNDS_SECONDS
+        for tried in itertools.count(1):
             order = self.chance.sample(SIDES, len(SIDES))
             logs: dict[Side, list[float]] = {side: [] for side in SIDES}
             for side in (*order, *reversed(order)):
@@ -270,7 +275,12 @@ class _Lockstep:
             if all(len(found) == _THERE_AND_BACK for found in logs.values()):
                 for side, found in changes.items():
                     found.append(fmean(logs[side]) - fmean(logs["base"]))
-            if len(changes["work"]) == _ROUNDS or any(self.at[side] is not here[side] for side in SIDES):
+            if any(self.at[side] is not here[side] for side in SIDES):
+                break
+            if len(changes["work"]) < _ROUNDS:
+                if tried == _MOST_TRIES * _ROUNDS:
+                    break
+            elif _mhz(values["base"]) is None or time.monotonic() > until or all(map(_certain, changes.values())):
                 break
         if len(changes["work"]) < _ROUNDS:
             self.outcome.unread.add(track)
@@ -348,6 +358,10 @@ class _Lockstep:
         test = self.inside.get(player.side)
         self.outcome.lost = (player.side, test) if test else None
         raise _Lost(problem) from None
+
+
+def _certain(changes: Sequence[float]) -> bool:
+    return stdev(changes) <= _CERTAIN * math.sqrt(len(changes))
 
 
 def _mhz(blocks: Sequence[Measured]) -> float | None:

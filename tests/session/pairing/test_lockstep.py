@@ -172,6 +172,28 @@ def test_long_blocks_are_not_warmed_up_for_long(monkeypatch: pytest.MonkeyPatch)
         assert len(players[0].stage.order) == 3 * rounds + 6 * ROUNDS
 
 
+def test_a_clock_that_wavers_gets_more_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until their mean is certain, or time is over. Where the clock is steady, or is none, three rounds are enough."""
+    monkeypatch.setattr(lockstep, "_WARM_UP_SECONDS", 0.0)
+    warm = 3
+
+    def rounds(spread: float, mhz: float | None) -> tuple[float, float]:
+        noise = random.Random(2)
+        players = scripts(["a"])
+        for player in players:
+            player.block, player.mhz = lambda key, time: 50.0 * math.exp(noise.gauss(0, spread)), mhz
+        found = play(*players).readings[track("a")]
+        return (len(players[0].stage.order) - warm) / 6, found.change
+
+    count, change = rounds(0.02, 1500.0)
+    assert 10 < count < 200
+    assert abs(change) < 3 * lockstep._CERTAIN
+    assert rounds(0.02, None)[0] == ROUNDS
+    assert rounds(0.003, 1500.0)[0] == ROUNDS
+    monkeypatch.setattr(lockstep, "_MOST_ROUNDS_SECONDS", 0.0)
+    assert rounds(0.02, 1500.0)[0] == ROUNDS
+
+
 def test_a_round_that_could_not_be_read_is_measured_again() -> None:
     players = scripts(["a"], block=lambda key, time: None if time == 20 else 50.0)
     assert play(*players).readings[track("a")].change == 0
