@@ -13,6 +13,7 @@ from perfguard.model.units import Unit, format_bytes
 
 Key = TypeVar("Key", bound=Hashable)
 
+_BETWEEN = "; "  # entries of a rank's list
 _OF_RANK = re.compile(r"rank (\d+)(: |$)")
 
 
@@ -124,8 +125,15 @@ def _each(values: Sequence[Value]) -> Parts:
         if isinstance(value, dict):
             parts |= {f"rank {rank}: {name}": part for name, part in value.items()}
         else:
-            parts[f"rank {rank}"] = "; ".join(value) if isinstance(value, list) else value
+            parts[f"rank {rank}"] = _BETWEEN.join(value) if isinstance(value, list) else value
     return parts
+
+
+def lists_of(before: object, after: object) -> tuple[list[str], list[str]] | None:
+    """Two parts of `_each` as the lists that they were; None if they were none."""
+    if isinstance(before, str) and isinstance(after, str) and _BETWEEN in before + after:
+        return before.split(_BETWEEN), after.split(_BETWEEN)
+    return None
 
 
 def by_rank(stored: Value, now: Value) -> tuple[Value, Value]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perfguard.judge.across_ranks import by_rank
+from perfguard.judge.across_ranks import by_rank, lists_of
 from perfguard.model.records import Across, Better, Conditions, Provenance, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit, format_change, format_list_change, format_value, rounded
 
@@ -110,6 +110,8 @@ def _difference(reading: Reading, name: str, before: Part | None, after: Part | 
         return f"{'' if error else '+ '}{name} {format_value(after, reading.unit)}"
     if isinstance(before, list) and isinstance(after, list):
         return format_list_change(before, after)
+    if reading.across is Across.EACH and (of_rank := lists_of(before, after)) is not None:
+        return f"{name} {format_list_change(*of_rank)}"
     then, now = format_value(before, reading.unit), format_value(after, reading.unit)
     if then == now and reading.unit is Unit.BYTES:  # the scaled text hides the difference
         then, now = f"{before} B", f"{after} B"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perfguard.judge.across_ranks import merge_ranks, ranks_of, said_of_ranks
-from perfguard.judge.exact import judge_exact
+from perfguard.judge.exact import describe_difference, judge_exact
 from perfguard.model.records import Accuracy, Across, Better, Case, CaseResult, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit
 
@@ -86,6 +86,14 @@ def test_other_readings_are_kept_for_each_rank(values: tuple[Value, Value], part
 def test_ranks_that_agree_are_compared_with_ranks_that_did_not(stored: Value, now: Value, word: Word) -> None:
     reading = Reading("overlap", Unit.COUNT, now, better=Better.HIGHER, across=Across.EACH)
     assert judge_exact(reading, stored).word is word
+
+
+@pytest.mark.parametrize("stored", [["a", "b"], {"rank 0": "a; b", "rank 1": "a; b"}])
+def test_of_a_long_list_of_one_rank_only_the_difference_is_told(stored: Value) -> None:
+    """Ranks of a block launch hundreds of kernels each."""
+    now: Value = {"rank 0": "a; b", "rank 1": "a; spin; b"}
+    reading = Reading("kernels", Unit.TEXT, now, better=Better.SAME, across=Across.EACH)
+    assert describe_difference(reading, stored) == "kernels rank 1 + spin"
 
 
 def test_a_reading_of_some_ranks_alone_is_wrong() -> None:
