@@ -15,6 +15,7 @@ from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.metrics import collectives, read_exact, read_timed
 from perfguard.measure.metrics.compilation import observed_compilations
+from perfguard.measure.metrics.contract import nondeterministic
 from perfguard.measure.metrics.subject import Observed, Subject
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.measure.replay import (
@@ -202,14 +203,13 @@ class Runner:
                 break
 
     def _read(self, call: Call, result: CaseResult, checked: Checked | None) -> CaseResult:
-        """Read the exact metrics, then the times that these do not show to be unchanged. Equal results in every run are
-        part of the contract."""
+        """Read the exact metrics, then the times that these do not show to be unchanged."""
         subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.plan.exact else []
         if self.plan.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
-        varying = _varying(checked, result.case.direction)
-        exact = [_not_repeating(reading, varying) if reading.metric == "contract" else reading for reading in exact]
+        if checked is not None and self.plan.exact:
+            exact.append(nondeterministic(_varying(checked, result.case.direction)))
         wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
         result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
         if wrong:
@@ -357,14 +357,9 @@ def _accuracy(checked: Checked | None, direction: Pass) -> list[Accuracy]:
     return checked.forward if direction == "forward" else checked.backward or []
 
 
-def _varying(checked: Checked | None, direction: Pass) -> list[str]:
+def _varying(checked: Checked, direction: Pass) -> list[str]:
     """Outputs or gradients of this pass that differ from run to run."""
-    return [] if checked is None else [a.output for a in _accuracy(checked, direction) if a.output in checked.varying]
-
-
-def _not_repeating(contract: Reading, varying: Sequence[str]) -> Reading:
-    text = "".join(f"; {name} differs from run to run" for name in varying)
-    return msgspec.structs.replace(contract, value=f"{contract.value}{text}") if text else contract
+    return [each.output for each in _accuracy(checked, direction) if each.output in checked.varying]
 
 
 def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:

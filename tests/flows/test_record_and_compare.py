@@ -156,3 +156,51 @@ def test_the_process_settles_before_the_first_test_makes_its_inputs(project: Pro
     """Else what a case's times are depends on the cases before it, and on what was read of them."""
     project.test_file(TEST.replace("    x = torch", "    assert kernel.fake.current().settled\n    x = torch"))
     project.guard().assert_outcomes(passed=2)
+
+
+RACING = """
+import itertools
+import torch
+from perfguard.measure.devices import fake
+
+turns = itertools.count()
+
+def add(x):
+    fake.launch("add_kernel", us=50.0)
+    total = x.float().sum(0)
+    return (total * (1 + {step} * (next(turns) % 2))).bfloat16()
+"""
+SUM = """
+import torch
+import kernel
+
+def test_sum(perfguard):
+    x = torch.rand(64, 256, dtype=torch.bfloat16)
+    perfguard(kernel.add, x, reference=lambda x: x.sum(0))
+"""
+
+
+def test_a_sum_in_another_order_each_time_is_recorded_whole(project: Project) -> None:
+    """Atomic additions: within eager's error, and never the same bits. What fresh processes read of it, which check no
+    results, contradicts nothing."""
+    project.test_file(SUM)
+    (project.path / "kernel.py").write_text(RACING.format(step=2.0**-12))
+    recorded = project.guard("--perfguard-update=new")
+    assert recorded.ret == ExitStatus.PASSED
+    recorded.stdout.no_fnmatch_line("*left alone*")
+    stored = project.baseline.read_text()
+    assert "contract:" in stored
+    assert "nondeterministic_outputs: 1" in stored
+    project.commit()
+    assert project.guard().ret == ExitStatus.PASSED
+
+    (project.path / "kernel.py").write_text(RACING.format(step=0.0))
+    steady = project.guard("--perfguard-update=faster")
+    assert steady.ret == ExitStatus.PASSED
+    assert project.words("nondeterministic_outputs") == {"sum/forward": {"FASTER"}}
+    project.commit()
+
+    (project.path / "kernel.py").write_text(RACING.format(step=2.0**-12))
+    racing = project.guard()
+    assert racing.ret == ExitStatus.REGRESSED
+    racing.stdout.fnmatch_lines(["CHANGED  sum/forward  nondeterministic_outputs 0 -> 1"])

@@ -1,6 +1,6 @@
 """The output contract: the properties besides values that a caller may rely on.
 
-One text reading, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`, followed by the
+A text, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`, followed by the
 call's prints, if any: `; prints 9 bytes ('debug: 1')`.
 """
 
@@ -12,14 +12,14 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Outputs
 from perfguard.model.limits import Limits
 from perfguard.model.mesh import is_layout
-from perfguard.model.records import Better, Reading
+from perfguard.model.records import Across, Better, Reading
 from perfguard.model.units import Unit
 from perfguard.tensors.step import Step
 
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 TIMED = False
 
-LIMITS = {"contract": Limits(Better.SAME, portable=True)}
+LIMITS = {
+    "contract": Limits(Better.SAME, portable=True),
+    "nondeterministic_outputs": Limits(Better.LOWER, portable=True, unrecorded=0),
+}
 
 # Compilers specialise on pointers divisible by 16; every allocator gives at least that.
 _FULL_ALIGNMENT = 16
@@ -55,6 +58,14 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         text += f"; prints {len(printed)} bytes ({line!r})" if same else "; prints"
         note = f"a call prints {line!r}: printing takes time; remove it before the case is measured"
     return [LIMITS["contract"].reading("contract", Unit.TEXT, text, note=note)]
+
+
+def nondeterministic(outputs: Sequence[str]) -> Reading:
+    """`nondeterministic_outputs`: the number of `outputs`, those that the check saw differ from run to run. A process
+    that checks nothing has no such reading."""
+    note = f"from run to run another {', another '.join(outputs)}" if outputs else ""
+    limits = LIMITS["nondeterministic_outputs"]
+    return limits.reading("nondeterministic_outputs", Unit.COUNT, len(outputs), note=note, across=Across.MOST)
 
 
 def _run(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
