@@ -132,8 +132,9 @@ def _lane(
     identity = device.identity
     for name in targets:
         target_of(name)
-    # On a GPU, kernels are compiled for its own architecture only; a machine without a GPU covers the others.
-    compiled_for = targets if device.holds_cpu_tensors else {identity.architecture} & set(TARGETS)
+    # On a GPU, kernels are read for its own architecture only; a machine without a GPU covers the others.
+    own = {identity.architecture} & set(TARGETS) if targets else ()
+    compiled_for = targets if device.holds_cpu_tensors else own
 
     folders = [] if any_machine else store.folders()
     folders += [f"targets/{name}" for name in (identity.target, *compiled_for) if name]

@@ -132,6 +132,22 @@ def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
     assert {"device_time_us", "peak_memory_bytes"} <= set(found_words[device.identity.slug])
 
 
+@pytest.mark.parametrize("targets", [(), ("gfx942",)])
+def test_a_gpu_reads_binaries_of_its_architecture_or_asks_for_none(tmp_path: Path, targets: tuple[str, ...]) -> None:
+    """With `targets = []` none are read, so none that are remembered are missing."""
+    path = tmp_path / "baselines" / "targets" / "sm_90" / "suite.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(render(Baseline("targets/sm_90", "suite", Provenance(), {"double/forward": CaseBaseline({}, "")})))
+
+    class Gpu(FakeDevice):
+        holds_cpu_tensors = False
+
+    device = Gpu(seed=1)
+    device._identity = msgspec.structs.replace(device.identity, architecture="sm_90")
+    run = open_run(Config(root=tmp_path, settings=Settings(targets=targets), measure=True), device, ["suite"])
+    assert [file.hardware for file in run.lane.files] == (["targets/sm_90"] if targets else [])
+
+
 @pytest.mark.parametrize("lane", ["cpu", "nvidia-h200"])
 def test_a_run_is_no_lane_of_other_hardware(tmp_path: Path, lane: str) -> None:
     with pytest.raises(UsageError, match=rf"--perfguard-lane={lane}: this run is on fake-gpu; look at the runner"):
