@@ -137,7 +137,16 @@ def test_a_gpu_reads_binaries_of_its_architecture_or_asks_for_none(tmp_path: Pat
     """With `targets = []` none are read, so none that are remembered are missing."""
     path = tmp_path / "baselines" / "targets" / "sm_90" / "suite.yaml"
     path.parent.mkdir(parents=True)
-    path.write_text(render(Baseline("targets/sm_90", "suite", Provenance(), {"double/forward": CaseBaseline({}, "")})))
+    path.write_text(
+        render(
+            Baseline(
+                "targets/sm_90",
+                "suite",
+                Provenance(),
+                {"double/forward": CaseBaseline({"sm_90.spills": 0}, "float32[64]")},
+            )
+        )
+    )
 
     class Gpu(FakeDevice):
         holds_cpu_tensors = False
