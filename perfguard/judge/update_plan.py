@@ -32,7 +32,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.baseline import UNSTABLE, as_stored
-from perfguard.model.records.change import Change, category_of, relevant, show
+from perfguard.model.records.change import Change, category_of, relevant, show_apart
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
@@ -352,8 +352,8 @@ def _no_fact(reading: Reading, again: Sequence[Entry]) -> str:
     other = next((value for value in again if reading.gated and _differs(reading, reading.value, value)), None)
     if other is None:
         return ""
-    values = f"{show(reading.value, reading.unit)} here, {show(other, reading.unit)} in a fresh process"
-    return f"{values}: no fact to remember; make the call deterministic and record again"
+    here, there = show_apart(reading.value, other, reading.unit)
+    return f"{here} here, {there} in a fresh process: no fact to remember; make the call deterministic and record again"
 
 
 def _differs(reading: Reading, before: Entry, after: Entry) -> bool:

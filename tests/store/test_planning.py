@@ -31,7 +31,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
-from perfguard.model.records.change import Change, category_of, select
+from perfguard.model.records.change import Change, category_of, select, show_apart
 from perfguard.model.units import Unit
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_writer import render
@@ -482,3 +482,10 @@ def test_a_machine_s_own_exact_metrics_go_along_with_its_first_time(tmp_path: Pa
     }  # fmt: skip
     known = result((timed(60.0), Word.NEW), (own, Word.PASS))
     assert set(planned(store(tmp_path, {"peak": 3}), known, FIVE)) == {TIME}
+
+
+def test_long_values_that_begin_alike_are_shown_from_where_they_differ() -> None:
+    alike = "; ".join(f"bfloat16[{n},64] strides (64,1)" for n in range(4))
+    assert show_apart(f"{alike}; shares x", f"{alike}; shares y", Unit.TEXT) == ("…x", "…y")
+    assert show_apart("as short", "as long", Unit.TEXT) == ("as short", "as long")
+    assert show_apart(3, 2048, Unit.BYTES) == ("3 B", "2 KiB")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from statistics import median
 
@@ -156,6 +157,15 @@ def show(entry: Entry, unit: Unit) -> str:
         middle = level(entry)
         return "nothing" if middle is None else format_value(middle, unit)
     return _short(" ".join(format_value(entry, unit).split()), _WIDEST)
+
+
+def show_apart(one: Entry, other: Entry, unit: Unit) -> tuple[str, str]:
+    """Two entries that differ. Of long texts that begin alike, from the word on that differs."""
+    if isinstance(one, str) and isinstance(other, str) and max(len(one), len(other)) > _WIDEST:
+        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+        start = one.rfind(" ", 0, alike) + 1
+        one, other = (f"…{each[start:]}" if start else each for each in (one, other))
+    return show(one, unit), show(other, unit)
 
 
 def _short(text: str, most: int) -> str:
