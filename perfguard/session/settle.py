@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
@@ -31,6 +31,7 @@ from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
 FIRST = 24  # times in the first batch: each process pair takes seconds to start, and more tests cost little
+TELLING = 5  # tests, which name a kernel that all of them launch
 _GROWTH = 4  # size of a batch / size of the one before
 
 Tell = Callable[[str], None]
@@ -165,7 +166,7 @@ class _Settling:
                 if not site.has("base", result.case.nodeid, run.config.root):
                     tally.times[track].give_up("new since the base")
             for batch in in_batches(asked):
-                site.measure(tally, batch, deadline)
+                site.measure(tally, left_of(batch, tally), deadline)
                 self._keep(tally.pairing(base, ""))
                 if tally.problem or time.monotonic() > deadline:
                     return tally.problem or out_of_time(settings)
@@ -210,6 +211,22 @@ class _Settling:
 def _has_rival(result: CaseResult, verdict: Verdict) -> bool:
     reading = result.reading(verdict.metric)
     return reading is not None and reading.rival > 0
+
+
+def left_of(batch: Sequence[Track], tally: Tally) -> list[Track]:
+    """Without kernels that are slower, or faster, in TELLING tests already: hundreds more would say the same."""
+    told = Counter(
+        track.metric
+        for track, found in tally.verdicts.items()
+        if timed_kernel(track.metric) and found.word in (Word.SLOWER, Word.FASTER)
+    )
+    left = []
+    for track in batch:
+        if told[track.metric] < TELLING:
+            left.append(track)
+        else:
+            tally.times[track].give_up(f"known from {told[track.metric]} other tests of this kernel")
+    return left
 
 
 def in_batches(asked: Asked) -> list[list[Track]]:

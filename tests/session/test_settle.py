@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from perfguard.judge.pair_test import PairVerdict
 from perfguard.model.records import Case, CaseResult, Verdict, Word
 from perfguard.session.pairing.lockstep import Track
-from perfguard.session.settle import FIRST, in_batches
+from perfguard.session.pairing.tally import Tally
+from perfguard.session.settle import FIRST, in_batches, left_of
 
 METRIC = "device_time_us"
 
@@ -53,3 +55,20 @@ def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
     batches = in_batches(kernel("a", 3, 9, 5) | kernel("b", *range(1, 12)) | asked("call", ratio=1.1))
     assert [names(batch) for batch in batches[:2]] == [["call"], ["b11", "a9"]]
     assert [len(batch) for batch in batches] == [1, 2, 8, 4]
+
+
+def test_a_kernel_that_is_known_from_several_tests_is_not_paired_in_the_others() -> None:
+    """Of the same kernel; what is the same in five tests may still be slower in a sixth."""
+    kernels = [Track("suite", f"{name}{n}/test", f"kernel_time_us[{name}]") for name in "ab" for n in range(8)]
+    calls = [Track("suite", f"call[{n}]/forward", METRIC) for n in range(8)]
+    results = {track: CaseResult(Case("suite", track.key.partition("/")[0], "test")) for track in (*kernels, *calls)}
+    tally = Tally(results)
+    for track in results:
+        if track in calls or int(track.key[1]) < 5:
+            word = Word.PASS if track.key.startswith("b") else Word.SLOWER
+            tally.verdicts[track] = PairVerdict(word, 0.1, (0.1, 0.1), 3, None)
+    left = left_of(kernels + calls, tally)
+    assert left == [track for track in (*kernels, *calls) if not track.key.startswith("a")]
+    assert {tally.times[track].why for track in kernels if track.key.startswith("a")} == {
+        "known from 5 other tests of this kernel"
+    }
