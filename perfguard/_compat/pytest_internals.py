@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 XML = Private("_pytest.junitxml", "xml_key", "adding verdicts to --junitxml")
 RUN_PROTOCOL = Private("_pytest.runner", "runtestprotocol", "running a test whose reports are merged or not told")
+SETUP_STATE = Private("_pytest.runner", "SetupState.teardown_exact", "ending fixtures behind a test that others ran")
 RECORDS = Private("_pytest.logging", "caplog_records_key", "reading what a test leaves without its log")
 EXPRESSION = Private("_pytest.mark.expression", "Expression", "the -k of `perfguard accept`")
 
@@ -24,6 +25,7 @@ NAMES = (
     *privates("_pytest.mark.expression", EXPRESSION.used_for, "Expression.compile Expression.evaluate"),
     *privates("_pytest.junitxml", XML.used_for, "LogXML.node_reporter LogXML.finalize"),
     RUN_PROTOCOL,
+    SETUP_STATE,
     RECORDS,
     Private("xdist.workermanage", "WorkerController", "giving each worker a device"),
     *privates("pytest_benchmark.stats", "guarding tests of pytest-benchmark", "Metadata Stats"),
@@ -39,6 +41,14 @@ def run_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest
     """Run a test's phases, and return their reports, which nobody has seen."""
     reports: list[pytest.TestReport] = RUN_PROTOCOL.get()(item, log=False, nextitem=nextitem)
     return reports
+
+
+def end_fixtures(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport | None:
+    """End the fixtures of earlier tests that `nextitem` does not share; the report of an error, if there is one."""
+    import pytest
+
+    call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
+    return None if call.excinfo is None else pytest.TestReport.from_item_and_call(item, call)
 
 
 def records_of_call(item: pytest.Item) -> list[logging.LogRecord]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfguard._compat.pytest_internals import worker_input
+from perfguard._compat.pytest_internals import end_fixtures, worker_input
 from perfguard.judge.across_ranks import merge_ranks
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.model.errors import GuardFailure, PerfguardError
@@ -45,8 +45,8 @@ class RankedItems:
         self._locks: dict[str, DeviceLock] = {}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        """Report a test of several ranks."""
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Report a test of several ranks. Its own fixtures are made on the ranks; those of earlier tests end here."""
         ranks = mark_of(item).ranks
         if not ranks:
             return None
@@ -58,6 +58,9 @@ class RankedItems:
             raise pytest.UsageError(str(error)) from error
         for report in [_unsupported(item, lacking)] if lacking else replay(item, self._wait(item, ranks)):
             item.ihook.pytest_runtest_logreport(report=report)
+        failed = end_fixtures(item, nextitem)
+        if failed is not None:
+            item.ihook.pytest_runtest_logreport(report=failed)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 

@@ -452,3 +452,31 @@ def test_takes_long():
     while any(rank.exists() for rank in ranks):
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+def test_fixtures_of_earlier_tests_end_before_another_file_begins(project: Project) -> None:
+    """A test of several ranks may be the last one of its file, behind others whose fixtures are open."""
+    open_until_here = """
+import pytest
+
+ENDED = []
+
+@pytest.fixture(scope="module")
+def kept():
+    yield
+    ENDED.append(True)
+    raise OSError("the disk is full")
+
+def test_has_it(kept):
+    pass
+
+@pytest.mark.perfguard(ranks=2)
+def test_on_two(perfguard):
+    assert perfguard.ranks == 2
+"""
+    project.configure(device="cpu")
+    project.test_file(open_until_here, "test_first.py")
+    project.test_file("import test_first\n\ndef test_next():\n    assert test_first.ENDED\n", "test_second.py")
+    result = project.run("test_first.py", "test_second.py")
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*ERROR at teardown of test_on_two*", "E*OSError: the disk is full"])
