@@ -107,12 +107,16 @@ def test_the_record_acquits_beside_enough_controls_and_pairs_catch_what_is_slowe
     # Other code at the same speed: its record says so, since the unchanged cases show that board and day are its own.
     project, odd = known, "double[1]/forward"
     write_kernel(project, odd_code="two")
-    same = project.guard()
-    assert same.ret == ExitStatus.PASSED
-    words = Counter(word for found in project.words("device_time_us").values() for word in found)
-    assert words == {"UNCHANGED": CASES - 1, "PASS": 1}
-    assert project.words("device_time_us")[odd] == {"PASS"}
-    assert "pairings" not in project.report()
+    for _ in range(4):  # by chance the record may leave it to the pairs
+        same = project.guard()
+        assert same.ret == ExitStatus.PASSED
+        words = Counter(word for found in project.words("device_time_us").values() for word in found)
+        assert words == {"UNCHANGED": CASES - 1, "PASS": 1}
+        assert project.words("device_time_us")[odd] == {"PASS"}
+        if "pairings" not in project.report():
+            break
+    else:
+        pytest.fail("the record has not acquitted what is the same in four runs")
     timed = read_times(project)
     assert CONTROLS <= len(timed) < CASES
     same.stdout.fnmatch_lines([f"*{CASES - len(timed)} not timed, whose code on the device is as recorded*"])
