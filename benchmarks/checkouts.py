@@ -42,6 +42,11 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(line, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
+def import_path(*folders: Path | str) -> str:
+    """PYTHONPATH with these folders in front of what it holds."""
+    return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
+
+
 @dataclass(frozen=True)
 class Ran:
     """One run: its report if it wrote one, its exit status and its seconds."""
@@ -58,12 +63,11 @@ def guard(folder: Path, reports: Path, *arguments: str, **variables: str) -> Ran
         old.unlink()
     # A warning of a version that was never tried must not end a session on a machine that is lent by the minute.
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "--perfguard"]
-    path = os.pathsep.join([str(folder), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     started = time.monotonic()
     with (reports / "output.txt").open("w", encoding="utf-8") as output:
         status = subprocess.run(
-            [*line, f"--perfguard-reports={reports}", *arguments], cwd=folder, check=False,
-            env={**os.environ, "PYTHONPATH": path, **variables}, stdout=output, stderr=subprocess.STDOUT,
+            [*line, f"--perfguard-reports={reports}", *arguments], cwd=folder, check=False, stdout=output,
+            env={**os.environ, "PYTHONPATH": import_path(folder, ROOT), **variables}, stderr=subprocess.STDOUT,
         ).returncode  # fmt: skip
     found = sorted(reports.glob("report-*.json"))
     return Ran(read_report(found[0]) if found else None, status, time.monotonic() - started)

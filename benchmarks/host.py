@@ -225,7 +225,7 @@ def measure(name: str, call: Call, batches: int, wait: Call) -> Row:
 
 def by_turns(options: argparse.Namespace) -> None:
     """Both checkouts' figures, in a table and in the form of docs/h200-launches.json."""
-    from benchmarks.checkouts import ROOT, copied, git
+    from benchmarks.checkouts import ROOT, copied, git, import_path
 
     least: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="host-") as name:
@@ -238,8 +238,7 @@ def by_turns(options: argparse.Namespace) -> None:
         for turn in range(TURNS):
             for which, place in list(places.items())[:: 1 if turn % 2 else -1]:
                 line = [sys.executable, __file__, *options.names, f"--batches={options.batches}", f"--json={kept}"]
-                path = os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
-                environment = {**os.environ, "PYTHONPATH": path}
+                environment = {**os.environ, "PYTHONPATH": import_path(place)}
                 subprocess.run(line, env=environment, stdout=subprocess.DEVNULL, check=True)
                 told = json.loads(kept.read_text())
                 for row in told.pop("rows"):

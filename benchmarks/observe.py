@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checkouts import import_path
+
 _QUIET_RUNS = 3
 _CALLS, _ROUNDS = 5000, 9  # of one operator
 OBSERVE = ["--perfguard", "--perfguard-observe"]
@@ -137,10 +139,9 @@ class Checkout:
     def __init__(self, suite: Suite, folder: Path, paths: list[str]) -> None:
         self.suite, self.folder = suite, folder
         own = suite.variables.get("PYTHONPATH", ".")
-        path = os.pathsep.join([own, *paths, *filter(None, [os.environ.get("PYTHONPATH")])])
         bin_ = str(Path(sys.executable).parent)
         self._environment = {
-            **os.environ, "OMP_NUM_THREADS": "1", **suite.variables, "PYTHONPATH": path,
+            **os.environ, "OMP_NUM_THREADS": "1", **suite.variables, "PYTHONPATH": import_path(own, *paths),
             "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}",
         }  # fmt: skip
         if (folder / ".git").exists():

@@ -303,7 +303,7 @@ def ranks(data: Data) -> str:
 
 
 def _planted_on_ranks(data: Data) -> Iterator[list[str]]:
-    """What each planted change moved: verdicts, and the exchanges of the cases that are timed. "nothing": unchanged."""
+    """What each planted change moved: verdicts, and the exchanges of the cases that are timed."""
     unchanged = {row["case"]: {**row, "ranks_time_us": median(row["sessions"])} for row in data["rows"]}
     for plant in data.get("plants", ()):
         first = [f"`{plant['plant']}`", _words(each["word"] for each in plant["fails"])]

@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.peers import cross_entropy, matmuls, moe, operators, torchao
 from benchmarks.peers.contest import Contest, Result, copy_tbps, hold
+from perfguard.model.atomic_files import write_atomically
 
 SUITES: dict[str, Callable[[torch.device, bool], Iterator[Contest]]] = {
     "fp8": matmuls.fp8_contests,
@@ -52,7 +53,7 @@ def main() -> None:
             if arguments.output:  # after each: a lent machine may be taken back
                 told = [asdict(result) for result in results]
                 report = {"device": _title(device, tbps), "copy_tbps": tbps, "results": told}
-                arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+                write_atomically(arguments.output, f"{json.dumps(report, indent=1)}\n".encode())
             if device.type == "cuda":
                 torch.cuda.empty_cache()
 

@@ -1,4 +1,4 @@
-"""Ours beside torchao's prototype of float8 training: the seven quantisers and the grouped matmul, where it can run.
+"""Ours beside torchao's prototype of float8 training: six of its quantisers and the grouped matmul, where it can run.
 
 Both go through torchao's own names and arguments (`kernels.compat.torchao`), at the shapes of docs/h200.md. torchao
 tunes each kernel for each shape when it first sees it, which is in no time here.
@@ -52,14 +52,12 @@ def contests(device: torch.device, smoke: bool) -> Iterator[Contest]:
     for shape in SMOKE if smoke else SHAPES:
         a, w, offs = (each.detach() for each in shape.inputs(device))
         grad = torch.randn(shape.rows, shape.outer, device=device, dtype=a.dtype)
-        columns = {id(each): each.t().contiguous().t() for each in (a, grad)}  # as torchao's kernels want them
+        a_columns, grad_columns = (each.t().contiguous().t() for each in (a, grad))  # as torchao's kernels want them
         for name, module in MODULES.items():
             if "3d" in name:
                 given: tuple[Any, ...] = (w.mT,)
             elif "per_group" in name:
-                given = (columns[id(a)], offs)
-                if name.endswith("dual"):
-                    given = (columns[id(grad)], *given)
+                given = (grad_columns, a_columns, offs) if name.endswith("dual") else (a_columns, offs)
             else:
                 given = (a,)
             elements = sum(each.numel() for each in given if each is not offs)
@@ -70,7 +68,7 @@ def contests(device: torch.device, smoke: bool) -> Iterator[Contest]:
             rivals: dict[str, Call] = {
                 who: partial(function, *given, torch.float8_e4m3fn, True) for who, function in found.items() if function
             }
-            yield Contest(f"{name.removeprefix('triton_fp8_')}", str(shape), rivals, 0.02, bytes=3 * elements)
+            yield Contest(name.removeprefix("triton_fp8_"), str(shape), rivals, 0.02, bytes=3 * elements)
         a, w, offs = shape.inputs(device)
         with torch.no_grad():
             w *= shape.inner**-0.5

@@ -214,7 +214,8 @@ def _has_rival(result: CaseResult, verdict: Verdict) -> bool:
 
 
 def left_of(batch: Sequence[Track], tally: Tally) -> list[Track]:
-    """Without kernels that are slower, or faster, in TELLING tests already: hundreds more would say the same."""
+    """The times to measure. Those of kernels that are slower, or faster, in TELLING tests already are given up, since
+    hundreds more would say the same."""
     told = Counter(
         track.metric
         for track, found in tally.verdicts.items()

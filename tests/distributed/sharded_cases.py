@@ -51,8 +51,7 @@ class Sharded:
         mesh: dimension -> ranks, in order.
         load: "balanced": tokens go round the experts; "learned": as the scores say; "hot": all to the first two.
         experts: over "tp" as well.
-        large: wide enough for times on GPUs.
-        tokens: of each of two sequences a rank; what travels for them is as long.
+        tokens: of each of two sequences a rank. More than TOKENS stand for widths of real blocks, for times on GPUs.
         precision: of the feed-forward's products: "bf16" or "fp8".
     """
 
@@ -60,9 +59,12 @@ class Sharded:
     mesh: tuple[tuple[str, int], ...]
     load: Load = "balanced"
     experts: bool = False
-    large: bool = False
     tokens: int = TOKENS
     precision: str = "bf16"
+
+    @property
+    def large(self) -> bool:
+        return self.tokens > TOKENS
 
     @property
     def config(self) -> BlockConfig:
@@ -115,3 +117,11 @@ class Sharded:
         named = {"experts": self.experts, "large": self.large, "fp8": self.precision == "fp8"}
         tokens = f"-{self.tokens}" if self.large and self.tokens != LARGE_TOKENS else ""
         return f"{self.kind}-{names}{load}{''.join(f'-{name}' for name, so in named.items() if so)}{tokens}"
+
+
+def guard(perfguard: Any, shape: Sharded, backend: str | None = None, *, timed: bool) -> None:
+    """Guard a step of `shape` on its mesh, compiled by `backend`, against the whole model's."""
+    mesh = perfguard.mesh(**dict(shape.mesh))
+    whole = shape.whole(perfguard.device)
+    model = shape.spread(whole, mesh, backend)
+    perfguard(model, shape.ids(perfguard.rank, perfguard.device), reference=whole, timed=timed)

@@ -24,6 +24,11 @@ import kernels
 from tests.kernels.quickening import quicken_interpreter
 
 VARIABLE = "TRITON_INTERPRET"
+#: What the compiler does by itself while it traces.
+COMPILING = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
+]
 MOST_CANDIDATES = 8  # more than any table has: what accepts this many checks nothing
 OTHER_ROWS = (17, 34, 96)  # multiples of 16 and others, which alone make other binaries where rows are specialised
 PACKAGES = [f"kernels.{found.name}" for found in pkgutil.iter_modules(kernels.__path__) if found.ispkg]

@@ -18,12 +18,9 @@ from kernels.operators import clamped_swiglu
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.compiled.trace import traced
 from tests.kernels.layers_cases import CONFIGS, model_of
+from tests.kernels.paths import COMPILING
 
-# What the compiler does by itself while it traces.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
-]
+pytestmark = COMPILING
 
 DENSE, MOE = CONFIGS["dense"], CONFIGS["moe"]
 

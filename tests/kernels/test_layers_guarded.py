@@ -22,13 +22,9 @@ from kernels.layers.shapes import BLOCKS, BlockShape
 from kernels.moe.shapes import Load, set_load
 from perfguard import Hard, ids
 from tests.kernels.layers_cases import CONFIGS, LOOP, model_of
-from tests.kernels.paths import GPU
+from tests.kernels.paths import COMPILING, GPU
 
-# What the compiler does by itself while it traces.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
-]
+pytestmark = COMPILING
 
 PRECISIONS = ["bf16", "fp8"]
 BACKEND = "inductor" if GPU else "aot_eager"

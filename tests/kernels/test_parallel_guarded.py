@@ -10,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.sharded_cases import Sharded
+from tests.distributed.sharded_cases import Sharded, guard
+from tests.kernels.paths import COMPILING
 
-# What the compiler does by itself while it traces.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
-]
+pytestmark = COMPILING
 
 TWO = [
     Sharded("dense", (("dp", 2),)),
@@ -36,17 +33,10 @@ FOUR = [
 ]
 
 
-def guard(perfguard: Any, shape: Sharded, backend: str | None = None) -> None:
-    mesh = perfguard.mesh(**dict(shape.mesh))
-    whole = shape.whole(perfguard.device)
-    model = shape.spread(whole, mesh, backend)
-    perfguard(model, shape.ids(perfguard.rank, perfguard.device), reference=whole, timed=False)
-
-
 @pytest.mark.perfguard(ranks=2)
 @pytest.mark.parametrize("shape", TWO, ids=str)
 def test_two_ranks(perfguard: Any, shape: Sharded) -> None:
-    guard(perfguard, shape)
+    guard(perfguard, shape, timed=False)
 
 
 # With every change the one whose rows travel, and one of plain torch; a compilation takes seconds on each rank.
@@ -58,25 +48,25 @@ DAILY = (TWO[3], TWO[4])
     "shape", [pytest.param(each, marks=[] if each in DAILY else [pytest.mark.nightly], id=str(each)) for each in TWO]
 )
 def test_two_ranks_compiled(perfguard: Any, shape: Sharded) -> None:
-    guard(perfguard, shape, "aot_eager")
+    guard(perfguard, shape, "aot_eager", timed=False)
 
 
 @pytest.mark.nightly
 @pytest.mark.perfguard(ranks=4)
 @pytest.mark.parametrize("shape", FOUR, ids=str)
 def test_four_ranks(perfguard: Any, shape: Sharded) -> None:
-    guard(perfguard, shape)
+    guard(perfguard, shape, timed=False)
 
 
 @pytest.mark.nightly
 @pytest.mark.perfguard(ranks=4)
 @pytest.mark.parametrize("shape", [FOUR[0], FOUR[4]], ids=str)
 def test_four_ranks_compiled(perfguard: Any, shape: Sharded) -> None:
-    guard(perfguard, shape, "aot_eager")
+    guard(perfguard, shape, "aot_eager", timed=False)
 
 
 @pytest.mark.nightly
 @pytest.mark.perfguard(ranks=2)
 @pytest.mark.parametrize("shape", [TWO[0], TWO[3]], ids=str)
 def test_two_ranks_inductor(perfguard: Any, shape: Sharded) -> None:
-    guard(perfguard, shape, "inductor")
+    guard(perfguard, shape, "inductor", timed=False)
