@@ -49,6 +49,8 @@ def receive(connection: socket.socket) -> Request | None:
     while len(data) < size:
         more = connection.recv(size - len(data))
         if not more:
+            for file in files:  # whoever reads from their other ends waits for the last of them to be closed
+                os.close(file)
             return None
         data += more
     asked = marshal.loads(data)

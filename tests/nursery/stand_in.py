@@ -68,6 +68,8 @@ def main() -> int:
     possible = asked is not None and decisive(os.environ) == start["decisive"]
     if asked is None or not possible or nursery.connect_ex(f"{folder}/{SOCKET}"):
         os.execv(start["python"], [start["python"], *arguments])
+    # A signal waits until the request is sent: what is passed on before it would be taken for its length.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     for number in PASSED_ON:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, frame: nursery.send(bytes([number])))
@@ -77,6 +79,7 @@ def main() -> int:
     request = marshal.dumps(asked)
     socket.send_fds(nursery, [SIZE.pack(len(request))], files)
     nursery.sendall(request)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     answer = nursery.recv(STATUS.size)
     if not answer:
         print("nursery: ended before what it ran", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -131,6 +132,20 @@ def test_a_signal_is_handled_where_it_is_meant_to_be(nursery: Nursery) -> None:
         assert process.stdout.readline() == "ready\n"
         process.terminate()
         assert process.wait(20) == 5
+
+
+def test_a_signal_is_heard_at_any_moment(nursery: Nursery) -> None:
+    """Also before the stand-in has asked for its process: what it passes on is not to be taken for a request."""
+    with contextlib.ExitStack() as stack:
+        # Looking through many open files takes the stand-in a while.
+        files = [stack.enter_context(open(os.devnull)).fileno() for _ in range(200)]
+        for moment in range(60):
+            line = [nursery.python, "-c", "import time; time.sleep(600)"]
+            with subprocess.Popen(line, stderr=subprocess.DEVNULL, pass_fds=files) as process:
+                time.sleep(moment * 0.0005)
+                process.terminate()
+                assert process.wait(20) == -signal.SIGTERM
+    assert run(nursery.python, "-c", FORKED).returncode == 1
 
 
 def test_what_it_runs_ends_with_it() -> None:
