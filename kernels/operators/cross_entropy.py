@@ -97,7 +97,7 @@ def cross_entropy(
 
     Ignored rows have no loss and no gradient; if all are, the loss is 0. A target that is neither in [0, V) nor
     `ignore_index` is an error on a CPU, and NaN in loss and row gradient on a GPU. Rows with NaN or +Inf give NaN;
-    so may the kernel where logits are beyond 2^30, of whose multiples of log2(e) fp32 has one in 128.
+    so may the kernel where a row's largest is beyond +-2^30, of whose multiples of log2(e) fp32 has one in 128.
     `inplace` overwrites the logits with the gradient where one is wanted, and raises their version, so that autograd
     refuses later use of the old values. Without a gradient to compute (no_grad) nothing is written. fp16: see above.
 

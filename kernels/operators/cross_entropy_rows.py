@@ -360,8 +360,11 @@ def _base(x):  # type: ignore[no-untyped-def]
 
     Of two rounded products the difference is not: a compiler may fuse one product with the subtraction, and then what
     lanes have summed is off by what the product was rounded by, 2^-9 where logits are near 2^14.
+
+    None is below -2^31, that of a finite mask neither, which may be fp32's least number: up to there the product is off
+    by 2^6 at most, which exp2 can take, and what lies lower is 0 beside any other logit.
     """
-    return tl.floor(x * LOG2_E)
+    return tl.floor(tl.maximum(x * LOG2_E, -2147483648.0))
 
 
 @jit()

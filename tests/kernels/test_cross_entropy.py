@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from kernels.operators import cross_entropy, reference
 from kernels.operators.cross_entropy_rows import gradient_of
+from tests.kernels.operators import DTYPES as OPERATOR_DTYPES
 from tests.kernels.operators import gradients, unchecked_indices
 from tests.kernels.paths import GPU, KernelPath
 
@@ -206,6 +207,37 @@ def test_minus_infinity_is_legal(kernel_path: KernelPath) -> None:
     assert loss.item() == torch.inf
     assert gradient[1, 3].item() == pytest.approx(-1 / 3)
     assert gradient.isfinite().all()
+
+
+LEAST = {dtype: torch.finfo(dtype).min for dtype in OPERATOR_DTYPES}
+MASKS = (-1e9, -1e10, -1e20, -1e30, "least", -torch.inf, "mixed")
+
+
+@pytest.mark.parametrize("kept", ["first", "last", "scattered"])
+@pytest.mark.parametrize("vocabulary", [64, 5000])  # within a block, and beyond it
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", OPERATOR_DTYPES, ids=str)
+def test_masked_logits(
+    dtype: torch.dtype, mask: float | str, vocabulary: int, kept: str, triton_path: KernelPath
+) -> None:
+    """Whatever a mask writes into a logit has no part in loss and gradient, wherever the others lie."""
+    among = [-1e9, LEAST[dtype], -torch.inf] if mask == "mixed" else [LEAST[dtype] if mask == "least" else mask]
+    logits = torch.tensor(among)[torch.randint(len(among), (3, vocabulary))]
+    where = {"first": slice(vocabulary // 3), "last": slice(-vocabulary // 3, None), "scattered": slice(3, None, 7)}
+    columns = torch.arange(vocabulary)[where[kept]]
+    logits[:, columns] = torch.randn(3, len(columns))
+    logits = logits.to(dtype).to(triton_path.device).requires_grad_()
+    target = columns[torch.randint(len(columns), (3,))].to(triton_path.device)
+    loss = cross_entropy(logits, target)
+    loss.backward()
+    exact = logits.detach().double().requires_grad_()
+    expected = F.cross_entropy(exact, target)
+    expected.backward()
+    torch.testing.assert_close(loss.double(), expected.detach(), rtol=1e-6, atol=1e-6)
+    assert logits.grad is not None
+    assert exact.grad is not None
+    rtol = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(logits.grad.double(), exact.grad, rtol=rtol, atol=1e-7)
 
 
 def test_a_row_of_minus_infinity_is_nan(kernel_path: KernelPath) -> None:
