@@ -89,6 +89,18 @@ def require_positive(value: int, name: str, least: int = 1) -> None:
         raise ValueError(f"{name}: is {value}; may be {least} or more")
 
 
+def refuse_second_derivative(name: str, because: str, instead: str) -> None:
+    """Called first in a backward pass whose results have no graph of their own: nobody may take them for constants.
+
+    A compiler says so by itself.
+    """
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError(
+            f"{name}: its gradient was asked for with create_graph=True, and {because}; "
+            f"leave create_graph out, or use {instead} where second derivatives are needed"
+        )
+
+
 def require_indices(index: Tensor, name: str, end: int, besides: int | None = None) -> None:
     """Indices on the CPU lie in [0, end), or are `besides`."""
     if index.device.type != "cpu":

@@ -8,6 +8,7 @@ dtypes, widths, layout), so what any architecture would run can be asked on any 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -135,6 +136,17 @@ _LIBRARY = torch.library.Library("perfguard_kernels", "FRAGMENT")
 _BELOW_AUTOGRAD = torch._C._AutoDispatchBelowAutograd
 _any_requires_grad = torch._C._any_requires_grad
 _is_transformed = torch._C._are_functorch_transforms_active
+_autocasts = torch._C._is_any_autocast_enabled
+_KEY = torch._C.DispatchKey
+_AUTOCAST = torch._C.DispatchKeySet(_KEY.AutocastCPU)
+for _key in (_KEY.AutocastCUDA, _KEY.AutocastXPU):
+    _AUTOCAST |= torch._C.DispatchKeySet(_key)
+
+
+def without_autocast() -> AbstractContextManager[None]:
+    """Within, torch's operators take their inputs as they are: a fifth of the host's time of `torch.autocast`, and on
+    every device. Nothing for what a compiler traces."""
+    return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
 
 
 class Operator:
@@ -144,6 +156,9 @@ class Operator:
     23 us a call that is to be differentiated and 9 us another, where the dispatcher alone takes 2. Here such a call
     is one autograd function, 8 us, and another is none. The layers stay under a compiler, a transform of functorch,
     and for those who override functions of torch (`__torch_function__`).
+
+    What the function calls of torch is outside of the caller's autocast, also in a backward pass: its numbers and dtypes
+    are its own, as those of a kernel are.
     """
 
     def __init__(
@@ -153,8 +168,15 @@ class Operator:
         self._definition = torch.library.custom_op(
             f"perfguard_kernels::{name}", function, mutates_args=mutates, schema=schema
         )
+
+        def run(*arguments: Any) -> Any:
+            if not _autocasts():
+                return function(*arguments)
+            with without_autocast():
+                return function(*arguments)
+
         for device in ("CPU", "CUDA", "XPU"):
-            _LIBRARY.impl(name, function, device)
+            _LIBRARY.impl(name, run, device)
         self.function = function
         self.register_fake = self._definition.register_fake
         self._overload = getattr(torch.ops.perfguard_kernels, name).default

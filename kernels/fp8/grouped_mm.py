@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.arguments import refuse_second_derivative
 from kernels.fp8 import ops, scaled
 from kernels.fp8.arguments import require_matmul_operands, require_out_dtype
 from kernels.fp8.formats import format_of
@@ -105,11 +106,7 @@ class _GroupedMm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            raise RuntimeError(
-                "grouped_mm: its gradient was asked for with create_graph=True, and fp8 codes have none of their own; "
-                "leave create_graph out, or use a bf16 matmul where second derivatives are needed"
-            )
+        refuse_second_derivative("grouped_mm", "fp8 codes have none of their own", "a bf16 matmul")
         offs, columns, column_inverse, weight, weight_inverse = ctx.saved_tensors
         how = (ctx.dtype, True, None, True)
         grad_a, grad_b_t = None, None

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.arguments import refuse_second_derivative
 from kernels.moe.dispatch import Dispatch
 from kernels.moe.experts import COMPUTE, SwiGLUExperts
 from kernels.moe.matmul import matmul_of
@@ -78,6 +79,7 @@ class _ExpertsAndCombine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative("MoE", "what it counts again has no graph", "torch's own operators")
         x_TD, weights_TK, w1_EFD, w2_EDF, w3_EFD, inverse_TK, offs_E, gate_MF, up_MF = ctx.saved_tensors
         needs_x, needs_weights, needs_w1, needs_w2, needs_w3 = ctx.needs_input_grad[:5]
         multiply, before = matmul_of(ctx.precision), ctx.weight_before

@@ -36,13 +36,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.arguments import require_device, require_floats, require_integers, require_length
+from kernels.arguments import refuse_second_derivative, require_device, require_floats, require_integers, require_length
 from kernels.launch import operator
 from kernels.operators.cross_entropy_rows import Options, gradient_, gradient_of, losses_of
 from kernels.operators.scaling import scale_, scaled
 from kernels.operators.totals import kept_rows, reduced, total_loss, weight_ratio
 
 REDUCTIONS = ("mean", "sum", "none")
+WITHOUT_ONE = "that of the forward pass is kept, without one of its own"
 
 
 def reference(
@@ -208,6 +209,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+    refuse_second_derivative("cross_entropy", WITHOUT_ONE, "torch.nn.functional.cross_entropy")
     return arrived(ctx.saved_tensors[0], grad), None, None, None, None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.arguments import require_positive
+from kernels.arguments import refuse_second_derivative, require_positive
 from kernels.grouped import grouped_mm
 from kernels.grouped.reference import grouped_mm as grouped_mm_by_loop
 from kernels.operators.weight_grad_store import WeightGradStore, accumulate
@@ -88,8 +88,8 @@ class _Deferrable(torch.autograd.Function):
         return grouped_mm(x, weight.mT, offs)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+        refuse_second_derivative("GroupedLinear", "what a store puts off has no graph", "a layer without a store")
         x, weight, offs = ctx.saved_tensors
         dx = grouped_mm(grad, weight, offs) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:

@@ -30,9 +30,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 
-from kernels.arguments import require_device, require_floats, require_length, require_positive
-from kernels.launch import operator
-from kernels.operators.cross_entropy import arrived, own, prepared, results, summed
+from kernels.arguments import refuse_second_derivative, require_device, require_floats, require_length, require_positive
+from kernels.launch import operator, without_autocast
+from kernels.operators.cross_entropy import WITHOUT_ONE, arrived, own, prepared, results, summed
 from kernels.operators.cross_entropy import reference as cross_entropy_reference
 from kernels.operators.cross_entropy_rows import Options, gradient_, losses_of
 from kernels.operators.scaling import scale_
@@ -124,7 +124,7 @@ def _in_chunks(*given: Any) -> list[Tensor]:
         given[0]
     ):  # torch 2.11 traces a backward pass, and says no to the first
         return _operator(*given)  # type: ignore[no-any-return]
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast():
         return _run(*given)
 
 
@@ -218,12 +218,17 @@ def _reduce_output(input: Tensor, *given: Any) -> Tensor:
     return input.new_empty((), dtype=torch.float32)
 
 
+def _refuse_second_derivative() -> None:
+    refuse_second_derivative("linear_cross_entropy", WITHOUT_ONE, "torch.nn.functional.cross_entropy of a layer")
+
+
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[5])
     ctx.gradients = len(inputs[5])
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    _refuse_second_derivative()
     gradients = iter(ctx.saved_tensors)
     found = [arrived(next(gradients), grad) if needed else None for needed in ctx.needs_input_grad[:3]]
     return *found, None, None, [None] * ctx.gradients
@@ -264,6 +269,7 @@ def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate_each(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    _refuse_second_derivative()
     *inputs, weight = ctx.saved_tensors
     ratio, *options = ctx.options
     factor = grad[0] if options[-1] else grad

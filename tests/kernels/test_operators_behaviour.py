@@ -6,6 +6,8 @@ What is special to one of them is in its own file.
 from __future__ import annotations
 
 import itertools
+import re
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernels import operators
+from kernels import fp8, grouped, operators
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, far_apart
 from kernels.launch import MAX_CANDIDATES
+from kernels.moe import MoE, MoEConfig
 from kernels.operators import configs
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.operators import (
@@ -27,6 +30,7 @@ from tests.kernels.operators import (
     Operator,
     first_tensor,
     gradients,
+    group_ends,
     name,
     unchecked_indices,
 )
@@ -317,6 +321,107 @@ def test_captured_in_a_graph(operator: Operator, gpu: torch.device) -> None:
     graph.replay()
     for one, other in zip(got, expected, strict=True):
         assert torch.equal(one, other)
+
+
+# ---------------------------------------------------------------------------------------------------
+# Autocast, and gradients of gradients: all that has a backward pass of its own
+
+
+def differentiables(device: torch.device) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """Calls in fp32, of which a lower precision inside would show."""
+
+    def floats(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+        return [torch.randn(shape, device=device).requires_grad_() for shape in shapes]
+
+    offs, target = group_ends(17)[0].to(device), torch.tensor([3, 0, -100, 21, 7] * 3, device=device)
+    store = operators.WeightGradStore()
+    linear = operators.GroupedLinear(4, 24, 16, store=store, device=device)
+    layers = {
+        f"MoE-{precision}-{recompute}": MoE(
+            MoEConfig(dim=16, hidden=32, experts=4, top_k=2),
+            precision=precision,
+            recompute=recompute,
+            device=device,
+        )
+        for precision, recompute in (("bf16", True), ("bf16", False), ("fp8", False))
+    }
+    calls: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+        each.name: (each.function, each.arguments(device, torch.float32)) for each in OPERATORS
+    }
+    for reduction in ("mean", "none"):
+        function = partial(operators.linear_cross_entropy, reduction=reduction)
+        calls[f"linear_cross_entropy-{reduction}"] = function, (*floats((15, 8), (22, 8)), target)
+    calls |= {
+        "grouped_mm-rows": (grouped.grouped_mm, (*floats((19, 24), (4, 24, 16)), offs)),
+        "grouped_mm-groups": (grouped.grouped_mm, (*floats((24, 19), (19, 16)), offs)),
+        "fp8.grouped_mm": (fp8.grouped_mm, (*floats((19, 32), (4, 32, 16)), offs)),
+        "GroupedLinear": (lambda x, _: linear(x, offs), (*floats((19, 24)), linear.weight)),
+    }
+    for name, layer in layers.items():
+        calls[name] = lambda x, *_, layer=layer: layer(x), (*floats((12, 16)), *layer.parameters())
+    return calls
+
+
+CALLS = pytest.mark.parametrize("call", list(differentiables(torch.device("cpu"))))
+
+
+@pytest.mark.parametrize("inside", ["forward", "backward", "both"])
+@pytest.mark.parametrize("lower", [torch.float16, torch.bfloat16], ids=str)
+@CALLS
+def test_autocast_stays_outside(call: str, lower: torch.dtype, inside: str, compiled_path: KernelPath) -> None:
+    """What an operator calls of torch counts in its own precision: the bits and dtypes of a call without autocast."""
+    if call.startswith("linear_cross_entropy") and inside != "backward":
+        pytest.skip("its layer is computed in autocast's dtype, as torch's is")
+    device = compiled_path.device
+    function, arguments = differentiables(device)[call]
+    leaves = [value for value in arguments if isinstance(value, torch.Tensor) and value.requires_grad]
+    plain = first_tensor(function(*arguments))
+    upstream = torch.randn(plain.shape, device=device).to(plain.dtype)
+    expected = [plain, *torch.autograd.grad(plain, leaves, upstream)]
+    with torch.autocast(device.type, lower, enabled=inside != "backward"):
+        result = first_tensor(function(*arguments))
+    with torch.autocast(device.type, lower, enabled=inside != "forward"):
+        got = [result, *torch.autograd.grad(result, leaves, upstream)]
+    for one, other in zip(got, expected, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": torch.Tensor.sum,  # whose gradient is a constant
+    "of-squares": lambda result: result.square().sum(),
+}
+
+
+@pytest.mark.parametrize("loss", list(LOSSES))
+@pytest.mark.parametrize("frozen", [False, True])
+@CALLS
+def test_a_second_derivative_is_right_or_refused(call: str, frozen: bool, loss: str, compiled_path: KernelPath) -> None:
+    """Never left out in silence, also where nothing but the first argument needs a gradient."""
+    function, arguments = differentiables(compiled_path.device)[call]
+    if frozen:
+        for value in arguments[1:]:
+            if isinstance(value, torch.Tensor):
+                value.requires_grad_(False)
+    leaf = arguments[0]
+
+    def penalty(x: torch.Tensor, create_graph: bool) -> torch.Tensor:
+        result = first_tensor(function(x, *arguments[1:])).float()
+        (gradient,) = torch.autograd.grad(LOSSES[loss](result), x, create_graph=create_graph)
+        return gradient.square().sum()
+
+    try:
+        squares = penalty(leaf, create_graph=True)
+        got = torch.zeros_like(leaf)
+        if squares.requires_grad:
+            (got,) = torch.autograd.grad(squares, leaf, materialize_grads=True)
+    except RuntimeError as error:
+        assert re.search("create_graph=True|no autograd formula was registered", str(error)), error  # noqa: PT017
+        return
+    step = 1e-2 * torch.randn(leaf.shape, device=leaf.device)
+    sides = [penalty((leaf + by).detach().requires_grad_(), create_graph=False) for by in (step, -step)]
+    measured = (sides[0] - sides[1]).item() / 2
+    assert (got * step).sum().item() == pytest.approx(measured, rel=0.05, abs=1e-5 * sides[0].item())
 
 
 def test_the_width_has_tails_against_every_block() -> None:
