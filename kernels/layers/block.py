@@ -21,6 +21,7 @@ from kernels.layers.config import BlockConfig
 from kernels.layers.rope import rope_table
 from kernels.moe import MoE, MoEConfig, SharedExperts
 from kernels.moe.experts import draw_normal
+from kernels.moe.precision import WideBuffers
 
 _STD = 0.02
 
@@ -114,8 +115,11 @@ def build_block(config: BlockConfig, **options: Any) -> Block:
     return DenseBlock(config, **options) if config.moe is None else MoEBlock(config, **options)
 
 
-class Transformer(nn.Module):
-    """token ids (B, S) int64 -> logits (B, S, vocabulary): embedding, `layers`, norm, head."""
+class Transformer(WideBuffers):
+    """token ids (B, S) int64 -> logits (B, S, vocabulary): embedding, `layers`, norm, head.
+
+    `rope` stays float32 where the model is cast to less.
+    """
 
     rope: Tensor
 
@@ -149,6 +153,10 @@ class Transformer(nn.Module):
         self.register_buffer("rope", rope_table(positions, rotated, device=device), persistent=False)
 
     def forward(self, ids_BS: Tensor) -> Tensor:
+        if ids_BS.shape[1] > self.rope.shape[0]:
+            raise ValueError(
+                f"ids: are {ids_BS.shape[1]} long; may be {self.rope.shape[0]} at most, the model's `positions`"
+            )
         x_BSD = self.embedding(ids_BS)
         rope_SP2 = self.rope[: ids_BS.shape[1]]
         for layer in self.layers:

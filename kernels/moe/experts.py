@@ -68,6 +68,11 @@ class GroupedMatmuls(nn.Module):
         """Whether `grouped_mm` also is (K, R) x (R, N) -> (E, K, N): experts may then run their own backward pass."""
         return self._precision in CONTRACT_ROWS and not self.overrides
 
+    @property
+    def is_hooked(self) -> bool:
+        """Whether somebody is to be told of calls."""
+        return bool(self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks)
+
     def here(self, weight: Tensor) -> Tensor:
         """What this rank has of a weight."""
         return weight.to_local() if self.placed else weight  # type: ignore[attr-defined, no-any-return]

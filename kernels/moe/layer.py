@@ -18,7 +18,7 @@ import math
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kernels.moe.balance import count_tokens
 from kernels.moe.config import MoEConfig
@@ -26,6 +26,7 @@ from kernels.moe.dispatch import Dispatch, collect, plan, spread
 from kernels.moe.exchange import ExpertGroup, on_their_ranks
 from kernels.moe.experts import SharedExperts, SwiGLUExperts, draw_normal
 from kernels.moe.gpt_oss import ClampedExperts
+from kernels.moe.precision import WideBuffers
 from kernels.moe.recompute import experts_and_combine
 from kernels.moe.router import Router
 
@@ -33,7 +34,7 @@ _STD = 0.02
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-class MoE(nn.Module):
+class MoE(WideBuffers):
     """x (T, D) -> (T, D) in x's dtype.
 
     Without `loop` nothing is read on the host; with it the counts are, once; with `group` who sends how many rows is.
@@ -42,11 +43,13 @@ class MoE(nn.Module):
         expert_bias        (E,) float32, saved with the model: moves the choice, never the weights.
         tokens_per_expert  (E,) float32, not saved: tokens since the last `balance.update_expert_bias`, in training
                            mode only, once a step also under activation checkpointing.
+        Both stay float32 where the layer is cast to less.
 
     Attributes:
         loop: experts one by one, in x's own dtype.
         recompute: the bf16 experts save x and the two products before silu, and count the rest again in the backward
-            pass (`recompute.py`); False: every step saves what autograd needs of it. So it does with `group`.
+            pass (`recompute.py`); False: every step saves what autograd needs of it. So it does with `group`, and where
+            `experts` has hooks of its own, `fully_shard`'s among them: these belong to calls, and there is none.
         group: the ranks that experts lie on; None: all experts are here. `parallel.experts.shard_experts` sets it.
     """
 
@@ -133,7 +136,7 @@ class MoE(nn.Module):
     @property
     def recomputes(self) -> bool:
         """Whether experts and combine run as one, with a backward pass of their own."""
-        if self.loop or not self.recompute or self.group is not None:
+        if self.loop or not self.recompute or self.group is not None or self.experts.is_hooked:
             return False
         return isinstance(self.experts, SwiGLUExperts) and self.experts.contracts_rows
 

@@ -40,9 +40,9 @@ def experts_and_combine(
     out_TD: Tensor = _ExpertsAndCombine.apply(
         x_TD,
         weights_TK,
-        experts.w1,
-        experts.w2,
-        experts.w3,
+        experts.here(experts.w1),
+        experts.here(experts.w2),
+        experts.here(experts.w3),
         dispatch.inverse,
         dispatch.offs,
         experts.precision,

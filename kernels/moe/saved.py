@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from kernels.moe.layer import MoE
+
 Kind = Literal["weight", "weight copy", "activation"]
 
 
@@ -166,7 +168,11 @@ class _Ledger(TorchDispatchMode):
     def layers_watched(self) -> Iterator[None]:
         """Within, `path` ends with the submodule whose forward runs."""
         hooks = []
+        # Experts that are recomputed are not called; with hooks they would be.
+        uncalled = {id(each.experts) for each in self.module.modules() if isinstance(each, MoE) and each.recomputes}
         for name, child in self.module.named_modules():
+            if id(child) in uncalled:
+                continue
             hooks.append(child.register_forward_pre_hook(self._entering(name)))
             hooks.append(child.register_forward_hook(self._leaving, always_call=True))
         try:

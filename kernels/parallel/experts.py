@@ -35,7 +35,6 @@ def shard_experts(moe: MoE, mesh: DeviceMesh) -> None:
     for name, weight in list(moe.experts.named_parameters()):
         place(moe.experts, name, weight, mesh, [0 if each == "ep" else _WIDTH[name] for each in names])
     if "tp" in names:
-        moe.recompute = False  # it calls no hooks
         sum_products(moe.experts, mesh["tp"])
     if "ep" in names and mesh["ep"].size() > 1:
         moe.group = ExpertGroup.of(mesh["ep"].get_group(), even=moe.config.balanced)
