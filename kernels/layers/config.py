@@ -17,6 +17,12 @@ class LatentAttention:
     rope: int = 64
     v: int = 128
 
+    def __post_init__(self) -> None:
+        for name in ("kv_lora", "nope", "rope", "v"):
+            require_positive(getattr(self, name), name)
+        if self.rope % 2:
+            raise ValueError(f"rope: is {self.rope}; may be even: positions turn pairs")
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:

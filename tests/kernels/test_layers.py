@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernels.layers import BlockConfig, MoEBlock, Transformer, build_block, reference, rope_table, rotate
+from kernels.layers.config import LatentAttention
 from kernels.layers.shapes import BLOCKS, BlockShape, Kind, block_config
 from kernels.moe import MoEConfig
 from kernels.moe.shapes import LOADS, MODELS, Load, set_load
@@ -40,6 +41,28 @@ def test_angles_of_far_positions_are_right() -> None:
     position, width = 131_071, 64
     wanted = torch.cos(position * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width))
     assert torch.allclose(rope_table(position + 1, width)[-1, :, 0].double(), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(("positions", "length"), [(1, 2), (1, 4), (3, 4), (4, 9)])
+def test_a_sequence_longer_than_the_table_is_refused(positions: int, length: int) -> None:
+    """A table of one position would be taken for all of them."""
+    model = Transformer([CONFIGS["dense"]], 11, positions=positions)
+    with pytest.raises(ValueError, match=f"^ids: are {length} long; may be {positions} at most"):
+        model(torch.zeros(2, length, dtype=torch.int64))
+    assert model(torch.zeros(2, positions, dtype=torch.int64)).shape == (2, positions, 11)
+
+
+def test_positions_stay_apart_in_a_model_of_bf16() -> None:
+    model = Transformer([CONFIGS["dense"]], 11, positions=300)
+    expected = model.rope.clone()
+    assert torch.equal(model.bfloat16().rope, expected)
+    assert model.head.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_meta_tensors_pass(name: str) -> None:
+    model = Transformer([CONFIGS[name]], 11, positions=8, device="meta")
+    assert model(torch.empty(2, 8, dtype=torch.int64, device="meta")).shape == (2, 8, 11)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -89,6 +112,15 @@ def test_the_reference_takes_long_sequences_by_the_heads(name: str, monkeypatch:
 def test_wrong_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BlockConfig(**{"dim": 32, "heads": 4, "hidden": 48, **changes})
+
+
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [({"rope": 3}, "rope: is 3; may be even"), ({"rope": 0}, "rope: is 0"), ({"v": 0}, "v: is 0; may be 1 or more")],
+)
+def test_wrong_widths_of_latent_attention_are_refused(widths: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        LatentAttention(**widths)
 
 
 def test_a_model_s_blocks_are_of_one_width() -> None:
