@@ -80,8 +80,8 @@ def _operator(
 
     def fake(*arguments: Any) -> Results:
         dtype = arguments[taken]
-        default = default_fp8_dtype(arguments[0].device)
-        return outputs(*arguments[:taken], default if dtype is None else format_of(dtype).dtype)
+        found = default_fp8_dtype(arguments[0].device) if dtype is None else format_of(dtype).dtype
+        return outputs(*arguments[:taken], found)
 
     inputs = ", ".join(f"Tensor {each}" for each in tensors.split())
     options = "ScalarType? dtype, bool power_of_two, int? candidate, bool inverse=False"

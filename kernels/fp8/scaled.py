@@ -28,12 +28,13 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from kernels.arguments import require_valid_offs
 from kernels.fp8 import reference
 from kernels.fp8.arguments import ALIGNMENT
 from kernels.grouped.library import clear_groups, clear_rows
 from kernels.hardware import arch_of, default_fp8_dtype
 from kernels.jit import path_of, triton
-from kernels.launch import operator
+from kernels.launch import operator, without_autocast
 
 if triton is not None:
     from triton.errors import TritonError
@@ -109,9 +110,16 @@ def refusal(backend: Backend, device: torch.device, dtype: torch.dtype) -> str |
     """Why this way does not work there, or None: right numbers in both matmuls, for groups of any size."""
     if backend == "triton" and (launch_products is None or path_of(launch_products.multiply_rows, device) == "eager"):
         return "Triton cannot run there"
-    generator = torch.Generator().manual_seed(0)  # leaves the user's random numbers alone
+    # Nothing of the user's: neither the state of random numbers, nor default dtype and device, nor autocast.
+    with torch.device("cpu"), without_autocast():
+        return _refusal(backend, device, dtype)
+
+
+def _refusal(backend: Backend, device: torch.device, dtype: torch.dtype) -> str | None:
+    generator = torch.Generator().manual_seed(0)
     ends = torch.tensor([1, 8, 8, 23, 40], dtype=torch.int32)  # groups of 1, 7, 0, 15 and 17 rows
-    a_RK, b_EKN, grad_RN = (torch.randn(shape, generator=generator) for shape in ((43, 32), (5, 32, 48), (43, 48)))
+    shapes = ((43, 32), (5, 32, 48), (43, 48))
+    a_RK, b_EKN, grad_RN = (torch.randn(shape, generator=generator, dtype=torch.float32) for shape in shapes)
     options: dict[str, Any] = {"dtype": dtype, "power_of_two": True}
     codes_a, scales_a = reference.quantize_rowwise(a_RK, **options)
     codes_b, scales_b = reference.quantize_colwise_3d(b_EKN, **options)
@@ -219,7 +227,9 @@ def by_group_2d3d(
     product: Product, a_RK: Tensor, b_GKN: Tensor, a_inverse_R: Tensor, b_inverse_GN: Tensor, offs: Tensor
 ) -> Tensor:
     out_RN = a_RK.new_zeros((a_RK.shape[0], b_GKN.shape[2]), dtype=torch.bfloat16)
-    for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
+    ends = offs.tolist()
+    require_valid_offs(ends, a_RK.shape[0])
+    for group, (start, end) in enumerate(pairwise([0, *ends])):
         if start < end:
             a_inverse = a_inverse_R[start:end, None]
             out_RN[start:end] = product(a_RK[start:end], b_GKN[group], a_inverse, b_inverse_GN[group])
@@ -298,7 +308,9 @@ def by_group_2d2d(
     product: Product, a_NP: Tensor, b_PK: Tensor, a_inverse_GN: Tensor, b_inverse_GK: Tensor, offs: Tensor
 ) -> Tensor:
     out_GNK = a_NP.new_zeros((offs.shape[0], a_NP.shape[0], b_PK.shape[1]), dtype=torch.bfloat16)
-    for group, (start, end) in enumerate(pairwise([0, *offs.tolist()])):
+    ends = offs.tolist()
+    require_valid_offs(ends, b_PK.shape[0])
+    for group, (start, end) in enumerate(pairwise([0, *ends])):
         if start < end:
             a_inverse = a_inverse_GN[group][:, None]
             out_GNK[group] = product(a_NP[:, start:end], b_PK[start:end], a_inverse, b_inverse_GK[group])

@@ -573,6 +573,25 @@ def test_a_probe_tries_each_way_once_and_tells_why() -> None:
         scaled.refusal("grouped", meta, e4m3fn)
 
 
+@pytest.mark.parametrize("context", ["float64", "meta", "autocast"])
+def test_a_probe_takes_nothing_of_the_user(context: str) -> None:
+    """Numbers that it makes are float32 on the CPU, whatever the defaults are."""
+    e4m3fn = torch.float8_e4m3fn
+    expected = scaled.refusal("loop", DEVICE, e4m3fn)
+    contexts = {
+        "float64": mock.patch.object(torch, "get_default_dtype", torch.get_default_dtype),
+        "meta": torch.device("meta"),
+        "autocast": torch.autocast("cpu", torch.float16),
+    }
+    before = torch.get_default_dtype()
+    with contexts[context]:
+        try:
+            torch.set_default_dtype(torch.float64 if context == "float64" else before)
+            assert scaled.refusal("loop", DEVICE, e4m3fn) == expected
+        finally:
+            torch.set_default_dtype(before)
+
+
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_the_loop_works_here_or_says_why(dtype: torch.dtype) -> None:
     """The probe of the real row-wise matmul on this machine agrees with what a call of it does."""
@@ -687,6 +706,22 @@ WRONG = [
     ({"out_dtype": torch.float32}, "out_dtype: is torch.float32; may be torch.bfloat16"),
     ({"dtype": torch.int8}, "dtype: is torch.int8; may be torch.float8_e4m3fn, "),
 ]
+
+
+@pytest.mark.parametrize("needs", ["", "a", "b", "ab"])
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [
+        ((2, 100), "offs: ends at 100; may end at 8 at most"),
+        ((5, 3), "offs: decreases to 3 at group 1, after 5"),
+        ((-1, 8), "offs: decreases to -1 at group 0, after 0"),
+    ],
+)
+def test_wrong_ends_on_a_cpu_are_named(ends: tuple[int, ...], message: str, needs: str) -> None:
+    """Whatever needs a gradient: the matmul reads them, not only the quantiser of a weight's gradient."""
+    a, b_t = A.clone().requires_grad_("a" in needs), B_T.clone().requires_grad_("b" in needs)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        fp8.grouped_mm(a, b_t, torch.tensor(ends, dtype=torch.int32))
 
 
 @pytest.mark.parametrize(("wrong", "message"), WRONG)

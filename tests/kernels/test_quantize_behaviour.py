@@ -128,6 +128,16 @@ def test_fake_results_have_the_real_form(q: Quantizer, form: Split, triton_path:
 
 
 @EVERY
+def test_a_fake_of_another_device_asks_nothing_of_it(q: Quantizer) -> None:
+    """Where the format is given: a GPU that is not there could not tell its own."""
+    drawn = q.arguments(Split("two", (5, 3)), WIDTH, torch.device("cpu"))
+    with FakeTensorMode():
+        elsewhere = [torch.empty(each.shape, dtype=each.dtype, device="cuda") for each in drawn]
+        results = q.function(*elsewhere, dtype=torch.float8_e4m3fn)
+    assert {each.device.type for each in results} == {"cuda"}
+
+
+@EVERY
 def test_eager_path_is_the_reference(q: Quantizer) -> None:
     """A CPU tensor without the interpreter: every option reaches the reference, every result comes back."""
     arguments = q.arguments(SMALL, WIDTH, "cpu")
