@@ -56,6 +56,8 @@ def _probe(device: torch.device, dtype: torch.dtype) -> bool:
         try:
             torch._grouped_mm(a_RK, b_EKN, offs=offs)
             torch._grouped_mm(a_RK.t(), a_RK, offs=offs)
+        except torch.OutOfMemoryError:
+            raise  # says nothing about the product, and is not kept
         except (RuntimeError, AttributeError):  # refused, a host read, or a torch without it
             return False
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -376,6 +377,33 @@ def test_native_is_asked_by_form_and_groups(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(configs.PREFERENCES, ("cpu", "groups"), ("loop", "torch"))
     assert grouped.path("cpu", form="groups") == "loop"
     assert grouped.path("cpu", form="rows") == "torch"
+
+
+def test_a_probe_without_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That memory is full says nothing about the product: the next call asks again."""
+    for name, value in {
+        "device": lambda _: nullcontext(),
+        "is_current_stream_capturing": lambda: False,
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": lambda _: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    answers = iter([torch.OutOfMemoryError("full"), torch.zeros(()), torch.zeros(())])
+
+    def product(*_: Any, **__: Any) -> torch.Tensor:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(torch, "_grouped_mm", product)
+    library._probe.cache_clear()
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            library._probe(torch.device("cpu"), torch.bfloat16)
+        assert library._probe(torch.device("cpu"), torch.bfloat16)
+    finally:
+        library._probe.cache_clear()
 
 
 # ---------------------------------------------------------------------------------------------------
