@@ -22,6 +22,8 @@ from kernels import fp8, grouped
 Precision = Literal["bf16", "fp8"]
 
 _GROUPED = {each for each in (getattr(torch, "_grouped_mm", None), getattr(nn.functional, "grouped_mm", None)) if each}
+_OPERANDS = ("a", "b", "offs", "bias", "out_dtype")
+_NAMES = {"self": "a", "mat_a": "a", "mat2": "b", "mat_b": "b"}  # of both functions
 _aten = torch.ops.aten
 # What returns the weight itself in another form, so that a product with the result is one with the weight.
 _KEPT = {
@@ -34,6 +36,9 @@ _KEPT = {
     _aten.as_strided.default,
     _aten.slice.Tensor,
     _aten.split.Tensor,
+    _aten.split_with_sizes.default,
+    _aten.unsafe_split.Tensor,
+    _aten.unsafe_split_with_sizes.default,
     _aten.empty_like.default,
     _aten.new_zeros.default,
     _aten.copy_.default,
@@ -72,8 +77,10 @@ class ExpertWeight(torch.Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _GROUPED and isinstance(args[1], ExpertWeight) and not isinstance(args[0], ExpertWeight):
-            return _multiply(*args, **kwargs)
+        if func in _GROUPED:
+            named = dict(zip(_OPERANDS, args, strict=False)) | {_NAMES.get(name, name): kwargs[name] for name in kwargs}
+            if isinstance(named.get("b"), ExpertWeight) and not isinstance(named.get("a"), ExpertWeight):
+                return _multiply(**named)
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
@@ -129,16 +136,20 @@ class _Plain(torch.autograd.Function):
 
 
 def _multiply(
-    a_MK: Tensor, weight_EKN: Tensor, offs: Tensor, bias: None = None, out_dtype: torch.dtype | None = None
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: None = None, out_dtype: torch.dtype | None = None
 ) -> Tensor:
-    """(M, K) by (E, K, N) -> (M, N), as `torch._grouped_mm`."""
+    """a (M, K) by a converted b (E, K, N) -> (M, N) in a's dtype, as `torch._grouped_mm`."""
     if bias is not None:
         raise ValueError("bias: is not supported by torch._grouped_mm either; add it to the result")
-    assert isinstance(weight_EKN, ExpertWeight)
-    plain_EKN = _Plain.apply(weight_EKN)
-    if weight_EKN.precision == "fp8":
-        return fp8.grouped_mm(a_MK, plain_EKN, offs, out_dtype=out_dtype or a_MK.dtype)
-    return grouped.grouped_mm(a_MK, plain_EKN, offs)
+    if offs is None:
+        raise ValueError("offs: is None; give the end of each group of rows, or take torch.bmm for equal groups")
+    if out_dtype not in (None, a.dtype):
+        raise ValueError(f"out_dtype: is {out_dtype}; may be {a.dtype}, that of the rows, or None")
+    assert isinstance(b, ExpertWeight)
+    plain_EKN = _Plain.apply(b)
+    if b.precision == "fp8":
+        return fp8.grouped_mm(a, plain_EKN, offs).to(a.dtype)
+    return grouped.grouped_mm(a, plain_EKN, offs)
 
 
 def convert(

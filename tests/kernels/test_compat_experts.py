@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,6 +110,59 @@ def test_other_operations_see_the_plain_tensor() -> None:
     total = converted.experts.w.float().sum(0)
     assert type(converted.experts.w * 2) is Tensor
     assert torch.equal(total, model().experts.w.float().sum(0))
+
+
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "itself": lambda w: w,
+    "split": lambda w: w.split(16, -1)[0],
+    "split by sizes": lambda w: w.split([16, 32], -1)[0],
+    "chunk": lambda w: w.chunk(3, -1)[0],
+    "unsafe_chunk": lambda w: w.unsafe_chunk(3, -1)[0],
+    "unsafe_split": lambda w: w.unsafe_split(16, -1)[0],
+    "narrow": lambda w: w.narrow(-1, 0, 16),
+    "slice": lambda w: w[..., :16],
+}
+
+
+@pytest.mark.parametrize("form", list(FORMS))
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_a_part_of_a_weight_is_a_weight(precision: Precision, form: str) -> None:
+    w, x = torch.randn(4, 32, 48).bfloat16(), torch.randn(64, 32).bfloat16()
+    part = FORMS[form](ExpertWeight(w, precision))
+    assert isinstance(part, ExpertWeight)
+    product = fp8.grouped_mm if precision == "fp8" else grouped.grouped_mm
+    assert torch.equal(torch._grouped_mm(x, part, offs=OFFS), product(x, part.plain, OFFS))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_operands_by_name(precision: Precision, dtype: torch.dtype) -> None:
+    """As torch's two functions name them; the result has the dtype of the rows."""
+    w, x = torch.randn(4, 32, 48).to(dtype), torch.randn(64, 32).to(dtype)
+    converted = ExpertWeight(w, precision)
+    wanted = (fp8.grouped_mm if precision == "fp8" else grouped.grouped_mm)(x, w, OFFS).to(dtype)
+    calls = [torch._grouped_mm(x, converted, OFFS), torch._grouped_mm(x, mat2=converted, offs=OFFS)]
+    calls.append(torch._grouped_mm(x, converted, offs=OFFS, out_dtype=dtype))
+    if hasattr(nn.functional, "grouped_mm"):
+        calls.append(nn.functional.grouped_mm(mat_a=x, mat_b=converted, offs=OFFS))
+    for found in calls:
+        assert found.dtype == dtype
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "offs: is None; give the end of each group"),
+        ({"offs": OFFS, "out_dtype": torch.float32}, "out_dtype: is torch.float32; may be torch.bfloat16"),
+        ({"offs": OFFS, "bias": torch.zeros(48)}, "bias: is not supported"),
+    ],
+)
+def test_what_is_not_multiplied_is_named(precision: Precision, options: dict[str, Any], message: str) -> None:
+    converted = ExpertWeight(torch.randn(4, 32, 48).bfloat16(), precision)
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        torch._grouped_mm(torch.randn(64, 32).bfloat16(), converted, **options)
 
 
 def test_what_cannot_be_converted_is_named() -> None:
