@@ -8,11 +8,12 @@ dtypes, widths, layout), so what any architecture would run can be asked on any 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.overrides import has_torch_function
 
 from kernels.jit import JITFunction, driver, knobs
@@ -27,8 +28,9 @@ class Launch:
 
     Triton finds the binary of a launch anew each time: it binds all arguments, the constants among them, and describes
     them as text. Here binaries are kept by what Triton tells apart in the other arguments, and Triton is asked for a
-    new kind of them only. Its hooks of a launch are called as ever. Where no CUDA driver launches (AMD, Intel, the
-    interpreter, a recorder of launches) every call is Triton's own.
+    new kind of them only. Its hooks of a launch are called as ever, those of its search (`pre_run_hooks`) with each
+    search. Where no CUDA driver launches (AMD, Intel, the interpreter, a recorder of launches) every call is Triton's
+    own.
     """
 
     def __init__(self, kernel: Any, **constants: Any) -> None:
@@ -47,7 +49,8 @@ class Launch:
         """
         # AMD's compiler tells more apart, the size of a tensor's memory for one.
         if not self._keeps or torch.version.cuda is None:
-            self.kernel[(programs,)](*arguments, **self.constants)
+            with _current(device):
+                self.kernel[(programs,)](*arguments, **self.constants)
             return
         current = driver.active.get_current_device()
         if current == device.index:
@@ -71,6 +74,11 @@ class Launch:
         else:  # the same, without 1 us for what hooks would be told
             how = stream, binary.function, binary.packed_metadata, None, None, None
             binary.run(programs, 1, 1, *how, *arguments, *self._values)
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Within, `device` is the one that Triton launches on."""
+    return nullcontext() if device.type == "cpu" else getattr(torch, device.type).device(device)  # type: ignore[no-any-return]
 
 
 class Tiles:
@@ -157,8 +165,8 @@ class Operator:
     is one autograd function, 8 us, and another is none. The layers stay under a compiler, a transform of functorch,
     and for those who override functions of torch (`__torch_function__`).
 
-    What the function calls of torch is outside of the caller's autocast, also in a backward pass: its numbers and dtypes
-    are its own, as those of a kernel are.
+    What the function calls of torch is outside of the caller's autocast, also in a backward pass: its numbers and
+    dtypes are its own, as those of a kernel are.
     """
 
     def __init__(
@@ -204,12 +212,24 @@ class Operator:
     def __call__(self, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return self._overload(*arguments)
+        if forward_ad._current_level >= 0:
+            self._refuse_tangents(arguments)
         if torch.is_grad_enabled() and _any_requires_grad(*arguments):
             if self._recorded is None or _is_transformed() or has_torch_function(arguments):
                 return self._overload(*arguments)
             return self._recorded(*arguments)
         with _BELOW_AUTOGRAD():
             return self._call(*arguments)
+
+    def _refuse_tangents(self, arguments: Sequence[Any]) -> None:
+        """Below autograd a tangent of forward-mode differentiation would be lost in silence."""
+        tensors = (each for each in arguments if isinstance(each, Tensor))
+        if any(forward_ad.unpack_dual(each).tangent is not None for each in tensors):
+            name = self._overload._schema.name.partition("::")[2]
+            raise NotImplementedError(
+                f"{name}: got a tangent of forward-mode differentiation (jvp), which it has none for; "
+                "take torch's own operators, or reverse mode"
+            )
 
 
 # In a frame that Dynamo leaves to Python (a graph break in a loop) this call would be compiled as a frame of its own,

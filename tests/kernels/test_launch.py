@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from kernels import fp8
 from kernels.fp8 import ops, scaled
+from kernels.launch import Launch
 from kernels.operators import silu_mul
 from tests.kernels import elsewhere
 from tests.kernels.paths import KernelPath, every_second
@@ -101,6 +105,40 @@ def test_a_transform_is_refused_as_torch_refuses_it() -> None:
     g, u = _pair()
     with pytest.raises(RuntimeError, match="functorch"):
         torch.func.grad(lambda g: silu_mul(g, u).sum())(g)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # torch's own use of it
+@pytest.mark.parametrize("needs", [False, True])
+def test_a_tangent_is_refused(needs: bool) -> None:
+    """It would be lost: nothing below takes one on."""
+    g, u = (each.detach().requires_grad_(needs) for each in _pair())
+    with pytest.raises(NotImplementedError, match=r"^silu_mul: got a tangent of forward-mode"):
+        torch.func.jvp(lambda g: silu_mul(g, u), (g,), (g,))
+    with forward_ad.dual_level():
+        with pytest.raises(NotImplementedError, match=r"^silu_mul: got a tangent of forward-mode"):
+            silu_mul(forward_ad.make_dual(g, u), u)
+        assert torch.equal(silu_mul(g, u), silu_mul(g.detach(), u.detach()))
+
+
+@pytest.mark.parametrize(("kind", "entered"), [("cuda", 1), ("xpu", 1), ("cpu", 0)])
+def test_triton_s_own_launch_is_on_the_tensors_device(kind: str, entered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Triton launches by itself, on AMD and Intel: it takes whatever device is current."""
+    current: list[int] = []
+
+    @contextmanager
+    def device(of: torch.device) -> Iterator[None]:
+        current.append(of.index)
+        yield
+        current.pop()
+
+    for name in ("cuda", "xpu"):
+        monkeypatch.setattr(getattr(torch, name), "device", device)
+    seen: list[list[int]] = []
+    kernel = mock.MagicMock(arg_names=[], params=[])
+    kernel.__getitem__.return_value = lambda *_, **__: seen.append(list(current))
+    Launch(kernel)(torch.device(kind, 1), 1)
+    assert seen == [[1] * entered]
+    assert not current
 
 
 def test_words_are_asked_of_the_address() -> None:
