@@ -18,6 +18,8 @@ def require_floats(tensor: Tensor, name: str, ndim: int | None = None) -> None:
     """A dense tensor of bf16, fp16 or fp32."""
     if not isinstance(tensor, Tensor):
         raise ValueError(f"{name}: is a {type(tensor).__name__}; may be a tensor")
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{name}: is {tensor.layout}; may be torch.strided: to_dense() makes it so")
     if ndim is not None:
         require_ndim(tensor, name, ndim)
     if tensor.dtype not in DTYPES:

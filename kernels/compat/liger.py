@@ -7,7 +7,8 @@ Liger's. What differs:
 - every function runs without a GPU, too, by torch operators, and the host waits for no number of the device;
 - losses are float32, also those of bf16 logits, and a target out of range on a GPU is NaN instead of an assertion;
 - logits that get a gradient are overwritten by it, as Liger does, but autograd is told: whoever saved them for a
-  backward pass of its own gets an error and no wrong gradient;
+  backward pass of its own gets an error and no wrong gradient. Logits whose elements share memory stay as they are, and
+  a loss is compiled in one graph with what makes its logits;
 - the weight's gradient of the linear layer is always summed in float32, and chunks of rows have a size of their own:
   `accum_dtype`, `chunk_mem_const`, `ce_impl` and `ce_mode` change nothing. Nor does `in_place` of the fused gate;
 - predicted tokens, and with them the accuracy, are a pass of their own over the logits, which the linear layer computes
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernels import operators
+from kernels.operators.cross_entropy import owns_memory
 from kernels.operators.linear_cross_entropy import LEAST_ROWS
 
 Four = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
@@ -96,7 +98,7 @@ class LigerCrossEntropyFunction:
                 target,
                 ignore_index,
                 reduction,
-                inplace=True,
+                inplace=owns_memory(_input),  # Liger's may be an expanded tensor
                 weight=weight,
                 label_smoothing=label_smoothing,
                 softcap=softcap,
@@ -249,13 +251,19 @@ class LigerCrossEntropyLoss(nn.Module):
         return_predicted_tokens: bool = False,
     ) -> None:
         super().__init__()
-        self.options = (
-            weight, ignore_index, lse_square_scale, label_smoothing, reduction, softcap,
-            return_z_loss, return_token_accuracy, return_predicted_tokens,
-        )  # fmt: skip
+        self.weight, self.ignore_index, self.lse_square_scale = weight, ignore_index, lse_square_scale
+        self.label_smoothing, self.reduction, self.softcap = label_smoothing, reduction, softcap
+        self.return_z_loss = return_z_loss
+        self.return_token_accuracy, self.return_predicted_tokens = return_token_accuracy, return_predicted_tokens
 
     def forward(self, _input: Tensor, target: Tensor) -> Tensor | CrossEntropyOutput:
-        return _of_user(LigerCrossEntropyFunction.apply(_input, target, *self.options))
+        return _of_user(
+            LigerCrossEntropyFunction.apply(
+                _input, target, self.weight, self.ignore_index, self.lse_square_scale, self.label_smoothing,
+                self.reduction, self.softcap,
+                self.return_z_loss, self.return_token_accuracy, self.return_predicted_tokens,
+            )
+        )  # fmt: skip
 
 
 class LigerFusedLinearCrossEntropyLoss(nn.Module):
@@ -276,12 +284,18 @@ class LigerFusedLinearCrossEntropyLoss(nn.Module):
         return_predicted_tokens: bool = False,
     ) -> None:
         super().__init__()
-        self.options = (
-            ce_weight, ignore_index, lse_square_scale, label_smoothing, reduction, softcap,
-            return_z_loss, accum_dtype, use_token_scaling, return_token_accuracy, return_predicted_tokens,
-        )  # fmt: skip
+        self.ce_weight, self.ignore_index, self.lse_square_scale = ce_weight, ignore_index, lse_square_scale
+        self.label_smoothing, self.reduction, self.softcap = label_smoothing, reduction, softcap
+        self.return_z_loss, self.accum_dtype, self.use_token_scaling = return_z_loss, accum_dtype, use_token_scaling
+        self.return_token_accuracy, self.return_predicted_tokens = return_token_accuracy, return_predicted_tokens
 
     def forward(
         self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None
     ) -> Tensor | CrossEntropyOutput:
-        return _of_user(LigerFusedLinearCrossEntropyFunction.apply(_input, lin_weight, target, bias, *self.options))
+        return _of_user(
+            LigerFusedLinearCrossEntropyFunction.apply(
+                _input, lin_weight, target, bias, self.ce_weight, self.ignore_index, self.lse_square_scale,
+                self.label_smoothing, self.reduction, self.softcap, self.return_z_loss, self.accum_dtype,
+                self.use_token_scaling, self.return_token_accuracy, self.return_predicted_tokens,
+            )
+        )  # fmt: skip

@@ -30,6 +30,7 @@ Shapes: N rows, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -100,7 +101,9 @@ def cross_entropy(
     `ignore_index` is an error on a CPU, and NaN in loss and row gradient on a GPU. Rows with NaN or +Inf give NaN;
     so may the kernel where a row's largest is beyond +-2^30, of whose multiples of log2(e) fp32 has one in 128.
     `inplace` overwrites the logits with the gradient where one is wanted, and raises their version, so that autograd
-    refuses later use of the old values. Without a gradient to compute (no_grad) nothing is written. fp16: see above.
+    refuses later use of the old values. Without a gradient to compute (no_grad) nothing is written. Compiled in place the
+    logits have to be made in the same graph: torch's compiler cannot overwrite an input that has a gradient
+    (BackendCompilerFailed, "Node getitem_3 was invalid"). fp16: see above.
 
     Args:
         weight: of the classes (V,), bf16, fp16 or fp32, without a gradient. As in torch a mean is by the targets'
@@ -122,7 +125,10 @@ def cross_entropy(
         losses = losses_of(logits, target, kept, ignore_index, candidate, *options)
         return results(summed(losses, kept, reduction, options), losses, kept, reduction, options)
     if inplace:
-        _require_own_memory(logits)
+        if not owns_memory(logits):
+            raise ValueError(
+                "logits: elements share memory, so inplace=True would write one over another; leave it out"
+            )
         gradient = logits.detach()  # the same memory and version counter
         losses = gradient_(gradient, target, kept, ignore_index, candidate, *options)
     else:
@@ -155,8 +161,8 @@ def prepared(
         require_device(weight, "weight", like, like_name)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing: is {label_smoothing}; may be 0 to 1")
-    if softcap is not None and not softcap > 0:
-        raise ValueError(f"softcap: is {softcap}; may be above 0, or None")
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"softcap: is {softcap}; may be above 0 and finite, or None")
     kept = kept_rows(target, ignore_index) if reduction == "mean" else None
     weight = None if weight is None else weight.detach()
     ratio = None if weight is None or kept is None else weight_ratio(target, weight, kept, ignore_index)
@@ -184,9 +190,12 @@ def results(
     return loss, losses[1] if reduction == "none" else total_loss(losses[1], kept)
 
 
-def _require_own_memory(logits: Tensor) -> None:
-    if any(stride == 0 and size > 1 for size, stride in zip(logits.shape, logits.stride(), strict=True)):
-        raise ValueError("logits: elements share memory (a stride is 0), so inplace=True would write one over another")
+def owns_memory(logits: Tensor) -> bool:
+    """Whether no two elements lie in one place: what has the smaller stride ends before the next of it begins."""
+    (outer, inner), (step, small) = logits.shape, logits.stride()
+    if step < small:
+        outer, inner, step, small = inner, outer, small, step
+    return (small > 0 or inner < 2) and (step > (inner - 1) * small or outer < 2)
 
 
 # ---- the scalar, and the way back ----------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def linear_cross_entropy(
         autocast the layer is computed in its dtype, as torch's is.
         Differentiable in input, linear_weight and linear_bias; of those that need none no gradient is computed.
     """
-    if torch.is_autocast_enabled(input.device.type):
+    if input.device.type != "meta" and torch.is_autocast_enabled(input.device.type):
         dtype = torch.get_autocast_dtype(input.device.type)
         input, linear_weight = input.to(dtype), linear_weight.to(dtype)
         linear_bias = None if linear_bias is None else linear_bias.to(dtype)

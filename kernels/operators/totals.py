@@ -44,7 +44,7 @@ def weight_ratio(target: Tensor, weight: Tensor, kept: Tensor, ignore_index: int
     classes = weight.shape[0]
     if path_of(_ratio, target.device) == "eager":
         known_N = (target != ignore_index) & (target >= 0) & (target < classes)
-        weight_N = torch.where(known_N, weight.float()[target.clamp(0, classes - 1)], 0)
+        weight_N = torch.where(known_N, weight.float()[target.clamp(0, classes - 1)], 0) if classes else weight.float()
         return kept / weight_N.sum()
     ratio = _ratio_output(target, weight, kept, ignore_index)
     steps = target.stride(0), weight.stride(0)

@@ -175,3 +175,25 @@ def test_logits_are_overwritten_and_autograd_knows(compiled_path: KernelPath) ->
     assert not torch.equal(logits, leaf)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         elsewhere.backward()
+
+
+def test_logits_that_share_memory_are_not_overwritten(compiled_path: KernelPath) -> None:
+    """Nobody asked for it by name, so it is no error."""
+    leaf = torch.randn(1, 9, device=compiled_path.device, requires_grad=True)
+    before, target = leaf.detach().clone(), torch.tensor([0, 1, 2, 3], device=compiled_path.device)
+    ours.liger_cross_entropy(leaf.expand(4, 9), target).backward()
+    expected = torch.nn.functional.cross_entropy(before.requires_grad_().expand(4, 9), target)
+    expected.backward()
+    assert torch.equal(leaf, before)
+    torch.testing.assert_close(leaf.grad, before.grad)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_options_of_a_loss_may_be_set_later(reduction: str, compiled_path: KernelPath) -> None:
+    logits, weight = (torch.randn(4, 9, device=compiled_path.device) for _ in range(2))
+    target = torch.tensor([0, 1, 2, 3], device=compiled_path.device)
+    plain, fused = ours.LigerCrossEntropyLoss(), ours.LigerFusedLinearCrossEntropyLoss()
+    plain.reduction = fused.reduction = reduction
+    assert torch.equal(plain(logits, target), ours.liger_cross_entropy(logits, target, reduction=reduction))
+    wanted = ours.liger_fused_linear_cross_entropy(logits, weight, target, reduction=reduction)
+    assert torch.equal(fused(weight, logits, target), wanted)

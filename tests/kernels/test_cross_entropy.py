@@ -332,10 +332,30 @@ def test_inplace_without_a_gradient_writes_nothing(kernel_path: KernelPath) -> N
     assert torch.equal(logits, leaf)
 
 
-def test_inplace_refuses_shared_memory(kernel_path: KernelPath) -> None:
-    logits = torch.randn(1, 9, device=kernel_path.device, requires_grad=True).expand(4, 9)
+SHARED = {
+    "rows": lambda x: x[:1].expand(4, 9),
+    "columns": lambda x: x[:4, :1].expand(4, 9),
+    "windows": lambda x: x.flatten().unfold(0, 9, 1)[:4],
+    "windows, transposed": lambda x: x.flatten().unfold(0, 4, 1)[:9].t(),
+    "windows that meet": lambda x: x.flatten().unfold(0, 9, 8)[:4],
+}
+
+
+@pytest.mark.parametrize("layout", list(SHARED))
+def test_inplace_refuses_shared_memory(layout: str, kernel_path: KernelPath) -> None:
+    logits = SHARED[layout](torch.randn(5, 9, device=kernel_path.device, requires_grad=True) * 1.0)
     with pytest.raises(ValueError, match=r"^logits: elements share memory"):
         cross_entropy(logits, torch.zeros(4, dtype=torch.int64, device=kernel_path.device), inplace=True)
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (1, 9), (4, 1), (1, 1), (0, 9)])
+def test_inplace_takes_what_lies_apart(shape: tuple[int, int], kernel_path: KernelPath) -> None:
+    rows, columns = shape
+    around = torch.randn(2 * rows + 1, 2 * columns + 1, device=kernel_path.device, requires_grad=True) * 1.0
+    target = torch.zeros(rows, dtype=torch.int64, device=kernel_path.device)
+    for logits in (around[1::2, 1::2], around.t().contiguous().t()[1::2, :columns], around[:rows, :columns]):
+        cross_entropy(logits * 1.0, target, inplace=True)
+        cross_entropy(logits, target, inplace=True)
 
 
 @pytest.mark.parametrize("inplace", [False, True])
@@ -399,6 +419,7 @@ LOGITS, TARGET = torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64)
         ({"logits": LOGITS.double()}, "logits: is torch.float64; may be torch.bfloat16, "),
         ({"logits": LOGITS[0]}, "logits: has 1 dimensions, shape (9,); may have 2"),
         ({"logits": [0.0]}, "logits: is a list; may be a tensor"),
+        ({"logits": LOGITS.to_sparse()}, "logits: is torch.sparse_coo; may be torch.strided: to_dense() makes it so"),
         ({"target": TARGET.int()}, "target: is torch.int32; may be torch.int64"),
         ({"target": TARGET[:3]}, "target: has 3 elements; may have 4, one for each row of logits"),
         ({"target": TARGET[None]}, "target: has 2 dimensions, shape (1, 4); may have 1"),

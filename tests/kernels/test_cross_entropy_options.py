@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -307,9 +308,20 @@ def test_opcheck(compiled_path: KernelPath) -> None:
         ({"weight": torch.ones(1, 9)}, "weight: has 2 dimensions, shape (1, 9); may have 1"),
         ({"weight": torch.ones(9, device="meta")}, "weight: is on meta; may be on cpu, where logits is"),
         ({"label_smoothing": 1.5}, "label_smoothing: is 1.5; may be 0 to 1"),
-        ({"softcap": 0.0}, "softcap: is 0.0; may be above 0, or None"),
+        ({"softcap": 0.0}, "softcap: is 0.0; may be above 0 and finite, or None"),
+        ({"softcap": math.inf}, "softcap: is inf; may be above 0 and finite, or None"),
+        ({"softcap": math.nan}, "softcap: is nan; may be above 0 and finite, or None"),
     ],
 )
 def test_wrong_arguments_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         cross_entropy(torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64), **change)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_no_class_and_every_row_ignored(reduction: str, kernel_path: KernelPath) -> None:
+    logits = torch.randn(2, 0, device=kernel_path.device, requires_grad=True)
+    target = torch.full((2,), -100, device=kernel_path.device)
+    loss = cross_entropy(logits, target, reduction=reduction, weight=torch.ones(0, device=kernel_path.device))
+    assert not loss.any()
+    loss.sum().backward()

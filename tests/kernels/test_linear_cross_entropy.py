@@ -183,6 +183,14 @@ def test_under_autocast(compiled_path: KernelPath) -> None:
     assert [each.dtype for each in results[2:]] == [torch.bfloat16, torch.float32, torch.float32]
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_on_meta(reduction: str) -> None:
+    input, weight, bias, target = (each.detach().to("meta") for each in layer(torch.device("cpu")))
+    loss = linear_cross_entropy(input.requires_grad_(), weight, target, linear_bias=bias, reduction=reduction)
+    assert (loss.device.type, loss.dtype) == ("meta", torch.float32)
+    loss.sum().backward()
+
+
 def test_the_host_reads_no_data(triton_path: KernelPath) -> None:
     input, weight, bias, target = layer(triton_path.device)
     for reduction in ("mean", "none"):

@@ -357,8 +357,8 @@ def differentiables(device: torch.device) -> dict[str, tuple[Callable[..., Any],
         "fp8.grouped_mm": (fp8.grouped_mm, (*floats((19, 32), (4, 32, 16)), offs)),
         "GroupedLinear": (lambda x, _: linear(x, offs), (*floats((19, 24)), linear.weight)),
     }
-    for name, layer in layers.items():
-        calls[name] = lambda x, *_, layer=layer: layer(x), (*floats((12, 16)), *layer.parameters())
+    for call, layer in layers.items():
+        calls[call] = lambda x, *_, layer=layer: layer(x), (*floats((12, 16)), *layer.parameters())
     return calls
 
 
