@@ -101,8 +101,8 @@ def cross_entropy(
     `ignore_index` is an error on a CPU, and NaN in loss and row gradient on a GPU. Rows with NaN or +Inf give NaN;
     so may the kernel where a row's largest is beyond +-2^30, of whose multiples of log2(e) fp32 has one in 128.
     `inplace` overwrites the logits with the gradient where one is wanted, and raises their version, so that autograd
-    refuses later use of the old values. Without a gradient to compute (no_grad) nothing is written. Compiled in place the
-    logits have to be made in the same graph: torch's compiler cannot overwrite an input that has a gradient
+    refuses later use of the old values. Without a gradient to compute (no_grad) nothing is written. Compiled in
+    place, logits have to be made in the same graph: torch's compiler cannot overwrite an input that has a gradient
     (BackendCompilerFailed, "Node getitem_3 was invalid"). fp16: see above.
 
     Args:
