@@ -91,11 +91,11 @@ def run_doctor(options: argparse.Namespace) -> int:
 
     from perfguard.measure import metrics, timers
     from perfguard.measure.devices import Finding, diagnose, vendors
-    from perfguard.model.config import read_settings
+    from perfguard.model.config import find_project, read_settings
     from perfguard.render import outputs
 
     try:
-        read_settings(Path.cwd())
+        read_settings(find_project(Path.cwd()))
         settings = Finding("settings", "[tool.perfguard] can be read, or is left out")
     except PerfguardError as error:
         settings = Finding("settings", "", str(error), "mend it: every run stops there")

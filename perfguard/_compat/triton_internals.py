@@ -24,7 +24,6 @@ KNOBS = Private("triton.knobs", "runtime", "hooks before a compilation and a lau
 NVDISASM = Private("triton.knobs", "nvidia.nvdisasm", "reading the instructions of a cubin")
 CUOBJDUMP = Private("triton.knobs", "nvidia.cuobjdump", "reading the resources of a cubin")
 INTERPRETED = Private("triton.runtime.interpreter", "InterpretedFunction", _INTERPRET)
-GRID = Private("triton.runtime.interpreter", "GridExecutor", _INTERPRET)
 COMPILED = Private("triton.compiler.compiler", "CompiledKernel", "reading the scalars of a launch")
 
 #: What a launch imports when it is made first: processes that fork import it before.
@@ -39,11 +38,7 @@ NAMES = (
     Private("triton.runtime.jit", "JITFunction.preload", "compiling a kernel that another process has launched"),
     *privates("triton.runtime", _DRIVE, "driver.set_active driver._active"),
     Private("triton.runtime.autotuner", "Autotuner.run", _TUNERS),
-    *privates(
-        "triton.runtime.interpreter",
-        _INTERPRET,
-        "InterpretedFunction.run InterpretedFunction.rewritten_fn GridExecutor.__call__",
-    ),
+    Private("triton.runtime.interpreter", "InterpretedFunction.run", _INTERPRET),
     Private("triton.compiler.compiler", "CompiledKernel.launch_metadata", "reading the scalars of a launch"),
     Private("triton.knobs", "runtime.jit_cache_hook", _FOLLOW),
     *privates("triton.knobs", "listing launches", "runtime.launch_enter_hook.add runtime.launch_enter_hook.remove"),
@@ -84,12 +79,6 @@ def was_imported_as_interpreter() -> bool:
     """Whether Triton's own functions are for its interpreter. Its other modules must then be imported like that."""
     standard = importlib.import_module("triton.language.standard")
     return not isinstance(standard.cdiv, FUNCTION.get())
-
-
-def original_of(executor: Any) -> Any:
-    """The user's function behind a launch in the interpreter, which runs a rewritten one."""
-    rewritten = INTERPRETED.get().rewritten_fn
-    return next((function for function, other in rewritten.items() if other is executor.fn), executor.fn)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from perfguard.github.api.measured_run import fetch_run
 from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
 from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.lanes.stranger_report import MOST_BYTES, Received, read_report_of_stranger, receive_all
-from perfguard.model.config import Category, Settings, read_settings
+from perfguard.model.config import Category, Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, LaneError, UsageError
 from perfguard.model.records import CaseResult, Report, Verdict, Word
 from perfguard.model.records.change import Change, select
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PerfguardError: nothing can be accepted; with the next step.
     """
-    root = Path.cwd()
+    root = find_project(Path.cwd())
     settings = read_settings(root)
     if options.run is None:
         reports = _from_files(options.reports, options.lane)
@@ -146,7 +146,7 @@ def accept(request: Request, received: Sequence[Received], tell: Callable[[str],
     for each in received:  # check all reports before the first is written
         _check_commit(each.report, request.root)
     for each in received:
-        judged = _judged(each.report, store)
+        judged = _judged(each.report, store, request.settings)
         results = [result for result in judged.results if chosen(result)]
         matched += len(results)
         changes, refusals = _changes(store, judged, results, request)
@@ -196,10 +196,11 @@ def _check_commit(report: Report, baselines: Path) -> None:
         )
 
 
-def _judged(report: Report, store: Store) -> Report:
+def _judged(report: Report, store: Store, settings: Settings) -> Report:
     """The report, judged by the baselines of this checkout."""
     remembered = Remembered({folder: store.baselines(folder) for folder in folders_of(report)})
-    return judge_again(report, remembered.lane(report.hardware, report.toolchain, exact_only=report.exact_only))
+    lane = remembered.lane(report.hardware, report.toolchain, targets=settings.targets, exact_only=report.exact_only)
+    return judge_again(report, lane)
 
 
 def _chosen(expression: str) -> Callable[[CaseResult], bool]:

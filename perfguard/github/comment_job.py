@@ -22,7 +22,7 @@ from perfguard.github.api.statuses import set_statuses
 from perfguard.github.gather import gather, link_of
 from perfguard.github.outcome import exit_status, given_up, is_resolved, statuses, wants_comment
 from perfguard.model.atomic_files import write_atomically
-from perfguard.model.config import Settings, read_settings
+from perfguard.model.config import Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, GitHubError
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         PerfguardError: it cannot judge at all; with the next step.
     """
     job = Job(
-        read_settings(Path.cwd()),
+        read_settings(find_project(Path.cwd())),
         os.environ,
         run=options.run,
         dry=options.dry_run,

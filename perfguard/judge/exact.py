@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from perfguard.judge.across_ranks import by_rank, lists_of
 from perfguard.model.records import Across, Better, Conditions, Provenance, Reading, Value, Verdict, Word
-from perfguard.model.units import Unit, format_change, format_list_change, format_value, rounded
+from perfguard.model.units import format_change, format_list_change, format_move, format_value, rounded
 
 Part = int | float | str | list[str]
 
@@ -112,13 +112,10 @@ def _difference(reading: Reading, name: str, before: Part | None, after: Part | 
         return format_list_change(before, after)
     if reading.across is Across.EACH and (of_rank := lists_of(before, after)) is not None:
         return f"{name} {format_list_change(*of_rank)}"
-    then, now = format_value(before, reading.unit), format_value(after, reading.unit)
-    if then == now and reading.unit is Unit.BYTES:  # the scaled text hides the difference
-        then, now = f"{before} B", f"{after} B"
     change = ""
     if isinstance(before, int | float) and isinstance(after, int | float) and before > 0 and after > 0:
         change = f" ({format_change(after / before)})"
-    return f"{name} {then} -> {now}{change}".lstrip()
+    return f"{name} {format_move(before, after, reading.unit)}{change}".lstrip()
 
 
 def _as_kept(part: Part | None) -> Part | None:

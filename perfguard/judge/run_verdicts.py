@@ -160,8 +160,8 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
         suspect,
         word=found.word or Word.UNRESOLVED,
         reason="; ".join(filter(None, said)),
-        before=_middle([each.base_us for each in time.readings]),
-        after=_middle([each.work_us for each in time.readings]),
+        before=middle([each.base_us for each in time.readings]),
+        after=middle([each.work_us for each in time.readings]),
         ratio=math.exp(found.effect),
         interval=(math.exp(found.interval[0]), math.exp(found.interval[1])),
         smallest=found.smallest,
@@ -177,7 +177,7 @@ def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
     return found
 
 
-def _middle(values: Sequence[float]) -> float:
+def middle(values: Sequence[float]) -> float:
     """The geometric median."""
     return math.exp(median(math.log(value) for value in values))
 

@@ -108,6 +108,17 @@ def _buffers_kept(call: Call) -> Callable[[], None]:
     return put_back
 
 
+@contextlib.contextmanager
+def buffers_kept(call: Call | None) -> Iterator[None]:
+    """Restore a module's buffers at the end, which the entries of a walk may change."""
+    put_back = None if call is None else _buffers_kept(call)
+    try:
+        yield
+    finally:
+        if put_back is not None:
+            put_back()
+
+
 def clobbered_kept(call: Call) -> Callable[[], None]:
     """A function that restores the present values of the arguments that the call may overwrite."""
     from perfguard.tensors.snapshot import Snapshot
@@ -176,12 +187,9 @@ def traced_step(call: Call, kwargs: Mapping[str, Any], entering: Callable[[Pass]
 
 def traced_walk(call: Call, entering: Callable[[Pass], None]) -> None:
     """The same on the inputs of each step of the walk; afterwards a module's buffers are as they were."""
-    put_back = _buffers_kept(call)
-    try:
+    with buffers_kept(call):
         for step in steps(call, entering, _unset)[1:]:
             step()
-    finally:
-        put_back()
 
 
 def copies(call: Call, direction: Pass) -> Copies:

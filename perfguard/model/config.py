@@ -74,6 +74,14 @@ class Config(Struct, frozen=True):
         return self.root / ".perfguard" / "cache"
 
 
+def find_project(folder: Path) -> Path:
+    """The project around `folder`: the nearest folder upwards with a pyproject.toml or the top of a git checkout, or
+    `folder` itself."""
+    folder = folder.resolve()
+    above = (folder, *folder.parents)
+    return next((each for each in above if (each / "pyproject.toml").is_file() or (each / ".git").exists()), folder)
+
+
 def read_settings(root: Path, **overrides: Any) -> Settings:
     """`[tool.perfguard]` of `root/pyproject.toml`, with command-line values laid over it.
 

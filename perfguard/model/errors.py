@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 import enum
+import re
 
 
 class PerfguardError(Exception):
@@ -59,6 +60,17 @@ class WrongResult(GuardFailure):
 
 class Regression(GuardFailure):
     """The case is slower, heavier or different than its baseline."""
+
+
+_OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate memory", re.IGNORECASE)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the device's or the host's memory ran out. This works without torch, which may not be installed."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"OutOfMemoryError", "MemoryError"}) or (
+        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    )
 
 
 class ExitStatus(enum.IntEnum):

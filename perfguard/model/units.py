@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from collections import Counter
 
+_Value = float | int | str | list[str] | dict[str, int | float | str]
+
 
 class Unit(enum.StrEnum):
     """The unit of each kind of quantity, the same throughout the program."""
@@ -84,7 +86,15 @@ def format_list_change(before: list[str], after: list[str]) -> str:
     return " ".join(parts) or "in another order"
 
 
-def format_value(value: float | int | str | list[str] | dict[str, int | float | str], unit: Unit) -> str:
+def format_move(before: _Value, after: _Value, unit: Unit) -> str:
+    """`81.25 MiB -> 91.25 MiB`; in bytes if they look alike in a larger unit."""
+    then, now = format_value(before, unit), format_value(after, unit)
+    if then == now and unit is Unit.BYTES:
+        then, now = (f"{format_value(value, Unit.COUNT)} B" for value in (before, after))
+    return f"{then} -> {now}"
+
+
+def format_value(value: _Value, unit: Unit) -> str:
     """A reading's value in its unit."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {format_value(part, unit)}" for name, part in value.items()) or "none"

@@ -7,24 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfguard.model.errors import is_out_of_memory
 from perfguard.model.units import format_bytes
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-_OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate memory", re.IGNORECASE)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
 _NO_TRITON_DRIVER = re.compile(r"\b0 active drivers")  # Triton's message if it found no GPU
 _INTERPRET = "Triton found no GPU: set TRITON_INTERPRET=1 to run its kernels in the interpreter (docs/interpreter.md)"
 _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device's or the host's memory ran out. This works without torch, which may not be installed."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"OutOfMemoryError", "MemoryError"}) or (
-        isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
-    )
 
 
 def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> str:

@@ -192,7 +192,7 @@ class Guarded:
         self._labels.add(label)
         case = self._case
         if label:
-            case = Case(case.suite, f"{case.name}:{label}", case.direction, case.nodeid)
+            case = case.labelled(label)
         call = Call(
             fn,
             args,

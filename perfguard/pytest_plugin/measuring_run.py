@@ -17,10 +17,10 @@ from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.devices import open_device
 from perfguard.measure.devices.device import Device
 from perfguard.model.config import Config
-from perfguard.model.errors import ExitStatus, GuardFailure, PerfguardError
+from perfguard.model.errors import ExitStatus, GuardFailure, PerfguardError, is_out_of_memory
 from perfguard.model.records import Case, Verdict, Word
 from perfguard.model.suite_names import name_of, suite_of
-from perfguard.pytest_plugin.device_faults import describe_error, is_lost, is_out_of_memory
+from perfguard.pytest_plugin.device_faults import describe_error, is_lost
 from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
 from perfguard.pytest_plugin.items import case_of, has_fixture, is_guarded
@@ -242,7 +242,10 @@ class Measuring(Ending):
         answer = yield
         run = self._run
         timed = run is not None and not run.report.exact_only and has_fixture(item)
-        result = benchmark_result(item, case_of(item)) if timed else None
+        case = case_of(item)
+        if "perfguard" in getattr(item, "fixturenames", ()):  # whose own call is the case without a label
+            case = case.labelled("benchmark")
+        result = benchmark_result(item, case) if timed else None
         if run is not None and result is not None:
             judged = run.take(result)
             if not run.is_session:

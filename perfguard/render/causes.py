@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from perfguard.model.limits import KERNEL_TIME, timed_kernel
 from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
-from perfguard.model.units import Unit, counted, format_change, format_value
+from perfguard.model.units import Unit, counted, format_change, format_move, format_value
 
 MOST_TESTS = 5  # named in a group; of parts as well
 
@@ -40,10 +40,7 @@ class Move:
 
     def __str__(self) -> str:
         """`0 -> 12`."""
-        then, now = format_value(self.before, self.unit), format_value(self.after, self.unit)
-        if then == now and self.unit is Unit.BYTES:  # the scaled text hides the difference
-            then, now = f"{self.before} B", f"{self.after} B"
-        return f"{then} -> {now}"
+        return format_move(self.before, self.after, self.unit)
 
     @property
     def ratio(self) -> float | None:

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from perfguard.model.records import Hardware, Toolchain, Value, Word
-from perfguard.model.units import Unit, counted, format_change, format_percent, format_value
-from perfguard.render.words import tally
+from perfguard.model.units import Unit, counted, format_change, format_percent
+from perfguard.render.words import change_text, tally
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,7 +106,7 @@ def cells(row: Row) -> tuple[str, ...]:
     """The row's text, column by column."""
     values = ""
     if row.before is not None and row.after is not None and not _is_long(row):
-        values = f"{format_value(row.before, row.unit)} -> {format_value(row.after, row.unit)}"
+        values = change_text(row.before, row.after, row.unit)
     effect = "" if row.effect is None else format_change(1 + row.effect)
     interval = ""
     if row.interval is not None:

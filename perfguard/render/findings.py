@@ -6,13 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfguard.model.records import CaseResult, Verdict, Word
+from perfguard.model.records import URGENCY, CaseResult, Verdict, Word
 from perfguard.model.units import counted
 from perfguard.render.words import most_common, next_step
 
-# A SUSPECT in a report (of a killed run) is still undecided: it sorts after UNRESOLVED, not after PASS.
-URGENCY = {word: float(place) for place, word in enumerate(Word)}
-URGENCY[Word.SUSPECT] = URGENCY[Word.UNRESOLVED] + 0.5
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
@@ -31,7 +28,7 @@ class Finding:
     grouped: bool = False
 
     @property
-    def urgency(self) -> tuple[float, float]:
+    def urgency(self) -> tuple[int, float]:
         """Sort key, worst first: by word, then by the size of the slowdown; FASTER sorts the best first."""
         ratio = self.verdict.ratio or 0.0
         return URGENCY[self.verdict.word], ratio if self.verdict.word is Word.FASTER else -ratio

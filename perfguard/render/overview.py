@@ -14,11 +14,11 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct
 
-from perfguard.model.records import Baseline, Case, CaseResult, Report, Value, Verdict, Word
+from perfguard.model.records import URGENCY, Baseline, Case, CaseResult, Report, Value, Verdict, Word
 from perfguard.model.records.case import is_guarded, is_inconclusive
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
-from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, URGENCY, Finding, Undecided
+from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, Undecided
 from perfguard.render.words import NOT_TIMED
 
 NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # first words of UNRESOLVED reasons; NOISY times were paired to the end

@@ -10,10 +10,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.model.records import Case, CaseResult, Reading, Report, Verdict, Word
+from perfguard.model.records import URGENCY, Case, CaseResult, Reading, Report, Verdict, Word
 from perfguard.model.units import counted, format_percent, format_value
 from perfguard.render.escaping import clean
-from perfguard.render.findings import INCONCLUSIVE, URGENCY, Finding, by_kernel
+from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel
 from perfguard.render.overview import LaneView
 from perfguard.render.words import (
     NOT_TIMED,

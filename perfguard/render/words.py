@@ -16,8 +16,8 @@ from perfguard.model.units import (
     format_change,
     format_flops,
     format_list_change,
+    format_move,
     format_percent,
-    format_value,
 )
 
 MOST_NAMED = 8  # metrics of one case in a line
@@ -184,10 +184,10 @@ def change_text(before: Value, after: Value, unit: Unit) -> str:
     if isinstance(before, dict) and isinstance(after, dict):
         moved = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
         then, now = ({name: parts[name] for name in moved if name in parts} for parts in (before, after))
-        return f"{format_value(then, unit)} -> {format_value(now, unit)}"
+        return format_move(then, now, unit)
     if isinstance(before, list) and isinstance(after, list):
         return format_list_change(before, after)
-    return f"{format_value(before, unit)} -> {format_value(after, unit)}"
+    return format_move(before, after, unit)
 
 
 def moved(verdict: Verdict) -> str:

@@ -14,7 +14,7 @@ import msgspec
 from perfguard import __version__
 from perfguard.measure.devices import find_devices
 from perfguard.model.atomic_files import write_atomically
-from perfguard.model.config import Settings, read_settings
+from perfguard.model.config import Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, MeasurementError, UsageError
 from perfguard.model.records import Report
 from perfguard.selfcheck.findings import SCHEMA, Findings
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         UsageError: too few sessions, a folder with other contents, or no such folder.
     """
     here = Path.cwd()
-    root = next((path for path in (here, *here.parents) if (path / "pyproject.toml").is_file()), here)
+    root = find_project(here)
     settings = read_settings(root, device=named_device(options.pytest_arguments, here))
     if options.stored is not None and options.pytest_arguments:
         raise UsageError("--from: judges stored sessions and starts no pytest; leave the arguments after -- out")

@@ -16,13 +16,13 @@ from perfguard import __version__
 from perfguard.judge.exact import because, describe_difference, judge_exact, spelled_out
 from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import in_cycles
-from perfguard.judge.run_verdicts import exit_status, track_of
+from perfguard.judge.run_verdicts import exit_status, middle, track_of
 from perfguard.judge.screen import covered_beside
 from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import write_atomically
-from perfguard.model.config import read_settings
+from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
-from perfguard.model.records import TOO_NOISY, CaseResult, Reading, Value, Word
+from perfguard.model.records import TOO_NOISY, URGENCY, CaseResult, Reading, Value, Word
 from perfguard.render.comparison import SCHEMA, Comparison, Row, dump_comparison, print_comparison
 from perfguard.session.child import child_command, named_device
 from perfguard.session.device_lock import DeviceLock
@@ -72,9 +72,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) -> ExitStatus:
     repository = find_repository(folder)
-    settings = read_settings(_project(folder, repository.root))
+    project = find_project(folder)
+    settings = read_settings(project)
     name = options.base or repository.main_branch()
-    base = find_base(folder, name, [repository.root / settings.baselines, repository.root / settings.reports])
+    base = find_base(folder, name, [project / settings.baselines, project / settings.reports])
     if base.commit is None:
         raise UsageError(base.problem)
     if base.equal:
@@ -132,15 +133,6 @@ def _say(text: str) -> None:
     print(f"perfguard compare: {text}", file=sys.stderr, flush=True)
 
 
-def _project(folder: Path, root: Path) -> Path:
-    """The nearest folder from `folder` up to `root` that holds a pyproject.toml, for its settings."""
-    folder, root = folder.resolve(), root.resolve()
-    for candidate in (folder, *folder.parents):
-        if candidate == root or (candidate / "pyproject.toml").is_file():
-            return candidate
-    return root
-
-
 def rows_of(tally: Tally) -> list[Row]:
     """One row for each time, for each exact metric that moved, and for each case that is not compared; worst first."""
     cases = dict.fromkeys([*tally.results["work"], *tally.results["base"]])
@@ -148,8 +140,7 @@ def rows_of(tally: Tally) -> list[Row]:
     for test, (side, how) in tally.lost.items():
         rows.append(Row("", test, "", Word.BROKEN if side == "work" else Word.UNRESOLVED, how, nodeid=test))
     rows += [_timed_row(tally, track) for track, time in tally.times.items() if not time.unchanged]
-    order = list(Word)
-    return sorted(rows, key=lambda row: (order.index(row.word), -(row.effect or 0.0), row.suite, row.case))
+    return sorted(rows, key=lambda row: (URGENCY[row.word], -(row.effect or 0.0), row.suite, row.case))
 
 
 def _case_rows(tally: Tally, case: CaseId) -> list[Row]:
@@ -199,8 +190,8 @@ def _timed_row(tally: Tally, track: Track) -> Row:
         row,
         word=verdict.word or Word.UNRESOLVED,
         reason="; ".join(filter(None, said)),
-        before=known.readings[-1].base_us,
-        after=known.readings[-1].work_us,
+        before=middle([each.base_us for each in known.readings]),
+        after=middle([each.work_us for each in known.readings]),
         effect=math.expm1(verdict.effect),
         interval=(math.expm1(low), math.expm1(high)),
         pairs=verdict.pairs,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfguard.judge.lane import is_own, joined
 from perfguard.model.atomic_files import write_atomically
-from perfguard.model.config import read_settings
+from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.records import Baseline, Report
 from perfguard.render.outputs import output, output_names
@@ -43,11 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print saved reports in the requested form."""
     reports = read_lanes(options.reports)
-    settings = read_settings(Path.cwd())
+    project = find_project(Path.cwd())
+    settings = read_settings(project)
     form = output(options.form)
     alone = len(reports) == 1 and getattr(form, "ALONE", False)
     expected = options.expect or ([] if alone else settings.lanes)
-    text = form.render(merge(reports, expected, Store(Path.cwd() / settings.baselines)))
+    text = form.render(merge(reports, expected, Store(project / settings.baselines)))
     if options.output is None:
         print(text)
     else:

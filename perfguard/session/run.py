@@ -30,7 +30,7 @@ from perfguard.measure.timers.timing import renewed
 from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
-from perfguard.model.records import Case, CaseResult, Pairing, Report, Session, Verdict, Word
+from perfguard.model.records import PASSES, Case, CaseResult, Pairing, Report, Session, Verdict, Word
 from perfguard.model.records.change import Change, category_of, select
 from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
@@ -240,7 +240,7 @@ class Run:
             if case is not None and case.nodeid not in told:
                 why = outcomes.get(case.nodeid, "not run") or "run and guarded nothing"
                 verdict = Verdict(word=Word.UNRESOLVED, reason=f"remembered, but its test was {why}")
-                case = Case(suite, name, "backward" if direction == "backward" else "forward", case.nodeid)
+                case = Case(suite, name, next((each for each in PASSES if each == direction), "forward"), case.nodeid)
                 self.results[suite, key] = CaseResult(case=case, verdicts=[verdict])
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:

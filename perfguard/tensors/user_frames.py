@@ -24,7 +24,7 @@ def line_in_python() -> Line | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if _is_the_users(code.co_filename):
+        if is_the_users(code.co_filename):
             return code, frame.f_lasti
         frame = frame.f_back
     return None
@@ -56,5 +56,5 @@ def place_in_python() -> str:
 
 
 @functools.cache
-def _is_the_users(file: str) -> bool:
+def is_the_users(file: str) -> bool:
     return not (file.startswith(("<", _TORCH, _PERFGUARD)) or f"{os.sep}contextlib.py" in file)

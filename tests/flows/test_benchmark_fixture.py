@@ -61,6 +61,17 @@ def test_recorded_then_slower(project: Project) -> None:
     slower.stdout.fnmatch_lines(["SLOWER  busy/forward  host_time_us 500* -> 600*"])
 
 
+def test_a_test_with_both_fixtures_is_two_cases(project: Project) -> None:
+    both = BENCHMARK.format(us=500).replace("(benchmark):", "(benchmark, perfguard):")
+    project.test_file(
+        f"import kernel, torch\n{both}    perfguard(kernel.double, torch.ones(64, 16), reference=kernel.double)\n"
+    )
+    assert project.guard("--perfguard-update=new", *OPTIONS).ret == ExitStatus.PASSED
+    project.commit()
+    assert project.guard(*OPTIONS).ret == ExitStatus.PASSED
+    assert project.words("host_time_us") == {"busy/forward": {"UNCHANGED"}, "busy:benchmark/forward": {"UNCHANGED"}}
+
+
 def test_export_is_pytest_benchmark_json(project: Project) -> None:
     project.guard()
     report, target = project.path / ".perfguard" / "report-fake-gpu.json", project.path / "out.json"

@@ -102,6 +102,19 @@ def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checko
     assert rows["double[96]/forward", ""]["word"] == "STALE"
 
 
+def test_baselines_of_a_project_inside_of_the_repository_are_no_code(checkout: Checkout) -> None:
+    """A monorepo: the settings, and so the baselines, are the inner project's."""
+    inner = checkout.path / "package"
+    (inner / "baselines").mkdir(parents=True)
+    (checkout.path / "pyproject.toml").rename(inner / "pyproject.toml")
+    checkout.commit()
+    (inner / "baselines" / "a.yaml").write_text("new\n")
+    line = [sys.executable, "-m", "perfguard", "compare", "main"]
+    done = subprocess.run(line, cwd=inner, env=checkout.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitStatus.PASSED, done.stderr
+    assert "UNCHANGED: the working tree is" in done.stderr
+
+
 def test_an_unchanged_tree_is_unchanged_at_once(checkout: Checkout) -> None:
     (checkout.path / "README.md").write_text("What this is.\n")
     status, said = checkout.compare("main")

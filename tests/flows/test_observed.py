@@ -13,6 +13,7 @@ from perfguard.model.records import Report, Word
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import LaneView, Overview
+from perfguard.store.report_file import read_report
 from tests.flows.conftest import Project
 
 LIBRARY = """
@@ -394,22 +395,32 @@ def test_the_time_of_a_changed_kernel_is_judged_beside_the_base(project: Project
     assert words(project.read()) == {}  # as it is recorded now
 
 
+def test_a_recorded_test_that_is_skipped_now_keeps_its_name(library: Project) -> None:
+    test = "import pytest, torch\ndef test_it():\n    {}torch.ones(3) + 1\n"
+    (library.path / "test_library.py").write_text(test.format(""))
+    assert observe(library, "--perfguard-update=new").ret == ExitStatus.PASSED
+    (library.path / "test_library.py").write_text(test.format("pytest.skip('not today')\n    "))
+    observe(library).stdout.fnmatch_lines(["UNRESOLVED  1 case: remembered, but its test was skipped: not today"])
+    (report,) = (library.path / ".perfguard").glob("report-*.json")
+    assert [result.case.key for result in read_report(report).results] == ["it/test"]
+
+
 KERNEL = """
 import torch
 import triton
 import triton.language as tl
 
 
-@triton.jit
-def double_kernel(x_ptr, out_ptr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["size"])
+def double_kernel(x_ptr, out_ptr, size, BLOCK: tl.constexpr = 64):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at)
-    tl.store(out_ptr + at, x * 2)
+    x = tl.load(x_ptr + at, mask=at < size)
+    tl.store(out_ptr + at, x * 2, mask=at < size)
 
 
 def double(x):
     out = torch.empty_like(x)
-    double_kernel[(x.numel() // 64,)](x, out, BLOCK=64)
+    double_kernel[lambda given: (x.numel() // given["BLOCK"],)](x, out, x.numel())
     return out
 """
 
@@ -430,6 +441,8 @@ def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
     )
     assert observe(library, "test_double.py", "--perfguard-update=new").ret == ExitStatus.PASSED
     written = (library.path / "baselines" / "targets" / "cpu" / "test_double.yaml").read_text()
+    # As its decorator asks for: not specialised on `size`.
+    assert 'asked: "any size"' in (library.path / "baselines" / "targets" / "sm_90" / "test_double.yaml").read_text()
     assert 'grids: {double_kernel: "1 x (2,)"}' in written
     (library.path / "double.py").write_text(
         KERNEL.replace("x * 2", "(x.to(tl.float64) * 2.5 - x * 0.5).to(tl.float32)")

@@ -129,6 +129,14 @@ def test_the_record_of_other_code_than_the_base_is_moved_by_no_pair(
     assert stored("f")["fingerprint"] == "b" * 16
 
 
+def test_a_folder_inside_of_the_project_is_as_good(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkout / "src").mkdir()
+    monkeypatch.chdir(checkout / "src")
+    assert accept(both_slower()) == ExitStatus.PASSED
+    monkeypatch.chdir(checkout)
+    assert stored("f")["device_time_us"].sessions != SESSIONS
+
+
 def test_k_chooses_cases_as_pytest_does(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert accept(both_slower(), "-k", "test_G and not f]") == ExitStatus.PASSED
     assert stored("f") == entries()

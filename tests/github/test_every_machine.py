@@ -186,6 +186,11 @@ def test_what_is_compiled_for_a_gpu_is_judged_here_and_an_edit_of_its_folder_cov
         assert [edit.folder for edit in views.edits] == (["targets/sm_90"] if headline is Headline.ACCEPTED else [])
 
 
+def test_what_is_stored_for_a_target_that_the_settings_no_longer_name_is_not_missed() -> None:
+    views = viewed(untimed(measured()), Trusted(compiled(0), compiled(0), targets=("sm_80",)))
+    assert views.headline is Headline.UNCHANGED
+
+
 def test_what_is_no_longer_compiled_is_missed_unless_its_baseline_goes_too() -> None:
     for head, headline in ((compiled(0), Headline.INCOMPLETE), (remembered(), Headline.ACCEPTED)):
         views = viewed(untimed(measured()), Trusted(compiled(0), head))

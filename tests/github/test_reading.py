@@ -227,6 +227,8 @@ def test_a_value_that_is_no_time_costs_its_case_only(text: str) -> None:
         ("reading", {"blocks": [1e300]}, "blocks is 1e+300"),
         ("reading", {"metric": ""}, "a reading without a metric"),
         ("reading", {"metric": "launches"}, "a metric twice"),
+        ("reading", {"rival": 1e-300}, "its rival's 1e-300 is no time"),
+        ("reading", {"rival": 1e300}, "rival is 1e+300"),
         ("reading", {"covers": ["x"] * 10_001}, "10,001 items of covers"),
         ("reading", {"note": "\ud800"}, "no encoding can hold"),
         ("case", {"nodeid": "x" * 20_000}, "a text of 20,000 characters"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.model.config import CATEGORIES, Settings, parse_categories, read_settings
+from perfguard.model.config import CATEGORIES, Settings, find_project, parse_categories, read_settings
 from perfguard.model.errors import UsageError
 
 
@@ -61,3 +61,13 @@ def test_categories() -> None:
     for text in ("quicker", "new,quicker", "", ","):
         with pytest.raises(UsageError, match="is no category; known: new, faster, slower, changed, stale"):
             parse_categories(text)
+
+
+def test_the_project_is_the_nearest_with_its_settings_or_the_checkout(tmp_path: Path) -> None:
+    inner = tmp_path / "repository" / "package" / "src"
+    inner.mkdir(parents=True)
+    assert find_project(inner) == inner
+    (tmp_path / "repository" / ".git").write_text("gitdir: elsewhere\n")  # as in a worktree
+    assert find_project(inner) == tmp_path / "repository"
+    write(inner.parent, "")
+    assert find_project(inner) == inner.parent

@@ -11,6 +11,7 @@ from perfguard.model.units import (
     format_change,
     format_flops,
     format_list_change,
+    format_move,
     format_percent,
     format_time,
     format_value,
@@ -47,6 +48,9 @@ from perfguard.model.units import (
         (format_value(4.26478, Unit.COUNT), "4.265"),  # as stored: beside it nothing seems to have moved
         (format_value(2048, Unit.BYTES), "2 KiB"),
         (format_value(10, Unit.MICROSECONDS), "10 µs"),
+        (format_move(1024, 2048, Unit.BYTES), "1 KiB -> 2 KiB"),
+        (format_move(167837696, 167837700, Unit.BYTES), "167837696 B -> 167837700 B"),  # alike in MiB
+        (format_move(1, 1, Unit.COUNT), "1 -> 1"),
     ],
 )
 def test_text(text: str, expected: str) -> None:

@@ -82,6 +82,17 @@ def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) 
     assert tally.measured == 1
 
 
+def test_the_times_beside_an_effect_are_those_of_all_pairs() -> None:
+    """Under other work the last pair's own may even contradict it."""
+    tally = Tally()
+    for base, change in ((50.0, 0.1), (51.0, 0.1), (90.0, 0.1)):
+        outcome = measured(tally, change)
+        outcome.readings[TRACK] = replace(outcome.readings[TRACK], base_us=base, work_us=base * math.exp(change))
+        tally.take(outcome, reports([RESULT], [RESULT]))
+    (row,) = rows_of(tally)
+    assert (row.word, row.before, row.after) == (Word.SLOWER, 51.0, pytest.approx(51.0 * math.exp(0.1)))
+
+
 def test_a_noisy_time_is_unresolved_after_the_most_pairs() -> None:
     tally, sign = Tally(), 1.0
     while tally.pairs == 0 or tally.undecided:

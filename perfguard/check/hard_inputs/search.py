@@ -19,7 +19,7 @@ from perfguard.check.hard_inputs.plan import holds_tensors, planned, small
 from perfguard.check.hard_inputs.verdict import Outcome, judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import UsageError, is_out_of_memory
 from perfguard.model.records import HardCounts
 
 LEAST_SECONDS = 0.2  # cheap for tiny calls, whose cost is mostly overhead
@@ -136,8 +136,10 @@ class _Hard:
             return outcome
         except UsageError:  # the row no longer exists in a smaller input
             return Outcome(left_out="no such input")
-        except torch.OutOfMemoryError:
-            return Outcome(left_out="memory is short")
+        except Exception as error:
+            if is_out_of_memory(error):
+                return Outcome(left_out="memory is short")
+            raise
 
     def _report(self, base: Call, derivation: Derivation, outcome: Outcome) -> None:
         derivation, outcome = self._smallest(base, derivation, outcome)

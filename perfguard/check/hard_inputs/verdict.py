@@ -32,7 +32,7 @@ from perfguard.check.numerics.sums import (
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, surrounded_gradient
 from perfguard.check.numerics.truth import Reference, Truth
 from perfguard.model.call import Call
-from perfguard.model.errors import MeasurementError
+from perfguard.model.errors import MeasurementError, is_out_of_memory
 
 MULTIPLE = 4.0  # of eager's error
 NEARBY = 64.0  # of the change by inputs that are off by a rounding
@@ -132,7 +132,7 @@ def _defines_the_domain() -> Iterator[None]:
     try:
         yield
     except REFUSALS as error:
-        if isinstance(error, torch.OutOfMemoryError) or _device_is_lost(error):
+        if is_out_of_memory(error) or _device_is_lost(error):
             raise
         raise _LeftOut("the reference raises") from error
 
@@ -179,10 +179,8 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     try:
         with _between_guards(inputs, upstream, canaries, derivation) as incoming, poisoned("nan", canaries):
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
-        if _device_is_lost(error):
+        if is_out_of_memory(error) or _device_is_lost(error):
             raise
         if derivation.may_be_refused and not isinstance(error, SLIPS):
             raise _LeftOut("the candidate raises") from error

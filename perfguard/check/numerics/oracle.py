@@ -16,6 +16,7 @@ import torch
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.sums import FP8_DTYPES
+from perfguard.model.errors import is_out_of_memory
 
 Result = TypeVar("Result")
 
@@ -84,10 +85,10 @@ def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:
             torch.set_default_dtype(wide)  # for `torch.zeros(n)`, which names no dtype to replace
             with Widen(NARROW, wide):
                 return run()
-        except torch.OutOfMemoryError:
-            raise  # the unchanged run would run out of memory, too
-        except Exception:
-            pass  # frees the error and the tensors in its frames
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise  # the unchanged run would run out of memory, too
+            del error  # with the tensors in its frames
         finally:
             torch.set_default_dtype(default)
         return run()

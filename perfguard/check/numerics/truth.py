@@ -16,7 +16,7 @@ from perfguard.check.numerics.rule import compare
 from perfguard.check.numerics.sums import FP8_DTYPES, dtype_name, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
 from perfguard.model.call import Call, Tolerance
-from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.errors import MeasurementError, UsageError, is_out_of_memory
 from perfguard.model.records import Accuracy
 
 
@@ -192,7 +192,7 @@ class Reference:
         try:
             return self._oracle_in(wide, eager, upstream)
         except MeasurementError as error:
-            full = isinstance(error.__cause__, torch.OutOfMemoryError)
+            full = error.__cause__ is not None and is_out_of_memory(error.__cause__)
             if not full or wide is torch.float32 or self.call.oracle != "auto":
                 raise
         # Outside the handler, since the frames of `error` hold the tensors of the failed run.

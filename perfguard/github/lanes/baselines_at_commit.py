@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -24,12 +24,19 @@ class Remembered:
     folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
-    def lane(self, hardware: Hardware, toolchain: Toolchain, *, exact_only: bool = False) -> Lane:
+    def lane(
+        self,
+        hardware: Hardware,
+        toolchain: Toolchain,
+        *,
+        targets: Collection[str] = tuple(TARGETS),
+        exact_only: bool = False,
+    ) -> Lane:
         """The lane of one hardware with all its baselines; with `exact_only`, only those of every machine of its
-        target."""
+        target. `targets`: those of [tool.perfguard]; what is stored for others is not read any more."""
         own = [folder for folder in self.folders if is_own(hardware.slug, folder)]
         others = [folder for folder in self.folders if _is_slug(folder) and folder not in own]
-        judging = [*([] if exact_only else own), *_targets(hardware)]
+        judging = [*([] if exact_only else own), *_targets(hardware, targets)]
         folders = [self.folders.get(folder, {}) for folder in (*judging, *others)]
         return Lane(hardware, toolchain, [file for suites in folders for file in suites.values()])
 
@@ -70,12 +77,13 @@ def folders_of(report: Report) -> list[str]:
     """The folders that judge a report: its hardware, its target, and the targets it compiled for."""
     ranks = {1, *(result.ranks for result in report.results)}
     own = set() if report.exact_only else {folder_of_ranks(report.hardware, each) for each in ranks}
-    return [*sorted(own), *_targets(report.hardware)]
+    return [*sorted(own), *_targets(report.hardware, TARGETS)]
 
 
-def _targets(hardware: Hardware) -> list[str]:
-    # A run compiles for all targets without a GPU, for its own architecture on a GPU.
-    compiled = [name for name in TARGETS if hardware.target or name == hardware.architecture]
+def _targets(hardware: Hardware, targets: Collection[str]) -> list[str]:
+    # A run compiles for all targets without a GPU, for its own architecture on a GPU, and with none for none.
+    own = {hardware.architecture} if targets else ()
+    compiled = [name for name in TARGETS if name in (targets if hardware.target else own)]
     targets = [*([hardware.target] if hardware.target else []), *compiled]
     return [f"{_TARGETS}/{name}" for name in targets]
 

@@ -11,7 +11,7 @@ only if the base is the right commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -21,6 +21,8 @@ from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
 from perfguard.github.lanes.judge_again import judge_again, unmeasured
 from perfguard.github.lanes.limits import hold, lenient
 from perfguard.github.lanes.stranger_report import Received
+from perfguard.judge.lane import Lane
+from perfguard.measure.binaries.targets import TARGETS
 from perfguard.model.records import BaseTree, Report
 from perfguard.render.overview import LaneView, Overview
 
@@ -32,12 +34,19 @@ class Trusted:
     Attributes:
         base: baselines of the merge base.
         head: baselines of the change; None if its edits are not judged (a push).
+        targets: those that the suites are compiled for.
         commit: full hash of the right base of all times: the merge base; None if GitHub does not give it (a push).
     """
 
     base: Remembered
     head: Remembered | None = None
     commit: str | None = None
+    targets: Collection[str] = tuple(TARGETS)
+
+    def lane(self, baselines: Remembered, report: Report) -> Lane:
+        """The lane that judges `report` by these baselines."""
+        hardware, toolchain = report.hardware, report.toolchain
+        return baselines.lane(hardware, toolchain, targets=self.targets, exact_only=report.exact_only)
 
 
 def judge_lanes(received: Mapping[str, Received | str], trusted: Trusted) -> Overview:
@@ -67,14 +76,13 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
     broken = [path for path in trusted.base.problems if _is_below(path, folders)]
     if broken:
         return LaneView(name, problem=trusted.base.problems[broken[0]])
-    lane = trusted.base.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
+    lane = trusted.lane(trusted.base, report)
     judged = judge_again(report, lane)
     missing = unmeasured(judged, lane)
     covered: list[tuple[str, str, str]] = []
     if trusted.head is not None:
         edited = Edited(trusted.base, trusted.head, folders)
-        under_edits = patched(edited)
-        edited_lane = under_edits.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
+        edited_lane = trusted.lane(patched(edited), report)
         covered = accepted(judged, judge_again(report, edited_lane), missing, edited)
     refused = {each.name for each in received.refused}
     return LaneView(

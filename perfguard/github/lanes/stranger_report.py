@@ -64,7 +64,7 @@ _RANGES = {
     "promise": (0.0, _MOST),
     "floor": (0.0, _MOST),
     "tolerance": (0.0, _MOST),
-    "rival": (0.0, _MOST),
+    "rival": (0.0, _MICROSECONDS[1]),
     "rank": (-1e6, 1e6),
     "rejected_blocks": (0, 1e6),
     "seconds": (0.0, 1e9),
@@ -343,3 +343,5 @@ def _check_readings(result: CaseResult) -> None:
             isinstance(reading.value, int | float) and _MICROSECONDS[0] <= reading.value < _MICROSECONDS[1]
         ):
             raise LaneError(f"{reading.metric}: {str(reading.value)[:100]} is no time in µs")
+        if reading.rival and reading.rival < _MICROSECONDS[0]:
+            raise LaneError(f"{reading.metric}: its rival's {reading.rival} is no time in µs")

@@ -110,11 +110,11 @@ class _Child:
         if data:
             return msgspec.json.decode(data, type=_Answer)
         code = os.waitstatus_to_exitcode(status)
-        late = code == -signal.SIGKILL
-        problem = f"took longer than {seconds:g} s" if late else f"its process ended with {code}"
+        problem = f"took longer than {seconds:g} s" if data is None else f"its process ended with {code}"
         return _Answer(Recording(problem=problem))
 
-    def _read_all(self, pipe: int, end: float) -> bytes:
+    def _read_all(self, pipe: int, end: float) -> bytes | None:
+        """None from a child that is late, and killed."""
         data = b""
         while select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
             part = os.read(pipe, 1 << 20)
@@ -122,7 +122,7 @@ class _Child:
                 return data
             data += part
         os.kill(self._process, signal.SIGKILL)
-        return b""
+        return None
 
 
 def _answer(call: Call, target: Target, write: int, sources: Sources) -> None:

@@ -148,8 +148,10 @@ class Recorder:
             mock.patch.object(INTERPRETED.get(), "run", interpreted),
             mock.patch.object(AUTOTUNER.get(), "run", tuned),
             mock.patch.dict(os.environ),
+            warnings.catch_warnings(),
         ):
             os.environ.pop("TRITON_INTERPRET", None)
+            warnings.simplefilter("ignore")  # the compiler's are no failures of the call, whatever the user's filters
             yield
 
     def follow(self, call: Call) -> None:
@@ -202,7 +204,9 @@ class Recorder:
         if not self._plain or _is_interpretable(kernel):
             return
         bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
-        size = grid(bound) if callable(grid) else grid
+        parameters = kernel.signature.parameters.items()
+        defaults = {name: each.default for name, each in parameters if each.default is not each.empty}
+        size = grid({**defaults, **bound}) if callable(grid) else grid
         text = f"grid={tuple(size)} " + " ".join(f"{name}={_described(value)}" for name, value in bound.items())
         arguments = self.recording.arguments.setdefault(self._direction, {})
         arguments.setdefault(kernel.fn.__name__, []).append(text)

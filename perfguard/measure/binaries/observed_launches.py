@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfguard._compat.triton_internals import FUNCTION, OF_LAUNCHES, original_of
+from perfguard._compat.triton_internals import OF_LAUNCHES
 from perfguard.measure.binaries.call_binaries import Binaries, Kernel, OnTarget, named_launches
 from perfguard.measure.binaries.compiler import Compiler
-from perfguard.measure.binaries.launch_recorder import Launch, Recorder, Recording
+from perfguard.measure.binaries.launch_recorder import Launch, Recorder, Recording, compiled_form
 from perfguard.measure.binaries.targets import Target, target_of
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.activity import Seen
     from perfguard.measure.devices.device import Device
-
-_forms: dict[Callable[..., Any], Any] = {}  # a kernel's own function -> what Triton would compile
 
 
 class ObservedLaunches:
@@ -29,20 +27,17 @@ class ObservedLaunches:
         self._recorders = [Recorder(target, binaries.sources) for target in targets]
         self._problems: dict[str, str] = {}  # kernel -> why its launch could not be followed
 
-    def note(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def note(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
         """Note a launch in the interpreter."""
-        function = original_of(executor)
-        if function not in _forms:
-            for each in OF_LAUNCHES:  # a first launch imports it, and must do so as the interpreter's
-                each.get()
-            _forms[function] = FUNCTION.get()(function)
+        for each in OF_LAUNCHES:  # a first launch imports it, and must do so as the interpreter's
+            each.get()
         for recorder in self._recorders:
             with recorder.recording_launches():
                 try:
-                    _forms[function].run(*args, grid=executor.grid, warmup=False, **kwargs)
+                    compiled_form(kernel).run(*args, grid=grid, warmup=False, **kwargs)
                 except Exception as error:  # what the interpreter accepts, a compiler may not
                     first_line = str(error).strip().partition("\n")[0]
-                    self._problems[executor.fn.__name__] = f"{type(error).__name__}: {first_line}"
+                    self._problems[kernel.fn.__name__] = f"{type(error).__name__}: {first_line}"
 
     def compiled(self, seen: Seen) -> list[OnTarget]:
         """The launched kernels on every target; none for a test that launches none."""

@@ -119,6 +119,8 @@ class _Handler(logging.Handler):
 
 
 def _frame(metrics: Mapping[str, Any], recompiled: str) -> Frame:
+    from perfguard.tensors.user_frames import is_the_users
+
     path, name = str(metrics.get("co_filename") or ""), str(metrics.get("co_name") or "unknown")
     return Frame(
         function=function_of(path, name),
@@ -127,7 +129,7 @@ def _frame(metrics: Mapping[str, Any], recompiled: str) -> Frame:
         recompiled=recompiled,
         problem=str(metrics.get("fail_reason") or "").strip().partition("\n")[0],
         place=f"{PurePath(path).name}:{metrics.get('co_firstlineno') or 0} in {name}"
-        if "/torch/" not in path
+        if is_the_users(path)
         else function_of(path, name),
     )
 

@@ -24,7 +24,9 @@ from perfguard.measure.devices.activity import Activity, Copied, Seen, Waited
 from perfguard.tensors.graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
-Interpreted = Callable[[Any, Sequence[Any], Mapping[str, Any]], None]  # executor, arguments, keywords
+Interpreted = Callable[
+    [Any, Sequence[Any], Sequence[int], Mapping[str, Any]], None
+]  # kernel, arguments, grid, keywords
 
 
 @contextmanager
@@ -72,13 +74,10 @@ class _Tally(operators.Operators):
         self.kernels[kernel.name, str(tuple(grid))] += 1
         self.compiled.setdefault(kernel.hash, kernel)
 
-    def saw_interpreted(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        grid = executor.grid
-        if callable(grid):
-            grid = grid({**dict(zip(executor.arg_names, args, strict=False)), **kwargs})
-        self.kernels[executor.fn.__name__, str(tuple(grid))] += 1
+    def saw_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
+        self.kernels[kernel.fn.__name__, str(tuple(grid))] += 1
         if self._interpreted is not None:
-            self._interpreted(executor, args, kwargs)
+            self._interpreted(kernel, args, grid, kwargs)
 
     def saw_copy(self, name: str, moved: int) -> None:
         at = name, line_in_python()

@@ -24,7 +24,7 @@ from perfguard._compat.torch_internals import (
     unseen_by_torchscript,
 )
 from perfguard._compat.torch_utils import PLAIN, DispatchMode
-from perfguard._compat.triton_internals import GRID
+from perfguard._compat.triton_internals import INTERPRETED
 from perfguard.measure.devices.activity import Activity, Copied, Waited
 from perfguard.measure.devices.operator_kinds import KINDS, Kind, computes_shapes, host_reads, kind_of, tensors_in
 from perfguard.measure.gc_pause import collector_paused
@@ -98,7 +98,7 @@ class Operators(DispatchMode):
         """The host reads a tensor's data."""
         raise NotImplementedError
 
-    def saw_interpreted(self, executor: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def saw_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
         """Triton's interpreter launches a kernel."""
 
     def __torch_dispatch__(
@@ -320,29 +320,34 @@ def _resized(seen: Operators) -> Iterator[None]:
 @contextmanager
 def _interpreted(seen: Operators) -> Iterator[None]:
     """Record each launch in Triton's interpreter as one entry; operators, copies and reads inside are not listed."""
-    executor = GRID.loaded()
-    if executor is None:
+    kind = INTERPRETED.loaded()
+    if kind is None:
         yield
         return
-    original = executor.__call__
+    original = kind.run
 
-    def launch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if seen not in _MODES():
-            return original(self, *args, **kwargs)
+    def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if warmup or seen not in _MODES():
+            return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
         if not seen.inside:  # inside a custom operator, that operator is the entry
-            seen.saw_operator(f"triton.{self.fn.__name__}")
+            seen.saw_operator(f"triton.{kernel.fn.__name__}")
+        sizes = grid
+
+        def computed(bound: Mapping[str, Any]) -> Any:  # by the interpreter, which knows the kernel's defaults
+            nonlocal sizes
+            sizes = grid(bound)
+            return sizes
+
         seen.interpreting = True
-        seen.saw_interpreted(self, args, kwargs)
         try:
-            return original(self, *args, **kwargs)
+            result = original(kernel, *args, grid=computed if callable(grid) else grid, warmup=warmup, **kwargs)
+            seen.saw_interpreted(kernel, args, sizes, kwargs)
+            return result
         finally:
             seen.interpreting = False
 
-    executor.__call__ = launch
-    try:
+    with mock.patch.object(kind, "run", launch):
         yield
-    finally:
-        executor.__call__ = original
 
 
 class _Noting:

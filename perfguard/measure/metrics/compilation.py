@@ -26,6 +26,7 @@ from perfguard._compat.torch_compiler import (
 from perfguard.measure.compiled.settings import left_changed, settings
 from perfguard.measure.compiled.trace import Frame, Trace, traced
 from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.replay import buffers_kept
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
@@ -72,7 +73,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if not subject.steps or not is_compiler_loaded():
         return []
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
-    walked = walk(subject.steps, go_on=subject.timed)
+    with buffers_kept(subject.call):
+        walked = walk(subject.steps, go_on=subject.timed)
     device.synchronize()
     return [] if walked is None else _readings(walked, leaks)
 

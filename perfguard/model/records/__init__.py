@@ -6,6 +6,8 @@ Times are in microseconds, memory is in bytes.
 from perfguard.model.records.baseline import Baseline, CaseBaseline, Entry, Hardware, Provenance, TimedEntry, Toolchain
 from perfguard.model.records.case import (
     OTHER_CONDITIONS,
+    PASSES,
+    URGENCY,
     Accuracy,
     Across,
     Better,
@@ -42,8 +44,10 @@ __all__ = [
     "NO_BASE",
     "NO_PAIRS",
     "OTHER_CONDITIONS",
+    "PASSES",
     "SCHEMA",
     "TOO_NOISY",
+    "URGENCY",
     "Accuracy",
     "Across",
     "BaseTree",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -13,6 +13,7 @@ from perfguard.model.units import Unit
 
 #: A pass of a guarded call, or the whole call phase of an observed test.
 Pass = Literal["forward", "backward", "test"]
+PASSES: tuple[Pass, ...] = get_args(Pass)
 Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
@@ -26,6 +27,7 @@ class Word(enum.StrEnum):
     SLOWER = "SLOWER"
     CHANGED = "CHANGED"
     UNRESOLVED = "UNRESOLVED"
+    SUSPECT = "SUSPECT"  # never final: process pairs, or fresh processes beside a rival, decide
     DRIFT = "DRIFT"
     METHOD_CHANGED = "METHOD_CHANGED"
     OTHER_HARDWARE = "OTHER_HARDWARE"
@@ -35,7 +37,6 @@ class Word(enum.StrEnum):
     FASTER = "FASTER"
     UNCHANGED = "UNCHANGED"  # the device runs the same code, so the time is not judged
     PASS = "PASS"
-    SUSPECT = "SUSPECT"  # never final: process pairs, or fresh processes beside a rival, decide
 
     @property
     def fails(self) -> bool:
@@ -89,6 +90,10 @@ class Case(Struct, frozen=True, order=True):
     def key(self) -> str:
         """The case's name in baseline files, e.g. `quantize_rowwise[64x48]/forward`."""
         return f"{self.name}/{self.direction}"
+
+    def labelled(self, label: str) -> Case:
+        """The case of a further call in the same test."""
+        return msgspec.structs.replace(self, name=f"{self.name}:{label}")
 
 
 class Reading(Struct, frozen=True, omit_defaults=True):
@@ -241,10 +246,10 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     @property
     def word(self) -> Word:
         """The case's worst verdict (the first in the order of `Word`)."""
-        return min((verdict.word for verdict in self.verdicts), key=_ORDER.__getitem__, default=Word.PASS)
+        return min((verdict.word for verdict in self.verdicts), key=URGENCY.__getitem__, default=Word.PASS)
 
 
-_ORDER = {word: place for place, word in enumerate(Word)}
+URGENCY = {word: place for place, word in enumerate(Word)}
 
 #: Words for readings that were compared. The others give the reason why a reading was not.
 _JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS)

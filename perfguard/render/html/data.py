@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfguard.model.records import CaseResult, Reading, TimedEntry, Verdict, Word
+from perfguard.model.records import URGENCY, CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.model.units import Unit, format_value
 from perfguard.render.escaping import clean
-from perfguard.render.findings import URGENCY
 from perfguard.render.overview import LaneView, Overview
 from perfguard.render.words import limit_text, moved, options_of, percent, rates, reproduce_command, why
 

@@ -208,6 +208,19 @@ def test_an_empty_input_and_an_empty_result_have_addresses_between_guards() -> N
     assert written.problem.startswith("out of bounds: float32[3,0], new_empty at ")
 
 
+@pytest.mark.parametrize("whose", ["candidate", "reference"])
+def test_an_input_for_which_memory_is_short_is_left_out(whose: str) -> None:
+    """On a CPU torch raises a plain RuntimeError then."""
+
+    def hungry(x: torch.Tensor) -> torch.Tensor:
+        return x.new_empty(1 << 50 if len(x) != 8 else len(x), 64).copy_(x)
+
+    fn, reference = (hungry, torch.clone) if whose == "candidate" else (torch.clone, hungry)
+    result = found(fn, plain(8, 64), reference=reference)
+    assert result.problem == ""
+    assert result.left_out["memory is short"] > 0
+
+
 def test_a_cut_result_of_another_dtype_is_wrong() -> None:
     """Of another shape, the reference may mean the cut differently; of another dtype it may not."""
 

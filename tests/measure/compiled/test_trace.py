@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -85,6 +87,16 @@ def test_the_guard_that_failed(payload: str, guard: str) -> None:
 def test_functions_are_named_without_lines_and_folders() -> None:
     assert function_of("/home/me/model/block.py", "forward") == "block.forward"
     assert function_of("/elsewhere/block.py", "torch_dynamo_resume_in_forward_at_31") == "block.forward, resumed"
+
+
+def test_a_function_of_a_user_has_its_line_wherever_it_is(tmp_path: Path) -> None:
+    """Also below a folder that is called torch, which torch's own files are recognised by no longer."""
+    path = tmp_path / "torch" / "model.py"
+    space: dict[str, Any] = {}
+    exec(compile("def twice(x):\n    return x * 2\n", str(path), "exec"), space)
+    with traced() as trace:
+        torch.compile(space["twice"], backend="eager")(torch.ones(3))
+    assert [frame.place for frame in trace.frames] == ["model.py:1 in twice"]
 
 
 def branching(x: torch.Tensor) -> torch.Tensor:

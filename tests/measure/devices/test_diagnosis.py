@@ -80,6 +80,11 @@ def test_driver_that_torch_cannot_use(tmp_path: Path, path: str, text: str, vend
     assert found(tmp_path, torch=torch(**{version: "1"}))[f"{vendor} driver"].missing == ""
 
 
+def test_a_file_of_the_system_that_cannot_be_read_is_no_driver(tmp_path: Path) -> None:
+    (tmp_path / "sys/class/drm/renderD128/device/vendor").mkdir(parents=True)
+    assert "Intel driver" not in found(tmp_path, torch=torch())
+
+
 def test_torch_without_its_driver(tmp_path: Path) -> None:
     assert "no such driver" in found(tmp_path, torch=torch(cuda="13.0"))["driver"].missing
 

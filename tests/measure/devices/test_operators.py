@@ -164,24 +164,28 @@ def test_a_higher_order_operator_is_one_entry(wrapped: bool) -> None:
     assert found.launches[-1] == ("perfguard_tests.inside" if wrapped else "higher_order.cond")
 
 
-class Executor:
-    """As Triton's interpreter launches a kernel: by copies and reads of its own."""
+class Kernel:
+    """As Triton's interpreter launches one: by copies and reads of its own."""
 
     fn = SimpleNamespace(__name__="_scale")
 
+    def run(self, x: torch.Tensor, *, grid: object, warmup: bool) -> None:
+        if not warmup:
+            x.clone().mul_(2).tolist()
+
     def __call__(self, x: torch.Tensor) -> None:
-        x.clone().mul_(2).tolist()
+        self.run(x, grid=(1,), warmup=False)
 
 
 @torch.library.custom_op("perfguard_tests::interpreted", mutates_args=())
 def interpreted(x: torch.Tensor) -> torch.Tensor:
-    Executor()(x)
+    Kernel()(x)
     return x + 1
 
 
 def test_a_launch_in_tritons_interpreter_is_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operators, "GRID", SimpleNamespace(loaded=lambda: Executor))
-    found = of_call(lambda: (torch.empty_like(X), Executor()(X), X.clone()))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(operators, "INTERPRETED", SimpleNamespace(loaded=lambda: Kernel))
+    found = of_call(lambda: (torch.empty_like(X), Kernel()(X), X.clone()))  # type: ignore[func-returns-value]
     assert found.launches == ["aten.empty_like", "triton._scale", "aten.clone"]
     assert ([each.name for each in found.copies], found.waits) == (["aten.clone"], [])
     found = of_call(lambda: interpreted(X))

@@ -456,6 +456,7 @@ def test_a_call_that_takes_too_long_or_ends_its_process_has_that_problem(reader:
     for ending, problem in (
         ("while True: pass", "took longer than 0.5 s"),
         ("os._exit(3)", "its process ended with 3"),
+        ("os.kill(os.getpid(), 9)", "its process ended with -9"),  # as where memory runs out
     ):
         source = SCALE.replace("    out =", f"    {ending}\n    out =").replace(
             "import torch\n", "import os, torch\n", 1

@@ -306,6 +306,22 @@ def test_afterwards_the_process_knows_the_first_step_at_most(go_on: bool) -> Non
             fn(torch.ones(3, 4))
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_buffers_are_as_before_the_walk(timed: bool) -> None:
+    """An entry of the walk sets one, as a load of experts: later readings are of the case's own."""
+    module = torch.nn.BatchNorm1d(3).eval()
+    assert module.running_mean is not None
+
+    def entry() -> tuple[torch.Tensor]:
+        assert module.running_mean is not None
+        module.running_mean.fill_(7)
+        return (torch.ones(2, 3),)
+
+    call = Call(torch.compile(module, backend="eager"), (torch.ones(2, 3),), module, walk=[entry])
+    compilation.read(Subject(call.run, timed=timed, steps=steps(call), settings=settings(), call=call), DEVICE)
+    assert module.running_mean.tolist() == [0, 0, 0]
+
+
 def test_compilations_of_the_second_lap_are_counted() -> None:
     """A number that grows with every call is another one on the second lap."""
     numbers = iter(range(100))

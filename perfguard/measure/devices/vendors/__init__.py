@@ -149,6 +149,14 @@ def slugify(name: str, vendor: str) -> str:
     return "-".join([vendor, *(word for word in words if word != vendor)])
 
 
+def read_text(path: Path) -> str:
+    """A small file of the system without surrounding white space; "" if it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
 def is_rocm() -> bool:
     """Whether torch.cuda means AMD's GPUs here."""
     try:

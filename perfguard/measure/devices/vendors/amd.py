@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from perfguard.measure.devices.torch_gpu import TorchGpu
-from perfguard.measure.devices.vendors import Finding, Import, TorchVendor, is_rocm, slugify, tool
+from perfguard.measure.devices.vendors import Finding, Import, TorchVendor, is_rocm, read_text, slugify, tool
 from perfguard.model.records import Conditions, Hardware
 
 _WHOLE = "SPX/NPS1"  # an undivided device: left out of the slug
@@ -78,7 +78,7 @@ class AmdDevice(TorchGpu):
 
     @property
     def driver(self) -> str | None:
-        return _text(self._sysfs / "module/amdgpu/version") or os.uname().release  # built into the kernel
+        return read_text(self._sysfs / "module/amdgpu/version") or os.uname().release  # built into the kernel
 
     def conditions(self) -> Conditions:
         try:
@@ -100,7 +100,7 @@ class AmdDevice(TorchGpu):
         if self._address is None:
             return None
         folder = self._sysfs / "bus/pci/devices" / self._address
-        modes = [_text(folder / f"current_{kind}_partition") for kind in ("compute", "memory")]
+        modes = [read_text(folder / f"current_{kind}_partition") for kind in ("compute", "memory")]
         return "/".join(mode for mode in modes if mode) or None
 
     @property
@@ -147,13 +147,6 @@ def _number(question: Callable[[], Any]) -> float | None:
 
 def _pid(process: Any) -> int | None:
     return process.get("pid") if isinstance(process, dict) else None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text().strip() or None
-    except OSError:
-        return None
 
 
 class Amd(TorchVendor):

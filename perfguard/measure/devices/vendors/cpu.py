@@ -15,7 +15,7 @@ from pathlib import Path
 
 from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.vendors import Vendor, slugify
+from perfguard.measure.devices.vendors import Vendor, read_text, slugify
 from perfguard.model.records import Conditions, Hardware
 
 _LEAST_COPY_BYTES = 256 * 2**20
@@ -107,7 +107,7 @@ class CpuDevice(Device):
 
 def model_name(root: Path) -> str:
     """The processor's name, or its implementer and part numbers where the kernel gives no name (Arm)."""
-    cpuinfo = _text(root / "proc/cpuinfo")
+    cpuinfo = read_text(root / "proc/cpuinfo")
     fields = {
         key.strip(): value.strip()
         for key, _, value in (line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines())
@@ -129,7 +129,7 @@ def cores_in_use(root: Path) -> int:
         pass
     else:
         limits.append(torch.get_num_threads())
-    quota = _text(root / "sys/fs/cgroup/cpu.max").split()
+    quota = read_text(root / "sys/fs/cgroup/cpu.max").split()
     if len(quota) == 2 and quota[0].isdigit():
         limits.append(math.ceil(int(quota[0]) / int(quota[1])))
     return max(1, min(limits))
@@ -140,23 +140,16 @@ def cache_bytes(root: Path) -> int | None:
     instances: dict[tuple[int, str], int] = {}
     for core in os.sched_getaffinity(0):
         for folder in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*"):
-            level, size = _number(folder / "level"), _text(folder / "size").strip()
+            level, size = _number(folder / "level"), read_text(folder / "size")
             if level is not None and re.fullmatch(r"\d+[KM]", size):
-                shared = _text(folder / "shared_cpu_list").strip()
+                shared = read_text(folder / "shared_cpu_list")
                 instances[level, shared] = int(size[:-1]) * {"K": 2**10, "M": 2**20}[size[-1]]
     last = max((level for level, _ in instances), default=0)
     return sum(size for (level, _), size in instances.items() if level == last) or None
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
 def _number(path: Path) -> int | None:
-    text = _text(path).strip()
+    text = read_text(path)
     return int(text) if text.isdigit() else None
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 from perfguard.measure.devices.torch_gpu import TorchGpu
-from perfguard.measure.devices.vendors import TorchVendor, slugify
+from perfguard.measure.devices.vendors import TorchVendor, read_text, slugify
 from perfguard.model.records import Conditions, Hardware
 
 
@@ -55,7 +55,7 @@ class Intel(TorchVendor):
 
     def has_driver(self, root: Path) -> bool:
         nodes = (root / "sys/class/drm").glob("renderD*/device/vendor")
-        return any(node.read_text().strip() == "0x8086" for node in nodes)
+        return any(read_text(node) == "0x8086" for node in nodes)
 
 
 VENDOR = Intel()

@@ -14,7 +14,7 @@ from warnings import catch_warnings, simplefilter
 
 from perfguard.measure.devices.device import ClockMark
 from perfguard.measure.devices.torch_gpu import TorchGpu
-from perfguard.measure.devices.vendors import Finding, Import, TorchVendor, is_rocm, slugify, tool
+from perfguard.measure.devices.vendors import Finding, Import, TorchVendor, is_rocm, read_text, slugify, tool
 from perfguard.model.records import Conditions, Hardware
 
 #: Bits of NVML's clock event reasons (nvml.h), without the bit for an idle GPU, which is no slowdown.
@@ -124,10 +124,7 @@ class NvidiaDevice(TorchGpu):
 
     @property
     def _kernel_driver(self) -> str | None:
-        try:
-            found = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", self._version_file.read_text())
-        except OSError:
-            return None
+        found = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", read_text(self._version_file))
         return found[1] if found else None
 
     @property
