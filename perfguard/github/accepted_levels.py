@@ -48,7 +48,7 @@ def measured_changes(store: Store, judged: Report, result: CaseResult, sessions:
         then = records[next(iter(scaled))].provenance
         provenance = replace(then, commit=judged.commit, recorded=judged.started[:10])
     alike = [_session(result, scaled, place) for place in range(max(map(len, scaled.values()), default=0))]
-    name = result.case.suite, result.case.key
+    name = result.id
     changes = plan(store, judged.hardware, [result], {name: alike}, [], provenance, sessions, paired=bool(scaled))
     return [
         _named(replace(change, provenance=provenance), result)
@@ -65,7 +65,7 @@ def other_toolchain(versions: str) -> str:
 
 def _with_kernel_times(lane: Lane, result: CaseResult) -> CaseResult:
     """An observed test with the new levels of its kernels' times. They are written with the kernels' new facts."""
-    stored = lane.stored(result.case.suite, result.case.key).get(KERNEL_TIME)
+    stored = lane.stored(*result.id).get(KERNEL_TIME)
     times: Parts = dict(stored) if isinstance(stored, dict) else {}
     paired = {
         kernel: each
@@ -92,9 +92,9 @@ def _ratio(result: CaseResult, metric: str) -> float | None:
 
 def _result_of_base(judged: Report, result: CaseResult) -> CaseResult | None:
     """The case's result in the base's process."""
-    name = result.case.suite, result.case.key
+    name = result.id
     cases = [case for pairing in judged.pairings for case in pairing.cases]
-    return next((case.base for case in cases if (case.suite, case.key) == name), None)
+    return next((case.base for case in cases if case.id == name), None)
 
 
 def _is_of_base(record: TimeRecord, base: CaseResult | None) -> bool:

@@ -151,7 +151,7 @@ class _Case:
 
     def not_read(self, same: Mapping[str, str]) -> list[Verdict]:
         """Verdicts on stored metrics without a reading. `same`: covered metric -> the exact metric that covers it."""
-        suite, key = self.result.case.suite, self.result.case.key
+        suite, key = self.result.id
         verdicts = []
         for metric in sorted(self.lane.to_read(suite, key) - {reading.metric for reading in self.result.readings}):
             if metric in same:
@@ -220,7 +220,7 @@ class _Case:
 
     def _unknown(self, reading: Reading, record: Record) -> Verdict:
         lane, portable = self.lane, self.lane.is_portable(reading)
-        slugs = lane.elsewhere.get((self.result.case.suite, self.result.case.key), ())
+        slugs = lane.elsewhere.get(self.result.id, ())
         if record.case is None and slugs and not portable:
             reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
             return _unjudged(Word.OTHER_HARDWARE, reading, reason)

@@ -19,7 +19,7 @@ def judge_kernel_times(result: CaseResult, lane: Lane) -> list[Verdict]:
     """SUSPECT for the time of each kernel in question, UNRESOLVED without a base; and one verdict that shows the times
     that are stored."""
     verdicts = []
-    entry = lane.stored(result.case.suite, result.case.key).get(KERNEL_TIME)
+    entry = lane.stored(*result.id).get(KERNEL_TIME)
     stored = entry if isinstance(entry, dict) else {}
     if stored and result.reading(KERNEL_TIME) is None:
         reason = "not gated: as it was recorded; a run reads no times of tests"

@@ -17,17 +17,17 @@ from perfguard.model.records import (
     Baseline,
     BaseTree,
     CaseBaseline,
+    CaseId,
     CaseResult,
     Entry,
     Hardware,
     Provenance,
     Reading,
+    ReadingId,
     TimedEntry,
     Toolchain,
 )
 
-CaseId = tuple[str, str]  # suite, case key
-ReadingId = tuple[str, str, str]  # suite, case key, metric
 TARGETS = "targets/"  # begins the folders of targets; the others are slugs of hardware
 
 #: What the absence of a reading from the record of an observed test stands for, by its type.

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from perfguard.judge.case_verdicts import judge_case, stored_values, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.kernel_times import reading_of
-from perfguard.judge.lane import CaseId, Lane, ReadingId, timer_class
+from perfguard.judge.lane import Lane, timer_class
 from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
@@ -25,10 +25,12 @@ from perfguard.model.errors import ExitStatus
 from perfguard.model.records import (
     NO_PAIRS,
     TOO_NOISY,
+    CaseId,
     CaseResult,
     PairedCase,
     PairedTime,
     Pairing,
+    ReadingId,
     Session,
     Verdict,
     Word,
@@ -47,7 +49,7 @@ def screen_session(
     """
     controls = learn_controls(results, lane)
     known = fresh or {}
-    return {case_id(result): judge_case(result, lane, controls, known.get(case_id(result), ())) for result in results}
+    return {result.id: judge_case(result, lane, controls, known.get(result.id, ())) for result in results}
 
 
 def judge_session(
@@ -63,11 +65,11 @@ def judge_session(
     """
     verdicts = screen_session(results, lane, fresh)
     family = count_suspects(verdicts)
-    cases = {case_id(case): case for pairing in pairings for case in pairing.cases}
+    cases = {case.id: case for pairing in pairings for case in pairing.cases}
     why = next((pairing.problem for pairing in pairings if pairing.problem), NO_PAIRS)
     tracks: dict[ReadingId, Track] = {}
     for result in results:
-        name = case_id(result)
+        name = result.id
         asked = {verdict.metric for verdict in verdicts[name] if verdict.word is Word.SUSPECT}
         for time in cases[name].times if name in cases else ():
             track = track_of(result, time) if time.metric in asked else None
@@ -75,7 +77,7 @@ def judge_session(
                 tracks[*name, time.metric] = track
     found = judge_tracks(tracks, family)
     for result in results:
-        name = case_id(result)
+        name = result.id
         for place, verdict in enumerate(verdicts[name]):
             if verdict.word is Word.SUSPECT:
                 time_id = (*name, verdict.metric)
@@ -89,17 +91,12 @@ def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
     return sum(verdict.word is Word.SUSPECT for found in verdicts.values() for verdict in found)
 
 
-def case_id(named: CaseResult | PairedCase) -> CaseId:
-    """The identity of a case in a run."""
-    return (named.case.suite, named.case.key) if isinstance(named, CaseResult) else (named.suite, named.key)
-
-
 def results_by_case(sessions: Iterable[Session]) -> dict[CaseId, list[CaseResult]]:
     """The results of fresh processes for each case, oldest first."""
     found: dict[CaseId, list[CaseResult]] = {}
     for session in sessions:
         for result in session.results:
-            found.setdefault(case_id(result), []).append(result)
+            found.setdefault(result.id, []).append(result)
     return found
 
 

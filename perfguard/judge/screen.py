@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from perfguard.judge.exact import describe_difference
-from perfguard.judge.lane import CaseId, Lane, Record, same_board, timer_class
+from perfguard.judge.lane import Lane, Record, same_board, timer_class
 from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, moderate, remember
-from perfguard.model.records import Case, CaseResult, Reading, TimedEntry
+from perfguard.model.records import Case, CaseId, CaseResult, Reading, TimedEntry
 
 
 def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
@@ -29,7 +29,7 @@ def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
 
 def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
     """Covered metric -> the exact metric that covers it."""
-    suite, key = result.case.suite, result.case.key
+    suite, key = result.id
     found: dict[str, str] = {}
     if not lane.comparable(result):
         return found
@@ -97,7 +97,7 @@ def learn_controls(results: Sequence[CaseResult], lane: Lane) -> dict[str, Contr
 
 def _deviations(result: CaseResult, lane: Lane) -> Iterator[tuple[str, float, float]]:
     """Timer class, ln(now / record) and its standard error of every unchanged time."""
-    suite, key = result.case.suite, result.case.key
+    suite, key = result.id
     for metric in covered(result, lane):
         reading = result.reading(metric)
         entry = lane.timed[suite, key, metric]
@@ -175,7 +175,7 @@ class ControlDraw:
 
         Call once for each case, also for cases with nothing unchanged.
         """
-        suite, key = result.case.suite, result.case.key
+        suite, key = result.id
         known = [self._lane.timed.get((suite, key, metric)) for metric in unchanged]
         drawn = [self._draw(name) for name in sorted({timer_class(each.timer) for each in known if each is not None})]
         for expected in self._expected.values():

@@ -20,6 +20,7 @@ from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     OTHER_CONDITIONS,
     Baseline,
+    CaseId,
     CaseResult,
     Entry,
     Hardware,
@@ -54,7 +55,7 @@ def plan(
     store: Remembered,
     hardware: Hardware,
     results: Sequence[CaseResult],
-    fresh: Mapping[tuple[str, str], Sequence[CaseResult]],
+    fresh: Mapping[CaseId, Sequence[CaseResult]],
     stale: Sequence[Verdict],
     provenance: Provenance,
     sessions: int,
@@ -82,7 +83,7 @@ def plan(
     """
     changes: list[Change] = []
     for result in results:
-        others = fresh.get((result.case.suite, result.case.key), ())
+        others = fresh.get(result.id, ())
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
             lane = lane_of(store, hardware, provenance, result)

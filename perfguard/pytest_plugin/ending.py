@@ -13,6 +13,7 @@ from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Case, CaseResult, Verdict, Word
 from perfguard.model.records.case import is_inconclusive
+from perfguard.pytest_plugin.failures import OTHERWISE
 from perfguard.pytest_plugin.fixture import failure_lines
 from perfguard.render.terminal import render_summary
 from perfguard.render.update_text import describe_left
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from perfguard._compat.pytest_internals import TerminalReporter
-
-OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed other than by a verdict
 
 Location = tuple[str, int | None, str]
 
@@ -132,7 +131,7 @@ def failed_report(nodeid: str, location: Location, text: str, when: str = "call"
 
 def add_verdict(run: Run, case: Case, verdict: Verdict) -> None:
     """Add a verdict to a case's result, which may be new."""
-    key = (case.suite, case.key)
+    key = case.id
     result = run.results.get(key) or CaseResult(case=case)
     run.results[key] = msgspec.structs.replace(result, verdicts=[*result.verdicts, verdict])
 

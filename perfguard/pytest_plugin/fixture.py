@@ -26,8 +26,7 @@ from perfguard.model.call import GRADIENTS, Call, Configurations, Hard, Layers, 
 from perfguard.model.config import read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.model.records import Case, CaseResult, Word
-from perfguard.pytest_plugin.items import case_of
-from perfguard.pytest_plugin.marks import mark_of
+from perfguard.pytest_plugin.items import case_of, mark_of
 from perfguard.render.words import compare_command, describe_verdict, options_of, reproduce_command
 from perfguard.session.run import Run
 

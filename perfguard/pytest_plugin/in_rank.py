@@ -18,12 +18,10 @@ from perfguard._compat.pytest_internals import run_protocol
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.measure.devices.device import Device
 from perfguard.model.config import Config
-from perfguard.model.errors import GuardFailure, PerfguardError, UsageError
-from perfguard.pytest_plugin.device_faults import describe_error
-from perfguard.pytest_plugin.ending import OTHERWISE
+from perfguard.model.errors import UsageError
+from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import RANK_GUARD, RUN
-from perfguard.pytest_plugin.items import case_of
-from perfguard.pytest_plugin.marks import mark_of
+from perfguard.pytest_plugin.items import case_of, in_order, mark_of
 from perfguard.pytest_plugin.rank_reports import decoded_report
 from perfguard.session.child import Request
 from perfguard.session.ranks import rank_files
@@ -33,8 +31,6 @@ from perfguard.session.ranks.rank_files import LastWords, Outcome
 from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.session.ranks.watch import Watch, end_with
 from perfguard.session.ranks.world import join, local_rank, rank_here
-
-_NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 
 #: From all ranks' outcomes of a test to its reports.
 Replay = Callable[[pytest.Item, Ended], list[pytest.TestReport]]
@@ -69,8 +65,7 @@ class InRank:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """In a launch, keep the requested tests, in their order."""
         if self._request is not None:
-            known = {item.nodeid: item for item in items}
-            items[:] = [known[test] for test in self._request.tests or () if test in known]
+            items[:] = in_order(items, self._request.tests or ())
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -78,10 +73,8 @@ class InRank:
         mine = [item.nodeid for item in session.items if mark_of(item).ranks]
         if session.config.option.collectonly or not (mine or self._request):
             return
-        try:
+        with usage_errors():
             self._join()
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
         assert self._guard is not None
         session.config.stash[RANK_GUARD] = self._guard
         agreement = self._guard.agreement
@@ -146,11 +139,9 @@ class InRank:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
         """Note why a test raised, as `Measuring` does in one process."""
         report = yield
-        error = call.excinfo
-        if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
-            return report
-        setattr(report, OTHERWISE, True)
-        self._outcome.broken = self._outcome.broken or describe_error(call.when, error)
+        error = raised_otherwise(report, call)
+        if error is not None:
+            self._outcome.broken = self._outcome.broken or describe_error(call.when, error)
         return report
 
     def pytest_unconfigure(self) -> None:

@@ -1,19 +1,21 @@
-"""Which tests are guarded: those with a fixture of ours, and those that are observed as they are."""
+"""Which tests are guarded, and how: those with a fixture of ours, those that are observed, those with the mark."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from perfguard.model.records import Case
 from perfguard.model.suite_names import name_of, suite_of
-from perfguard.pytest_plugin.marks import MARK
 
+MARK = "perfguard"
 FIXTURES = ("perfguard", "benchmark")
+_ARGUMENTS = ("ranks", "layout")  # of the mark
 OBSERVED = pytest.StashKey[tuple[Path, ...]]()  # of the config: folders and files whose tests are observed
 
 
@@ -71,6 +73,12 @@ def case_of(item: pytest.Item) -> Case:
     )
 
 
+def in_order(items: Iterable[pytest.Item], tests: Iterable[str]) -> list[pytest.Item]:
+    """The tests with these node ids, in their order, as far as they are there."""
+    known = {item.nodeid: item for item in items}
+    return [known[test] for test in tests if test in known]
+
+
 def body_of(item: pytest.Item) -> str:
     """A hash of the test's own function, `body 1a2b3c4d`, without decorators, comments and docstrings; empty if there
     is none, as for a doctest. A test that was edited is another measurement."""
@@ -84,3 +92,41 @@ def _hash_of(function: Callable[..., object]) -> str:
     from perfguard.measure.binaries.source_hash import hash_of_function
 
     return hash_of_function(inspect.unwrap(function))
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The arguments of the mark; 0 where it does not give one.
+
+    Attributes:
+        ranks: number of processes that run the test in lock step.
+        layout: number of ranks that the test's one process pretends to be part of.
+    """
+
+    ranks: int = 0
+    layout: int = 0
+
+
+def mark_of(item: pytest.Item) -> Mark:
+    """The item's mark; of several, the one closest to the test.
+
+    Raises:
+        UsageError: the mark has another argument, both of them, or a number below 1.
+    """
+    mark = item.get_closest_marker(MARK)
+    if mark is None:
+        return Mark()
+    written = f"{item.nodeid}: @pytest.mark.perfguard"
+    if mark.args:
+        raise pytest.UsageError(f"{written}{mark.args!r}: give the number by its name: ranks=2, or layout=64")
+    unknown = [word for word in mark.kwargs if word not in _ARGUMENTS]
+    if unknown:
+        raise pytest.UsageError(f"{written}({unknown[0]}=…): no such argument; known: {', '.join(_ARGUMENTS)}")
+    if len(mark.kwargs) > 1:
+        raise pytest.UsageError(
+            f"{written}(ranks=…, layout=…): a test runs on real ranks or as one of a layout; leave one out"
+        )
+    for word, number in mark.kwargs.items():
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise pytest.UsageError(f"{written}({word}={number!r}): give a number of ranks, 1 or more")
+    return Mark(**mark.kwargs)

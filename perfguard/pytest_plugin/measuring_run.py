@@ -17,14 +17,13 @@ from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.devices import open_device
 from perfguard.measure.devices.device import Device
 from perfguard.model.config import Config
-from perfguard.model.errors import ExitStatus, GuardFailure, PerfguardError, is_out_of_memory
+from perfguard.model.errors import ExitStatus, PerfguardError, is_out_of_memory
 from perfguard.model.records import Case, Verdict, Word
 from perfguard.model.suite_names import name_of, suite_of
-from perfguard.pytest_plugin.device_faults import describe_error, is_lost
-from perfguard.pytest_plugin.ending import OTHERWISE, Ending, add_verdict, cut_short, failed_report, teller
+from perfguard.pytest_plugin.ending import Ending, add_verdict, cut_short, failed_report, teller
+from perfguard.pytest_plugin.failures import describe_error, is_lost, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
-from perfguard.pytest_plugin.items import case_of, has_fixture, is_guarded
-from perfguard.pytest_plugin.marks import mark_of
+from perfguard.pytest_plugin.items import case_of, has_fixture, in_order, is_guarded, mark_of
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
@@ -33,7 +32,6 @@ from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
 from perfguard.session.watchdog import stop_children, watched
 
-_NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
 
 
@@ -119,8 +117,8 @@ class Measuring(Ending):
             device = self._open()  # takes seconds, so all sides do it at once, before any has its turn
             device.settle()
             forget_compiled()  # the first call takes seconds, too
-            known = {item.nodeid: item for item in session.items}
-            session.items[:] = [known[test] for test in self.worker.begin(list(known), self._uncollected)]
+            tests = self.worker.begin([item.nodeid for item in session.items], self._uncollected)
+            session.items[:] = in_order(session.items, tests)
         guarded = [item for item in session.items if is_guarded(item)]
         if not guarded or session.config.option.collectonly:
             return
@@ -139,7 +137,7 @@ class Measuring(Ending):
     def _begin(self, session: pytest.Session, device: Device | None) -> None:
         suites = sorted({case.suite for case in self._collected.selected})
         device = device or self._open()
-        try:
+        with usage_errors():
             self._take(device.key, session)
             if self.worker is not None:
                 self.worker.take_pad(device)
@@ -151,15 +149,11 @@ class Measuring(Ending):
             cold = self.request is not None and self.request.cold is not None
             if self.worker is None and not cold:  # its seconds would count in a cold start
                 device.settle()
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
         session.config.stash[RUN] = self._run
 
     def _open(self) -> Device:
-        try:
+        with usage_errors():
             return open_device(self._config.settings.device)
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
 
     def _command(self, config: pytest.Config) -> ChildCommand:
         """The command of other processes: this one's own, on its device."""
@@ -219,12 +213,8 @@ class Measuring(Ending):
         """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised. A skipped
         or expected failure is not: `Run.finish` lists the cases that it leaves unmeasured."""
         report = yield
-        error = call.excinfo
-        if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
-            return report
-        setattr(report, OTHERWISE, True)
-        run = self._run
-        if run is not None and _is_guarded_here(item):
+        error, run = raised_otherwise(report, call), self._run
+        if error is not None and run is not None and _is_guarded_here(item):
             reason = describe_error(call.when, error)
             self._ran_out |= is_out_of_memory(error.value)
             if LOST not in item.config.stash and is_lost(run.device):
@@ -315,11 +305,9 @@ class Measuring(Ending):
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)
-        try:
+        with usage_errors():
             settle(run, self._command(session.config), tell)
             run.finish(self._collected, self._outcomes, tell, verbose=session.config.option.verbose > 0)
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
 
 
 def _is_guarded_here(item: pytest.Item) -> bool:
@@ -329,10 +317,7 @@ def _is_guarded_here(item: pytest.Item) -> bool:
 
 def _requested(request: Request, items: list[pytest.Item]) -> list[pytest.Item]:
     """The tests that a child runs, in their order."""
-    kept = items
-    if request.tests is not None:
-        known = {item.nodeid: item for item in items}
-        kept = [known[nodeid] for nodeid in request.tests if nodeid in known]
+    kept = items if request.tests is None else in_order(items, request.tests)
     if request.shuffle:
         guarded = [item for item in kept if is_guarded(item)]
         kept = random.SystemRandom().sample(guarded, len(guarded))

@@ -11,7 +11,8 @@ import pytest
 
 from perfguard.judge.across_ranks import merge_ranks, ranks_of
 from perfguard.model.records import CaseResult
-from perfguard.pytest_plugin.ending import OTHERWISE, failed_report
+from perfguard.pytest_plugin.ending import failed_report
+from perfguard.pytest_plugin.failures import OTHERWISE
 from perfguard.session.ranks.launch import Ended, Lost
 from perfguard.session.ranks.rank_files import LastWords, Outcome
 

@@ -14,12 +14,12 @@ import pytest
 from perfguard._compat.pytest_internals import end_fixtures, worker_input
 from perfguard.judge.across_ranks import merge_ranks
 from perfguard.measure.devices import find_devices, open_device
-from perfguard.model.errors import GuardFailure, PerfguardError
+from perfguard.model.errors import GuardFailure
 from perfguard.model.units import counted
 from perfguard.pytest_plugin.ending import teller
+from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.fixture import RUN, raise_for
-from perfguard.pytest_plugin.items import case_of
-from perfguard.pytest_plugin.marks import mark_of
+from perfguard.pytest_plugin.items import case_of, mark_of
 from perfguard.pytest_plugin.rank_reports import Merged, merge
 from perfguard.pytest_plugin.start import device_setting
 from perfguard.session.child import ChildCommand, Request, child_command
@@ -51,11 +51,9 @@ class RankedItems:
         if not ranks:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        try:
+        with usage_errors():
             lacking = self._lacking(ranks)
             self._hold_devices(item.session, ranks)
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
         for report in [_unsupported(item, lacking)] if lacking else replay(item, self._wait(item, ranks)):
             item.ihook.pytest_runtest_logreport(report=report)
         failed = end_fixtures(item, nextitem)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.model.errors import ExitStatus, PerfguardError
+from perfguard.model.errors import ExitStatus
+from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.in_rank import InRank
-from perfguard.pytest_plugin.items import has_fixture
-from perfguard.pytest_plugin.marks import mark_of
+from perfguard.pytest_plugin.items import has_fixture, mark_of
 from perfguard.pytest_plugin.ranked_items import RankedItems, replay
 from perfguard.pytest_plugin.start import build_config
 from perfguard.session.ranks.world import rank_here, ranks_here
@@ -33,10 +33,8 @@ def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -
         _keep(config, items, [item for item in items if not marks[item].ranks])
     elif here:
         _keep(config, items, [item for item in items if marks[item].ranks == here or not _is_ours(item)])
-        try:
+        with usage_errors():
             built = build_config(config)
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
         config.pluginmanager.register(InRank(built, measure=measure, replay=replay), _RANKS)
         if rank_here():
             silence(config)

@@ -19,6 +19,7 @@ from perfguard.measure import metrics, timers
 from perfguard.measure.devices import find_devices, vendors
 from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
+from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import OBSERVED, observed_paths
 from perfguard.pytest_plugin.measuring_run import Measuring
@@ -44,7 +45,7 @@ _PLUGINS = ("lfplugin", "nfplugin", "stepwiseplugin", "timeout")
 
 def start(config: pytest.Config) -> None:
     """Turn measuring on for this pytest run; with `-n`, use one worker per device."""
-    try:
+    with usage_errors():
         built = build_config(config)
         if built.session_folder is not None and (request := read_request(built.session_folder)).ranks:
             in_rank = InRank(built, measure=request.measure, request=request)
@@ -59,8 +60,6 @@ def start(config: pytest.Config) -> None:
         else:
             # pytest captures nothing yet; hanging cases are reported to its stderr
             _register(config, built, Measuring(built, os.dup(2)))
-    except PerfguardError as error:
-        raise pytest.UsageError(str(error)) from error
 
 
 def start_worker(config: pytest.Config) -> None:
@@ -125,10 +124,8 @@ def device_setting(config: pytest.Config) -> str:
     Raises:
         pytest.UsageError: a setting that is wrong.
     """
-    try:
+    with usage_errors():
         return read_settings(config.rootpath, device=_device_name(config.option)).device
-    except PerfguardError as error:
-        raise pytest.UsageError(str(error)) from error
 
 
 def count_devices(config: pytest.Config) -> int | None:
@@ -169,10 +166,8 @@ def take_options_back(config: pytest.Config) -> None:
         UsageError: there is no request, or none of the paths that the user named exists.
     """
     folder = Path(config.option.perfguard_session)
-    try:
+    with usage_errors():
         request = read_request(folder)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from error
     tests = request.tests
     _set(config, _NOT_ITS_OWN)
     if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's

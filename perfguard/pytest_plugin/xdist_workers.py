@@ -22,6 +22,7 @@ from perfguard.model.config import Config
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Case, Report, Verdict, Word
 from perfguard.pytest_plugin.ending import Ending, add_verdict, cut_short, teller
+from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
@@ -109,14 +110,12 @@ class Controller(Ending):
         if session.config.option.collectonly:
             return
         locks = {name: DeviceLock(key) for name, key in self._devices.items()}
-        try:
+        with usage_errors():
             if self._config.untimed:
                 self._locks = locks  # not acquired
             else:
                 self._lock_devices(locks, teller(session))
             make_folder(self._config.reports_dir)
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
         self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
 
     def _lock_devices(self, locks: dict[str, DeviceLock], tell: Callable[[str], None]) -> None:
@@ -184,7 +183,7 @@ class Controller(Ending):
         reports = [read_report(path) for worker in workers for path in worker.glob("report-*.json")]
         if collected is None or not collected.selected:
             return
-        try:
+        with usage_errors():
             run = self._run = self._merged(reports, collected)
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
@@ -192,8 +191,6 @@ class Controller(Ending):
                 run.finish(collected, self._outcomes, teller(session), verbose=session.config.option.verbose > 0)
             else:
                 run.save()
-        except PerfguardError as error:
-            raise pytest.UsageError(str(error)) from error
 
     def _merged(self, reports: list[Report], collected: Collected) -> Run:
         """One run with the results of all workers, in the order of the tests.
@@ -212,7 +209,7 @@ class Controller(Ending):
         results = [result for report in reports for result in report.results]
         order = {case.nodeid: place for place, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
-            run.results[result.case.suite, result.case.key] = result
+            run.results[result.id] = result
         run.pairings = [pairing for report in reports for pairing in report.pairings]
         run.fresh = [session for report in reports for session in report.fresh]
         run.fresh_problem = "\n".join(report.fresh_problem for report in reports if report.fresh_problem)

@@ -14,7 +14,7 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct
 
-from perfguard.model.records import URGENCY, Baseline, Case, CaseResult, Report, Value, Verdict, Word
+from perfguard.model.records import URGENCY, Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
 from perfguard.model.records.case import is_guarded, is_inconclusive
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
@@ -96,7 +96,7 @@ class LaneView(Struct, frozen=True, dict=True):
     baselines: dict[str, Baseline] = {}
     refused: list[Refused] = []
     unmeasured: list[str] = []
-    accepted: list[tuple[str, str, str]] = []
+    accepted: list[ReadingId] = []
 
     @cached_property
     def _judged(self) -> list[tuple[CaseResult, list[Verdict], list[Verdict]]]:
@@ -106,7 +106,7 @@ class LaneView(Struct, frozen=True, dict=True):
         for result in self.report.results if self.report else []:
             by: tuple[list[Verdict], list[Verdict]] = ([], [])
             for verdict in result.verdicts:
-                by[(result.case.suite, result.case.key, verdict.metric) in accepted].append(verdict)
+                by[(*result.id, verdict.metric) in accepted].append(verdict)
             found.append((result, *by))
         return found
 

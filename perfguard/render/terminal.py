@@ -256,7 +256,7 @@ class _Writer:
         text, with_cause = COUNTED[word]
         gone = word is Word.STALE
         about = {
-            (result.case.suite, result.case.key): [each for each in result.verdicts if each.word is word]
+            result.id: [each for each in result.verdicts if each.word is word]
             for result, worst in self.found.cases
             if worst is word
         }

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from perfguard.model.records import CaseResult, TimedEntry, Verdict, Word
+from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.records.change import Change
 from perfguard.model.units import counted, format_value
@@ -70,9 +70,7 @@ def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:
     return [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1:,} more; all: -v"]
 
 
-def say_recorded(
-    results: dict[tuple[str, str], CaseResult], planned: Sequence[Change], held: Collection[tuple[str, str]]
-) -> None:
+def say_recorded(results: dict[CaseId, CaseResult], planned: Sequence[Change], held: Collection[CaseId]) -> None:
     """Set the verdicts of times in the update, which follow from their records and not from a comparison with the base.
 
     Args:

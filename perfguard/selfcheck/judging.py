@@ -15,9 +15,9 @@ from perfguard.judge.lane import timer_class
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS, PairVerdict, judge_tracks
 from perfguard.judge.run_verdicts import track_of
 from perfguard.judge.statistics import least_effect
-from perfguard.model.records import CaseResult, PairedTime, PairReading, Reading, Word
+from perfguard.model.records import CaseId, CaseResult, PairedTime, PairReading, Reading, Word
 from perfguard.selfcheck.findings import SLOWDOWNS, Power, Rate, Suites, TimerPower, clustered_rate
-from perfguard.selfcheck.sessions import CaseId, Progress, Sample
+from perfguard.selfcheck.sessions import Progress, Sample
 
 SEED = 20261121  # fixed, so that judging a sample again gives the same numbers
 SUITE_CASES = 200  # of a suite, at most: the size for which false alarms are promised

@@ -12,14 +12,13 @@ from msgspec.structs import replace
 
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.errors import MeasurementError, UsageError
-from perfguard.model.records import CaseResult, Hardware, Reading, Report, Toolchain
+from perfguard.model.records import CaseId, CaseResult, Hardware, Reading, Report, Toolchain
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import measure_fresh
 from perfguard.store.report_file import read_report, save_report
 
 _MADE_BY = "selfcheck-of.json"  # the command that measured the sessions of a folder: its arguments, then where
 
-CaseId = tuple[str, str]  # suite, case key
 Progress = Callable[[str], None]
 
 
@@ -117,7 +116,7 @@ def gather(reports: Sequence[Report]) -> Sample:
                 f"session {number}: another hardware, power limit or toolchain than session 1 "
                 f"({_machine(first)} -> {_machine(report)}); keep one folder for each: perfguard selfcheck -o FOLDER"
             )
-    found = [{(r.case.suite, r.case.key): r for r in report.results if r.readings} for report in reports]
+    found = [{r.id: r for r in report.results if r.readings} for report in reports]
     sessions: list[dict[CaseId, CaseResult]] = [{} for _ in reports]
     left_out = []
     for case in sorted(set().union(*found)):

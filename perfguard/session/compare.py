@@ -14,7 +14,6 @@ from rich.console import Console
 
 from perfguard import __version__
 from perfguard.judge.exact import because, describe_difference, judge_exact, spelled_out
-from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import in_cycles
 from perfguard.judge.run_verdicts import exit_status, middle, track_of
 from perfguard.judge.screen import covered_beside
@@ -22,7 +21,7 @@ from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
-from perfguard.model.records import TOO_NOISY, URGENCY, CaseResult, Reading, Value, Word
+from perfguard.model.records import TOO_NOISY, URGENCY, CaseId, CaseResult, Reading, Value, Word
 from perfguard.render.comparison import SCHEMA, Comparison, Row, dump_comparison, print_comparison
 from perfguard.session.child import child_command, named_device
 from perfguard.session.device_lock import DeviceLock

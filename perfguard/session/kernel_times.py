@@ -30,11 +30,11 @@ Again = Callable[[], Mapping[str, float]]
 
 def read_kernel_times(run: Run, case: Case, again: Again) -> None:
     """In a process of a recording: add the times of one further run of the test to what was observed of it."""
-    result = run.results.get((case.suite, case.key))
+    result = run.results.get(case.id)
     times = again() if result is not None else {}
     if result is not None and times:
         readings = [*result.readings, _reading(times)]
-        run.results[case.suite, case.key] = replace(result, readings=readings)
+        run.results[case.id] = replace(result, readings=readings)
 
 
 def pair_kernel_times(run: Run, case: Case, kernels: Sequence[str], again: Again) -> None:

@@ -99,7 +99,7 @@ def open_run(
     )
     # Blocks are ordered by a conductor, read in later passes, too, or read all at once.
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
-    collector = (lambda case: interleaved.of((case.suite, case.key))) if interleaved else lambda case: collect
+    collector = (lambda case: interleaved.of(case.id)) if interleaved else lambda case: collect
     hands = Hands(
         collect=collector if worker is None else worker.collector,
         cold=None if command is None else starter(command, device.identity.slug, settings.session_minutes),

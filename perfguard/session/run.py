@@ -30,7 +30,7 @@ from perfguard.measure.timers.timing import renewed
 from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
-from perfguard.model.records import PASSES, Case, CaseResult, Pairing, Report, Session, Verdict, Word
+from perfguard.model.records import PASSES, Case, CaseId, CaseResult, Pairing, Report, Session, Verdict, Word
 from perfguard.model.records.change import Change, category_of, select
 from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
@@ -70,14 +70,14 @@ class Run:
     request: Request | None = None  # in a child: it only measures
     interleaved: Interleaved | None = None  # in a child: holds the meters for the later passes
     lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
-    measured: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # as measured, to be judged
-    results: dict[tuple[str, str], CaseResult] = field(default_factory=dict)  # with verdicts
+    measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # as measured, to be judged
+    results: dict[CaseId, CaseResult] = field(default_factory=dict)  # with verdicts
     fresh: list[Session] = field(default_factory=list)  # of fresh processes, oldest first
     fresh_problem: str = ""  # the reason if there are fewer than requested
     pairings: list[Pairing] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)  # changes made by the update
     written: list[Path] = field(default_factory=list)  # files changed by the update
-    held: set[tuple[str, str]] = field(default_factory=set)  # cases that the update does not write without a reason
+    held: set[CaseId] = field(default_factory=set)  # cases that the update does not write without a reason
     left: list[tuple[Change, str]] = field(default_factory=list)  # changes not written, with the reason
     _save_again: float = 0.0  # s on the monotonic clock
 
@@ -87,7 +87,7 @@ class Run:
         return self.request is not None
 
     @property
-    def fresh_by_case(self) -> dict[tuple[str, str], list[CaseResult]]:
+    def fresh_by_case(self) -> dict[CaseId, list[CaseResult]]:
         """(suite, case key) -> its results in fresh processes, oldest first."""
         return results_by_case(self.fresh)
 
@@ -110,29 +110,29 @@ class Run:
         recorded."""
 
         def take(result: CaseResult) -> None:
-            known = (case.suite, case.key) in self.lane.remembered
+            known = case.id in self.lane.remembered
             if known or self.is_session or not all(goes_unsaid(result, each) for each in result.readings):
                 self.take(result)
 
         return self.runner.observe(case, body, take)
 
     def _judged(self, result: CaseResult) -> CaseResult:
-        known = self.results.get((result.case.suite, result.case.key))
+        known = self.results.get(result.id)
         if known is not None and known.case.nodeid != result.case.nodeid:
             raise UsageError(
                 f"{result.case.nodeid}: {known.case.nodeid} has the same name, {result.case.key}; rename one of them"
             )
         result = msgspec.structs.replace(result, device=self.device.identity.index)
         if not self.is_session and result.word is not Word.WRONG:
-            self.measured[result.case.suite, result.case.key] = result
+            self.measured[result.id] = result
             result = with_verdicts(result, judge_case(result, self.lane))
-        self.results[result.case.suite, result.case.key] = result
+        self.results[result.id] = result
         return result
 
     def unsupported(self, case: Case, reason: str) -> None:
         """Record a case that its test declares unsupported on this hardware."""
         verdict = Verdict(word=Word.UNSUPPORTED, reason=reason)
-        self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
+        self.results[case.id] = CaseResult(case=case, verdicts=[verdict])
         self._keep()
 
     def forget(self, nodeid: str) -> None:
@@ -143,9 +143,9 @@ class Run:
 
     def broken(self, case: Case, reason: str) -> None:
         """Record a case that was selected but gave no reading."""
-        if (case.suite, case.key) not in self.results:
+        if case.id not in self.results:
             verdict = Verdict(word=Word.BROKEN, reason=reason)
-            self.results[case.suite, case.key] = CaseResult(case=case, verdicts=[verdict])
+            self.results[case.id] = CaseResult(case=case, verdicts=[verdict])
             self._keep()
 
     def accepts(self, verdict: Verdict) -> bool:

@@ -12,13 +12,12 @@ from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import RIVAL_PROCESSES
-from perfguard.judge.run_verdicts import case_id, screen_session
+from perfguard.judge.run_verdicts import screen_session
 from perfguard.judge.update_plan import recordable
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import CaseResult, Pairing, TimedEntry, Verdict, Word
+from perfguard.model.records import CaseId, CaseResult, Pairing, TimedEntry, Verdict, Word
 from perfguard.model.units import counted
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import measure_fresh, session_of
@@ -100,7 +99,7 @@ class _Settling:
         if observed:
             self._measure_fresh(observed, OBSERVING_PROCESSES, exact=OBSERVING_PROCESSES)
             for result in observed:
-                name = case_id(result)
+                name = result.id
                 run.measured[name] = with_kernel_times(run.measured[name], run.fresh_by_case.get(name, ()))
 
     def _asking(self) -> set[CaseId]:
@@ -127,7 +126,7 @@ class _Settling:
         run, suspects = self.run, self._suspects()
         base, settings = run.lane.base.commit, run.config.settings
         asked = {
-            Track(*case_id(result), verdict.metric): (result, verdict)
+            Track(*result.id, verdict.metric): (result, verdict)
             for result, verdict in suspects
             if not _has_rival(result, verdict)
         }
@@ -185,10 +184,7 @@ class _Settling:
         ]
         found = screen_session(measured, self.run.lane, self.run.fresh_by_case)
         return [
-            (result, verdict)
-            for result in measured
-            for verdict in found[case_id(result)]
-            if verdict.word is Word.SUSPECT
+            (result, verdict) for result in measured for verdict in found[result.id] if verdict.word is Word.SUSPECT
         ]
 
     def _measure_fresh(self, results: Sequence[CaseResult], count: int, *, exact: int) -> None:

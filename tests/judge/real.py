@@ -20,7 +20,6 @@ import yaml
 
 from perfguard.judge.lane import Lane
 from perfguard.judge.pair_test import MOST_PAIRS
-from perfguard.judge.run_verdicts import case_id
 from perfguard.judge.statistics import MIN_SESSIONS
 from perfguard.model.records import (
     Baseline,
@@ -130,13 +129,13 @@ def simulate(stored: Recording, now: Recording, effect: float, random: Random) -
         name, _, direction = key.rpartition("/")
         case = Case(now.suite, name, "backward" if direction == "backward" else "forward")
         results.append(CaseResult(case, "x", readings=readings, conditions=Conditions(board=now.board)))
-        processes[case_id(results[-1])] = [
+        processes[results[-1].id] = [
             _reading(pair, *(values[index] for index in three), slower) for pair, three in enumerate(picked, 1)
         ]
     baseline = Baseline("here", now.suite, Provenance(board=stored.board), cases)
     lane = Lane(HARDWARE, Toolchain(), [baseline], base=BASE)
     verdicts, taken = judge(results, lane, processes)
-    judged = [verdicts[case_id(result)] for result in results[:CHANGED]]
+    judged = [verdicts[result.id] for result in results[:CHANGED]]
     return count([float(effect)] * CHANGED, judged, taken.values())
 
 

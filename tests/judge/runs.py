@@ -8,11 +8,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from perfguard.judge.lane import CaseId, Lane
+from perfguard.judge.lane import Lane
 from perfguard.judge.pair_test import judge_tracks
-from perfguard.judge.run_verdicts import case_id, count_suspects, judge_session, screen_session, track_of
+from perfguard.judge.run_verdicts import count_suspects, judge_session, screen_session, track_of
 from perfguard.model.records import (
     BaseTree,
+    CaseId,
     CaseResult,
     Hardware,
     PairedCase,
@@ -60,7 +61,7 @@ def measure(
     What is decided is asked no more, so one call with all pairs finds after which of them each was.
     """
     screened = screen_session(results, lane)
-    asked = {case_id(each): each for each in results if any(v.word is Word.SUSPECT for v in screened[case_id(each)])}
+    asked = {each.id: each for each in results if any(v.word is Word.SUSPECT for v in screened[each.id])}
     tracks = {
         name: track_of(result, PairedTime("span", "clock", list(processes[name]))) for name, result in asked.items()
     }

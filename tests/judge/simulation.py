@@ -23,7 +23,6 @@ import numpy as np
 
 from perfguard.judge.lane import Lane
 from perfguard.judge.pair_test import MOST_PAIRS
-from perfguard.judge.run_verdicts import case_id
 from perfguard.model.records import Toolchain
 from tests.judge import real, tables
 from tests.judge.runs import BASE, HARDWARE, Counts, count, judge, seeded
@@ -65,9 +64,9 @@ def simulate(world: World, suite: Suite, truth: Truth, random: np.random.Generat
     results = results_of(now, suite.controls, world.board)
     lane = Lane(HARDWARE, Toolchain(), [baseline], base=BASE)
     readings = pair_readings(world, sigma, levels, truth, random)
-    processes = {case_id(result): read for result, read in zip(results, readings, strict=True)}
+    processes = {result.id: read for result, read in zip(results, readings, strict=True)}
     verdicts, taken = judge(results, lane, processes)
-    judged = [verdicts[case_id(result)] for result in results[suite.controls :]]
+    judged = [verdicts[result.id] for result in results[suite.controls :]]
     return count(changed.tolist(), judged, taken.values())
 
 

@@ -28,6 +28,7 @@ from perfguard.model.records import (
     CaseResult,
     Entry,
     Reading,
+    ReadingId,
     Report,
     TimedEntry,
     Value,
@@ -107,7 +108,7 @@ def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: 
     portable = folder.startswith("targets/")
     for report in reports:
         if folder in folders_of(report):
-            result = next((each for each in report.results if (each.case.suite, each.case.key) == (suite, key)), None)
+            result = next((each for each in report.results if each.id == (suite, key)), None)
             same = not differing_versions(case.provenance, report.toolchain, portable=portable)
             powered = portable or not other_power(case.provenance, report.hardware)
             if result is not None and case.inputs in ("", result.inputs) and same and powered:
@@ -128,9 +129,7 @@ def patched(edited: Edited) -> Remembered:
     return Remembered(folders)
 
 
-def accepted(
-    judged: Report, under_edits: Report, missing: Sequence[tuple[str, str, str]], edited: Edited
-) -> list[tuple[str, str, str]]:
+def accepted(judged: Report, under_edits: Report, missing: Sequence[ReadingId], edited: Edited) -> list[ReadingId]:
     """(suite, case key, metric) of the findings of `judged`, and of the removed items of `missing`, that edits cover.
 
     A finding is covered if its entry was edited to the measured value, with a reason if the edit lets a worse reading
@@ -151,14 +150,14 @@ def accepted(
             reading = result.reading(verdict.metric)
             folders = [folder_of(judged.hardware, reading, result.ranks)] if reading else folders_of(judged)
             metric = KERNEL_TIME if timed_kernel(verdict.metric) else verdict.metric
-            names = [(folder, result.case.suite, result.case.key, metric) for folder in folders]
+            names = [(folder, *result.id, metric) for folder in folders]
             edit = next((edits[name] for name in names if name in edits), None)
             if _is_edited(edit, verdict, reading, edited, passing) or (
                 reading is not None
                 and verdict.word in OTHER_CONDITIONS
                 and _is_afresh(judged, result, reading, verdict, edited, passing)
             ):
-                covered.append((result.case.suite, result.case.key, verdict.metric))
+                covered.append((*result.id, verdict.metric))
     covered += [item for item in missing if item not in covered and _is_removed(item, judged, edited)]
     return covered
 
@@ -180,7 +179,7 @@ def _is_afresh(
 ) -> bool:
     """Whether the change records the case under the report's conditions and with its readings, as an update does after
     an upgrade, including the reason if the update asks for one."""
-    where = folder_of(judged.hardware, reading, result.ranks), result.case.suite, result.case.key
+    where = folder_of(judged.hardware, reading, result.ranks), *result.id
     old, new = edited.base.case(*where), edited.head.case(*where)
     before, after = _entry(old, reading.metric), _entry(new, reading.metric)
     if old is None or new is None or old == new or before is None or after is None:
@@ -220,7 +219,7 @@ def _is_read(verdict: Verdict, reading: Reading, before: Entry | None, after: En
     return low / edge <= moved <= high * edge
 
 
-def _is_removed(item: tuple[str, str, str], report: Report, edited: Edited) -> bool:
+def _is_removed(item: ReadingId, report: Report, edited: Edited) -> bool:
     """Whether the change removed the item from every folder that judges the report; False if a file is unreadable."""
     suite, key, metric = item
 
@@ -233,7 +232,7 @@ def _is_removed(item: tuple[str, str, str], report: Report, edited: Edited) -> b
 
 def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Reading]:
     return {
-        (folder_of(report.hardware, reading, result.ranks), result.case.suite, result.case.key, reading.metric): reading
+        (folder_of(report.hardware, reading, result.ranks), *result.id, reading.metric): reading
         for report in reports
         for result in report.results
         for reading in result.readings

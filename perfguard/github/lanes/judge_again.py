@@ -12,16 +12,15 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from perfguard.github.lanes.limits import hold
-from perfguard.judge.lane import CaseId, Lane
+from perfguard.judge.lane import Lane
 from perfguard.judge.run_verdicts import (
     by_device,
-    case_id,
     count_guarded,
     judge_session,
     results_by_case,
     with_verdicts,
 )
-from perfguard.model.records import NO_BASE, CaseResult, Report, Verdict, Word
+from perfguard.model.records import NO_BASE, CaseId, CaseResult, ReadingId, Report, Verdict, Word
 
 _CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
 
@@ -44,7 +43,7 @@ def judge_again(report: Report, lane: Lane) -> Report:
         pairings = [pairing for pairing in report.pairings if pairing.device == device]
         fresh = results_by_case([session for session in sessions if session.device == device])
         verdicts |= judge_session(measured, lane, pairings, fresh)
-    results = [_with_new(result, verdicts.get(case_id(result), [])) for result in accused]
+    results = [_with_new(result, verdicts.get(result.id, [])) for result in accused]
     return replace(
         report,
         results=results,
@@ -55,14 +54,14 @@ def judge_again(report: Report, lane: Lane) -> Report:
     )
 
 
-def unmeasured(report: Report, lane: Lane) -> list[tuple[str, str, str]]:
+def unmeasured(report: Report, lane: Lane) -> list[ReadingId]:
     """(suite, case key, metric) of each entry of `lane` that is missing in the judged `report`.
 
     The metric is empty if the whole case is missing. That includes cases declared unsupported: a change must not drop
     a guarded case unseen. Cases that are WRONG or BROKEN have a verdict of their own and are not listed.
     """
-    results = {case_id(result): result for result in report.results}
-    missing: list[tuple[str, str, str]] = []
+    results = {result.id: result for result in report.results}
+    missing: list[ReadingId] = []
     for suite, key in sorted(lane.remembered):
         result = results.get((suite, key))
         words = {verdict.word for verdict in result.verdicts} if result else set()

@@ -23,7 +23,7 @@ from perfguard.github.lanes.limits import hold, lenient
 from perfguard.github.lanes.stranger_report import Received
 from perfguard.judge.lane import Lane
 from perfguard.measure.binaries.targets import TARGETS
-from perfguard.model.records import BaseTree, Report
+from perfguard.model.records import BaseTree, ReadingId, Report
 from perfguard.render.overview import LaneView, Overview
 
 
@@ -79,7 +79,7 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
     lane = trusted.lane(trusted.base, report)
     judged = judge_again(report, lane)
     missing = unmeasured(judged, lane)
-    covered: list[tuple[str, str, str]] = []
+    covered: list[ReadingId] = []
     if trusted.head is not None:
         edited = Edited(trusted.base, trusted.head, folders)
         edited_lane = trusted.lane(patched(edited), report)

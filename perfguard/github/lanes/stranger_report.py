@@ -20,9 +20,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from perfguard.judge.run_verdicts import case_id
 from perfguard.model.errors import LaneError
-from perfguard.model.records import SCHEMA, CaseResult, PairedCase, Pairing, Report, Session
+from perfguard.model.records import SCHEMA, CaseId, CaseResult, PairedCase, Pairing, Report, Session
 from perfguard.render.overview import Refused
 from perfguard.store.baseline_parser import CASE_FIELDS
 
@@ -239,7 +238,7 @@ def _list(value: Any, most: int) -> list[Any]:
     return value
 
 
-def _cases(raw: Any, kind: type[C], seen: set[tuple[str, str]]) -> tuple[list[C], list[Refused]]:
+def _cases(raw: Any, kind: type[C], seen: set[CaseId]) -> tuple[list[C], list[Refused]]:
     """The cases of a list, and those that are refused. `seen`: the cases that were read before."""
     found: list[C] = []
     refused: list[Refused] = []
@@ -247,12 +246,12 @@ def _cases(raw: Any, kind: type[C], seen: set[tuple[str, str]]) -> tuple[list[C]
         try:
             case = _converted(data, kind)
             _check(case)
-            if case_id(case) in seen:
+            if case.id in seen:
                 raise LaneError("the case twice in one report")
         except (msgspec.MsgspecError, LaneError, RecursionError) as error:
             refused.append(Refused(_name(data) or f"case {number}", f"invalid value: {str(error)[:200]}"))
         else:
-            seen.add(case_id(case))
+            seen.add(case.id)
             found.append(case)
     return found, refused
 
@@ -261,7 +260,7 @@ def _pairings(raw: Sequence[Any]) -> tuple[list[Pairing], list[Refused]]:
     """The process pairs, and the cases with invalid pairs, which no pair then judges."""
     pairings: list[Pairing] = []
     refused: list[Refused] = []
-    seen: set[tuple[str, str]] = set()
+    seen: set[CaseId] = set()
     for each in raw:
         cases, invalid = _cases(each.get("cases", []), PairedCase, seen)
         pairings.append(
@@ -310,14 +309,14 @@ def _check(case: CaseResult | PairedCase) -> None:
     Raises:
         LaneError: names the value. Pairs then judge no time of a paired case.
     """
-    if not all(case_id(case)):
+    if not all(case.id):
         raise LaneError("an empty name")
     if isinstance(case, CaseResult):
         _check_readings(case)
         return
     if case.base is not None:
         _check(case.base)
-        if case_id(case.base) != case_id(case):
+        if case.base.id != case.id:
             raise LaneError("another case at the base")
     metrics = [time.metric for time in case.times]
     if not all(metrics) or len(set(metrics)) != len(metrics) or len(metrics) > _MOST_READINGS:

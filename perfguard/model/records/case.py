@@ -14,6 +14,8 @@ from perfguard.model.units import Unit
 #: A pass of a guarded call, or the whole call phase of an observed test.
 Pass = Literal["forward", "backward", "test"]
 PASSES: tuple[Pass, ...] = get_args(Pass)
+CaseId = tuple[str, str]  # suite, case key
+ReadingId = tuple[str, str, str]  # suite, case key, metric
 Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
@@ -90,6 +92,11 @@ class Case(Struct, frozen=True, order=True):
     def key(self) -> str:
         """The case's name in baseline files, e.g. `quantize_rowwise[64x48]/forward`."""
         return f"{self.name}/{self.direction}"
+
+    @property
+    def id(self) -> CaseId:
+        """Its identity in a run."""
+        return self.suite, self.key
 
     def labelled(self, label: str) -> Case:
         """The case of a further call in the same test."""
@@ -233,6 +240,11 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
         """The remarks on the case and on its readings, but for readings that say that no part is there."""
         told = [reading.note for reading in self.readings if reading.note and not reading.tells_of_nothing]
         return [*self.notes, *told]
+
+    @property
+    def id(self) -> CaseId:
+        """Its case's identity."""
+        return self.case.id
 
     @property
     def is_timed(self) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from perfguard.model.records.baseline import Hardware, Provenance, Toolchain
-from perfguard.model.records.case import CaseResult, Conditions, Verdict
+from perfguard.model.records.case import CaseId, CaseResult, Conditions, Verdict
 
 SCHEMA = 1
 
@@ -78,6 +78,11 @@ class PairedCase(Struct, frozen=True, omit_defaults=True):
     base: CaseResult | None = None
     times: list[PairedTime] = []
     problem: str = ""
+
+    @property
+    def id(self) -> CaseId:
+        """The case's identity."""
+        return self.suite, self.key
 
 
 class Pairing(Struct, frozen=True, omit_defaults=True):

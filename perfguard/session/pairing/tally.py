@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from perfguard.judge.lane import CaseId
 from perfguard.judge.pair_test import PairVerdict, judge_tracks
-from perfguard.judge.run_verdicts import case_id, track_of
+from perfguard.judge.run_verdicts import track_of
 from perfguard.judge.screen import covered_beside
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Word
+from perfguard.model.records import CaseId, CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Word
 from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.lockstep import Outcome, Track, paired
 from perfguard.session.pairing.processes import SIDES, Side
@@ -88,7 +87,7 @@ class Tally:
         latest: dict[Side, Results] = {}
         for side in SIDES:
             report = reports[side]
-            latest[side] = {case_id(result): result for result in (report.results if report else [])}
+            latest[side] = {result.id: result for result in (report.results if report else [])}
             self.results[side] = {**latest[side], **self.results[side]}
         if self.finds:
             self._find_times()
@@ -223,7 +222,7 @@ class Tally:
     @property
     def timers(self) -> Timers:
         """The timers that further processes use: the base's, otherwise this run's."""
-        known = {case_id(time.work): time.work for time in self.times.values()}
+        known = {time.work.id: time.work for time in self.times.values()}
         return timers_of({**known, **self.results["base"]}.values())
 
     def pairing(self, base: str, problem: str) -> Pairing:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers.blocks import Collect, checked, read_block
 from perfguard.measure.timers.timing import Blocks, Meter
-from perfguard.model.records import Case
+from perfguard.model.records import Case, CaseId
 from perfguard.session.child import Conductor
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Worker:
 
     connection: Connection
     conductor: Conductor
-    _base_timers: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)  # as they become known
+    _base_timers: dict[CaseId, dict[str, str]] = field(default_factory=dict)  # as they become known
     _checked: set[str] = field(default_factory=set)  # modules that are already checked
     _pad: object = None
     _device: Device | None = None
@@ -122,7 +122,7 @@ class Worker:
 
     def timers(self, case: Case) -> dict[str, str]:
         """The base's timers of a case, metric -> id, filled in the course of the pair."""
-        return self._base_timers.setdefault((case.suite, case.key), {})
+        return self._base_timers.setdefault(case.id, {})
 
     def say(self, message: Message) -> None:
         try:

@@ -8,7 +8,7 @@ import torch
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.model.errors import is_out_of_memory
-from perfguard.pytest_plugin.device_faults import describe_error, is_lost
+from perfguard.pytest_plugin.failures import describe_error, is_lost
 
 CUDA = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 512.50 MiB is "

@@ -1,22 +1,48 @@
-"""Reasons for BROKEN: what a raised exception shows of the case and the device."""
+"""What a raised exception becomes in pytest: a usage error, a failure other than by a verdict, a reason for BROKEN."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from perfguard.model.errors import is_out_of_memory
+from perfguard.model.errors import GuardFailure, PerfguardError, is_out_of_memory
 from perfguard.model.units import format_bytes
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
+OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed other than by a verdict
+
+_NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
 _NO_TRITON_DRIVER = re.compile(r"\b0 active drivers")  # Triton's message if it found no GPU
 _INTERPRET = "Triton found no GPU: set TRITON_INTERPRET=1 to run its kernels in the interpreter (docs/interpreter.md)"
 _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free")
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Let an error of perfguard end the run with its message alone, as one of pytest's own."""
+    try:
+        yield
+    except PerfguardError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def raised_otherwise(
+    report: pytest.TestReport, call: pytest.CallInfo[None]
+) -> pytest.ExceptionInfo[BaseException] | None:
+    """The exception of a test that failed other than by a verdict, which is noted on its report. None of a test that
+    passed, was skipped, was expected to fail, or asked pytest to end."""
+    error = call.excinfo
+    if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
+        return None
+    setattr(report, OTHERWISE, True)
+    return error
 
 
 def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
