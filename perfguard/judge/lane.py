@@ -27,6 +27,7 @@ from perfguard.model.records import (
     TimedEntry,
     Toolchain,
 )
+from perfguard.model.records.baseline import entries_of
 
 TARGETS = "targets/"  # begins the folders of targets; the others are slugs of hardware
 
@@ -181,8 +182,7 @@ class Lane:
 
     def stored(self, suite: str, key: str) -> Mapping[str, Entry]:
         """What is stored of a case for this hardware."""
-        case = self.baselines[suite].cases.get(key) if suite in self.baselines else None
-        return {} if case is None else case.entries
+        return entries_of(self.baselines, suite, key)
 
     def to_read(self, suite: str, key: str) -> set[str]:
         """The stored metrics of a case that a run reads. Times of kernels in tests are read when they are recorded."""

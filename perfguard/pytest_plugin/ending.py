@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from perfguard._compat.pytest_internals import junit_log
@@ -129,20 +128,13 @@ def failed_report(nodeid: str, location: Location, text: str, when: str = "call"
     return pytest.TestReport(nodeid, location, {}, "failed", text, when)  # type: ignore[arg-type]
 
 
-def add_verdict(run: Run, case: Case, verdict: Verdict) -> None:
-    """Add a verdict to a case's result, which may be new."""
-    key = case.id
-    result = run.results.get(key) or CaseResult(case=case)
-    run.results[key] = msgspec.structs.replace(result, verdicts=[*result.verdicts, verdict])
-
-
 def cut_short(run: Run, selected: list[Case], why: str) -> None:
     """Add verdicts for what an early end leaves open: times without process pairs, tests that were not reached."""
     run.judge_without_pairs(why)
     reached = {result.case.nodeid for result in run.results.values()}
     for case in selected:
         if case.nodeid not in reached:
-            add_verdict(run, case, Verdict(Word.UNRESOLVED, reason=f"not measured: {why}"))
+            run.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"not measured: {why}"))
 
 
 def teller(session: pytest.Session) -> Callable[[str], None]:

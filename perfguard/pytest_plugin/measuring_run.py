@@ -20,7 +20,7 @@ from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus, PerfguardError, is_out_of_memory
 from perfguard.model.records import Case, Verdict, Word
 from perfguard.model.suite_names import name_of, suite_of
-from perfguard.pytest_plugin.ending import Ending, add_verdict, cut_short, failed_report, teller
+from perfguard.pytest_plugin.ending import Ending, cut_short, failed_report, teller
 from perfguard.pytest_plugin.failures import describe_error, is_lost, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
 from perfguard.pytest_plugin.items import case_of, has_fixture, in_order, is_guarded, mark_of
@@ -252,7 +252,7 @@ class Measuring(Ending):
             faulthandler.dump_traceback(self._stderr)
             limit = f"{self._config.settings.case_minutes:g} minutes"
             reason = f"took longer than {limit}, in {step}; mend it, or raise case_minutes in [tool.perfguard]"
-            add_verdict(run, case_of(item), Verdict(Word.BROKEN, reason=reason))
+            run.add_verdict(case_of(item), Verdict(Word.BROKEN, reason=reason))
             cut_short(run, self._here(), f"{item.nodeid} took longer than {limit} and ended the run")
             run.save()
             os.write(self._stderr, f"perfguard: {item.nodeid}: {reason}\n".encode())

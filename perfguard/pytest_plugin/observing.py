@@ -27,7 +27,6 @@ from perfguard.measure.gc_pause import collect_young
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Verdict, Word
 from perfguard.model.units import counted
-from perfguard.pytest_plugin.ending import add_verdict
 from perfguard.pytest_plugin.items import body_of, case_of, is_observed
 from perfguard.session.kernel_times import pair_kernel_times, read_kernel_times
 
@@ -120,7 +119,7 @@ class Observer:
         except Exception as error:
             why = str(error) if isinstance(error, PerfguardError) else f"{type(error).__name__}: {error}"
             verdict = Verdict(Word.BROKEN, reason=f"the test passed, and could not be read: {why}")
-            add_verdict(self._hooks.run_of(item.session), case_of(item), verdict)
+            self._hooks.run_of(item.session).add_verdict(case_of(item), verdict)
 
 
 _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

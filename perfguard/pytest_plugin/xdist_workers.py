@@ -21,7 +21,7 @@ from perfguard.model.atomic_files import make_folder, write_atomically
 from perfguard.model.config import Config
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Case, Report, Verdict, Word
-from perfguard.pytest_plugin.ending import Ending, add_verdict, cut_short, teller
+from perfguard.pytest_plugin.ending import Ending, cut_short, teller
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.session.device_lock import DeviceLock
@@ -223,7 +223,7 @@ class Controller(Ending):
         for case in selected:
             broken = any(result.word is Word.BROKEN for result in self._results(case.nodeid))
             if case.nodeid in self._crashed and not broken:
-                add_verdict(run, case, Verdict(Word.BROKEN, reason="its process crashed while it ran; see above"))
+                run.add_verdict(case, Verdict(Word.BROKEN, reason="its process crashed while it ran; see above"))
 
 
 def _read(path: Path, kind: Any) -> Any:

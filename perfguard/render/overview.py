@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from perfguard.model.records import URGENCY, Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
+from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import is_guarded, is_inconclusive
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
@@ -163,9 +164,7 @@ class LaneView(Struct, frozen=True, dict=True):
         }
 
     def _holds(self, result: CaseResult, metric: str) -> bool:
-        file = self.baselines.get(result.case.suite)
-        case = file.cases.get(result.case.key) if file else None
-        return case is not None and metric in case.entries
+        return metric in entries_of(self.baselines, *result.id)
 
     @property
     def unpaired(self) -> set[Case]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from perfguard.model.records import NO_BASE, NO_PAIRS, TOO_NOISY, CaseResult, Report, Value, Verdict, Word
+from perfguard.model.records.change import CATEGORY_OF
 from perfguard.model.units import (
     Unit,
     format_bandwidth,
@@ -23,16 +24,6 @@ from perfguard.model.units import (
 MOST_NAMED = 8  # metrics of one case in a line
 NOT_TIMED = "not timed"
 EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind was read"
-CATEGORY_HINT = {
-    Word.SLOWER: "slower",
-    Word.CHANGED: "changed",
-    Word.FASTER: "faster",
-    Word.NEW: "new",
-    Word.OTHER_HARDWARE: "new",
-    Word.METHOD_CHANGED: "changed",
-    Word.DRIFT: "changed",
-    Word.STALE: "stale",
-}
 
 
 _PAIRS = re.compile(r"; in \d+ process pairs?(, \d+ wild)?")  # in a reason (`PairVerdict`)
@@ -272,7 +263,7 @@ def compare_command(nodeid: str) -> str:
 
 def accept_command(words: set[Word], nodeid: str = "", options: str = "") -> str:
     """The command that writes the measured values into the baselines, for acceptable verdicts; else empty."""
-    categories = sorted({CATEGORY_HINT[word] for word in words if word in CATEGORY_HINT})
+    categories = sorted({CATEGORY_OF[word] for word in words if word in CATEGORY_OF})
     if not categories:
         return ""
     command = f"pytest --perfguard{options} --perfguard-update={','.join(categories)}"

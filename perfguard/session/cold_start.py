@@ -13,8 +13,9 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import linear_regression
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -81,47 +82,59 @@ def _count(metric: str, value: int, details: str = "warm_compile_time_us", gated
     return Reading(metric, Unit.COUNT, value, drifts=True, rank=20, details=details, gated=gated)
 
 
-def starter(command: ChildCommand, slug: str, minutes: float) -> Callable[..., list[Reading]]:
-    """A function that starts cold processes for a case and returns their readings: `cold_start_us`, and on a GPU
-    `compiled_kernels`, the number of Triton kernels compiled. With torch.compile it also returns `compile_time_us`, the
-    same with caches kept (`warm_compile_time_us`, `graph_cache_misses`, `graph_cache_hits`), and the cost of one more
-    layer over the numbers of layers that the case names (`compile_layer_us`, `warm_compile_layer_us`).
+@dataclass(frozen=True)
+class ColdStarts:
+    """Starts cold processes for a case.
 
-    Args:
-        slug: slug of the run's hardware.
+    Attributes:
+        command: starts a process as this one was started.
+        slug: of the run's hardware.
         minutes: time limit of one process.
     """
 
-    def start(case: Case, depths: Sequence[int] = ()) -> list[Reading]:
-        readings, warm = cold_and_warm(case, None)
+    command: ChildCommand
+    slug: str
+    minutes: float
+
+    def read(self, case: Case, depths: Sequence[int] = ()) -> list[Reading]:
+        """`cold_start_us`, and on a GPU `compiled_kernels`, the number of Triton kernels compiled. With torch.compile
+        also `compile_time_us`, the same with caches kept (`warm_compile_time_us`, `graph_cache_misses`,
+        `graph_cache_hits`), and the cost of one more layer over the numbers of layers in `depths` (`compile_layer_us`,
+        `warm_compile_layer_us`)."""
+        readings, warm = self._cold_and_warm(case, None)
         if warm:
-            points = {layers: cold_and_warm(case, layers) for layers in depths}
+            points = [self._cold_and_warm(case, layers) for layers in depths]
             for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
-                seconds = {layers: _compile_seconds(found[at]) for layers, found in points.items()}
-                readings += [_time(name, _slope(seconds))] if depths else []
+                seconds = [_compile_seconds(found[at]) for found in points]
+                readings += [_time(name, linear_regression(depths, seconds).slope)] if depths else []
             (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
             readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
         return readings
 
-    def cold_and_warm(case: Case, layers: int | None) -> tuple[list[Reading], list[Reading]]:
+    def _cold_and_warm(self, case: Case, layers: int | None) -> tuple[list[Reading], list[Reading]]:
         """Readings of a process with empty caches, and of one with the caches it left. The latter are empty if nothing
         was compiled."""
         with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
-            cold = answered(case, layers, Path(caches))
+            cold = self._answer(case, layers, Path(caches))
             compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
             cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # an empty cache has none
-            warm = answered(case, layers, Path(caches)) if _compiling(cold) else []
+            warm = self._answer(case, layers, Path(caches)) if _compiling(cold) else []
         return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
 
-    def answered(case: Case, layers: int | None, caches: Path) -> list[Reading]:
+    def _answer(self, case: Case, layers: int | None, caches: Path) -> list[Reading]:
+        """The readings of one process.
+
+        Raises:
+            MeasurementError: it gave none.
+        """
         with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
             folder = Path(name)
             variables = {variable: str(caches / place) for variable, place in _CACHES.items()}
             cold = Cold(case.suite, case.name, time.monotonic(), layers)
-            write_request(folder, Request(slug, tests=[case.nodeid], cold=cold))
-            problem = run_fresh(command, folder, minutes, variables)
+            write_request(folder, Request(self.slug, tests=[case.nodeid], cold=cold))
+            problem = run_fresh(self.command, folder, self.minutes, variables)
             try:
-                answer = read_answer(folder, slug)
+                answer = read_answer(folder, self.slug)
             except UsageError as error:
                 raise MeasurementError(f"cold_start_us: the process that started cold {error}") from error
             results = answer.results if answer is not None else []
@@ -133,8 +146,6 @@ def starter(command: ChildCommand, slug: str, minutes: float) -> Callable[..., l
                 )
             return found.readings
 
-    return start
-
 
 def _compiling(readings: Sequence[Reading]) -> list[Reading]:
     return [reading for reading in readings if reading.metric == "compile_time_us"]
@@ -142,11 +153,3 @@ def _compiling(readings: Sequence[Reading]) -> list[Reading]:
 
 def _compile_seconds(readings: Sequence[Reading]) -> float:
     return sum(1e-6 * float(reading.value) for reading in _compiling(readings) if isinstance(reading.value, float))
-
-
-def _slope(seconds: Mapping[int, float]) -> float:
-    """Slope of the least-squares line through seconds by layers: the cost of one more layer."""
-    layers = sum(seconds) / len(seconds)
-    mean = sum(seconds.values()) / len(seconds)
-    spread = sum((each - layers) ** 2 for each in seconds)
-    return sum((each - layers) * (took - mean) for each, took in seconds.items()) / spread

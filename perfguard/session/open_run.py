@@ -26,7 +26,7 @@ from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult,
 from perfguard.model.suite_names import file_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
 from perfguard.session.child import ChildCommand, Request
-from perfguard.session.cold_start import starter
+from perfguard.session.cold_start import ColdStarts
 from perfguard.session.pairing.worker import Worker
 from perfguard.session.pairing.worktrees import find_base
 from perfguard.session.run import Run
@@ -102,7 +102,7 @@ def open_run(
     collector = (lambda case: interleaved.of(case.id)) if interleaved else lambda case: collect
     hands = Hands(
         collect=collector if worker is None else worker.collector,
-        cold=None if command is None else starter(command, device.identity.slug, settings.session_minutes),
+        cold=None if command is None else ColdStarts(command, device.identity.slug, settings.session_minutes).read,
         # A fresh process does not compile again for targets, as its parent has done so.
         binaries=Binaries(
             settings.targets,
@@ -178,10 +178,8 @@ def _timers(lane: Lane, request: Request | None, worker: Worker | None) -> Store
     """The timers of a case: those of the base, as far as they are known, of the request, of the baseline."""
 
     def timers(case: Case) -> Mapping[str, str]:
-        baseline = lane.baselines.get(case.suite)
-        stored = baseline.cases.get(case.key) if baseline else None
-        entries = stored.entries if stored else {}
-        known = {metric: entry.timer for metric, entry in entries.items() if isinstance(entry, TimedEntry)}
+        entries = lane.stored(*case.id).items()
+        known = {metric: entry.timer for metric, entry in entries if isinstance(entry, TimedEntry)}
         if request is not None:
             known |= request.timers_for(case)
         # The base's timers become known only during the pair, so they are looked up when they are needed.

@@ -129,10 +129,13 @@ class Run:
         self.results[result.id] = result
         return result
 
+    def add_verdict(self, case: Case, verdict: Verdict) -> None:
+        """Add a verdict to a case's result, which may be new."""
+        self.results[case.id] = with_verdicts(self.results.get(case.id) or CaseResult(case=case), [verdict])
+
     def unsupported(self, case: Case, reason: str) -> None:
         """Record a case that its test declares unsupported on this hardware."""
-        verdict = Verdict(word=Word.UNSUPPORTED, reason=reason)
-        self.results[case.id] = CaseResult(case=case, verdicts=[verdict])
+        self.results[case.id] = CaseResult(case=case, verdicts=[Verdict(Word.UNSUPPORTED, reason=reason)])
         self._keep()
 
     def forget(self, nodeid: str) -> None:
@@ -144,8 +147,7 @@ class Run:
     def broken(self, case: Case, reason: str) -> None:
         """Record a case that was selected but gave no reading."""
         if case.id not in self.results:
-            verdict = Verdict(word=Word.BROKEN, reason=reason)
-            self.results[case.id] = CaseResult(case=case, verdicts=[verdict])
+            self.add_verdict(case, Verdict(Word.BROKEN, reason=reason))
             self._keep()
 
     def accepts(self, verdict: Verdict) -> bool:
@@ -239,9 +241,8 @@ class Run:
             case = selected.get((suite, test))
             if case is not None and case.nodeid not in told:
                 why = outcomes.get(case.nodeid, "not run") or "run and guarded nothing"
-                verdict = Verdict(word=Word.UNRESOLVED, reason=f"remembered, but its test was {why}")
                 case = Case(suite, name, next((each for each in PASSES if each == direction), "forward"), case.nodeid)
-                self.results[suite, key] = CaseResult(case=case, verdicts=[verdict])
+                self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"remembered, but its test was {why}"))
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
         assert self.config.update is not None

@@ -24,7 +24,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import Unit
-from perfguard.pytest_plugin.ending import Ending, add_verdict, cut_short
+from perfguard.pytest_plugin.ending import Ending, cut_short
 from perfguard.session.open_run import open_run
 from perfguard.session.run import Run
 
@@ -52,10 +52,10 @@ def junit(run: Run, tmp_path: Path) -> list[ET.Element]:
 
 
 def test_what_pairs_called_slower_is_a_test_case_of_its_own(run: Run, tmp_path: Path) -> None:
-    add_verdict(run, FIRST, Verdict(Word.CHANGED, "launches", reason="its test has failed by this"))
-    add_verdict(run, FIRST, Verdict(Word.SLOWER, "device_time_us", reason="+20.0 % in 3 process pairs"))
-    add_verdict(run, SECOND, Verdict(Word.CHANGED, "launches"))
-    add_verdict(run, THIRD, Verdict(Word.FASTER, "device_time_us"))
+    run.add_verdict(FIRST, Verdict(Word.CHANGED, "launches", reason="its test has failed by this"))
+    run.add_verdict(FIRST, Verdict(Word.SLOWER, "device_time_us", reason="+20.0 % in 3 process pairs"))
+    run.add_verdict(SECOND, Verdict(Word.CHANGED, "launches"))
+    run.add_verdict(THIRD, Verdict(Word.FASTER, "device_time_us"))
     (case,) = junit(run, tmp_path)
     assert (case.get("classname"), case.get("name")) == ("perfguard", "double[1]/forward")
     (failure,) = case.findall("failure")
@@ -70,7 +70,7 @@ def test_what_an_early_end_leaves_open_is_named(run: Run) -> None:
     run.lane = dataclasses.replace(run.lane, base=BaseTree("0" * 40), files=[RECORDED])
     time = Reading("device_time_us", Unit.MICROSECONDS, 55.0, timer="graph-u1")
     run.take(CaseResult(FIRST, readings=[time]))
-    add_verdict(run, SECOND, Verdict(Word.BROKEN, reason="hangs"))
+    run.add_verdict(SECOND, Verdict(Word.BROKEN, reason="hangs"))
     cut_short(run, CASES, "the run ended")
     found = {result.case.name: result.verdicts for result in run.results.values()}
     (open_,) = found["double[1]"]

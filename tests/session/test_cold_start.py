@@ -17,7 +17,7 @@ from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading,
 from perfguard.model.units import Unit
 from perfguard.session import cold_start
 from perfguard.session.child import ANSWER, ChildCommand, Cold, read_request
-from perfguard.session.cold_start import first_results, starter
+from perfguard.session.cold_start import ColdStarts, first_results
 from perfguard.store.report_file import save_report
 
 CASE = Case("suite", "f[64]", "forward", "test_suite.py::test_f[64]")
@@ -95,7 +95,7 @@ class Compiling:
 def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
     monkeypatch.setattr(cold_start, "run_fresh", started)
-    readings = starter(COMMAND, "any", minutes=1.0)(CASE, (1, 4))
+    readings = ColdStarts(COMMAND, "any", minutes=1.0).read(CASE, (1, 4))
     values = {reading.metric: reading.value for reading in readings}
     assert started.begun == [(layers, caches) for layers in (None, 1, 4) for caches in ("cold", "warm")]
     assert len(values) == len(readings)
@@ -110,7 +110,7 @@ def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.Monk
 def test_without_layers_there_is_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
     monkeypatch.setattr(cold_start, "run_fresh", started)
-    names = {reading.metric for reading in starter(COMMAND, "any", minutes=1.0)(CASE)}
+    names = {reading.metric for reading in ColdStarts(COMMAND, "any", minutes=1.0).read(CASE)}
     assert started.begun == [(None, "cold"), (None, "warm")]
     assert "warm_compile_time_us" in names
     assert not any("layer" in name for name in names)
@@ -143,4 +143,4 @@ def test_what_compiling_takes_is_told_from_running() -> None:
 def test_a_process_without_a_result_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_start, "run_fresh", lambda *_: "a fresh process ended with status 7")
     with pytest.raises(MeasurementError, match=r"^cold_start_us: .*status 7.*leave cold_start out$"):
-        starter(COMMAND, "any", minutes=1.0)(CASE)
+        ColdStarts(COMMAND, "any", minutes=1.0).read(CASE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
 from typing import Annotated
 
@@ -84,6 +85,12 @@ class Baseline(Struct, frozen=True):
         """The case's own provenance, otherwise the file's."""
         own = self.cases[key].provenance
         return self.provenance if own is None else own
+
+
+def entries_of(baselines: Mapping[str, Baseline], suite: str, key: str) -> Mapping[str, Entry]:
+    """What is stored of a case in the baselines of its suites; nothing of one without a record."""
+    baseline = baselines.get(suite)
+    return baseline.cases[key].entries if baseline is not None and key in baseline.cases else {}
 
 
 #: What is stored of an observed test's reading that differed between processes: it is no fact, and is never gated.

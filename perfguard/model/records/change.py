@@ -13,7 +13,8 @@ from perfguard.model.config import Category
 from perfguard.model.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
 from perfguard.model.units import Unit, format_change, format_list_change, format_value
 
-_CATEGORIES: dict[Word, Category] = {
+#: What an update has to name, so that it writes what a verdict reports.
+CATEGORY_OF: dict[Word, Category] = {
     Word.NEW: "new",
     Word.OTHER_HARDWARE: "new",
     Word.FASTER: "faster",
@@ -100,7 +101,7 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
         return None
     if reading is not None and reading.covers and verdict.word is Word.PASS and verdict.before != verdict.after:
         return "changed"
-    return _CATEGORIES.get(verdict.word)
+    return CATEGORY_OF.get(verdict.word)
 
 
 def select(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from perfguard.model.records import URGENCY, CaseResult, Reading, TimedEntry, Verdict, Word
+from perfguard.model.records.baseline import entries_of
 from perfguard.model.units import Unit, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.overview import LaneView, Overview
@@ -57,13 +58,12 @@ def tone(word: Word) -> str:
 
 
 def _times(lane: LaneView, result: CaseResult) -> list[dict[str, Any]]:
-    baseline = lane.baselines.get(result.case.suite)
-    stored = baseline.cases.get(result.case.key) if baseline else None
+    stored = entries_of(lane.baselines, *result.id)
     verdicts = {verdict.metric: verdict for verdict in result.verdicts}
     shown = []
     for reading in sorted(result.readings, key=lambda each: not each.gated):  # the row shows the first
         if reading.timed and isinstance(reading.value, int | float):
-            entry = stored.entries.get(reading.metric) if stored else None
+            entry = stored.get(reading.metric)
             sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
             shown.append(_time(reading, verdicts.get(reading.metric), sessions))
     return shown
