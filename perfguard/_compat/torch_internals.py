@@ -123,7 +123,7 @@ def unseen_by_torchscript(mode: Any) -> Iterator[None]:
     entries = [(torch.jit, "trace_module"), (torch.jit.ScriptFunction, "__call__"), (SCRIPT_METHOD.get(), "__call__")]
     entries += [(GRAPH.get(), "__str__"), (GRAPH.get(), "__repr__")]  # which compute on the graph's constants
     entries += [(sys.modules[each.module], each.name) for each in TRACERS if each.get()]
-    with _replaced([(owner, name, outside(getattr(owner, name))) for owner, name in entries]):
+    with replaced([(owner, name, outside(getattr(owner, name))) for owner, name in entries]):
         yield
 
 
@@ -139,12 +139,12 @@ def backward_noted(note: Callable[[Any], None]) -> Iterator[None]:
             note(outputs)
         return original(outputs, *args, **kwargs)
 
-    with _replaced([(torch.autograd, RUN_BACKWARD.name, run)]):
+    with replaced([(torch.autograd, RUN_BACKWARD.name, run)]):
         yield
 
 
 @contextlib.contextmanager
-def _replaced(entries: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+def replaced(entries: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
     """Replace attributes while inside: owner, name, replacement. Every observed test does so, and `mock.patch.object`
     takes twice as long."""
     before = [(owner, name, vars(owner).get(name)) for owner, name, _ in entries]

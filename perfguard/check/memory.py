@@ -23,6 +23,7 @@ from unittest import mock
 import torch
 
 from perfguard._compat.torch_compiler import forget_torch_functions, knows_torch_functions
+from perfguard._compat.torch_internals import replaced
 from perfguard.tensors.user_frames import place_in_python
 
 GUARD_BYTES = 512  # on each side; no allocator aligns memory to more, so alignment does not change
@@ -200,20 +201,13 @@ def poisoned(value: Value | None, canaries: Canaries | None = None) -> Iterator[
     compiled gets the plain functions. Names imported earlier (`from torch import empty`) and memory that C++ code
     allocates itself are not filled; `recycle` covers those.
     """
-    before = [owner.__dict__.get(name) for owner, name in ALLOCATORS]
     knows_torch = knows_torch_functions()
     _open.append((value, canaries))
     try:
-        for (owner, name), wrapper in zip(ALLOCATORS, _WRAPPERS, strict=True):
-            setattr(owner, name, wrapper)
-        yield
+        with replaced([(*place, wrapper) for place, wrapper in zip(ALLOCATORS, _WRAPPERS, strict=True)]):
+            yield
     finally:
         _open.pop()
-        for (owner, name), original in zip(ALLOCATORS, before, strict=True):
-            if original is None:
-                delattr(owner, name)  # Tensor inherits its own from the C base class
-            else:
-                setattr(owner, name, original)
         if not knows_torch and knows_torch_functions():
             # The compiler was loaded meanwhile and took the wrappers for torch's own, so its table is cleared.
             forget_torch_functions()

@@ -30,8 +30,9 @@ from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 from perfguard.model.mesh import Mesh, data_place, is_layout
 from perfguard.model.records import Accuracy
+from perfguard.tensors.graph import tree_tensors
 from perfguard.tensors.seeding import seed_all
-from perfguard.tensors.step import Started, Step
+from perfguard.tensors.step import Step
 
 _FACTOR = 0.5  # by which weights change in place: exact in every dtype
 _CLOSE = 0.01  # of a ratio to a number of ranks
@@ -137,7 +138,7 @@ class _Sharded:
         incoming = [gradient for gradient in upstream if gradient is not None]
         seed_all(self.call.seed)
         started = Step(self.call, "backward").prepare()
-        outputs = [_whole(each.detach()) for each in _tensors(started)]
+        outputs = [_whole(each.detach()) for each in tree_tensors(started.outputs)]
         started.backward(lambda given: [_like(each, output) for each, output in zip(incoming, given, strict=True)])
         return outputs, [None if each is None else _whole(each) for each in started.gradients]
 
@@ -237,7 +238,3 @@ def _like(gradient: torch.Tensor, output: Any) -> torch.Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(gradient, output.device_mesh, output.placements, src_data_rank=None)
-
-
-def _tensors(started: Started) -> list[torch.Tensor]:
-    return [leaf for leaf in torch_utils.tree_leaves(started.outputs) if isinstance(leaf, torch.Tensor)]

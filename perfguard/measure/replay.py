@@ -12,7 +12,7 @@ from perfguard.measure.compiled.settings import replayable, replayed
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Pass
-from perfguard.tensors.graph import graph_nodes
+from perfguard.tensors.graph import graph_nodes, tree_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -123,7 +123,7 @@ def clobbered_kept(call: Call) -> Callable[[], None]:
     """A function that restores the present values of the arguments that the call may overwrite."""
     from perfguard.tensors.snapshot import Snapshot
 
-    tensors = [tensor for at in call.clobbers if at != GRADIENTS for tensor in _tensors(call.args[at])]
+    tensors = [tensor for at in call.clobbers if at != GRADIENTS for tensor in tree_tensors(call.args[at])]
     return Snapshot([("", tensor.detach(), True) for tensor in tensors]).restore if tensors else lambda: None
 
 
@@ -226,7 +226,7 @@ def touched_bytes(call: Call, outputs: object) -> int:
     Args:
         outputs: what the call returned, or the gradients of its backward pass.
     """
-    tensors = [*_tensors((call.args, dict(call.kwargs), outputs)), *_state(call.fn).values()]
+    tensors = [*tree_tensors((call.args, dict(call.kwargs), outputs)), *_state(call.fn).values()]
     return sum(end - start for start, end in _spans(tensors).values())
 
 
@@ -328,14 +328,6 @@ def _plain(tensor: torch.Tensor) -> bool:
 
     strided = tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return strided and not (tensor.is_conj() or tensor.is_neg())
-
-
-def _tensors(tree: object) -> list[torch.Tensor]:
-    import torch
-
-    from perfguard._compat import torch_utils
-
-    return [leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def weights(call: Call) -> tuple[torch.Tensor, ...]:

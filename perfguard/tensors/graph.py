@@ -10,6 +10,15 @@ if TYPE_CHECKING:
     import torch
 
 
+def tree_tensors(tree: object) -> list[torch.Tensor]:
+    """The tensors in the containers that a call takes or returns."""
+    import torch
+
+    from perfguard._compat import torch_utils
+
+    return [leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
 def graph_nodes(outputs: Iterable[torch.Tensor]) -> Iterator[torch.autograd.graph.Node]:
     """Every node of the autograd graph behind `outputs`, once."""
     waiting, seen = [output.grad_fn for output in outputs], set()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfguard.model.call import Call, Outputs
 from perfguard.model.records import Pass
+from perfguard.tensors.graph import tree_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +47,7 @@ class Step:
     def has_backward(self) -> bool:
         """Whether the outputs depend on something that requires a gradient. It takes a step."""
         started = self.run(self.prepare())
-        found = any(output.requires_grad for output in _tensors(started.outputs))
+        found = any(output.requires_grad for output in tree_tensors(started.outputs))
         self.finish(started)
         return found
 
@@ -89,7 +90,7 @@ class Started:
         """
         import torch
 
-        outputs = [each for each in _tensors(self.outputs) if each.requires_grad]
+        outputs = [each for each in tree_tensors(self.outputs) if each.requires_grad]
         self.outputs = None
         before = [leaf.grad for leaf in self.leaves]
         for leaf in self.leaves:
@@ -151,11 +152,3 @@ def _detached(tree: Outputs) -> Outputs:
     from perfguard._compat import torch_utils
 
     return torch_utils.tree_map(lambda each: each.detach() if isinstance(each, torch.Tensor) else each, tree)
-
-
-def _tensors(tree: Outputs) -> list[torch.Tensor]:
-    import torch
-
-    from perfguard._compat import torch_utils
-
-    return [leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from perfguard._compat import torch_distributed, torch_utils
+from perfguard._compat import torch_distributed
 from perfguard._compat.torch_internals import schema_of, storage_address
 from perfguard.measure.collectives.exchange import Exchange
 from perfguard.measure.collectives.parameters import sharded, still_gathered
 from perfguard.model.call import Call
 from perfguard.model.mesh import Mesh, dimension_of
+from perfguard.tensors.graph import tree_tensors
 from perfguard.tensors.user_frames import place_in_python
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Recorder:
 
     def run(self, func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run such an operator, and record it if it is an exchange."""
-        self.used(func, _tensors((args, kwargs)))
+        self.used(func, tree_tensors((args, kwargs)))
         results = func(*args, **kwargs)
         if _name(func) in _KINDS:
             self._record(func, args, kwargs, results)
@@ -129,8 +130,8 @@ class Recorder:
         functional = func.namespace == "_c10d_functional"
         outputs = [value for name, value in given.items() if name.startswith(("output", "out"))]
         inputs = [value for name, value in given.items() if name.startswith(("input", "tensor", "self"))]
-        received = _tensors(results if functional else outputs or inputs)
-        sent = _tensors(inputs)
+        received = tree_tensors(results if functional else outputs or inputs)
+        sent = tree_tensors(inputs)
         kind = _KINDS[_name(func)]
         group = given.get("group_name", given.get("process_group"))
         splits = (tuple(map(int, given.get(f"{way}_split_sizes") or ())) for way in ("input", "output"))
@@ -161,10 +162,6 @@ class Recorder:
 def _name(func: OpOverload[..., Any]) -> str:
     """`all_reduce` of an operator of these namespaces; empty for others."""
     return str(func.overloadpacket).partition(".")[2] if func.namespace in _NAMESPACES else ""
-
-
-def _tensors(tree: object) -> list[torch.Tensor]:
-    return [leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _dtype(tensors: Sequence[torch.Tensor]) -> str:

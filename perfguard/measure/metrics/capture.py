@@ -18,6 +18,7 @@ from perfguard.model.errors import DeviceError
 from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
+from perfguard.tensors.graph import tree_tensors
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Graph
@@ -103,10 +104,9 @@ def _replay(graph: Graph, outputs: list[Any], device: Device) -> list[int]:
     """The sum of each output's bits after a replay. Copies of outputs could lie in memory that the graph writes."""
     import torch
 
-    from perfguard._compat import torch_utils
     from perfguard.tensors.snapshot import bits
 
     graph.replay()
     device.synchronize()
-    leaves = [leaf for leaf in torch_utils.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-    return [int(bits(leaf.detach()).sum(dtype=torch.int64)) for leaf in leaves if leaf.layout is torch.strided]
+    tensors = tree_tensors(outputs)
+    return [int(bits(each.detach()).sum(dtype=torch.int64)) for each in tensors if each.layout is torch.strided]

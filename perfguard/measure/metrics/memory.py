@@ -12,7 +12,7 @@ recompute are not kept.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,7 @@ from perfguard.model.limits import EITHER, Limits
 from perfguard.model.mesh import is_layout
 from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit
-from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by
+from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by, tree_tensors
 from perfguard.tensors.step import Step, local
 
 if TYPE_CHECKING:
@@ -176,10 +176,14 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     import torch
 
     step = subject.run if isinstance(subject.run, Step) else None
-    if step is None and not subject.differentiated and not any(tensor.grad_fn for tensor in _tensors(subject.run())):
+    if (
+        step is None
+        and not subject.differentiated
+        and not any(tensor.grad_fn for tensor in tree_tensors(subject.run()))
+    ):
         return None  # skips imports of a dispatch mode, which take seconds in every process
     origins: dict[int, _Origin] = {}
-    for position, tensor in enumerate(filter(has_storage, _tensors(subject.args))):
+    for position, tensor in enumerate(filter(has_storage, tree_tensors(subject.args))):
         kind: Kind = "weight" if isinstance(tensor, torch.nn.Parameter) else "input"
         origins[storage_address(tensor)] = _Origin(kind, f"input {position}")
     origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, subject.weights)}
@@ -196,7 +200,7 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     # Those that FSDP has gathered are others than before the pass.
     origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, _weights(subject))}
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
-    for node in graph_nodes(_tensors(outputs)):
+    for node in graph_nodes(tree_tensors(outputs)):
         kept += tensors_held_by(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
     saved: dict[int, Saved] = {}
     for tensor in filter(has_storage, map(local, kept)):
@@ -230,8 +234,8 @@ def _producers(origins: dict[int, _Origin]) -> Any:
             if torch_utils.are_unfolded(types):
                 return NotImplemented
             results = func(*args, **(kwargs or {}))
-            given = {storage_address(tensor) for tensor in _tensors((args, kwargs)) if has_storage(tensor)}
-            for tensor in filter(has_storage, _tensors(results)):
+            given = {storage_address(tensor) for tensor in tree_tensors((args, kwargs)) if has_storage(tensor)}
+            for tensor in filter(has_storage, tree_tensors(results)):
                 if storage_address(tensor) not in given:
                     origins[storage_address(tensor)] = _Origin(maker=str(getattr(func, "overloadpacket", func)))
             return results
@@ -241,11 +245,3 @@ def _producers(origins: dict[int, _Origin]) -> Any:
             return True  # a compiled region stays compiled
 
     return Producers()  # type: ignore[no-untyped-call]
-
-
-def _tensors(tree: object) -> Iterator[torch.Tensor]:
-    import torch
-
-    from perfguard._compat import torch_utils
-
-    return (leaf for leaf in torch_utils.tree_leaves(tree) if isinstance(leaf, torch.Tensor))
