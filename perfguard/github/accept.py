@@ -21,7 +21,7 @@ from perfguard.github.accepted_levels import measured_changes, other_toolchain
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import open_client
 from perfguard.github.api.measured_run import fetch_run
-from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.lanes.stranger_report import MOST_BYTES, Received, read_report_of_stranger, receive_all
 from perfguard.model.config import Category, Settings, find_project, read_settings
@@ -41,7 +41,7 @@ _SHA = re.compile(r"[0-9a-f]{7,64}")
 
 
 @dataclass(frozen=True)
-class Request:
+class Acceptance:
     """The request to accept cases that `expression` selects into the baselines below `root`."""
 
     root: Path
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         reports = _from_files(options.reports, options.lane)
     else:
         reports = _from_run(os.environ, options.run, [options.lane] if options.lane else settings.lanes)
-    request = Request(root / settings.baselines, settings, options.expression, options.reason)
+    request = Acceptance(root / settings.baselines, settings, options.expression, options.reason)
     return int(accept(request, reports, print))
 
 
@@ -125,7 +125,7 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> 
     return found
 
 
-def accept(request: Request, received: Sequence[Received], tell: Callable[[str], None]) -> ExitStatus:
+def accept(request: Acceptance, received: Sequence[Received], tell: Callable[[str], None]) -> ExitStatus:
     """Write the measured values; PASSED if any were written, or if there were none to write.
 
     Raises:
@@ -198,7 +198,7 @@ def _check_commit(report: Report, baselines: Path) -> None:
 
 def _judged(report: Report, store: Store, settings: Settings) -> Report:
     """The report, judged by the baselines of this checkout."""
-    remembered = Remembered({folder: store.baselines(folder) for folder in folders_of(report)})
+    remembered = BaselineSet({folder: store.baselines(folder) for folder in folders_of(report)})
     lane = remembered.lane(report.hardware, report.toolchain, targets=settings.targets, exact_only=report.exact_only)
     return judge_again(report, lane)
 
@@ -220,7 +220,7 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
 
 
 def _changes(
-    store: Store, judged: Report, results: Sequence[CaseResult], request: Request
+    store: Store, judged: Report, results: Sequence[CaseResult], request: Acceptance
 ) -> tuple[list[Change], list[str]]:
     """The changes to write, and one line with the reason for each change that is left."""
     planned: list[Change] = []

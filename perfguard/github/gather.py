@@ -10,8 +10,8 @@ import msgspec
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, find_merge_base
-from perfguard.github.api.measured_run import Pull, Run
-from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.github.api.measured_run import Pull, WorkflowRun
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Trusted, judge_lanes
 from perfguard.github.lanes.stranger_report import receive_all
 from perfguard.model.config import Settings
@@ -21,7 +21,7 @@ from perfguard.render.overview import Overview
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
-def gather(client: Client, run: Run, pull: Pull | None, settings: Settings, default_branch: str) -> Overview:
+def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settings, default_branch: str) -> Overview:
     """Fetch, validate and judge what `run` delivered.
 
     Args:
@@ -57,22 +57,22 @@ def gather(client: Client, run: Run, pull: Pull | None, settings: Settings, defa
     )
 
 
-def link_of(client: Client, run: Run) -> str:
+def link_of(client: Client, run: WorkflowRun) -> str:
     """URL of the run's attempt."""
     attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
     return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
 
 
-def _merge_base(client: Client, run: Run, pull: Pull | None, default_branch: str) -> str:
+def _merge_base(client: Client, run: WorkflowRun, pull: Pull | None, default_branch: str) -> str:
     if pull is None and not _SHA.fullmatch(default_branch):
         why = "no commit; GitHub Actions sets it, set it to the base's tip"
         raise UsageError(f"GITHUB_SHA={default_branch[:60]!r}: {why}")
     return find_merge_base(client, pull.base.sha if pull else default_branch, run.head_sha)
 
 
-def _baselines(files: CommitFiles, root: str, commit: str) -> tuple[Remembered, str]:
+def _baselines(files: CommitFiles, root: str, commit: str) -> tuple[BaselineSet, str]:
     """The baselines at a commit, and why files are missing from them (or "")."""
     folder = files.folder(root, commit)
     read = read_files(folder.files, root)
     unread = {path: f"{path}: {why}" for path, why in folder.problems.items()}
-    return Remembered(read.folders, {**unread, **read.problems}), folder.problems.get(root, "")
+    return BaselineSet(read.folders, {**unread, **read.problems}), folder.problems.get(root, "")

@@ -147,7 +147,7 @@ def _spread(slowdowns: Sequence[float]) -> History:
 
 
 @dataclass(frozen=True)
-class Track:
+class PairedReadings:
     """One time in question: its `theta`, its timer class, and the readings of its process pairs, oldest first."""
 
     theta: float
@@ -155,7 +155,7 @@ class Track:
     readings: Sequence[PairReading]
 
 
-def judge_tracks(tracks: Mapping[Name, Track], family: int) -> dict[Name, PairVerdict]:
+def judge_paired(tracks: Mapping[Name, PairedReadings], family: int) -> dict[Name, PairVerdict]:
     """Judge every time by its process pairs; times without pairs are left out.
 
     The looks are replayed in order, each with the noise of all times that was known by then. Decided times are not

@@ -18,7 +18,7 @@ from perfguard.judge.case_verdicts import judge_case, stored_values, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.kernel_times import reading_of
 from perfguard.judge.lane import Lane, timer_class
-from perfguard.judge.pair_test import PairVerdict, Track, in_cycles, judge_tracks
+from perfguard.judge.pair_test import PairedReadings, PairVerdict, in_cycles, judge_paired
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
@@ -67,15 +67,15 @@ def judge_session(
     family = count_suspects(verdicts)
     cases = {case.id: case for pairing in pairings for case in pairing.cases}
     why = next((pairing.problem for pairing in pairings if pairing.problem), NO_PAIRS)
-    tracks: dict[ReadingId, Track] = {}
+    tracks: dict[ReadingId, PairedReadings] = {}
     for result in results:
         name = result.id
         asked = {verdict.metric for verdict in verdicts[name] if verdict.word is Word.SUSPECT}
         for time in cases[name].times if name in cases else ():
-            track = track_of(result, time) if time.metric in asked else None
+            track = paired_readings_of(result, time) if time.metric in asked else None
             if track is not None:
                 tracks[*name, time.metric] = track
-    found = judge_tracks(tracks, family)
+    found = judge_paired(tracks, family)
     for result in results:
         name = result.id
         for place, verdict in enumerate(verdicts[name]):
@@ -105,14 +105,14 @@ def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult
     return replace(result, verdicts=[*result.verdicts, *verdicts])
 
 
-def track_of(result: CaseResult, time: PairedTime) -> Track | None:
+def paired_readings_of(result: CaseResult, time: PairedTime) -> PairedReadings | None:
     """One time as input of the test of process pairs; None if no pair read it."""
     reading = reading_of(result, time.metric)
     if reading is None or not time.readings:
         return None
     # θ from the first pair's time: later pairs must not change earlier decisions.
     theta = least_effect(reading.promise, reading.floor, time.readings[0].base_us)
-    return Track(theta, timer_class(time.timer), time.readings)
+    return PairedReadings(theta, timer_class(time.timer), time.readings)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class _Pairs:
     """The process pairs of one time: its case, its readings, their verdict. `why`: the problem with pairing."""
 
     case: PairedCase | None
-    track: Track | None
+    track: PairedReadings | None
     found: PairVerdict | None
     why: str
 

@@ -41,7 +41,7 @@ _SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.FASTER: "faster"} 
 _WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a time is not recorded
 
 
-class Remembered(Protocol):
+class BaselineSource(Protocol):
     """The folder of baseline files, as far as a plan reads it."""
 
     def load(self, folder: str, suite: str) -> Baseline | None: ...
@@ -52,7 +52,7 @@ class Remembered(Protocol):
 
 
 def plan(
-    store: Remembered,
+    store: BaselineSource,
     hardware: Hardware,
     results: Sequence[CaseResult],
     fresh: Mapping[CaseId, Sequence[CaseResult]],
@@ -92,7 +92,7 @@ def plan(
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
 
 
-def lane_of(store: Remembered, hardware: Hardware, toolchain: Toolchain, result: CaseResult) -> Lane:
+def lane_of(store: BaselineSource, hardware: Hardware, toolchain: Toolchain, result: CaseResult) -> Lane:
     """The lane of a case that was read with this toolchain, with the records of its readings.
 
     Raises:
@@ -147,7 +147,7 @@ def _is_wrong(result: CaseResult) -> bool:
     return bool(words & {Word.WRONG, Word.BROKEN}) or any(accuracy.problem for accuracy in result.accuracy)
 
 
-def _removals(store: Remembered, hardware: Hardware, verdict: Verdict) -> list[Change]:
+def _removals(store: BaselineSource, hardware: Hardware, verdict: Verdict) -> list[Change]:
     folders = [*(folder for folder in store.folders() if is_own(hardware.slug, folder)), *store.targets()]
     baselines = [(folder, store.load(folder, verdict.suite)) for folder in folders]
     return [

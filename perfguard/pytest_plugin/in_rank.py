@@ -27,7 +27,7 @@ from perfguard.session.child import Request
 from perfguard.session.ranks import rank_files
 from perfguard.session.ranks.agreement import END, Agreement
 from perfguard.session.ranks.launch import Ended
-from perfguard.session.ranks.rank_files import LastWords, Outcome
+from perfguard.session.ranks.rank_files import LastWords, RankOutcome
 from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.session.ranks.watch import Watch, end_with
 from perfguard.session.ranks.world import join, local_rank, rank_here
@@ -57,7 +57,7 @@ class InRank:
         if request is not None:
             end_with(request.parent)
         self._item: pytest.Item | None = None  # the running test
-        self._outcome = Outcome("")
+        self._outcome = RankOutcome("")
         self._guard: RankGuard | None = None
         self._watch: Watch | None = None
 
@@ -100,7 +100,7 @@ class InRank:
         assert watch is not None
         config = item.config
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        self._item, self._outcome = item, Outcome(item.nodeid)
+        self._item, self._outcome = item, RankOutcome(item.nodeid)
         self._write()
         guard.begin()
         with watch.over():
@@ -114,7 +114,7 @@ class InRank:
             watch.arrive(failed=outcome.words != ["passed"] * 3)
             # Passed on as the text that the file holds, too.
             everyone = guard.agreement.exchange(END, msgspec.json.encode(outcome).decode())
-        outcomes = {rank: msgspec.json.decode(text, type=Outcome) for rank, text in enumerate(everyone)}
+        outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
         if self._replay is not None:
             reports = self._agreed_reports(item, guard.agreement, outcomes)
         for report in reports:
@@ -125,7 +125,7 @@ class InRank:
         return True
 
     def _agreed_reports(
-        self, item: pytest.Item, agreement: Agreement, outcomes: dict[int, Outcome]
+        self, item: pytest.Item, agreement: Agreement, outcomes: dict[int, RankOutcome]
     ) -> list[pytest.TestReport]:
         """Rank 0's merged reports, on all ranks: each stops where rank 0 does (-x)."""
         hook, config = item.config.hook, item.config

@@ -14,7 +14,7 @@ from perfguard.model.records import CaseResult
 from perfguard.pytest_plugin.ending import failed_report
 from perfguard.pytest_plugin.failures import OTHERWISE
 from perfguard.session.ranks.launch import Ended, Lost
-from perfguard.session.ranks.rank_files import LastWords, Outcome
+from perfguard.session.ranks.rank_files import LastWords, RankOutcome
 
 _PHASES = ("setup", "call", "teardown")
 
@@ -72,7 +72,7 @@ def decoded_report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestRe
     return report
 
 
-def _decoded(config: pytest.Config, outcome: Outcome) -> dict[str, pytest.TestReport]:
+def _decoded(config: pytest.Config, outcome: RankOutcome) -> dict[str, pytest.TestReport]:
     return {report.when: report for report in (decoded_report(config, data) for data in outcome.reports)}
 
 
@@ -176,7 +176,7 @@ def _issued(words: LastWords) -> str:
     return f"{'waits in' if words.collective.pending else 'last collective:'} {words.collective.text}"
 
 
-def _ended(outcome: Outcome) -> str:
+def _ended(outcome: RankOutcome) -> str:
     if outcome.broken:
         return outcome.broken
     worst = next((word for word in ("failed", "skipped") if word in outcome.words), "passed")

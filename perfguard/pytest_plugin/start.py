@@ -24,7 +24,7 @@ from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import OBSERVED, observed_paths
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.observing import Observer
-from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, Worker
+from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, XdistWorker
 from perfguard.session.child import read_request
 from perfguard.session.ranks.world import rank_here
 
@@ -69,7 +69,7 @@ def start_worker(config: pytest.Config) -> None:
         return  # the controlling process measures nothing
     built = build_config(config)
     settings = msgspec.structs.replace(built.settings, device=given[DEVICE], reports=given[FOLDER])
-    _register(config, built, Worker(msgspec.structs.replace(built, settings=settings), os.dup(2)))
+    _register(config, built, XdistWorker(msgspec.structs.replace(built, settings=settings), os.dup(2)))
 
 
 def _register(config: pytest.Config, built: Config, hooks: Measuring) -> None:

@@ -35,7 +35,7 @@ _COLLECTED, _ERROR = "collected.json", "error.json"
 _CRASHED = "???"  # xdist's phase of a test in which its worker crashed
 
 
-class Worker(Measuring):
+class XdistWorker(Measuring):
     """In an xdist worker: measures on its given device, and leaves the end of the run to the controlling process."""
 
     def __init__(self, config: Config, stderr: int) -> None:

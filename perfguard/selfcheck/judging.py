@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.lane import timer_class
-from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS, PairVerdict, judge_tracks
-from perfguard.judge.run_verdicts import track_of
+from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS, PairVerdict, judge_paired
+from perfguard.judge.run_verdicts import paired_readings_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.records import CaseId, CaseResult, PairedTime, PairReading, Reading, Word
 from perfguard.selfcheck.findings import SLOWDOWNS, Power, Rate, Suites, TimerPower, clustered_rate
@@ -96,10 +96,10 @@ def judge_run(times: Mapping[Name, Timed], pairs: Sequence[Triple], family: int)
             )
             for number, (base, copy, work) in enumerate(pairs, 1)
         ]
-        track = track_of(time.result, PairedTime(time.reading.metric, time.reading.timer or "", read))
+        track = paired_readings_of(time.result, PairedTime(time.reading.metric, time.reading.timer or "", read))
         assert track is not None
         tracks[name] = track
-    return judge_tracks(tracks, family)
+    return judge_paired(tracks, family)
 
 
 def judge_exact_metrics(sample: Sample) -> tuple[Rate, list[str]]:

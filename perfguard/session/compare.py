@@ -15,7 +15,7 @@ from rich.console import Console
 from perfguard import __version__
 from perfguard.judge.exact import because, describe_difference, judge_exact, spelled_out
 from perfguard.judge.pair_test import in_cycles
-from perfguard.judge.run_verdicts import exit_status, middle, track_of
+from perfguard.judge.run_verdicts import exit_status, middle, paired_readings_of
 from perfguard.judge.screen import covered_beside
 from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import write_atomically
@@ -25,7 +25,7 @@ from perfguard.model.records import TOO_NOISY, URGENCY, CaseId, CaseResult, Read
 from perfguard.render.comparison import SCHEMA, Comparison, Row, dump_comparison, print_comparison
 from perfguard.session.child import child_command, named_device
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.pairing.lockstep import Track
+from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.pairs import Site
 from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.tally import Tally, bad, why_not_compared
@@ -168,11 +168,11 @@ def _lonely(tally: Tally, base: CaseResult | None, work: CaseResult | None) -> l
     return [_row(base, "", Word.STALE, "at the base only: its test is gone, renamed or skipped now")]
 
 
-def _timed_row(tally: Tally, track: Track) -> Row:
+def _timed_row(tally: Tally, track: TimeId) -> Row:
     work, base = tally.results["work"][track[:2]], tally.results["base"][track[:2]]
     verdict, time = tally.verdicts.get(track), tally.time(track)
     row = _row(work, track.metric, Word.UNRESOLVED, time.problem, base.reading(track.metric))
-    known = track_of(tally.times[track].work, time)
+    known = paired_readings_of(tally.times[track].work, time)
     if verdict is None or known is None:
         changed = time.problem.startswith("timed by")
         return replace(row, word=Word.METHOD_CHANGED) if changed else row

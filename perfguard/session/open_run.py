@@ -27,7 +27,7 @@ from perfguard.model.suite_names import file_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.cold_start import ColdStarts
-from perfguard.session.pairing.worker import Worker
+from perfguard.session.pairing.worker import PairWorker
 from perfguard.session.pairing.worktrees import find_base
 from perfguard.session.run import Run
 from perfguard.store.baseline_files import Store
@@ -44,7 +44,7 @@ def open_run(
     *,
     command: ChildCommand | None = None,
     request: Request | None = None,
-    worker: Worker | None = None,
+    worker: PairWorker | None = None,
 ) -> Run:
     """Load the device's baselines for `suites` and make everything ready to guard.
 
@@ -174,7 +174,7 @@ def _unchanged(lane: Lane, controls: ControlDraw | None) -> Callable[[CaseResult
     return unread
 
 
-def _timers(lane: Lane, request: Request | None, worker: Worker | None) -> StoredTimers:
+def _timers(lane: Lane, request: Request | None, worker: PairWorker | None) -> StoredTimers:
     """The timers of a case: those of the base, as far as they are known, of the request, of the baseline."""
 
     def timers(case: Case) -> Mapping[str, str]:

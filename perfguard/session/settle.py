@@ -22,7 +22,7 @@ from perfguard.model.units import counted
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import measure_fresh, session_of
 from perfguard.session.kernel_times import with_kernel_times
-from perfguard.session.pairing.lockstep import Track
+from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.pairs import Site, out_of_time
 from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.tally import Tally
@@ -34,7 +34,7 @@ TELLING = 5  # tests, which name a kernel that all of them launch
 _GROWTH = 4  # size of a batch / size of the one before
 
 Tell = Callable[[str], None]
-Asked = Mapping[Track, tuple[CaseResult, Verdict]]
+Asked = Mapping[TimeId, tuple[CaseResult, Verdict]]
 
 # Processes of a recording that read exact metrics, too: a stored value must not differ between processes.
 EXACT_PROCESSES = 2
@@ -126,7 +126,7 @@ class _Settling:
         run, suspects = self.run, self._suspects()
         base, settings = run.lane.base.commit, run.config.settings
         asked = {
-            Track(*result.id, verdict.metric): (result, verdict)
+            TimeId(*result.id, verdict.metric): (result, verdict)
             for result, verdict in suspects
             if not _has_rival(result, verdict)
         }
@@ -209,7 +209,7 @@ def _has_rival(result: CaseResult, verdict: Verdict) -> bool:
     return reading is not None and reading.rival > 0
 
 
-def left_of(batch: Sequence[Track], tally: Tally) -> list[Track]:
+def left_of(batch: Sequence[TimeId], tally: Tally) -> list[TimeId]:
     """The times to measure. Those of kernels that are slower, or faster, in TELLING tests already are given up, since
     hundreds more would say the same."""
     told = Counter(
@@ -226,15 +226,15 @@ def left_of(batch: Sequence[Track], tally: Tally) -> list[Track]:
     return left
 
 
-def in_batches(asked: Asked) -> list[list[Track]]:
+def in_batches(asked: Asked) -> list[list[TimeId]]:
     """The times in question in batches, those of guarded calls first. Test functions take turns, each with the time
     that moved most against its record, so that every kernel has a result before the time is over.
 
     A kernel of observed tests may be in question in hundreds of them, and each block of its time is a run of a whole
     test. So the first batch holds one test for each kernel, the one in which it took longest when it was recorded.
     """
-    calls: dict[str, list[Track]] = defaultdict(list)
-    kernels: dict[str, list[Track]] = defaultdict(list)
+    calls: dict[str, list[TimeId]] = defaultdict(list)
+    kernels: dict[str, list[TimeId]] = defaultdict(list)
     for track in sorted(asked, key=lambda track: -_size(asked[track][1])):
         if timed_kernel(track.metric):
             kernels[track.metric].append(track)
@@ -243,7 +243,7 @@ def in_batches(asked: Asked) -> list[list[Track]]:
     return [*_batches(calls.values(), FIRST), *_batches(kernels.values(), len(kernels))]
 
 
-def _batches(groups: Iterable[list[Track]], size: int) -> list[list[Track]]:
+def _batches(groups: Iterable[list[TimeId]], size: int) -> list[list[TimeId]]:
     turns = itertools.zip_longest(*groups)
     tracks = [track for turn in turns for track in turn if track is not None]
     batches = []

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.model.records import (
     SCHEMA,
     Baseline,
@@ -129,5 +129,5 @@ def baseline_file(cases: Mapping[str, dict[str, Entry]], reasons: Mapping[str, d
 
 def remembered(
     cases: Mapping[str, dict[str, Entry]], reasons: Mapping[str, dict[str, str]] | None = None
-) -> Remembered:
+) -> BaselineSet:
     return read_files({PATH: baseline_file(cases, reasons)}, "baselines")

@@ -8,28 +8,28 @@ import pytest
 
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
-from perfguard.github.api.measured_run import Run, fetch_run
+from perfguard.github.api.measured_run import WorkflowRun, fetch_run
 from perfguard.model.errors import GitHubError
 from tests.github.fake import FakeGitHub
 
 
 @pytest.fixture
-def run(github: FakeGitHub, client: Client) -> Run:
+def run(github: FakeGitHub, client: Client) -> WorkflowRun:
     github.world.add_run(attempt=2)
     return fetch_run(client, 5001)
 
 
-def one(client: Client, run: Run, lane: str = "h200") -> bytes | str:
+def one(client: Client, run: WorkflowRun, lane: str = "h200") -> bytes | str:
     return fetch_artifacts(client, run, [lane])[lane]
 
 
-def why_none(client: Client, run: Run, lane: str = "h200") -> str:
+def why_none(client: Client, run: WorkflowRun, lane: str = "h200") -> str:
     found = one(client, run, lane)
     assert isinstance(found, str)
     return found
 
 
-def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Client, run: Run) -> None:
+def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     for attempt in (1, 2, 3):
         github.world.add_artifact(5001, f"perfguard-h200-{attempt}", f"attempt {attempt}".encode())
     github.world.add_artifact(5002, "perfguard-h200-2", b"of another run")
@@ -40,7 +40,7 @@ def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Clie
     }
 
 
-def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, client: Client, run: Run) -> None:
+def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     for name in ("perfguard-h200-1-x", "h200-1", "perfguard-nvidia-h200-1", *(f"junk-{each}" for each in range(5100))):
         github.world.add_artifact(5001, name, b"")
     github.requests.clear()
@@ -61,7 +61,7 @@ def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, clie
     ids=["expired", "large", "larger than it says", "other bytes"],
 )
 def test_a_lane_that_cannot_be_read_leaves_the_others(
-    github: FakeGitHub, client: Client, run: Run, fields: dict[str, Any], said: str
+    github: FakeGitHub, client: Client, run: WorkflowRun, fields: dict[str, Any], said: str
 ) -> None:
     github.world.add_artifact(5001, "perfguard-h200-2", **{"data": b"zip", **fields})
     github.world.add_artifact(5001, "perfguard-b200-2", b"fine")
@@ -69,26 +69,26 @@ def test_a_lane_that_cannot_be_read_leaves_the_others(
     assert said in why_none(client, run)
 
 
-def test_expired_between_listing_and_download(github: FakeGitHub, client: Client, run: Run) -> None:
+def test_expired_between_listing_and_download(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     github.world.add_artifact(5001, "perfguard-h200-2", b"zip")
     github.fail(path="/zip$", status=410, body={"message": "Artifact has expired"})
     assert why_none(client, run) == "perfguard-h200-2: expired; run the lane again"
 
 
-def test_two_of_one_lane_and_attempt(github: FakeGitHub, client: Client, run: Run) -> None:
+def test_two_of_one_lane_and_attempt(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     for data in (b"a", b"b"):
         github.world.add_artifact(5001, "perfguard-h200-2", data)
     assert "2 artifacts are called perfguard-h200-2" in why_none(client, run)
 
 
-def test_ten_megabytes_in_all(github: FakeGitHub, client: Client, run: Run) -> None:
+def test_ten_megabytes_in_all(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     lanes = [f"lane{number}" for number in range(6)]
     for lane in lanes:
         github.world.add_artifact(5001, f"perfguard-{lane}-1", b"x" * 1_900_000)
     assert [isinstance(found, bytes) for found in fetch_artifacts(client, run, lanes).values()] == [True] * 5 + [False]
 
 
-def test_a_list_that_fails(github: FakeGitHub, client: Client, run: Run) -> None:
+def test_a_list_that_fails(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     github.fail(path="/artifacts", status=404, body={"message": "Not Found"})
     with pytest.raises(GitHubError, match="artifacts: 404 Not Found"):
         one(client, run)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from perfguard.github.lanes.baseline_edits import Edited, list_edits
-from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Trusted, judge_lanes
 from perfguard.github.lanes.stranger_report import Received
 from perfguard.model.records import Report, TimedEntry, Verdict, Word
@@ -38,12 +38,12 @@ def edits(head: Mapping[str, Any], base: Mapping[str, Any] = BASE, reasons: Any 
     return list_edits(edited, [report([measured("f", 55.0), measured("g")])])
 
 
-def seen(given: Report, head: Remembered | None, base: Mapping[str, Any] = BASE) -> LaneView:
+def seen(given: Report, head: BaselineSet | None, base: Mapping[str, Any] = BASE) -> LaneView:
     views = judge_lanes({SLUG: Received(given)}, Trusted(remembered(base), head))
     return views.lanes[0]
 
 
-def headline(given: Report, head: Remembered | None, base: Mapping[str, Any] = BASE) -> Headline:
+def headline(given: Report, head: BaselineSet | None, base: Mapping[str, Any] = BASE) -> Headline:
     return Overview(lanes=[seen(given, head, base)]).headline
 
 

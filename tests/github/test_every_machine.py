@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Trusted, judge_lanes
 from perfguard.github.lanes.stranger_report import receive_all
 from perfguard.model.records import (
@@ -57,7 +57,7 @@ def untimed(result: CaseResult, **fields: object) -> Report:
     return replace(report([result], hardware=CPU, exact_only=True), **fields)
 
 
-def remembered(**more: dict[str, object]) -> Remembered:
+def remembered(**more: dict[str, object]) -> BaselineSet:
     """Of every CPU; `more`: of this one."""
     held = {"targets/cpu": BEFORE, **({SLUG: more["own"]} if more else {})}
     files = {
@@ -74,7 +74,7 @@ def remembered(**more: dict[str, object]) -> Remembered:
 OWN = {"peak_memory_bytes": 4096, "device_time_us": TimedEntry([50.0] * 5, "wall-u1")}
 
 
-def judged(given: Report, base: Remembered, lane: str = "cpu") -> Overview:
+def judged(given: Report, base: BaselineSet, lane: str = "cpu") -> Overview:
     return viewed(given, Trusted(base), lane)
 
 
@@ -99,7 +99,7 @@ def test_what_changed_is_told() -> None:
 
 
 @pytest.mark.parametrize("base", [remembered(), remembered(own=OWN)], ids=["unknown", "recorded"])
-def test_times_that_came_all_the_same_are_not_judged(base: Remembered) -> None:
+def test_times_that_came_all_the_same_are_not_judged(base: BaselineSet) -> None:
     """Nor are those missed that were recorded of this very processor; neither does the lane's own word count."""
     noisy = Verdict(Word.UNRESOLVED, "device_time_us", "NOISY: …")
     for given in (measured(), measured(timed=True), replace(measured(timed=True), verdicts=[noisy])):
@@ -163,7 +163,7 @@ def test_commands_name_the_lane() -> None:
 SPILLS = Reading("sm_90.spills", Unit.COUNT, 0, target="sm_90")
 
 
-def compiled(spills: int) -> Remembered:
+def compiled(spills: int) -> BaselineSet:
     """What one kernel is on an H100, beside what every CPU reads."""
     held = {"targets/cpu": BEFORE, "targets/sm_90": {"sm_90.spills": spills}}
     reasons = {"sm_90.spills": "fewer warps"} if spills else {}

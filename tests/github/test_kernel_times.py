@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfguard.cli import main
-from perfguard.github.lanes.baselines_at_commit import Remembered, read_files
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Trusted, judge_lanes
 from perfguard.github.lanes.stranger_report import Received
 from perfguard.model.errors import ExitStatus
@@ -75,7 +75,7 @@ def slower(us: float = 55.0, pairs: int = 4) -> Report:
     )  # fmt: skip
 
 
-def remembered(text: bytes) -> Remembered:
+def remembered(text: bytes) -> BaselineSet:
     return read_files({PATH: text}, "baselines")
 
 

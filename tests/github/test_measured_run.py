@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from perfguard.github.api.client import Client
-from perfguard.github.api.measured_run import Found, Run, fetch_run, find_pull, read_event, reason_to_stop
+from perfguard.github.api.measured_run import Found, WorkflowRun, fetch_run, find_pull, read_event, reason_to_stop
 from perfguard.model.errors import GitHubError, UsageError
 from tests.github.fake import FORK, HOME, FakeGitHub, repository, sha
 
 THIEF = repository(3, "thief/r")
 
 
-def run_of(github: FakeGitHub, client: Client, **fields: Any) -> Run:
+def run_of(github: FakeGitHub, client: Client, **fields: Any) -> WorkflowRun:
     github.world.add_run(**fields)
     return fetch_run(client, 5001)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from perfguard.judge.lane import Lane
-from perfguard.judge.pair_test import judge_tracks
-from perfguard.judge.run_verdicts import count_suspects, judge_session, screen_session, track_of
+from perfguard.judge.pair_test import judge_paired
+from perfguard.judge.run_verdicts import count_suspects, judge_session, paired_readings_of, screen_session
 from perfguard.model.records import (
     BaseTree,
     CaseId,
@@ -63,10 +63,11 @@ def measure(
     screened = screen_session(results, lane)
     asked = {each.id: each for each in results if any(v.word is Word.SUSPECT for v in screened[each.id])}
     tracks = {
-        name: track_of(result, PairedTime("span", "clock", list(processes[name]))) for name, result in asked.items()
+        name: paired_readings_of(result, PairedTime("span", "clock", list(processes[name])))
+        for name, result in asked.items()
     }
     known = {name: track for name, track in tracks.items() if track is not None}
-    found = judge_tracks(known, count_suspects(screened))
+    found = judge_paired(known, count_suspects(screened))
     return {
         name: PairedCase(*name, times=[PairedTime("span", "clock", list(processes[name][: verdict.pairs]))])
         for name, verdict in found.items()

@@ -19,13 +19,13 @@ from perfguard.judge.pair_test import (
     LEAST_PAIRS,
     MOST_PAIRS,
     RIVAL_PROCESSES,
+    PairedReadings,
     PairVerdict,
-    Track,
     contrast,
     in_cycles,
+    judge_paired,
     judge_pairs,
     judge_rival,
-    judge_tracks,
 )
 from perfguard.judge.statistics import UNLEARNT, Prior
 from perfguard.model.records import TOO_NOISY, Case, CaseResult, Hardware, PairReading, Reading, Toolchain, Word
@@ -236,7 +236,7 @@ def test_a_larger_effect_with_the_same_scatter_never_needs_more_pairs(
 
 
 @st.composite
-def all_tracks(draw: st.DrawFn) -> dict[str, Track]:
+def all_tracks(draw: st.DrawFn) -> dict[str, PairedReadings]:
     tracks = {}
     for number in range(draw(st.integers(1, 20))):
         level, width = draw(st.sampled_from([0.0, 0.02, 0.3])), draw(st.sampled_from([0.001, 0.01, 0.1]))
@@ -244,34 +244,34 @@ def all_tracks(draw: st.DrawFn) -> dict[str, Track]:
         taken = readings([level + width * each for each in scatter])
         lost = draw(st.sets(st.integers(1, 6), max_size=1))
         kept = [each for each in taken if each.pair not in lost]
-        tracks[f"case{number}"] = Track(THETA, draw(st.sampled_from(["clock", "sundial"])), kept)
+        tracks[f"case{number}"] = PairedReadings(THETA, draw(st.sampled_from(["clock", "sundial"])), kept)
     return tracks
 
 
 @given(all_tracks(), st.integers(1, 6))
-def test_whoever_judges_again_says_word_for_word_what_was_said(tracks: dict[str, Track], look: int) -> None:
+def test_whoever_judges_again_says_word_for_word_what_was_said(tracks: dict[str, PairedReadings], look: int) -> None:
     first = {
-        name: Track(track.theta, track.timer_class, [each for each in track.readings if each.pair <= look])
+        name: PairedReadings(track.theta, track.timer_class, [each for each in track.readings if each.pair <= look])
         for name, track in tracks.items()
     }
-    then = {name: found for name, found in judge_tracks(first, CASES).items() if found.word is not None}
-    now = judge_tracks(tracks, CASES)
+    then = {name: found for name, found in judge_paired(first, CASES).items() if found.word is not None}
+    now = judge_paired(tracks, CASES)
     assert {name: now[name] for name in then} == then
     assert set(now) == {name for name, track in tracks.items() if track.readings}
 
 
 @given(all_tracks())
-def test_one_call_with_all_pairs_says_what_asking_after_each_said(tracks: dict[str, Track]) -> None:
+def test_one_call_with_all_pairs_says_what_asking_after_each_said(tracks: dict[str, PairedReadings]) -> None:
     """As the engine asks: one more pair for what is undecided."""
-    asked = {name: Track(track.theta, track.timer_class, []) for name, track in tracks.items()}
+    asked = {name: PairedReadings(track.theta, track.timer_class, []) for name, track in tracks.items()}
     found: dict[str, PairVerdict] = {}
     for pair in range(1, 7):
         for name, track in tracks.items():
             more = [each for each in track.readings if each.pair == pair]
             if name not in found or found[name].word is None:
-                asked[name] = Track(track.theta, track.timer_class, [*asked[name].readings, *more])
-        found = judge_tracks(asked, CASES)
-    assert judge_tracks(tracks, CASES) == found
+                asked[name] = PairedReadings(track.theta, track.timer_class, [*asked[name].readings, *more])
+        found = judge_paired(asked, CASES)
+    assert judge_paired(tracks, CASES) == found
 
 
 # -- all times of a run ----------------------------------------------------------------------------------------------
@@ -280,9 +280,11 @@ def test_one_call_with_all_pairs_says_what_asking_after_each_said(tracks: dict[s
 def test_noise_is_learnt_from_the_times_of_one_timer() -> None:
     random = np.random.default_rng(3)
     slowdowns = 0.05 + 0.002 * random.standard_normal((60, 3))
-    tracks = {number: Track(THETA, "clock", readings(each)) for number, each in enumerate(slowdowns.tolist())}
-    together = judge_tracks(tracks, CASES)
-    apart = judge_tracks({number: Track(THETA, str(number), each.readings) for number, each in tracks.items()}, CASES)
+    tracks = {number: PairedReadings(THETA, "clock", readings(each)) for number, each in enumerate(slowdowns.tolist())}
+    together = judge_paired(tracks, CASES)
+    apart = judge_paired(
+        {number: PairedReadings(THETA, str(number), each.readings) for number, each in tracks.items()}, CASES
+    )
     assert all(verdict.word is Word.SLOWER for verdict in together.values())
     assert all(verdict.word is None for verdict in apart.values())
 
@@ -293,7 +295,7 @@ def test_a_coarse_time_makes_nobody_wait() -> None:
 
     def word(pairs: int, theta: float) -> Word | None:
         readings = [PairReading(at + 1, noise[at], 0.0, 30.0, 30.0) for at in range(pairs)]
-        return judge_tracks({"time": Track(theta, "host", readings)}, 1)["time"].word
+        return judge_paired({"time": PairedReadings(theta, "host", readings)}, 1)["time"].word
 
     assert [word(5, math.log(1.15)), word(6, math.log(1.15))] == [None, Word.UNRESOLVED]
     assert word(6, math.log(1.03)) is None
@@ -301,7 +303,7 @@ def test_a_coarse_time_makes_nobody_wait() -> None:
 
 def test_what_is_decided_stays_so_whatever_is_read_later() -> None:
     taken = [0.0, 0.0005, 0.4, 0.41, 0.4]
-    [verdict] = judge_tracks({"a": Track(0.1, "clock", readings(taken))}, 1).values()
+    [verdict] = judge_paired({"a": PairedReadings(0.1, "clock", readings(taken))}, 1).values()
     assert (verdict.word, verdict.pairs) == (Word.PASS, 2)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from perfguard.pytest_plugin.rank_reports import describe_lost, merge
 from perfguard.session.ranks.launch import Ended, Lost
-from perfguard.session.ranks.rank_files import Collective, LastWords, Outcome
+from perfguard.session.ranks.rank_files import Collective, LastWords, RankOutcome
 
 TEST = "test_a.py::test_a"
 
@@ -21,7 +21,7 @@ def words(number: int, name: str = "all_reduce", *, pending: bool = True, cause:
 
 
 def described(
-    lost: Lost, said: dict[int, LastWords] | None = None, ended: dict[int, Outcome] | None = None, ranks: int = 2
+    lost: Lost, said: dict[int, LastWords] | None = None, ended: dict[int, RankOutcome] | None = None, ranks: int = 2
 ) -> list[str]:
     return describe_lost(Ended(ended or {}, lost, said or {}), lost, ranks).splitlines()
 
@@ -41,7 +41,7 @@ def test_different_collectives_are_named() -> None:
 
 
 def test_a_rank_that_has_ended_the_test_is_named() -> None:
-    passed = Outcome(TEST, ended=True, reports=[{"outcome": "passed"}] * 3)
+    passed = RankOutcome(TEST, ended=True, reports=[{"outcome": "passed"}] * 3)
     said = {0: words(1), 1: words(0, pending=False)}
     lines = described(Lost(TEST, {0: "exit status 3"}), said, {1: passed})
     assert lines[0] == "took longer: rank 1 of 2 did not come to all_reduce"
@@ -53,7 +53,7 @@ def test_why_a_rank_has_left_stands_in_the_verdict(request: pytest.FixtureReques
     report = pytest.TestReport(TEST, ("test_a.py", 3, "test_a"), {}, "failed", "ValueError: no batch left", "call")
     data = request.config.hook.pytest_report_to_serializable(config=request.config, report=report)
     item: Any = SimpleNamespace(config=request.config, nodeid=TEST, location=report.location)
-    left = {1: Outcome(TEST, ended=True, reports=[data])}
+    left = {1: RankOutcome(TEST, ended=True, reports=[data])}
     merged = merge(item, Ended(left, Lost(TEST, {0: "exit status 3"}), {0: words(1)}), 2)
     assert merged.broken == "took longer: rank 1 of 2 did not come to all_reduce; ValueError: no batch left"
 

@@ -26,7 +26,7 @@ from perfguard.model.units import Unit
 from perfguard.render.comparison import Row
 from perfguard.session.child import timers_of
 from perfguard.session.compare import exact_rows, rows_of
-from perfguard.session.pairing.lockstep import Outcome, Track
+from perfguard.session.pairing.lockstep import PairOutcome, TimeId
 from perfguard.session.pairing.processes import Side
 from perfguard.session.pairing.tally import Tally
 
@@ -34,7 +34,7 @@ CASE = Case("suite", "double[64]", "forward", "test_suite.py::test_double[64]")
 TIME = Reading("device_time_us", Unit.MICROSECONDS, 50.0, timer="queue-cold", floor=0.05)
 LAUNCHES = Reading("launches", Unit.COUNT, 1)
 RESULT = CaseResult(CASE, inputs="float32 64,16", readings=[LAUNCHES, TIME])
-TRACK = Track(CASE.suite, CASE.key, TIME.metric)
+TRACK = TimeId(CASE.suite, CASE.key, TIME.metric)
 
 
 def report(*results: CaseResult) -> Report:
@@ -51,10 +51,10 @@ def paired(tally: Tally, change: float, control: float = 0.0) -> PairReading:
     return PairReading(tally.pairs + 1, change, control, 50.0, 50.0 * math.exp(change))
 
 
-def measured(tally: Tally, change: float, noise: random.Random | None = None) -> Outcome:
+def measured(tally: Tally, change: float, noise: random.Random | None = None) -> PairOutcome:
     by, control = (noise.gauss(0, 0.002), noise.gauss(0, 0.002)) if noise else (0.0, 0.0)
     timers: dict[Side, str] = {"base": "queue-cold", "copy": "queue-cold", "work": "queue-cold"}
-    return Outcome(readings={TRACK: paired(tally, change + by, control)}, timers={TRACK: timers})
+    return PairOutcome(readings={TRACK: paired(tally, change + by, control)}, timers={TRACK: timers})
 
 
 def compared(work: CaseResult, base: CaseResult = RESULT, copy: CaseResult | None = None) -> list[Row]:
@@ -157,7 +157,7 @@ def test_equal_binaries_need_no_time() -> None:
 )
 def test_what_is_not_comparable_is_told(base: list[CaseResult], work: list[CaseResult], word: Word, said: str) -> None:
     tally = Tally()
-    tally.take(Outcome(), reports(base, work))
+    tally.take(PairOutcome(), reports(base, work))
     assert tally.undecided == []
     (row,) = rows_of(tally)
     assert (row.word, row.metric) == (word, "")
@@ -166,7 +166,7 @@ def test_what_is_not_comparable_is_told(base: list[CaseResult], work: list[CaseR
 
 def test_after_a_crash_nothing_is_said_to_be_gone() -> None:
     tally = Tally()
-    tally.take(Outcome(problem="died"), reports([RESULT], []))
+    tally.take(PairOutcome(problem="died"), reports([RESULT], []))
     assert (rows_of(tally), tally.problem) == ([], "died")
 
 
@@ -174,7 +174,7 @@ def test_another_timer_is_asked_for_once_more_and_then_told() -> None:
     tally = Tally()
     timers: dict[Side, str] = {"base": "graph-cold-u64", "copy": "graph-cold-u64", "work": "queue-cold"}
     while tally.pairs == 0 or tally.undecided:
-        tally.take(Outcome(timers={TRACK: timers}, tests={"base": {CASE.nodeid}}), reports([RESULT], [RESULT]))
+        tally.take(PairOutcome(timers={TRACK: timers}, tests={"base": {CASE.nodeid}}), reports([RESULT], [RESULT]))
     assert tally.pairs == 2
     assert tally.timers == timers_of([RESULT])
     (row,) = rows_of(tally)

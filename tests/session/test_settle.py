@@ -6,22 +6,22 @@ from collections import Counter
 
 from perfguard.judge.pair_test import PairVerdict
 from perfguard.model.records import Case, CaseResult, Verdict, Word
-from perfguard.session.pairing.lockstep import Track
+from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.settle import FIRST, in_batches, left_of
 
 METRIC = "device_time_us"
 
 
-def asked(*names: str, ratio: float | None = None) -> dict[Track, tuple[CaseResult, Verdict]]:
+def asked(*names: str, ratio: float | None = None) -> dict[TimeId, tuple[CaseResult, Verdict]]:
     results = [CaseResult(Case("suite", name, "forward")) for name in names]
     return {
-        Track("suite", result.case.key, METRIC): (result, Verdict(Word.SUSPECT, METRIC, ratio=ratio))
+        TimeId("suite", result.case.key, METRIC): (result, Verdict(Word.SUSPECT, METRIC, ratio=ratio))
         for result in results
     }
 
 
-def names(tracks: list[Track]) -> list[str]:
+def names(tracks: list[TimeId]) -> list[str]:
     return [track.key.partition("/")[0] for track in tracks]
 
 
@@ -44,11 +44,11 @@ def test_every_kernel_has_its_turn_in_the_first_batch() -> None:
 def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
     """The one in which it took longest, after the guarded calls: a block of it is a run of a whole test."""
 
-    def kernel(name: str, *times: float) -> dict[Track, tuple[CaseResult, Verdict]]:
+    def kernel(name: str, *times: float) -> dict[TimeId, tuple[CaseResult, Verdict]]:
         metric = f"kernel_time_us[{name}]"
         results = [CaseResult(Case("suite", f"{name}{us:g}", "test")) for us in times]
         return {
-            Track("suite", each.case.key, metric): (each, Verdict(Word.SUSPECT, metric, before=us))
+            TimeId("suite", each.case.key, metric): (each, Verdict(Word.SUSPECT, metric, before=us))
             for each, us in zip(results, times, strict=True)
         }
 
@@ -59,8 +59,8 @@ def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
 
 def test_a_kernel_that_is_known_from_several_tests_is_not_paired_in_the_others() -> None:
     """Of the same kernel; what is the same in five tests may still be slower in a sixth."""
-    kernels = [Track("suite", f"{name}{n}/test", f"kernel_time_us[{name}]") for name in "ab" for n in range(8)]
-    calls = [Track("suite", f"call[{n}]/forward", METRIC) for n in range(8)]
+    kernels = [TimeId("suite", f"{name}{n}/test", f"kernel_time_us[{name}]") for name in "ab" for n in range(8)]
+    calls = [TimeId("suite", f"call[{n}]/forward", METRIC) for n in range(8)]
     results = {track: CaseResult(Case("suite", track.key.partition("/")[0], "test")) for track in (*kernels, *calls)}
     tally = Tally(results)
     for track in results:

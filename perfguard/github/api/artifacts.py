@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from perfguard.github.api.client import ApiError, Client
-from perfguard.github.api.measured_run import Run
+from perfguard.github.api.measured_run import WorkflowRun
 from perfguard.model.errors import GitHubError
 
 MOST_LANE_BYTES = 2_000_000
@@ -27,7 +27,7 @@ class _Page(Struct, frozen=True):
     artifacts: list[_Artifact]
 
 
-def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> dict[str, bytes | str]:
+def fetch_artifacts(client: Client, run: WorkflowRun, lanes: Sequence[str]) -> dict[str, bytes | str]:
     """Lane -> the zip file that it uploaded, at most 2 MB and not parsed yet, or why there is none, with the next step.
 
     An artifact is called `perfguard-<lane>-<attempt>`, and that of the highest attempt counts, up to the run's own.
@@ -42,7 +42,7 @@ def fetch_artifacts(client: Client, run: Run, lanes: Sequence[str]) -> dict[str,
     return found
 
 
-def _fetch_lane(client: Client, run: Run, lane: str, limit: int) -> bytes | str:
+def _fetch_lane(client: Client, run: WorkflowRun, lane: str, limit: int) -> bytes | str:
     for attempt in range(run.attempt, 0, -1):  # a lane that was not rerun has an artifact of an earlier attempt
         # By name: a run of untrusted code may hold thousands of other artifacts.
         pages = client.pages(f"/actions/runs/{run.id}/artifacts", _Page, name=f"perfguard-{lane}-{attempt}")

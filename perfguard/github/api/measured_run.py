@@ -27,7 +27,7 @@ class Repository(Struct, frozen=True):
     full_name: Annotated[str, Meta(pattern=f"^{FULL_NAME}$")]
 
 
-class Run(Struct, frozen=True):
+class WorkflowRun(Struct, frozen=True):
     """A workflow run, from the event or the API. Its titles, branches and actors are hostile text.
 
     Attributes:
@@ -57,7 +57,7 @@ class Run(Struct, frozen=True):
 
 
 class _Event(Struct, frozen=True):
-    workflow_run: Run
+    workflow_run: WorkflowRun
 
 
 class _Label(Struct, frozen=True):
@@ -100,7 +100,7 @@ class Found(Struct, frozen=True):
     alone: bool = False
 
 
-def read_event(environ: Mapping[str, str]) -> Run:
+def read_event(environ: Mapping[str, str]) -> WorkflowRun:
     """The run that completed, from the `workflow_run` event in GITHUB_EVENT_PATH.
 
     Raises:
@@ -117,16 +117,16 @@ def read_event(environ: Mapping[str, str]) -> Run:
         raise UsageError(f"{path}: no workflow_run event ({error}); run this in a job `on: workflow_run`") from error
 
 
-def fetch_run(client: Client, number: int) -> Run:
+def fetch_run(client: Client, number: int) -> WorkflowRun:
     """A run of the client's repository by its id.
 
     Raises:
         GitHubError: there is none, or GitHub cannot be asked.
     """
-    return client.get(f"/actions/runs/{number}", Run)
+    return client.get(f"/actions/runs/{number}", WorkflowRun)
 
 
-def reason_to_stop(run: Run, client: Client, workflow: str = MEASURE_WORKFLOW) -> str:
+def reason_to_stop(run: WorkflowRun, client: Client, workflow: str = MEASURE_WORKFLOW) -> str:
     """Why nothing is posted for this run; empty if something is.
 
     `cancelled` runs of pull requests continue: `find_pull` finds one only while its head is the measured commit.
@@ -145,7 +145,7 @@ def reason_to_stop(run: Run, client: Client, workflow: str = MEASURE_WORKFLOW) -
     return ""
 
 
-def find_pull(client: Client, run: Run) -> Found:
+def find_pull(client: Client, run: WorkflowRun) -> Found:
     """The open pull request whose head `run` measured.
 
     The query is for all open pull requests: `workflow_run.pull_requests` is empty for most forks, and a commit's own
@@ -173,7 +173,7 @@ def find_pull(client: Client, run: Run) -> Found:
     return Found(reason=f"no open pull request has {run.head_sha[:12]} as its head; nothing to comment on")
 
 
-def _is_between(pull: Pull, run: Run) -> bool:
+def _is_between(pull: Pull, run: WorkflowRun) -> bool:
     """Whether it leads from the run's repository into ours. One owner can have several forks in a network."""
     head, base = pull.head.repo, pull.base.repo
     assert run.head_repository is not None

@@ -13,7 +13,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.limits import declared
 from perfguard.judge.lane import differing_versions, folder_of, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
@@ -49,8 +49,8 @@ _NEVER = (Word.PASS, Word.UNCHANGED, Word.FASTER, Word.WRONG, Word.BROKEN, Word.
 class Edited:
     """Baselines before and after a change, in the folders `among`."""
 
-    base: Remembered
-    head: Remembered
+    base: BaselineSet
+    head: BaselineSet
     among: Sequence[str]
 
     def cases(self) -> Iterator[tuple[str, str, str, CaseBaseline | None, CaseBaseline | None]]:
@@ -116,7 +116,7 @@ def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: 
     return False
 
 
-def patched(edited: Edited) -> Remembered:
+def patched(edited: Edited) -> BaselineSet:
     """The baselines with the values of the change, but with the noise that was stored before."""
     folders: dict[str, dict[str, Baseline]] = {name: dict(suites) for name, suites in edited.base.folders.items()}
     for folder, suite, key, old, new in edited.cases():
@@ -126,7 +126,7 @@ def patched(edited: Edited) -> Remembered:
         suites = folders.setdefault(folder, {})
         file = suites.get(suite) or Baseline(folder, suite)
         suites[suite] = replace(file, cases={**file.cases, key: replace(new, entries=entries)})
-    return Remembered(folders)
+    return BaselineSet(folders)
 
 
 def accepted(judged: Report, under_edits: Report, missing: Sequence[ReadingId], edited: Edited) -> list[ReadingId]:
@@ -223,7 +223,7 @@ def _is_removed(item: ReadingId, report: Report, edited: Edited) -> bool:
     """Whether the change removed the item from every folder that judges the report; False if a file is unreadable."""
     suite, key, metric = item
 
-    def holds(remembered: Remembered) -> bool:
+    def holds(remembered: BaselineSet) -> bool:
         cases = [remembered.case(folder, suite, key) for folder in folders_of(report)]
         return any(case is not None and (not metric or metric in case.entries) for case in cases)
 

@@ -18,7 +18,7 @@ _TARGETS = "targets"
 
 
 @dataclass(frozen=True)
-class Remembered:
+class BaselineSet:
     """Folder (`nvidia-h200`, `targets/cpu`) -> suite -> baseline; `problems`: unreadable files -> the reason."""
 
     folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Remembered:
         return replace(baseline.cases[key], provenance=baseline.provenance_of(key))
 
 
-def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
+def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
     """Parse baselines from `<root>/<folder>/<suite>.yaml`, each file on its own, so that a broken one affects no other.
 
     Args:
@@ -70,7 +70,7 @@ def read_files(files: Mapping[str, bytes], root: str) -> Remembered:
             folders.setdefault(folder, {})[suite] = parse(data, Path(path), folder, suite)
         except BaselineError as error:
             problems[path] = str(error)
-    return Remembered(folders, problems)
+    return BaselineSet(folders, problems)
 
 
 def folders_of(report: Report) -> list[str]:

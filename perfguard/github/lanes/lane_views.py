@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from perfguard.github.lanes.baseline_edits import Edited, accepted, list_edits, patched
-from perfguard.github.lanes.baselines_at_commit import Remembered, folders_of
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again, unmeasured
 from perfguard.github.lanes.limits import hold, lenient
 from perfguard.github.lanes.stranger_report import Received
@@ -38,12 +38,12 @@ class Trusted:
         commit: full hash of the right base of all times: the merge base; None if GitHub does not give it (a push).
     """
 
-    base: Remembered
-    head: Remembered | None = None
+    base: BaselineSet
+    head: BaselineSet | None = None
     commit: str | None = None
     targets: Collection[str] = tuple(TARGETS)
 
-    def lane(self, baselines: Remembered, report: Report) -> Lane:
+    def lane(self, baselines: BaselineSet, report: Report) -> Lane:
         """The lane that judges `report` by these baselines."""
         hardware, toolchain = report.hardware, report.toolchain
         return baselines.lane(hardware, toolchain, targets=self.targets, exact_only=report.exact_only)

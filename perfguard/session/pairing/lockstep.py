@@ -37,7 +37,7 @@ _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
 _FLOOR_SECONDS, _FLOOR_NEAR = 4.0, 0.01
 
 
-class Track(NamedTuple):
+class TimeId(NamedTuple):
     """One timed metric of one case."""
 
     suite: str
@@ -45,11 +45,11 @@ class Track(NamedTuple):
     metric: str
 
 
-_START = Track("", "", "")  # position of a side that has collected its tests
+_START = TimeId("", "", "")  # position of a side that has collected its tests
 
 
 @dataclass
-class Outcome:
+class PairOutcome:
     """What one process pair found.
 
     Attributes:
@@ -62,9 +62,9 @@ class Outcome:
         lost: the side whose process died, and the node id of the test in which it died; None if unknown.
     """
 
-    readings: dict[Track, PairReading] = field(default_factory=dict)
-    timers: dict[Track, dict[Side, str]] = field(default_factory=dict)
-    unread: set[Track] = field(default_factory=set)
+    readings: dict[TimeId, PairReading] = field(default_factory=dict)
+    timers: dict[TimeId, dict[Side, str]] = field(default_factory=dict)
+    unread: set[TimeId] = field(default_factory=set)
     uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
     tests: dict[Side, set[str]] = field(default_factory=dict)
     problem: str = ""
@@ -92,13 +92,13 @@ class _Lost(Exception):
 
 def conduct(
     players: Sequence[Player],
-    wanted: Callable[[Track], bool],
+    wanted: Callable[[TimeId], bool],
     *,
     pair: int,
     limit: Limit,
     chance: random.Random,
     common_only: bool = False,
-) -> Outcome:
+) -> PairOutcome:
     """Lead one worker of each side through its tests.
 
     Args:
@@ -138,11 +138,11 @@ class _Lockstep:
     chance: random.Random
     common_only: bool = False
     tests: list[str] | None = None  # collected tests to run; None: all
-    outcome: Outcome = field(default_factory=Outcome)
-    at: dict[Side, Track | None] = field(default_factory=dict)  # None: its process has ended
+    outcome: PairOutcome = field(default_factory=PairOutcome)
+    at: dict[Side, TimeId | None] = field(default_factory=dict)  # None: its process has ended
     inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
-    behind: dict[Side, set[Track]] = field(default_factory=dict)  # metrics that a side has announced so far
-    near: dict[Track, float] = field(default_factory=dict)  # how far the lowest blocks of a time must agree
+    behind: dict[Side, set[TimeId]] = field(default_factory=dict)  # metrics that a side has announced so far
+    near: dict[TimeId, float] = field(default_factory=dict)  # how far the lowest blocks of a time must agree
     base_timers: dict[str, str] = field(default_factory=dict)  # timers of the base's present case, by metric
     work_waits: bool = True  # the working tree's turn to wait, if it is unknown which side is ahead
 
@@ -153,7 +153,7 @@ class _Lockstep:
     def waiting(self) -> list[Side]:
         return [side for side in SIDES if self.at.get(side) is not None]
 
-    def together(self) -> Track | None:
+    def together(self) -> TimeId | None:
         """The common position of all sides; None if they differ."""
         found = {self.at.get(side) for side in SIDES}
         if len(found) > 1:
@@ -201,7 +201,7 @@ class _Lockstep:
                 "would measure this one file. Uninstall the editable install, or name its folder relative to the "
                 "repository in pytest's pythonpath (--setup 'pip install …' would change all sides at once)"
             )
-        track = Track(message.suite, message.key, message.metric)
+        track = TimeId(message.suite, message.key, message.metric)
         if side == "base":
             here = self.at[side]
             same_case = here is not None and here[:2] == track[:2]
@@ -228,17 +228,17 @@ class _Lockstep:
         self.work_waits = not self.work_waits
         return [side for side in waiting if (side == "work") != self.work_waits]
 
-    def _has_left(self, side: Side, track: Track | None) -> bool:
+    def _has_left(self, side: Side, track: TimeId | None) -> bool:
         return track in self.behind[side] and self.at[side] != track
 
-    def measure(self, track: Track) -> None:
+    def measure(self, track: TimeId) -> None:
         """Measure one time on all sides."""
         if track in self.near:
             self._measure_floor(track)
         else:
             self._measure_rounds(track)
 
-    def _measure_floor(self, track: Track) -> None:
+    def _measure_floor(self, track: TimeId) -> None:
         """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor. So every
         side had a chance of a moment without other work on the processor."""
         here = dict(self.at)
@@ -257,7 +257,7 @@ class _Lockstep:
         base, copy, work = (median(lowest(times[side])) for side in SIDES)
         self.outcome.readings[track] = paired(self.pair, base, copy, work)
 
-    def _measure_rounds(self, track: Track) -> None:
+    def _measure_rounds(self, track: TimeId) -> None:
         """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The order of the sides is drawn."""
         here = dict(self.at)
         self._warm_up(here)
@@ -296,7 +296,7 @@ class _Lockstep:
             _mhz(work),
         )
 
-    def _warm_up(self, here: Mapping[Side, Track | None]) -> None:
+    def _warm_up(self, here: Mapping[Side, TimeId | None]) -> None:
         """Blocks by turns until a round equals the one before, since the device cooled down while it waited for the
         last side."""
         before: list[float | None] = []
@@ -311,7 +311,7 @@ class _Lockstep:
                 return
             before = now
 
-    def _block(self, side: Side, here: Track | None) -> Measured | None:
+    def _block(self, side: Side, here: TimeId | None) -> Measured | None:
         """One block of a side that waits at `here`; None if it could not be read, or if the side went on."""
         if here is None or self.at[side] is not here:
             return None

@@ -20,7 +20,7 @@ from perfguard.model.config import Settings
 from perfguard.model.records import Report
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ChildCommand, Request, Worktree
-from perfguard.session.pairing.lockstep import Limit, Outcome, Track, conduct
+from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
 from perfguard.session.pairing.processes import SIDES, Interrupts, Player, Side, run_setup, start_player
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository
@@ -96,7 +96,7 @@ class Site:
         for side in SIDES:
             run_setup(self.command_of(side), side, command, self.settings.session_minutes, self.interrupts)
 
-    def measure(self, tally: Tally, tracks: Sequence[Track] | None, deadline: float) -> None:
+    def measure(self, tally: Tally, tracks: Sequence[TimeId] | None, deadline: float) -> None:
         """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
         over, or processes died in too many tests to blame single ones.
 
@@ -138,7 +138,7 @@ class Site:
 
     def _pair(
         self, tally: Tally, requests: Mapping[Side, Request], deadline: float
-    ) -> tuple[Outcome, dict[Side, Report | None]]:
+    ) -> tuple[PairOutcome, dict[Side, Report | None]]:
         """Start new processes, lead them through the undecided times, and return what was found and their answers."""
         number = tally.pairs + 1
         folder = self._temporary / f"pair-{number}"

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from perfguard.judge.pair_test import PairVerdict, judge_tracks
-from perfguard.judge.run_verdicts import track_of
+from perfguard.judge.pair_test import PairVerdict, judge_paired
+from perfguard.judge.run_verdicts import paired_readings_of
 from perfguard.judge.screen import covered_beside
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseId, CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Word
 from perfguard.session.child import Timers, timers_of
-from perfguard.session.pairing.lockstep import Outcome, Track, paired
+from perfguard.session.pairing.lockstep import PairOutcome, TimeId, paired
 from perfguard.session.pairing.processes import SIDES, Side
 
 _MOST_MISSED = 2  # process pairs that fail to measure a time, after which it is given up
@@ -56,7 +56,7 @@ class Tally:
         verdicts: verdicts so far on the times that any pair read.
     """
 
-    def __init__(self, asked: Mapping[Track, CaseResult] | None = None, family: int | None = None) -> None:
+    def __init__(self, asked: Mapping[TimeId, CaseResult] | None = None, family: int | None = None) -> None:
         """Args:
         asked: the times in question, and what this run measured of their cases; None: the first process pair that
             comes to its end finds them.
@@ -68,13 +68,13 @@ class Tally:
         self.problem = ""
         self.finds = asked is None
         self.times = {track: Time(work) for track, work in (asked or {}).items()}
-        self.verdicts: dict[Track, PairVerdict] = {}
+        self.verdicts: dict[TimeId, PairVerdict] = {}
         self.lost: dict[str, tuple[Side, str]] = {}
         self._tests: set[str] = set()  # tests that any side has collected
         self._family = family
 
     def take(
-        self, outcome: Outcome, reports: Mapping[Side, Report | None], tracks: Collection[Track] | None = None
+        self, outcome: PairOutcome, reports: Mapping[Side, Report | None], tracks: Collection[TimeId] | None = None
     ) -> None:
         """Add one process pair, and judge the undecided times.
 
@@ -100,7 +100,7 @@ class Tally:
             time.unchanged |= base is not None and track.metric in covered_beside(base, time.work)
         self._judge()
 
-    def _take_end(self, outcome: Outcome) -> None:
+    def _take_end(self, outcome: PairOutcome) -> None:
         """Keep the problem that ended the pair early, or leave out the test in which a process died."""
         self.problem = outcome.problem
         if outcome.lost is not None and outcome.lost[1] not in self.lost and len(self.lost) < _MOST_LOST:
@@ -116,9 +116,9 @@ class Tally:
                 continue
             for reading in base.readings:
                 if reading.timed and reading.gated and not reading.rival and work.reading(reading.metric) is not None:
-                    self.times.setdefault(Track(*case, reading.metric), Time(work))
+                    self.times.setdefault(TimeId(*case, reading.metric), Time(work))
 
-    def _add(self, track: Track, outcome: Outcome, latest: Mapping[Side, Results]) -> None:
+    def _add(self, track: TimeId, outcome: PairOutcome, latest: Mapping[Side, Results]) -> None:
         time = self.times[track]
         test = time.work.case.nodeid
         base = self.results["base"].get(track[:2])
@@ -143,7 +143,7 @@ class Tally:
             ):
                 time.missed = _MOST_MISSED  # another pair would not find it, either
 
-    def _unconducted(self, track: Track, latest: Mapping[Side, Results]) -> tuple[PairReading | None, dict[Side, str]]:
+    def _unconducted(self, track: TimeId, latest: Mapping[Side, Results]) -> tuple[PairReading | None, dict[Side, str]]:
         """The sides' readings of a time without a meter: one value per process, each read during its turn."""
         values: dict[Side, float] = {}
         timers: dict[Side, str] = {}
@@ -156,7 +156,7 @@ class Tally:
         alike = len(set(timers.values())) == 1
         return paired(self.pairs, values["base"], values["copy"], values["work"]) if alike else None, timers
 
-    def _why_missed(self, track: Track, outcome: Outcome, timers: Mapping[Side, str]) -> str:
+    def _why_missed(self, track: TimeId, outcome: PairOutcome, timers: Mapping[Side, str]) -> str:
         if len(set(timers.values())) > 1:
             return f"timed by {timers.get('base')} at the base, now by {timers.get('work')}"
         if track in outcome.unread:
@@ -176,21 +176,21 @@ class Tally:
 
     def _judge(self) -> None:
         compared = {track: time.work for track, time in self.times.items() if not time.unchanged}
-        made = {track: track_of(work, self.time(track)) for track, work in compared.items()}
+        made = {track: paired_readings_of(work, self.time(track)) for track, work in compared.items()}
         read = {track: each for track, each in made.items() if each is not None}
-        self.verdicts = judge_tracks(read, len(compared) if self._family is None else self._family)
+        self.verdicts = judge_paired(read, len(compared) if self._family is None else self._family)
 
-    def wants(self, track: Track) -> bool:
+    def wants(self, track: TimeId) -> bool:
         """Whether a process pair should measure `track`."""
         return self.finds or (track in self.times and not self.is_decided(track))
 
-    def is_decided(self, track: Track) -> bool:
+    def is_decided(self, track: TimeId) -> bool:
         """Whether a time needs no more pairs, as its verdict is final, or the base runs the same code."""
         time, verdict = self.times[track], self.verdicts.get(track)
         return time.unchanged or time.missed >= _MOST_MISSED or (verdict is not None and verdict.word is not None)
 
     @property
-    def undecided(self) -> list[Track]:
+    def undecided(self) -> list[TimeId]:
         """The times that need another process pair."""
         return [track for track in self.times if not self.is_decided(track)]
 
@@ -207,11 +207,11 @@ class Tally:
         )
         return len(base & work)
 
-    def nodeids(self, tracks: Collection[Track]) -> list[str]:
+    def nodeids(self, tracks: Collection[TimeId]) -> list[str]:
         """Node ids of the tests of `tracks`, each once."""
         return list(dict.fromkeys(self.times[track].work.case.nodeid for track in tracks))
 
-    def kernels(self, tracks: Collection[Track]) -> dict[str, list[str]]:
+    def kernels(self, tracks: Collection[TimeId]) -> dict[str, list[str]]:
         """Node id of an observed test -> the kernels that `tracks` are about."""
         found: dict[str, list[str]] = {}
         for track in tracks:
@@ -227,12 +227,12 @@ class Tally:
 
     def pairing(self, base: str, problem: str) -> Pairing:
         """Its form in a report."""
-        cases: dict[CaseId, list[Track]] = {}
+        cases: dict[CaseId, list[TimeId]] = {}
         for track in self.times:
             cases.setdefault(track[:2], []).append(track)
         return Pairing(base, [self._paired(case, tracks) for case, tracks in cases.items()], self.pairs, problem)
 
-    def _paired(self, case: CaseId, tracks: list[Track]) -> PairedCase:
+    def _paired(self, case: CaseId, tracks: list[TimeId]) -> PairedCase:
         base = self.results["base"].get(case)
         why = None if base is None else why_not_compared(base, self.times[tracks[0]].work)
         if base is not None:
@@ -241,7 +241,7 @@ class Tally:
         times = [self.time(track) for track in tracks if not self.times[track].unchanged]
         return PairedCase(*case, base, times, why[1] if why else "")
 
-    def time(self, track: Track) -> PairedTime:
+    def time(self, track: TimeId) -> PairedTime:
         """The results for one time."""
         time = self.times[track]
         return PairedTime(track.metric, time.timer, time.readings, time.why)

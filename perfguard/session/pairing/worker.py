@@ -89,7 +89,7 @@ Order = Measure | Go
 
 
 @dataclass
-class Worker:
+class PairWorker:
     """This process as the worker of a process pair. Create it with `join`."""
 
     connection: Connection
@@ -167,10 +167,10 @@ class Worker:
         return foreign_module(new, Path(self.conductor.original), Path(self.conductor.worktree))
 
 
-def join(conductor: Conductor) -> Worker:
+def join(conductor: Conductor) -> PairWorker:
     """Join the conductor that started this process."""
     os.set_inheritable(conductor.handle, False)
-    worker = Worker(Connection(conductor.handle), conductor)
+    worker = PairWorker(Connection(conductor.handle), conductor)
     # A forked child that outlives the worker must not keep the connection to the conductor open.
     os.register_at_fork(after_in_child=worker.connection.close)
     return worker

@@ -24,7 +24,7 @@ from msgspec import Struct
 from perfguard.model.atomic_files import write_atomically
 from perfguard.session.child import ChildCommand, Request, write_request
 from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.rank_files import LastWords, Outcome, RankFile
+from perfguard.session.ranks.rank_files import LastWords, RankFile, RankOutcome
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
@@ -63,7 +63,7 @@ class Ended:
         words: last words of ranks that ended themselves.
     """
 
-    outcomes: dict[int, Outcome]
+    outcomes: dict[int, RankOutcome]
     lost: Lost | None = None
     words: dict[int, LastWords] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import CaseResult
 
 
-class Outcome(Struct, omit_defaults=True):
+class RankOutcome(Struct, omit_defaults=True):
     """One test on one rank.
 
     Attributes:
@@ -76,7 +76,7 @@ class LastWords(Struct, frozen=True, omit_defaults=True):
     arrived: bool = False
 
 
-def append(folder: Path, rank: int, outcome: Outcome) -> None:
+def append(folder: Path, rank: int, outcome: RankOutcome) -> None:
     """In a rank: add a line to its file."""
     with (folder / f"rank-{rank}.jsonl").open("ab") as file:
         file.write(msgspec.json.encode(outcome) + b"\n")
@@ -94,7 +94,7 @@ class RankFile:
     folder: Path
     rank: int
     begun: set[str] = field(default_factory=set)
-    ended: dict[str, Outcome] = field(default_factory=dict)
+    ended: dict[str, RankOutcome] = field(default_factory=dict)
     _position: int = 0
 
     def read(self) -> Self:
@@ -107,7 +107,7 @@ class RankFile:
             return self
         self._position += sum(len(line) + 1 for line in lines)
         for line in lines:
-            outcome = msgspec.json.decode(line, type=Outcome)
+            outcome = msgspec.json.decode(line, type=RankOutcome)
             self.begun.add(outcome.nodeid)
             if outcome.ended:
                 self.ended[outcome.nodeid] = outcome

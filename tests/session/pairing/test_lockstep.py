@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from perfguard.model.errors import UsageError
 from perfguard.session.pairing import lockstep
-from perfguard.session.pairing.lockstep import Limit, Outcome, Track, conduct
+from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready
 
@@ -105,18 +105,18 @@ class Script:
         return order
 
 
-def track(key: str) -> Track:
-    return Track("suite", key, "time")
+def track(key: str) -> TimeId:
+    return TimeId("suite", key, "time")
 
 
 def play(
     *scripts: Script,
     limit: float = 60.0,
     hangs: bool = True,
-    wanted: Callable[[Track], bool] = lambda track: True,
+    wanted: Callable[[TimeId], bool] = lambda track: True,
     seed: int = 1,
     common_only: bool = False,
-) -> Outcome:
+) -> PairOutcome:
     for script in scripts:
         script.thread.start()
     try:

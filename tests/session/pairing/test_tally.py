@@ -8,14 +8,14 @@ import pytest
 
 from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
 from perfguard.model.units import Unit
-from perfguard.session.pairing.lockstep import Outcome, Track
+from perfguard.session.pairing.lockstep import PairOutcome, TimeId
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.tally import Tally
 
 TEST = "test_ops.py::test_norm"
 RESULT = CaseResult(Case("ops", "norm", "test", TEST), "body 1", readings=[Reading("launches", Unit.COUNT, 1)])
 EDITED = CaseResult(RESULT.case, "body 2", readings=RESULT.readings)
-ROWS, COLUMNS = (Track("ops", "norm/test", f"kernel_time_us[{kernel}]") for kernel in ("rows", "columns"))
+ROWS, COLUMNS = (TimeId("ops", "norm/test", f"kernel_time_us[{kernel}]") for kernel in ("rows", "columns"))
 
 
 def report(*results: CaseResult) -> Report:
@@ -36,7 +36,7 @@ def test_what_cannot_be_paired_is_given_up_at_once_with_its_reason(
 ) -> None:
     tally = Tally({ROWS: RESULT}, family=1)
     assert (tally.nodeids([ROWS]), tally.kernels([ROWS])) == ([TEST], {TEST: ["rows"]})
-    outcome = Outcome(timers={ROWS: dict(announced)}, tests=dict.fromkeys(SIDES, collected))
+    outcome = PairOutcome(timers={ROWS: dict(announced)}, tests=dict.fromkeys(SIDES, collected))
     tally.take(outcome, {"base": report(*base), "copy": report(), "work": report()})
     assert tally.undecided == []
     assert tally.time(ROWS).problem == why
@@ -44,5 +44,5 @@ def test_what_cannot_be_paired_is_given_up_at_once_with_its_reason(
 
 def test_all_kernels_in_question_of_a_test_are_asked_for_together() -> None:
     call = CaseResult(Case("ops", "call", "forward", "test_ops.py::test_call"))
-    tracks = {ROWS: RESULT, COLUMNS: RESULT, Track("ops", "call/forward", "device_time_us"): call}
+    tracks = {ROWS: RESULT, COLUMNS: RESULT, TimeId("ops", "call/forward", "device_time_us"): call}
     assert Tally(tracks).kernels(list(tracks)) == {TEST: ["rows", "columns"]}

@@ -26,8 +26,8 @@ from perfguard.session.pairing.worker import (
     Measured,
     Message,
     Order,
+    PairWorker,
     Ready,
-    Worker,
     foreign_module,
     join,
 )
@@ -67,7 +67,7 @@ def meter(blocks: list[float | None]) -> Meter:
     return Meter("queue-cold", lambda: next(left), 0.05)
 
 
-def joined(line: Line) -> Worker:
+def joined(line: Line) -> PairWorker:
     """A worker that runs what all sides have."""
     worker = join(line.conductor)
     assert worker.begin(["new", "test_b.py::test"], {"test_a.py": "ImportError"}) == ["test_b.py::test"]

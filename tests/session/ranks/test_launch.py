@@ -9,16 +9,16 @@ import pytest
 from perfguard.session.child import Request, child_command, read_request
 from perfguard.session.ranks import rank_files
 from perfguard.session.ranks.launch import Launched
-from perfguard.session.ranks.rank_files import LastWords, Outcome
+from perfguard.session.ranks.rank_files import LastWords, RankOutcome
 
 TESTS = ["a", "b", "c", "d"]
 
 
 def begin(folder: Path, test: str, *, ended: tuple[int, ...] = (0, 1)) -> None:
     for rank in (0, 1):
-        rank_files.append(folder, rank, Outcome(test))
+        rank_files.append(folder, rank, RankOutcome(test))
         if rank in ended:
-            rank_files.append(folder, rank, Outcome(test, ended=True))
+            rank_files.append(folder, rank, RankOutcome(test, ended=True))
 
 
 class Played(Launched):
