@@ -38,7 +38,7 @@ def junit_log(config: pytest.Config) -> Any:
 
 
 def run_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """Run a test's phases, and return their reports, which nobody has seen."""
+    """Run a test's phases, and return their reports without passing them on."""
     reports: list[pytest.TestReport] = RUN_PROTOCOL.get()(item, log=False, nextitem=nextitem)
     return reports
 

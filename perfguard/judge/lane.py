@@ -87,7 +87,7 @@ class Lane:
 
     Attributes:
         files: baselines of this hardware, of its target, of the targets that it compiles for, and of other hardware.
-            The last only tell where else a case is known.
+            The last only show where else a case is known.
         base: the commit that times are compared with.
     """
 

@@ -67,7 +67,7 @@ def described(mesh: Mesh) -> str:
 
 def group_of(rank: int, dimension: str, mesh: Mesh) -> tuple[int, ...] | None:
     """The ranks, in order, with which `rank` shares a group over a dimension that `dimension_of` has named; None if the
-    name does not tell."""
+    name does not show it."""
     names = dimension.split("+")
     if not set(names) <= mesh.keys():
         return None

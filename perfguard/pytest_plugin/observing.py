@@ -1,7 +1,7 @@
 """Observes tests that do not use the `perfguard` fixture, in the middle of all hooks around the call of a test.
 
 Fixtures and teardown are outside. The test judges its own numbers, and fails as it always did. What is found of it
-fails the run, not the test: one change of a kernel shows in many tests, and is told once.
+fails the run, not the test: one change of a kernel shows in many tests, and is reported once.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Observer:
         return answer
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Say so if there was nothing to read: a green run would tell of no guard."""
+        """Report that there was nothing to read: a green run would suggest a guard."""
         run = self._hooks.run
         if self._passed and (run is None or not run.results):
             why = "none loaded torch" if run is None else "none called an operator of torch"
@@ -111,8 +111,7 @@ class Observer:
             observation.enter_context(run.observe(case_of(item), body_of(item)))
 
     def _end(self, item: pytest.Item, observation: ExitStack) -> None:
-        """Read the test, which has passed. What keeps it from being read is told of its case, and is no failure of the
-        test."""
+        """Read the test, which has passed. If it cannot be read, its case is BROKEN; the test does not fail."""
         _clear_frames(records_of_call(item))
         try:
             observation.close()

@@ -1,4 +1,4 @@
-"""From what the ranks said of one test to the one report of each of its phases."""
+"""Merges the reports of all ranks on one test into one report for each phase."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Findings of observed tests, grouped by cause: a kernel, or a line of Python.
 
-One change of a kernel shows in every test that launches it. It is told once, with the number of tests.
+One change of a kernel shows in every test that launches it. It is reported once, with the number of tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perfguard.model.units import Unit, counted, format_change, format_move, for
 
 MOST_TESTS = 5  # named in a group; of parts as well
 
-#: Metrics whose details are causes by themselves: kernels, guards, breaks. Names of operators tell of no place.
+#: Metrics whose details are causes by themselves: kernels, guards, breaks. Names of operators show no place.
 _NAMED = {"launches", "recompiles", "graph_breaks"}
 
 _LINE = re.compile(r"\S+\.py:\d+ in [\w<>]+")
@@ -99,7 +99,7 @@ class Group:
         if main == KERNEL_TIME and move.pairs is not None:  # with its interval
             verdict = replace(move.pairs, metric=main, reason=verdict.reason)
         case = Case(first.case.suite, name, first.case.direction, first.case.nodeid)
-        # Notes of readings tell of all places in the test: here only of what moved.
+        # Notes of readings list all places in the test; only those that moved belong here.
         readings = [each if _short(each) in self.moves else replace(each, note="") for each in first.readings]
         return replace(first, case=case, readings=readings, verdicts=[verdict], notes=[]), verdict
 
@@ -154,8 +154,8 @@ def _signed(size: str) -> str:
 def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
     """Findings of observed tests, those with a common cause as one, most tests first.
 
-    A metric that names no cause (the number of operators, the peak) is told with a cause of the same test, if one is
-    known, and otherwise under its own name.
+    A metric that names no cause (the number of operators, the peak) is reported with a cause of the same test, if there
+    is one, and otherwise under its own name.
     """
     groups: dict[tuple[Word, str], Group] = {}
 

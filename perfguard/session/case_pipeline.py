@@ -189,7 +189,7 @@ class Runner:
                 result = self._with_missing_waits(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
-        # A rank keeps what says nothing: the others may have found something.
+        # A rank keeps empty readings: the other ranks may have found something.
         return [result for result in results if result.readings or result.verdicts or call.together is not None]
 
     def _preheat(self) -> None:
@@ -221,7 +221,7 @@ class Runner:
         return result if unchanged or call.together is not None else self._with_throughput(call, result)
 
     def _with_missing_waits(self, call: Call, result: CaseResult, checked: Checked) -> CaseResult:
-        """Add exchanges that nobody waits for: they are wrong by themselves, and the likeliest cause of the rest."""
+        """Add exchanges without a wait: they are wrong by themselves, and the likeliest cause of the rest."""
         readings = collectives.read(self._subject(call, result.case, checked), self.device)
         unwaited = [Verdict(Word.WRONG, each.metric, each.problem) for each in readings if each.problem]
         return msgspec.structs.replace(result, verdicts=[*unwaited, *result.verdicts])
@@ -242,7 +242,7 @@ class Runner:
         put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
         run = _pass_of(call, case.direction)
         alone = not in_group()
-        # Ranks on a CPU share its cores, so their times tell of each other.
+        # Ranks on a CPU share its cores, so their times influence each other.
         timed = call.timed and not self.plan.exact_only and (alone or self.device.asynchronous)
         # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
         made = checked is not None and not timed and not self.device.asynchronous and case.direction == "forward"

@@ -1,4 +1,4 @@
-"""Device time of kernels in observed tests, read where nobody else looks: in processes that measure for a run.
+"""Device time of kernels in observed tests, read in processes that measure for a run.
 
 A test's body cannot be repeated as a call can, but the whole test can: setup, call and teardown, as reruns do it. It is
 repeated under the profiler. So the user's own run is never profiled (a test may profile itself, and a device has one

@@ -121,7 +121,7 @@ def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
 
 
 def _may_be_unused(leaf: Any) -> bool:
-    """Whether no group may have rows. What is in them is nobody's then, NaN too."""
+    """Whether no group may have rows. Their contents are then meaningless, and may be NaN."""
     mark = mark_of(leaf)
     return mark is not None and mark.kind == "offsets" and mark.limit > 0 and leaf.numel() > 0
 

@@ -46,7 +46,7 @@ class Rules(Struct, frozen=True):
     """The repository's settings for its comment.
 
     Attributes:
-        key: tells several configurations of one repository apart; `[a-z0-9-]{1,32}`.
+        key: distinguishes several configurations of one repository; `[a-z0-9-]{1,32}`.
         drafts: also on drafts.
         author: login of the token; "": the job's own.
     """

@@ -109,7 +109,7 @@ def _distinct(recording: Recording) -> Recording:
 
 
 def named_launches(launches: Sequence[Launch]) -> list[tuple[str, Launch]]:
-    """The launches with names that tell configurations and specialisations apart, in order."""
+    """The launches in order, with names that distinguish configurations and specialisations."""
     counts: Counter[tuple[Pass, str]] = Counter()
     named = []
     for launch in launches:

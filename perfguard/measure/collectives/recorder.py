@@ -76,7 +76,7 @@ class Recorder:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Tell exchanges that DTensor makes by itself from others while inside; at the end, tell what is gathered."""
+        """Mark exchanges that DTensor makes by itself while inside; at the end, note what is gathered."""
         before = sharded(self._module)
         with torch_distributed.implicit_redistributions(self._entering):
             yield

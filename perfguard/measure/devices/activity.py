@@ -1,4 +1,4 @@
-"""What a device tells of one call, or of one observed test: the work that it started, and its memory."""
+"""What a device reports about one call, or one observed test: the work that it started, and its memory."""
 
 from __future__ import annotations
 

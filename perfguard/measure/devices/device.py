@@ -233,7 +233,7 @@ class Device(abc.ABC):
         """What runs inside, once and as it is. Needs torch.
 
         Args:
-            interpreted: told of each launch in Triton's interpreter: executor, arguments, keywords.
+            interpreted: called at each launch in Triton's interpreter: kernel, arguments, grid, keywords.
         """
         from perfguard.measure.devices.observation import observed
 

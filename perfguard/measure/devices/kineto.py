@@ -1,4 +1,4 @@
-"""What torch.profiler (Kineto) tells: device work in order, with details; intervals of calls; allocations of the CPU;
+"""What torch.profiler (Kineto) reports: device work in order, with details; intervals of calls; allocations of the CPU;
 readable names of kernels."""
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen
 
     Args:
         kind: device type whose tensors count.
-        interpreted: told of each launch in Triton's interpreter.
+        interpreted: called at each launch in Triton's interpreter.
     """
     seen, tally = Seen(), _Tally(kind, interpreted)
     saved = _Saved(tally.maker)

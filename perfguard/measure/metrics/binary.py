@@ -79,7 +79,7 @@ _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "waves_per_eu", "m
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """The readings of every target: of the kernels that the pass launches, that it cannot be followed, or that it
-    launches none, which is told only where some are recorded. On a GPU also `autotune`, which explains a time."""
+    launches none, which is reported only where some are recorded. On a GPU also `autotune`, which explains a time."""
     if subject.test is not None:
         timed = [KERNEL_TIME] if device.asynchronous else []
         return [each for found in subject.test.binaries for each in _of_kernels(found, found.kernels, timed)]

@@ -1,7 +1,7 @@
 """The times of a case of several ranks, each on a device of its own: of the call, and of its exchanges.
 
 Nothing here is gated yet: what is worth a gate follows from the noise between sessions. All ranks read the same values,
-from what they tell each other.
+from the data that they exchange.
 """
 
 from __future__ import annotations

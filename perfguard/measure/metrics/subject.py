@@ -129,7 +129,7 @@ class Subject:
         return self._activity[0]
 
     def dispatched(self, device: Device) -> Activity:
-        """Activity of one warm call as its operators tell it, read once: a GPU's profile knows no mesh."""
+        """Activity of one warm call, read from its operators once: a GPU's profile knows no mesh."""
         if not device.asynchronous:
             return self.activity(device)
         if not self._dispatched:

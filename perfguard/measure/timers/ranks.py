@@ -60,7 +60,7 @@ class Ranks:
 
         Args:
             part: held around it, and around nothing else.
-            done: told whether this host had enqueued everything before its device began.
+            done: called with whether this host had enqueued everything before its device began.
         """
         device = self.device
         device.synchronize()

@@ -1,4 +1,4 @@
-"""What ranks of one test tell each other: data, from which all take the same decisions.
+"""Data that the ranks of one test exchange, so that all take the same decisions.
 
 Each rank puts its part into the store of the launch, and takes the parts of the others. No collective is issued.
 """

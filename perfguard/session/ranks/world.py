@@ -20,7 +20,7 @@ _RANK, _WORLD, _LOCAL, _RESTARTS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELA
 _ADDRESS = "MASTER_ADDR"
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
-# How much later than a test's limit a collective of it gives up: the watch of a test ends first, and tells more.
+# Collectives time out this much later than their test, because the watch of the test reports more.
 _LATER_SECONDS = 60.0
 
 

@@ -84,7 +84,7 @@ class NvidiaDevice(TorchGpu):
         pairs = {links for row, many in enumerate(matrix) for column, links in enumerate(many) if column != row}
         links = f"{pairs.pop()} NVLinks a pair" if len(pairs) == 1 else f"NVLinks {matrix}"
         version = ".".join(map(str, self._backend.nccl.version()))
-        # NCCL takes NVLink multicast where it can, unless it is told not to.
+        # NCCL takes NVLink multicast where it can, unless it is switched off.
         return f"{links}; NCCL {version}; NVLS {'off' if os.environ.get('NCCL_NVLS_ENABLE') == '0' else 'allowed'}"
 
     def clock_mark(self) -> ClockMark | None:
