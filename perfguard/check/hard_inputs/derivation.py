@@ -90,6 +90,7 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 _ROW = re.compile(r"row (\d+) (.+)")
 _CUT = re.compile(r"dim (\d+) cut to (\d+)")
 INCOMING = -1
+FROZEN = "frozen"  # needs no gradient, where the given one does
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
         made = _step(made, step)
     if made is tensor or made.data_ptr() == tensor.data_ptr():
         made = made.clone()
-    made = made.detach().requires_grad_(tensor.requires_grad)
+    made = made.detach().requires_grad_(tensor.requires_grad and FROZEN not in text.split(", "))
     mark = mark_of(tensor)
     if mark is not None:
         marked(made, replace(mark, limit=limit_after(text, mark.limit)))
@@ -174,6 +175,8 @@ def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
 
 
 def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
+    if step == FROZEN:
+        return tensor
     if step in LAYOUTS:
         return LAYOUTS[step](tensor)
     integers = with_integers(tensor, step)

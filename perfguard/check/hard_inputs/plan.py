@@ -16,7 +16,15 @@ import torch
 
 from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import Mark, mark_of
-from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, Part, derived_call, layouts_of, leaves_of
+from perfguard.check.hard_inputs.derivation import (
+    FROZEN,
+    INCOMING,
+    Derivation,
+    Part,
+    derived_call,
+    layouts_of,
+    leaves_of,
+)
 from perfguard.check.hard_inputs.integers import following, integers_of
 from perfguard.check.hard_inputs.values import (
     FINITE,
@@ -53,6 +61,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     ends = [Part("integers", {place: texts[0]}) for place, texts in integers.items()]
     gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
     usual, largest = gradients[:1], gradients[1:2]  # as of a loss; beyond float16
+    frozen = _frozen(call, leaves)
     all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST)]
     broad = [
         (*values, *laid),
@@ -69,6 +78,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
         (*(Part("layouts", {place: "sliced"}) for place in layouts), *usual),
         *((part,) for part in sizes if any(text.endswith("cut to 0") for text in part.steps.values())),
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
+        *((part,) for part in frozen[:2]),
     ]
     alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]
     alone += [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
@@ -76,7 +86,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
     # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
     order.shuffle(broad)
-    rest = [sizes[1:], alone, moved, others, gradients]
+    rest = [sizes[1:], alone, moved, others, gradients, frozen[2:]]
     for parts in rest:
         order.shuffle(parts)
     single = [(part,) for turn in zip_longest(*rest) for part in turn if part is not None]
@@ -131,8 +141,22 @@ def _is_vector(leaf: Any) -> bool:
 
 
 def _has_gradients(call: Call, leaves: Sequence[Any]) -> bool:
+    return _has_parameters(call) or any(getattr(leaf, "requires_grad", False) for leaf in leaves)
+
+
+def _has_parameters(call: Call) -> bool:
     parameters = call.fn.parameters() if isinstance(call.fn, torch.nn.Module) else ()
-    return any(getattr(each, "requires_grad", False) for each in (*leaves, *parameters))
+    return any(parameter.requires_grad for parameter in parameters)
+
+
+def _frozen(call: Call, leaves: Sequence[Any]) -> list[Part]:
+    """Inputs that need no gradient while others do: each alone, then all but each. First what training has: the first
+    input frozen, as below the first layer, and all but it, as with frozen weights."""
+    inputs = {id(leaf): place for place, leaf in enumerate(leaves) if getattr(leaf, "requires_grad", False)}
+    places = list(inputs.values())
+    sets = [turn for place in places for turn in ((place,), tuple(other for other in places if other != place))]
+    some_left = [each for each in dict.fromkeys(sets) if each and (len(each) < len(places) or _has_parameters(call))]
+    return [Part("gradients", dict.fromkeys(each, FROZEN)) for each in some_left]
 
 
 def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], kind: str) -> list[Part]:

@@ -236,6 +236,22 @@ def one_of(*shape: int, dtype: torch.dtype = torch.float32) -> Maker:
     return lambda seed: (normal(*shape, seed=seed, grad=False, dtype=dtype),)
 
 
+class SharedCondition(torch.autograd.Function):
+    """A product whose gradient of the weight is computed only where the other one is needed, too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        if not ctx.needs_input_grad[0]:
+            return None, None
+        return incoming[0] @ weight.T, x.T @ incoming[0]
+
+
 # fmt: off
 BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Maker, str]] = {
     # name: (candidate, reference, inputs by seed, part of the derivation that shows it)
@@ -252,6 +268,8 @@ BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Mak
     "lost last row": (lambda: lost_last_row, F.gelu, one_of(8, 64), "cut to"),
     "masked NaN": (lambda: masked_nan, F.relu, one_of(8, 64), "NaN"),
     "stale scale": (_stale, lambda x: x / x.abs().amax().clamp(min=1e-6), one_of(8, 64), ""),
+    "shared condition": (lambda: SharedCondition.apply, torch.matmul,
+                         lambda s: (normal(8, 64, seed=s), normal(64, 16, seed=s + 99)), "argument 0 (frozen)"),
     "unstable log": (lambda: unstable_log, lambda x: F.log_softmax(x, -1), one_of(8, 64), ""),
 }
 # fmt: on
