@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from perfguard._compat.private import Private, privates
@@ -49,6 +50,20 @@ def end_fixtures(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Test
 
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
     return None if call.excinfo is None else pytest.TestReport.from_item_and_call(item, call)
+
+
+@contextmanager
+def uncaptured(logger: logging.Logger) -> Iterator[None]:
+    """Keep a logger's records out of the log that pytest shows of a failing test. Newer versions of pytest capture
+    loggers that do not propagate, too."""
+    handlers = [each for each in logger.handlers if type(each).__module__ == "_pytest.logging"]
+    for handler in handlers:
+        logger.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            logger.addHandler(handler)
 
 
 def records_of_call(item: pytest.Item) -> list[logging.LogRecord]:

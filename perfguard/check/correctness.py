@@ -20,7 +20,7 @@ from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, expanded, run_trial, transposed
 from perfguard.check.numerics.truth import Reference, with_hint
 from perfguard.model.call import GRADIENTS, Call
-from perfguard.model.errors import MeasurementError
+from perfguard.model.errors import MeasurementError, next_step
 from perfguard.model.records import Accuracy
 
 RUNS = 11  # calls in all, once a result was seen to differ from run to run
@@ -149,7 +149,9 @@ class _Check:
             with around or nullcontext():
                 trial = run_trial(self.call.fn, self.inputs, incoming, seed=self.call.seed, restore=own)
         except Exception as error:
-            error.add_note(f"perfguard: the candidate raised this in {when}")
+            error.add_note(
+                "; ".join(filter(None, (f"perfguard: the candidate raised this in {when}", next_step(error))))
+            )
             raise
         if self.names not in (None, trial.names):
             raise MeasurementError(

@@ -236,7 +236,7 @@ def _changes(
             if metric not in named and verdict.word in (*_UNDECIDED, *_WRONG):
                 lines.append(_undecided(f"{result.case.key} {metric}".rstrip(), verdict))
     chosen, left = select(planned, _CATEGORIES, request.reason)
-    return chosen, [*(f"{change.describe()}: {why}" for change, why in left), *lines]
+    return chosen, [*(f"{change.describe(left=True)}; {why}" for change, why in left), *lines]
 
 
 def _drift(verdict: Verdict | None) -> str:

@@ -73,6 +73,12 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def next_step(error: BaseException) -> str:
+    """What a user can do about an error of the user's call, where that is known; otherwise empty."""
+    no_driver = "0 active drivers" in str(error)  # Triton's message if it found no GPU
+    return "Triton found no GPU: TRITON_INTERPRET=1 runs its kernels in the interpreter" if no_driver else ""
+
+
 class ExitStatus(enum.IntEnum):
     """Exit status of `pytest --perfguard` and `perfguard`; 0 to 5 keep pytest's meaning.
 

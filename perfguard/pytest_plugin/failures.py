@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfguard.model.errors import GuardFailure, PerfguardError, is_out_of_memory
+from perfguard.model.errors import GuardFailure, PerfguardError, is_out_of_memory, next_step
 from perfguard.model.units import format_bytes
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed othe
 
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
-_NO_TRITON_DRIVER = re.compile(r"\b0 active drivers")  # Triton's message if it found no GPU
-_INTERPRET = "Triton found no GPU: set TRITON_INTERPRET=1 to run its kernels in the interpreter (docs/interpreter.md)"
 _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free")
 
 
@@ -54,7 +52,7 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
     error = excinfo.value
     if not is_out_of_memory(error):
         said = f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
-        return f"{said}; {_INTERPRET}" if _NO_TRITON_DRIVER.search(str(error)) else said
+        return "; ".join(filter(None, (said, next_step(error))))
     asked, free = _ASKED.search(str(error)), _FREE.search(str(error))
     said = f"{when} ran out of memory"
     if asked:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import math
 import statistics
 import time
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
-from perfguard._compat.pytest_internals import benchmark_rounds
-from perfguard._compat.torch_compiler import forget_compiled
+from perfguard._compat.pytest_internals import benchmark_rounds, uncaptured
+from perfguard._compat.torch_compiler import TRACE_LOGGER, forget_compiled
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
 from perfguard.measure.replay import seeded
@@ -220,21 +221,31 @@ class Guarded:
             return
         if self._layout is not None:  # tensors without data have no times, and no values to derive others from
             call = replace(call, timed=False, hard=None)
-        if self._run is None:
-            from perfguard.check.all_configs import check_configurations
-            from perfguard.check.hard_inputs.search import run_hard
-
-            started = time.thread_time()
-            problems = check_configurations(call).wrong
-            seconds = (time.thread_time() - started) * self._hard_share
-            if not problems and call.hard is not None and self._hard_share:
-                problems = list(filter(None, [run_hard(call, seconds).problem]))
-            if problems:
-                raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
-            return
-        results = self._run.guard(call, case)
+        with uncaptured(logging.getLogger(TRACE_LOGGER)):
+            if self._run is None:
+                self._check(call, case)
+                return
+            results = self._run.guard(call, case)
         if not self._run.is_session:
             raise_for(self._run, results)
+
+    def _check(self, call: Call, case: Case) -> None:
+        """Check the call where nothing is measured.
+
+        Raises:
+            WrongResult: the numerics rule is violated.
+        """
+        from perfguard.check.all_configs import check_configurations
+        from perfguard.check.hard_inputs.search import run_hard
+
+        __tracebackhide__ = True
+        started = time.thread_time()
+        problems = check_configurations(call).wrong
+        seconds = (time.thread_time() - started) * self._hard_share
+        if not problems and call.hard is not None and self._hard_share:
+            problems = list(filter(None, [run_hard(call, seconds).problem]))
+        if problems:
+            raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 
 
 def _hard(given: bool | Hard) -> Hard | None:

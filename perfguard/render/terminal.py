@@ -33,12 +33,12 @@ from perfguard.render.words import (
 
 #: The text of a word's one line; True: with the most common cause.
 COUNTED = {
-    Word.DRIFT: ("were recorded with another toolchain", True),
-    Word.METHOD_CHANGED: ("were recorded otherwise", True),
-    Word.OTHER_HARDWARE: ("are stored for other hardware only", True),
-    Word.STALE: ("are stored but their tests are gone", False),
-    Word.NEW: ("have no baseline here and are not guarded", False),
-    Word.UNSUPPORTED: ("are declared unsupported here", True),
+    Word.DRIFT: ("recorded with another toolchain", True),
+    Word.METHOD_CHANGED: ("recorded otherwise", True),
+    Word.OTHER_HARDWARE: ("stored for other hardware only", True),
+    Word.STALE: ("stored, and the test is gone", False),
+    Word.NEW: ("no baseline here, not guarded", False),
+    Word.UNSUPPORTED: ("declared unsupported here", True),
 }
 MOST_QUIET = 15  # lines of a run without cases that need action, including the one that names the report
 MOST_MORE = 4  # lines of a case after its first
@@ -47,6 +47,7 @@ MOST_FASTER = 5
 MOST_KERNELS = 5  # named in the count of the remaining cases
 MOST_ROWS = 8  # of the table of times
 MOST_WRITTEN = 8  # files written by an update
+MOST_NAMED = 3  # cases that need no action, of one kind
 MOST_CHARACTERS = 200  # of a line, except commands
 
 Accepted = Callable[[Verdict], bool]
@@ -93,7 +94,7 @@ def render_summary(
     bottom += [line for word in COUNTED for line in writer.of_word(word)]
     room = MOST_QUIET - 1 - len(top) - len(bottom)
     faster = writer.faster(len(report.results) if verbose else max(1, min(MOST_FASTER, room - 1)))
-    table = _table(report)
+    table = _table(report, verbose)
     fits = len(table) <= MOST_ROWS + 1 and (failing or len(table) + len(faster) <= room)
     lines = [*top, *(table if verbose or fits else []), *failing, *bottom, *faster]
     lines += [Line(f"written: {path}") for path in _written(written, verbose)]
@@ -184,15 +185,15 @@ class _Writer:
     def _worst_findings(self, word: Word) -> list[Finding]:
         """One finding for every case whose worst verdict is `word`, worst case first."""
         cases = {result.case for result, worst in self.found.cases if worst is word}
-        worst: dict[Case, Finding] = {}
+        of_case: dict[Case, list[Finding]] = {}
         for finding in self.found.findings:
             if finding.verdict.word is word and (finding.grouped or finding.result.case in cases):
-                worst.setdefault(finding.result.case, finding)
-        return list(worst.values())
+                of_case.setdefault(finding.result.case, []).append(finding)
+        return [min(findings, key=lambda each: _rank(each.result, each.verdict)) for findings in of_case.values()]
 
     def _details(self, finding: Finding) -> list[Line]:
         result, first = finding.result, finding.verdict
-        told = sorted(result.verdicts, key=lambda verdict: URGENCY[verdict.word])
+        told = sorted(result.verdicts, key=lambda verdict: (URGENCY[verdict.word], _rank(result, verdict)))
         quiet = (Word.PASS, Word.UNCHANGED) if self.verbose else (Word.PASS, Word.UNCHANGED, Word.UNRESOLVED)
         rest = [each for each in told if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
@@ -247,7 +248,7 @@ class _Writer:
             return []
         why, share = most_common([finding.verdict.reason for finding in rest])
         some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
-        cases = counted(len({each.result.case for each in rest}), "case")
+        cases = self._cases([each.result.case.key for each in rest])
         text = f"UNRESOLVED  {cases}: {clean(why, MOST_CHARACTERS)}{some}"
         return [Line(text, "yellow"), *self._names(_by_case(rest))]
 
@@ -272,7 +273,7 @@ class _Writer:
         why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
         accept = accept_command({word}, options=options_of(self.report))
         command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
-        lines.append(Line(f"{word}  {counted(len(open_), 'case')}: {text}{why}{command}", "yellow"))
+        lines.append(Line(f"{word}  {self._cases([key for _, key in open_])}: {text}{why}{command}", "yellow"))
         return lines + self._names([(key, each) for (_, key), verdicts in open_.items() for each in folded(verdicts)])
 
     def faster(self, most: int) -> list[Line]:
@@ -285,12 +286,24 @@ class _Writer:
         said += [f"accept: {accept_command({Word.FASTER}, options=options_of(self.report))}"] if open_ else []
         return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
 
+    def _cases(self, keys: Sequence[str]) -> str:
+        """`2 cases (a/forward, b/forward)`: a few are named, many only counted. Under -v each has a line of its own."""
+        names = list(dict.fromkeys(keys))
+        few = "" if self.verbose or len(names) > MOST_NAMED else clean(", ".join(names), MOST_CHARACTERS)
+        return counted(len(names), "case") + (f" ({few})" if few else "")
+
     def _names(self, verdicts: Sequence[tuple[str, Verdict]]) -> list[Line]:
         """Each case with its verdict, if they are to be named."""
         if not self.verbose:
             return []
         told = [(name, "; ".join(line.strip() for line in describe_verdict(verdict))) for name, verdict in verdicts]
         return [Line(f"    {name}: {said}") for name, said in told]
+
+
+def _rank(result: CaseResult, verdict: Verdict) -> int:
+    """The place of a verdict's metric among causes, the closest first; times and errors come before exact metrics."""
+    reading = result.reading(verdict.metric)
+    return 0 if reading is None or reading.timed else reading.rank
 
 
 def _by_case(findings: Sequence[Finding]) -> list[tuple[str, Verdict]]:
@@ -318,12 +331,15 @@ def _is_unread(result: CaseResult) -> bool:
     return any(verdict.word is Word.UNCHANGED and result.reading(verdict.metric) is None for verdict in result.verdicts)
 
 
-def _table(report: Report) -> list[Line]:
-    """Table of case, time, throughput, share of a rival's time and verdict. Cases with unread times are left out."""
+def _table(report: Report, every: bool) -> list[Line]:
+    """Table of case, time, throughput, share of a rival's time and verdict. Cases whose time was not read are left out,
+    unless every case is asked for."""
     rows = [("case", "time", "throughput", "% of copy", "of rival", "verdict")]
     for result in report.results:
         primary = _first_time(result)
         if primary is None or _is_unread(result):
+            if every:
+                rows.append((result.case.key, "", "", "", "", str(result.word)))
             continue
         through = result.throughput
         share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
@@ -331,7 +347,9 @@ def _table(report: Report) -> list[Line]:
         rows.append((result.case.key, time, ", ".join(rates(result)), share, _beside_rival(result), str(result.word)))
     if len(rows) == 1:
         return []
-    columns = [column for column in zip(*rows, strict=True) if column[0] != "of rival" or any(column[1:])]
+    timed = any(row[1] for row in rows[1:])
+    always = ("case", "verdict", *(("time", "throughput", "% of copy") if timed else ()))
+    columns = [column for column in zip(*rows, strict=True) if column[0] in always or any(column[1:])]
     padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
     return [Line("  ".join(row).rstrip()) for row in zip(*padded, strict=True)]
 

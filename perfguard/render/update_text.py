@@ -35,7 +35,7 @@ def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[s
 
 def describe_left(left: Sequence[tuple[Change, str]], verbose: bool = False) -> list[str]:
     """The changes that the update does not write, with reasons. If there are many, each reason takes one line."""
-    lines = [f"{change.describe()}: {why}" for change, why in left]
+    lines = [f"{change.describe(left=True)}; {why}" for change, why in left]
     if len(lines) > MOST_LINES and not verbose:
         reasons: dict[str, list[str]] = {}
         for line, (_, why) in zip(lines, left, strict=True):

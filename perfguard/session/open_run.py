@@ -57,7 +57,7 @@ def open_run(
 
     Raises:
         BaselineError: a file that cannot be read.
-        UsageError: the requested lane is not this device's.
+        UsageError: the requested lane is not this device's, or the setting `base` names no commit.
     """
     store, settings = Store(config.baselines_dir), config.settings
     any_machine = _is_any_machine(config.lane, device)

@@ -7,6 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from perfguard import ExitStatus
 from tests.flows.conftest import TEST, Project
 
@@ -152,3 +154,13 @@ def test_a_slowdown_that_is_committed_shows_beside_the_branch_that_it_left(recor
     assert project.words("device_time_us") == {"double[64]/forward": {"SLOWER"}}
     base = project.report()["pairings"][0]["base"]
     assert base == (project.path / ".git" / "refs" / "heads" / "main").read_text().strip()
+
+
+@pytest.mark.parametrize("where", ["option", "setting"])
+def test_a_base_that_is_no_commit_ends_the_run(recorded: Project, where: str) -> None:
+    """Also where no time is in question, or a typing mistake would switch the gate off."""
+    if where == "setting":
+        recorded.configure(base="nonsense")
+    result = recorded.guard(*(["--perfguard-base", "nonsense"] if where == "option" else []))
+    assert result.ret == ExitStatus.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*nonsense: no branch, tag or commit of *; fetch it, or name another*"])

@@ -71,11 +71,13 @@ def test_a_skipped_test_with_labelled_calls_is_named_with_its_reason(project: Pr
     assert project.guard("--perfguard-update=new").ret == ExitStatus.PASSED
     project.test_file(labelled.replace("    x = ", "    if n == 64: pytest.skip('needs two GPUs')\n    x = "))
     result = project.guard()
-    result.stdout.fnmatch_lines(["*0 of 2 cases guarded*", "UNRESOLVED  1 case: *skipped: needs two GPUs"])
+    result.stdout.fnmatch_lines(["*0 of 2 cases guarded*", "UNRESOLVED  1 case (*): *skipped: needs two GPUs"])
     assert project.words()["double[64]:fp8: e4m3/forward"] == {"UNRESOLVED"}
     project.test_file(labelled.replace("    perfguard(", "    if n == 64: return\n    perfguard("))
     result = project.guard()
-    result.stdout.fnmatch_lines(["*0 of 2 cases guarded*", "UNRESOLVED  1 case: *its test was run and guarded nothing"])
+    result.stdout.fnmatch_lines(
+        ["*0 of 2 cases guarded*", "UNRESOLVED  1 case (*): *its test was run and guarded nothing"]
+    )
 
 
 def test_a_class_that_was_not_collected_is_not_gone(project: Project) -> None:
@@ -88,3 +90,19 @@ def test_a_class_that_was_not_collected_is_not_gone(project: Project) -> None:
     stored = project.baseline.read_text()
     project.guard("--perfguard-update=stale", "test_suite.py::TestA")
     assert project.baseline.read_text() == stored
+
+
+def test_repeated_tests_have_other_names_and_none_is_gone(recorded: Project) -> None:
+    """As by pytest-repeat, whose parameter each test gets."""
+    recorded.path.joinpath("conftest.py").write_text(
+        "def pytest_generate_tests(metafunc):\n"
+        "    metafunc.fixturenames.append('__pytest_repeat_step_number')\n"
+        "    metafunc.parametrize('__pytest_repeat_step_number', range(2), indirect=True, ids=['1-2', '2-2'])\n"
+        "import pytest\n"
+        "@pytest.fixture\n"
+        "def __pytest_repeat_step_number(request):\n    return request.param\n"
+    )
+    result = recorded.guard("-k", "64")
+    result.stdout.no_fnmatch_line("*STALE*")
+    recorded.guard("--perfguard-update=stale", "-k", "64")
+    assert recorded.baseline.read_text().count("/forward:") == 2

@@ -58,8 +58,8 @@ SLOWER  slow[64]/forward  device_time_us 61.2 µs -> 64.93 µs (+6.1 %, 95 % +5.
     reproduce: pytest --perfguard 'tests/test_norms.py::test_slow[64]'
     compare:   perfguard compare -- 'tests/test_norms.py::test_slow[64]'
     accept:    pytest --perfguard --perfguard-update=changed,slower --perfguard-reason 'why' 'tests/test_norms.py::test_slow[64]'
-STALE  1 case: are stored but their tests are gone; remove: pytest --perfguard --perfguard-update=stale
-NEW  1 case: have no baseline here and are not guarded; record: pytest --perfguard --perfguard-update=new"""
+STALE  1 case (gone/forward): stored, and the test is gone; remove: pytest --perfguard --perfguard-update=stale
+NEW  1 case (fresh/forward): no baseline here, not guarded; record: pytest --perfguard --perfguard-update=new"""
 
 
 def lines(report: Report, verbose: bool = False) -> list[str]:
@@ -212,7 +212,7 @@ def test_what_was_not_read_is_told_beside_the_times() -> None:
     gone = [result(str(number), Verdict(Word.UNRESOLVED, reason="its test was skipped"), us=None) for number in (1, 2)]
     other = result("b", Verdict(Word.UNRESOLVED, "launches", "remembered, but not read this time"))
     told = lines(of(*gone, other))
-    assert "UNRESOLVED  3 cases: its test was skipped (2 of 3 verdicts)" in told
+    assert "UNRESOLVED  3 cases (1/forward, 2/forward, b/forward): its test was skipped (2 of 3 verdicts)" in told
 
 
 def test_unchanged_cases_are_counted_and_listed_only_where_they_were_timed() -> None:

@@ -151,6 +151,8 @@ class _Hard:
             if derivation.text(place)
         ]
         again = f"; made again by {', '.join(snippets)}".replace("argument ", "x") if snippets else ""
+        kinds = ", ".join(f'"{kind}"' for kind in dict.fromkeys(part.kind for part in derivation.parts))
+        again += f"; if such inputs are outside of the contract: hard=Hard(without=[{kinds}], reason=…)"
         self.found.backward = outcome.backward
         self.found.problem = f"hard input{shapes}, {derivation.words(names)}: {outcome.problem}{again}"
 

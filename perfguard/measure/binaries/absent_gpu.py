@@ -96,7 +96,7 @@ class _Child:
         self._answers, write = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive a fork; the child needs none
-            self._process = os.fork()
+            self._process = _fork()
         if self._process == 0:
             os.close(self._answers)
             _answer(call, target, write, sources)
@@ -110,6 +110,8 @@ class _Child:
         if data:
             return msgspec.json.decode(data, type=_Answer)
         code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGINT:  # Ctrl-C reaches all processes of a terminal, and may miss this one
+            raise KeyboardInterrupt
         problem = f"took longer than {seconds:g} s" if data is None else f"its process ended with {code}"
         return _Answer(Recording(problem=problem))
 
@@ -123,6 +125,18 @@ class _Child:
             data += part
         os.kill(self._process, signal.SIGKILL)
         return None
+
+
+def _fork() -> int:
+    """`os.fork`, during which Ctrl-C waits: what it raises in a hook of fork is lost. The child ends by it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        process = os.fork()
+        if process == 0 and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        return process
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _answer(call: Call, target: Target, write: int, sources: Sources) -> None:
@@ -139,8 +153,9 @@ def _answer(call: Call, target: Target, write: int, sources: Sources) -> None:
         read = {name: described for name, described in sources.known.items() if name not in known}
         with os.fdopen(write, "wb") as answer:
             answer.write(msgspec.json.encode(_Answer(recording, read)))
-    finally:
         os._exit(0)
+    finally:
+        os._exit(1)
 
 
 @contextmanager

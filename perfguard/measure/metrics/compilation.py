@@ -82,9 +82,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
     """The readings of a walk. `leaks`: compiler settings that have changed since the test began."""
 
-    def reading(metric: str, value: Value, note: str = "", **others: Any) -> Reading:
+    def reading(metric: str, value: Value, note: str = "", rank: int = _RANK, **others: Any) -> Reading:
         unit = Unit.TEXT if isinstance(value, list) else Unit.COUNT
-        return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, note=note, **others)
+        return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=rank, note=note, **others)
 
     first = walked.first
     breaks = [f"{each.reason} in {each.function}" for each in first.breaks]
@@ -97,8 +97,14 @@ def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
         reading("graphs", len(first.compiled)),
         reading("graph_functions", functions, details="graphs"),
         reading("graph_operators", sum(frame.operators for frame in first.compiled)),
-        reading("graph_breaks", len(breaks), _note("graph break at", places)),
-        reading("graph_break_reasons", breaks, details="graph_breaks", lines=dict(zip(breaks, places, strict=True))),
+        reading("graph_breaks", len(breaks), _note("graph break at", places), rank=_RANK - 1),
+        reading(
+            "graph_break_reasons",
+            breaks,
+            rank=_RANK - 1,
+            details="graph_breaks",
+            lines=dict(zip(breaks, places, strict=True)),
+        ),
         reading("eager_frames", len(eager), _note("left to Python:", eager)),
         reading("recompiles", len(guards), _note("recompiled for", guards)),
         reading("recompile_guards", guards, details="recompiles", lines=dict(zip(guards, again, strict=True))),

@@ -73,10 +73,10 @@ class Change(Struct, frozen=True, kw_only=True):
         """The case, and the metric if there is one."""
         return f"{self.key} {self.metric}".rstrip()
 
-    def describe(self) -> str:
-        """One line: category, where, what, before -> after."""
+    def describe(self, *, left: bool = False) -> str:
+        """One line: category, where, what, before -> after. `left`: of a change that is not written."""
         if self.after is None:
-            what = "removed"
+            what = "kept" if left else "removed"
         elif self.before is None:
             what = show(self.after, self.unit)
         elif isinstance(self.before, list) and isinstance(self.after, list):

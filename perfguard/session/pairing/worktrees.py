@@ -26,6 +26,10 @@ _OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
 _TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
 
 
+class UnknownCommit(UsageError):
+    """A branch, tag or commit that a repository does not have."""
+
+
 @dataclass(frozen=True)
 class Repository:
     """A checkout. Create it with `find_repository`.
@@ -71,7 +75,8 @@ class Repository:
         """The hash of the best common ancestor of HEAD and `base`.
 
         Raises:
-            UsageError: no commit yet, an unknown `base`, or no common ancestor.
+            UnknownCommit: no such `base`, in a clone with all of its history.
+            UsageError: no commit yet, no such `base` in a shallow clone, or no common ancestor.
         """
         if self.commit("HEAD") is None:
             raise UsageError(f"{self.root}: the repository has no commit yet; commit first")
@@ -80,7 +85,7 @@ class Repository:
                 raise UsageError(f"{base}: not in this clone, which is shallow: git fetch --unshallow")
             remote = self.commit(f"origin/{base}") is not None
             step = f"name origin/{base}" if remote else "fetch it, or name another (git branch --all)"
-            raise UsageError(f"{base}: no branch, tag or commit of {self.root}; {step}")
+            raise UnknownCommit(f"{base}: no branch, tag or commit of {self.root}; {step}")
         done = _git(self.root, ("merge-base", "HEAD", base))
         if done.returncode != 0:
             shallow = "this clone is shallow: git fetch --unshallow"
@@ -199,6 +204,9 @@ def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
     Args:
         wanted: a branch, tag or commit: its merge base with HEAD; "": HEAD itself.
         data: folders of perfguard's own (baselines, reports), whose contents are no code.
+
+    Raises:
+        UnknownCommit: `wanted` is no commit: a mistake, which must not pass for a base that this clone lacks.
     """
     try:
         repository = find_repository(folder)
@@ -206,6 +214,8 @@ def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
         code = changed_code(repository, commit, data)
         new = [path for path in repository.untracked() if not _is_output(PurePosixPath(path))]
         return BaseTree(commit, equal=not code and not _code(repository, new, data))
+    except UnknownCommit:
+        raise
     except UsageError as error:
         return BaseTree(problem=str(error))
 

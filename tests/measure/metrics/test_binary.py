@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -480,3 +481,24 @@ def test_on_a_gpu_its_own_architecture_is_read_in_place(reader: Reader) -> None:
     assert readings["sm_90.load_bits"] == {"scale_kernel": 128.0}
     # The GPU counts its own, and has run the kernel.
     assert not readings.keys() & {"sm_90.memory_operators", "sm_90.unchecked"}
+
+
+def test_ctrl_c_during_a_fork_is_not_lost(reader: Reader) -> None:
+    """What is raised in a hook of fork is dropped; Python says so on stderr at most."""
+    from perfguard.measure.binaries import absent_gpu
+
+    armed = [True]
+
+    def interrupt() -> None:
+        if armed:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    os.register_at_fork(before=interrupt)
+    call = Call(load(reader.folder, SCALE), (X,), lambda *_, **__: None)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a worker of pytest-xdist ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            absent_gpu.record_elsewhere(call, [target_of("sm_90")], 60.0, Sources())
+    finally:
+        armed.clear()  # a hook stays for ever
+        signal.signal(signal.SIGINT, before)
