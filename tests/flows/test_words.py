@@ -32,7 +32,7 @@ def test_other_hardware_is_named(recorded: Project) -> None:
     result.stdout.fnmatch_lines(
         [
             "*fake-two, 0 of 2 cases guarded*",
-            f"OTHER_HARDWARE  2 cases: stored for other hardware only {both}; record: *",
+            f"OTHER_HARDWARE  2 cases (*): stored for other hardware only {both}; record: *",
         ]
     )
 
