@@ -48,7 +48,7 @@ def test_grouped_mm(
     if path == "loop":
         launch_nothing(monkeypatch)
     inputs, product = shape.inputs(perfguard.device), partial(grouped.grouped_mm, impl=impl)
-    offsets(inputs[-1])
+    offsets(inputs[-1], shape.rows)
     perfguard(
         product,
         *inputs,
@@ -73,7 +73,7 @@ def test_grouped_mm_by_descriptors(perfguard: Any, shape: ProductShape, monkeypa
     open_path("interpreter", monkeypatch)
     assert configs.candidates("cpu", "groups", 2, shape.outer, True)[1].descriptors
     inputs = shape.inputs(perfguard.device)
-    offsets(inputs[-1])
+    offsets(inputs[-1], shape.rows)
     product = partial(grouped.grouped_mm, impl="triton", candidate=1)
     perfguard(product, *inputs, reference=grouped.reference.grouped_mm, timed=False)
 
@@ -88,7 +88,7 @@ def test_grouped_mm_by_ends_with_gaps(
     perfguard(
         partial(grouped.grouped_mm, impl="triton"),
         *operands,
-        offsets(every_second(offs)),
+        offsets(every_second(offs), shape.rows),
         reference=grouped.reference.grouped_mm,
         timed=False,
     )

@@ -60,7 +60,7 @@ def guard(
     """A quantiser against the reference of its name; one that takes tokens also on other numbers of them."""
     given = inputs(shape, perfguard.device)
     if hasattr(shape, "groups"):
-        offsets(given[-1])
+        offsets(given[-1], shape.rows)
     perfguard(
         quantise,
         *given,
@@ -175,7 +175,7 @@ def test_quantize_dtype(perfguard: Any, candidates: Candidates, shape: Typed, pa
     inputs = shape.shape.inputs(perfguard.device, shape.dtype)
     if len(inputs) > 1:
         ends = every_second(inputs[-1]) if shape.options else inputs[-1]
-        inputs = (*inputs[:-1], offsets(ends))
+        inputs = (*inputs[:-1], offsets(ends, shape.shape.rows))
     perfguard(
         getattr(fp8, name),
         *inputs,
