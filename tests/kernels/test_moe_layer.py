@@ -179,6 +179,22 @@ def test_choice_does_not_depend_on_the_way(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(torch.equal(chosen[0], other) for other in chosen[1:])
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_frozen_inputs_and_weights_take_no_gradient_of_the_others(name: str, way: str) -> None:
+    """As below the first layer, and with experts or a router that are not trained."""
+    layer, x, grad = build(config(name), **WAYS[way]), tokens(TOKENS), torch.randn(TOKENS, 32).bfloat16()
+    whole = gradients(layer, layer(x), x, grad)
+    leaves = {"x": x, **dict(layer.named_parameters())}
+    for frozen in ("x", "router", "experts"):
+        for each, tensor in leaves.items():
+            tensor.requires_grad_(not each.startswith(frozen))
+        needed = {each: tensor for each, tensor in leaves.items() if tensor.requires_grad}
+        found = torch.autograd.grad(layer(x), [*needed.values()], grad)
+        for each, gradient in zip(needed, found, strict=True):
+            assert torch.equal(gradient, whole[each]), f"{each} without {frozen}"
+
+
 def test_strided_input_and_gradient() -> None:
     layer = build(config("shared"))
     x = torch.randn(32, 2 * TOKENS).bfloat16().t()[::2].requires_grad_()
