@@ -20,7 +20,7 @@ from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, expanded, run_trial, transposed
 from perfguard.check.numerics.truth import Reference, with_hint
 from perfguard.model.call import GRADIENTS, Call
-from perfguard.model.errors import MeasurementError, next_step
+from perfguard.model.errors import MeasurementError, described, next_step
 from perfguard.model.records import Accuracy
 
 RUNS = 11  # calls in all, once a result was seen to differ from run to run
@@ -326,7 +326,7 @@ class _Check:
             try:
                 trial = self._candidate(f"a call with incoming gradients {layout}", upstream=incoming)
             except Exception as error:
-                self.problems.append(f"backward: raises with incoming gradients {layout}: {error}")
+                self.problems.append(f"backward: raises with incoming gradients {layout}: {described(error)}")
                 continue
             truth = self.truth
             if change is expanded:

@@ -75,8 +75,18 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def next_step(error: BaseException) -> str:
     """What a user can do about an error of the user's call, where that is known; otherwise empty."""
-    no_driver = "0 active drivers" in str(error)  # Triton's message if it found no GPU
-    return "Triton found no GPU: TRITON_INTERPRET=1 runs its kernels in the interpreter" if no_driver else ""
+    if "0 active drivers" in str(error):  # Triton's message if it found no GPU
+        return "Triton found no GPU: TRITON_INTERPRET=1 runs its kernels in the interpreter"
+    if any(kind.__name__ == "FailOnRecompileLimitHit" for kind in type(error).__mro__):
+        return "torch.compile compiled it anew too often: TORCH_LOGS=recompiles names what changes from call to call"
+    return ""
+
+
+def described(error: BaseException) -> str:
+    """`ValueError: its first line`, with the next step where one is known."""
+    first_line = next(iter(str(error).splitlines()), "")
+    said = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    return "; ".join(filter(None, (said, next_step(error))))
 
 
 class ExitStatus(enum.IntEnum):

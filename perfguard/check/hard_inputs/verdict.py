@@ -32,7 +32,7 @@ from perfguard.check.numerics.sums import (
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, surrounded_gradient
 from perfguard.check.numerics.truth import Reference, Truth
 from perfguard.model.call import Call
-from perfguard.model.errors import MeasurementError, is_out_of_memory
+from perfguard.model.errors import MeasurementError, described, is_out_of_memory
 
 MULTIPLE = 4.0  # of eager's error
 NEARBY = 64.0  # of the change by inputs that are off by a rounding
@@ -184,8 +184,7 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
             raise
         if derivation.may_be_refused and not isinstance(error, SLIPS):
             raise _LeftOut("the candidate raises") from error
-        said = str(error).splitlines()
-        return f"raises {type(error).__name__}{f': {said[0]}' if said else ''}"
+        return f"raises {described(error)}"
     for words in canaries.written():
         return f"out of bounds: {words}"
     for words in trial.modified:
