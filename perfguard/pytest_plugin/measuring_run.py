@@ -234,12 +234,13 @@ class Measuring(Ending):
         """Guard the host time of a test with pytest-benchmark's fixture, after its body."""
         answer = yield
         run = self._run
-        timed = run is not None and not run.report.exact_only and has_fixture(item)
+        if run is None or run.report.exact_only or not has_fixture(item):
+            return answer
         case = case_of(item)
         if "perfguard" in getattr(item, "fixturenames", ()):  # whose own call is the case without a label
             case = case.labelled("benchmark")
-        result = benchmark_result(item, case) if timed else None
-        if run is not None and result is not None:
+        result = benchmark_result(item, case)
+        if result is not None:
             judged = run.take(result)
             if not run.is_session:
                 raise_for(run, [judged])
