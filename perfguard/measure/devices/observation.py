@@ -24,9 +24,8 @@ from perfguard.measure.devices.activity import Activity, Copied, Seen, Waited
 from perfguard.tensors.graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
-Interpreted = Callable[
-    [Any, Sequence[Any], Sequence[int], Mapping[str, Any]], None
-]  # kernel, arguments, grid, keywords
+# Called with kernel, arguments, grid, keywords.
+Interpreted = Callable[[Any, Sequence[Any], Sequence[int], Mapping[str, Any]], None]
 
 
 @contextmanager

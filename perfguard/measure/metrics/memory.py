@@ -176,11 +176,8 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     import torch
 
     step = subject.run if isinstance(subject.run, Step) else None
-    if (
-        step is None
-        and not subject.differentiated
-        and not any(tensor.grad_fn for tensor in tree_tensors(subject.run()))
-    ):
+    known = step is not None or subject.differentiated
+    if not known and not any(tensor.grad_fn for tensor in tree_tensors(subject.run())):
         return None  # skips imports of a dispatch mode, which take seconds in every process
     origins: dict[int, _Origin] = {}
     for position, tensor in enumerate(filter(has_storage, tree_tensors(subject.args))):
