@@ -28,7 +28,7 @@ def test_an_overflow_that_no_test_asks_for_is_wrong_and_its_input_can_be_kept(pr
     accused = project.run()
     accused.assert_outcomes(failed=1)
     # pytest's summary says it again where CI is set.
-    (kept,) = set(re.findall(r"perfguard\.(derived\(x0, .*\))", accused.stdout.str()))
+    (kept,) = set(re.findall(r"perfguard\.(derived\(x0, \"[^\"]*\"\))", accused.stdout.str()))
     snippet = f"guard.{kept}".replace("x0", "x")
     project.test_file(SOFTMAX.format(x=snippet, more=", hard=False"))
     project.run().assert_outcomes(failed=1)  # by the plain check, as the input is now the test's own

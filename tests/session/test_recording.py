@@ -55,8 +55,8 @@ def test_changes_of_what_is_known_are_shown_whatever_is_new() -> None:
 def test_what_is_left_is_told_by_its_reason() -> None:
     left = [(change(number, before=90), "not asked for") for number in range(20)]
     odd = (change(99, before=90), "refused")
-    assert describe_left([*left, odd]) == ["20 changes: not asked for", f"{odd[0].describe()}: refused"]
-    assert describe_left(left[:2]) == [f"{each.describe()}: not asked for" for each, _ in left[:2]]
+    assert describe_left([*left, odd]) == ["20 changes: not asked for", f"{odd[0].describe()}; refused"]
+    assert describe_left(left[:2]) == [f"{each.describe()}; not asked for" for each, _ in left[:2]]
     assert len(describe_left(left, verbose=True)) == 20
     each_its_own = [(each, f"refused {number}") for number, (each, _) in enumerate(left)]
     assert len(describe_left(each_its_own)) == MOST_LINES

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from perfguard.model.errors import UsageError
 from perfguard.model.records import BaseTree
 from perfguard.session.pairing.worktrees import find_base
 
@@ -95,7 +96,8 @@ def test_what_keeps_a_tree_from_having_a_base_is_told(root: Path, tmp_path: Path
     assert "not in a git checkout" in base(outside).problem
     git(outside, "init", "--quiet")
     assert "the repository has no commit yet; commit first" in base(outside).problem
-    assert "nowhere: no branch, tag or commit" in base(root, "nowhere").problem
+    with pytest.raises(UsageError, match="nowhere: no branch, tag or commit"):  # a mistake
+        base(root, "nowhere")
     git(root, "commit", "--quiet", "--allow-empty", "-m", "second")
     git(tmp_path, "clone", "--quiet", "--depth=1", root.as_uri(), "shallow")
     first = git(root, "rev-parse", "HEAD~")
