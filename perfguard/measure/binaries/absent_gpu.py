@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -128,15 +129,23 @@ class _Child:
 
 
 def _fork() -> int:
-    """`os.fork`, during which Ctrl-C waits: what it raises in a hook of fork is lost. The child ends by it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    """`os.fork`, during which Ctrl-C waits: what it raises in a hook of fork is lost. The child ends by it.
+
+    To block the signal would not do: any other thread, and torch has some, takes it for this one.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        return os.fork()
+    came: list[bool] = []
+    signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    process = -1
     try:
         process = os.fork()
-        if process == 0 and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-        return process
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, handler if process else signal.SIG_DFL)
+    if process and came:
+        signal.raise_signal(signal.SIGINT)
+    return process
 
 
 def _answer(call: Call, target: Target, write: int, sources: Sources) -> None:
