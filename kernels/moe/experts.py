@@ -70,7 +70,7 @@ class GroupedMatmuls(nn.Module):
 
     @property
     def is_hooked(self) -> bool:
-        """Whether somebody is to be told of calls."""
+        """Whether the module has hooks, which run at each of its calls."""
         return bool(self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks)
 
     def here(self, weight: Tensor) -> Tensor:
