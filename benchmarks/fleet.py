@@ -1,11 +1,11 @@
-"""Two GPUs: records the times of blocks over them, and compares what they exchange over NCCL with gloo's facts.
+"""Some GPUs: records the times of blocks over them, and compares what they exchange over NCCL with gloo's facts.
 
-    python -m benchmarks.fleet [--out DIR] [--plants [NAME …]]
+    python -m benchmarks.fleet [--ranks 2|4] [--out DIR] [--plants [NAME …]]
 
-Records `baselines/<slug>-x2/` in five launches, whose spread is the A/A of a session: the same code, measured again.
-Then the same tests run on the CPU over gloo. `--out` gets reports, records and fleet.json, which stdout shows as well.
-`--plants`: then each of PLANTS in a copy of this checkout, and what fails or moves. Without two GPUs all of it runs
-over gloo alone, where a rank that is late and a stream without order show nothing.
+Records `baselines/<slug>-x<ranks>/` in `sessions` launches, whose spread is the A/A of a session: the same code,
+measured again. Then the same tests run on the CPU over gloo. `--out` gets reports, records and fleet.json, which stdout
+shows as well. `--plants`: then each of PLANTS in a copy of this checkout, over two ranks, and what fails or moves.
+Where GPUs are too few all of it runs over gloo alone: a late rank and a stream without order show nothing there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FACTS = (
     "collectives", "collective_bytes", "exchange_bytes", "messages", "unwaited", "implicit_redistributions",
     "gather_padding", "gathered_bytes_left",
 )  # fmt: skip
-TWO = ("-k", "two_ and not inductor")
+CASES = {2: "two_ and not inductor", 4: "four_ and not inductor"}
 # What a plant can change: the other cases exchange the same once more.
-PLANTED = ("-k", f"{TWO[1]} and not compiled and not hot and not 128 and not tp2")
+PLANTED = ("-k", f"{CASES[2]} and not compiled and not hot and not 128 and not tp2")
 SHOWN = ("exposed_us", "overlap_share", "transfer_us", "skew_us", "bus_gb_per_second", "bus_share", "interconnect")
 
 
@@ -148,17 +148,19 @@ def failures(report: Report) -> Iterator[dict[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / ".perfguard" / "fleet")
+    parser.add_argument("--ranks", type=int, choices=CASES, default=2)
     parser.add_argument("--plants", nargs="*", choices=PLANTS, metavar="NAME", help=f"all, or of {', '.join(PLANTS)}")
     options = parser.parse_args()
     out: Path = options.out.resolve()
     baselines = ROOT / "baselines"
     found: dict[str, Any] = {"rows": [], "facts": [], "fails": [], "plants": []}
     on_gpus = None
-    if torch.cuda.device_count() > 1:
-        on_gpus = run(ROOT, out / "gpus", "--perfguard-update=new", EXACT, TIMED, *TWO).report
-    on_cpu = run(ROOT, out / "cpu", "--perfguard-lane=cpu", EXACT, *TWO).report
+    chosen = ("-k", CASES[options.ranks])
+    if torch.cuda.device_count() >= options.ranks:
+        on_gpus = run(ROOT, out / "gpus", "--perfguard-update=new", EXACT, TIMED, *chosen).report
+    on_cpu = run(ROOT, out / "cpu", "--perfguard-lane=cpu", EXACT, *chosen).report
     if on_gpus is not None:
-        folder = f"{on_gpus.hardware.slug}-x2"
+        folder = f"{on_gpus.hardware.slug}-x{options.ranks}"
         if (baselines / folder).is_dir():
             shutil.copytree(baselines / folder, out / folder, dirs_exist_ok=True)
         found["rows"] = list(rows(on_gpus, baselines))

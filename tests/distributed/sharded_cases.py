@@ -121,6 +121,8 @@ class Sharded:
 
 def guard(perfguard: Any, shape: Sharded, backend: str | None = None, *, timed: bool) -> None:
     """Guard a step of `shape` on its mesh, compiled by `backend`, against the whole model's."""
+    if dict(shape.mesh).get("efsdp", 1) > 1 and torch.__version__ < "2.12":
+        perfguard.unsupported("experts on a mesh of their own need torch 2.12 or later")
     mesh = perfguard.mesh(**dict(shape.mesh))
     whole = shape.whole(perfguard.device)
     model = shape.spread(whole, mesh, backend)

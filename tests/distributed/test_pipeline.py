@@ -25,8 +25,6 @@ from kernels.parallel.pipeline import build_stages, dual_pipe_v, zero_bubble_v
 from kernels.parallel.stages import LayerRun
 from tests.distributed.ranks import Ranks
 
-pytestmark = pytest.mark.skipif(torch.__version__ < "2.13", reason="stages of a V need torch 2.13 or later")
-
 VOCAB, TOKENS, BATCH, WIDTH = 50, 8, 2, 32
 MOE = MoEConfig(dim=WIDTH, hidden=16, experts=4, top_k=2, shared=1)
 BLOCKS = {

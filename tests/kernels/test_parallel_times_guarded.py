@@ -1,4 +1,4 @@
-"""Blocks over two GPUs, as wide as their exchanges take to show: times, and what they exchange."""
+"""Blocks over two and four GPUs, as wide as their exchanges take to show: times, and what they exchange."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ CASES = [
     Sharded("moe", EP, "hot", tokens=LARGE_TOKENS),  # the host reads how many rows travel
 ]
 COMPILED = [CASES[0], CASES[1], CASES[3]]
+EP4 = (("efsdp", 1), ("ep", 4))
+FOUR = [
+    Sharded("dense", (("dp", 4),), tokens=LARGE_TOKENS),
+    Sharded("dense", (("dp", 2), ("tp", 2)), tokens=LARGE_TOKENS),
+    Sharded("moe", EP4, tokens=LARGE_TOKENS),
+    Sharded("moe", EP4, tokens=LARGE_TOKENS, precision="fp8"),
+    Sharded("moe", (("efsdp", 2), ("ep", 2)), tokens=LARGE_TOKENS),
+    Sharded("moe", (("efsdp", 1), ("ep", 2), ("tp", 2)), tokens=LARGE_TOKENS),
+    Sharded("moe", (("efsdp", 1), ("ep", 2), ("tp", 2)), tokens=LARGE_TOKENS, experts=True),
+]
 
 
 def on_gpus(perfguard: Any, shape: Sharded, backend: str | None = None) -> None:
@@ -41,4 +51,16 @@ def test_two_gpus(perfguard: Any, shape: Sharded) -> None:
 @pytest.mark.perfguard(ranks=2)
 @pytest.mark.parametrize("shape", COMPILED, ids=str)
 def test_two_gpus_compiled(perfguard: Any, shape: Sharded) -> None:
+    on_gpus(perfguard, shape, "inductor")
+
+
+@pytest.mark.perfguard(ranks=4)
+@pytest.mark.parametrize("shape", FOUR, ids=str)
+def test_four_gpus(perfguard: Any, shape: Sharded) -> None:
+    on_gpus(perfguard, shape)
+
+
+@pytest.mark.perfguard(ranks=4)
+@pytest.mark.parametrize("shape", [FOUR[1], FOUR[2]], ids=str)
+def test_four_gpus_compiled(perfguard: Any, shape: Sharded) -> None:
     on_gpus(perfguard, shape, "inductor")

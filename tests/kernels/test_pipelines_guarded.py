@@ -22,8 +22,6 @@ from kernels.parallel.experts import shard_experts
 from kernels.parallel.pipeline import build_stages, dual_pipe_v, zero_bubble_v
 from tests.distributed.sharded_cases import BLOCKS, TOKENS, VOCAB
 
-pytestmark = pytest.mark.skipif(torch.__version__ < "2.13", reason="stages of a V need torch 2.13 or later")
-
 
 def loss(logits: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), ids.roll(-1, 1).flatten())
