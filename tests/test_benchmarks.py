@@ -134,6 +134,15 @@ def test_pairs_of_delays(run_pairs: Any, monkeypatch: pytest.MonkeyPatch, capsys
     assert "| delays 10 % | device_time_us | 1 SLOWER |" in capsys.readouterr().out
 
 
+def test_pairs_of_power(run_pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same kernel of other values: its time is judged, as it is what a user waits for."""
+    monkeypatch.setattr(pairs, "POWER", (0, 100))
+    monkeypatch.setattr(pairs, "_PROJECT", f"{pairs._PROJECT}case_seconds = 0.05\ntargets = []\n")
+    found = run_pairs("--only", "power")["power"]
+    rows = {row["case"]: row["word"] for row in found["rows"] if row["metric"] == "device_time_us"}
+    assert rows == {"powered[0pct]/forward": "PASS", "powered[100pct]/forward": "SLOWER"}
+
+
 def test_what_is_planted_still_finds_its_lines(tmp_path: Path) -> None:
     from benchmarks.fleet import PLANTS
 

@@ -2,7 +2,8 @@
 
     python -m benchmarks.pairs --out DIR [--only PART …] [--suites SUITE …] [--minutes N] [-- PYTEST ARGUMENTS]
 
-`delays`: a kernel of 3 µs to 10 ms in a project of its own, 0 to 10 % slower. Then, suite by suite in a copy of this
+`delays`: a kernel of 3 µs to 10 ms in a project of its own, 0 to 10 % slower. `power`: a product of zeros, and then of
+numbers, which takes the same cycles and more power. Then, suite by suite in a copy of this
 checkout: `record` records it; `aa` moves every fingerprint and no speed, so that all of its times are paired, and none
 may be SLOWER or FASTER; `families` plants a worse configuration of each family of kernels. `cost`: seconds of a run
 over all suites with 0, 5 and 50 other cases. The last three record what is not recorded yet.
@@ -38,10 +39,11 @@ from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import Report
 
 KEPT = "pairs.json"
-PARTS = ("delays", "record", "aa", "families", "cost")
+PARTS = ("delays", "power", "record", "aa", "families", "cost")
 # The others time nothing on one GPU.
 SUITES = ("quantize", "operators", "grouped_mm", "fp8_grouped_mm", "moe", "layers")
 DELAYS = (3, 10, 100, 1_000, 10_000), (0, 1, 2, 3, 5, 10)  # µs, per cent
+POWER = (0, 10, 30, 100)  # per cent of rows that are numbers
 CHANGED = (0, 5, 50)  # cases
 HEAD = (
     "step", "time", "verdicts", "fail besides", "process pairs", "effects", "half of the 95 % interval, at most",
@@ -71,7 +73,9 @@ class Bench:
         """All steps in their order. A machine that is lost has left whole suites."""
         if "delays" in parts:
             yield "delays", self.delays
-        if set(parts) - {"delays"}:
+        if "power" in parts:
+            yield "power", self.power
+        if set(parts) - {"delays", "power"}:
             for suite in self.suites:
                 yield f"record {suite}", lambda suite=suite: self.record(suite)  # type: ignore[misc]
                 if "aa" in parts:
@@ -116,27 +120,37 @@ class Bench:
         return self._guard(*self.suites)
 
     def delays(self) -> Ran:
-        """A repository of its own. Nothing there is unchanged, so its record passes host times alone."""
-        folder = self.checkout.with_name("delays")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        for name in ("delayed.py", "test_delayed.py"):
-            shutil.copy(_HERE / name, folder)
-        (folder / "pyproject.toml").write_text(_PROJECT)
-        (folder / ".gitignore").write_text(".perfguard/\n__pycache__/\nbaselines/\n")
         plan = self.out / "plan.json"
         sizes = (",".join(map(str, each)) for each in self.delay_sizes)
         line = [sys.executable, "-m", "benchmarks.pairs.delayed", str(plan), self.device, *sizes]
         subprocess.run(line, cwd=ROOT, check=True)
         tuned = json.loads(plan.read_text())
-        for tails in (0, 1):
-            told = [{"name": each["name"], "links": each["links"] + tails * each["tail"]} for each in tuned]
-            (folder / "plan.json").write_text(json.dumps(told))
-            if not tails:
-                commit(folder)
-                self._run(folder, *_RECORD, "test_delayed.py")
+        short, long = (
+            [{"name": each["name"], "links": each["links"] + tails * each["tail"]} for each in tuned]
+            for tails in (0, 1)
+        )
+        return self._project("delayed", short, long)
+
+    def power(self) -> Ran:
+        zeros, numbers = ([{"name": f"{each}pct", "percent": each * many} for each in POWER] for many in (0, 1))
+        return self._project("powered", zeros, numbers)
+
+    def _project(self, name: str, before: list[Entry], after: list[Entry]) -> Ran:
+        """A repository of its own, recorded by one plan and run by another. Nothing there is unchanged, so its record
+        passes host times alone."""
+        folder = self.checkout.with_name(name)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for each in (f"{name}.py", f"test_{name}.py"):
+            shutil.copy(_HERE / each, folder)
+        (folder / "pyproject.toml").write_text(_PROJECT)
+        (folder / ".gitignore").write_text(".perfguard/\n__pycache__/\nbaselines/\n")
+        (folder / "plan.json").write_text(json.dumps(before))
+        commit(folder)
+        self._run(folder, *_RECORD, f"test_{name}.py")
+        (folder / "plan.json").write_text(json.dumps(after))
         plant_other_code(folder)
-        return self._run(folder, "test_delayed.py")
+        return self._run(folder, f"test_{name}.py")
 
     def clean(self) -> None:
         """The committed state, with what has been recorded."""
