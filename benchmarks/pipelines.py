@@ -1,6 +1,6 @@
 """DualPipeV over GPUs: what its pairs hide of the exchanges, and the memory of a rank beside the closed form.
 
-    python -m benchmarks.pipelines [-o FILE]
+    python -m benchmarks.pipelines [--sequences N] [-o FILE]
 
 One step of MoE layers in 16 micro-batches, by three schedules in turn: DualPipeV whose pairs take turns part by part
 (`kernels.parallel.pipeline`), the same where one pass of a pair follows the other, as torch runs it, and the
@@ -14,6 +14,7 @@ each as large as one that is measured alone.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import tempfile
@@ -41,7 +42,7 @@ from perfguard.measure.devices import kineto
 from perfguard.measure.timers.profiler import covered_us
 from perfguard.model.atomic_files import write_atomically
 
-CHUNKS, LAYERS, SEQUENCES, STEPS = 16, 8, 2, 5
+CHUNKS, LAYERS, STEPS = 16, 8, 5
 MIB = 1 << 20
 DUAL, AFTER, ZERO = "DualPipeV, parts in turn", "DualPipeV, one pass after the other", "zero-bubble V"
 
@@ -68,8 +69,8 @@ SCHEDULES: dict[str, Callable[..., Any]] = {DUAL: dual_pipe_v, AFTER: one_after_
 class Rank:
     """One rank's part of a model on a mesh, and what a step of it takes."""
 
-    def __init__(self, pp: int, ep: int, device: torch.device) -> None:
-        self.device, self.pp = device, pp
+    def __init__(self, pp: int, ep: int, sequences: int, device: torch.device) -> None:
+        self.device, self.sequences = device, sequences
         self.mesh = init_device_mesh(device.type, (pp, ep), mesh_dim_names=("pp", "ep"))
         config, tokens, vocab = sizes(device.type != "cpu")
         torch.manual_seed(0)
@@ -80,7 +81,7 @@ class Rank:
             for layer in self.whole.layers:
                 shard_experts(layer.moe, self.mesh["ep"])  # type: ignore[union-attr, arg-type]
         generator = torch.Generator().manual_seed(self.mesh.get_local_rank("ep"))
-        self.ids = torch.randint(vocab, (SEQUENCES * CHUNKS, tokens), generator=generator).to(device)
+        self.ids = torch.randint(vocab, (sequences * CHUNKS, tokens), generator=generator).to(device)
 
     def synchronize(self) -> None:
         if self.device.type != "cpu":
@@ -129,6 +130,7 @@ class Rank:
         if self.device.type == "cpu":
             return {}
         self.synchronize()
+        gc.collect()
         held = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         step()
@@ -138,8 +140,8 @@ class Rank:
         for stage in stages:
             config, tokens, _ = sizes(True)
             first = stage.module.embedding is not None
-            x = torch.zeros(SEQUENCES, tokens, dtype=torch.int64, device=self.device)
-            x = x if first else torch.zeros(SEQUENCES, tokens, config.dim, dtype=torch.bfloat16, device=self.device)
+            shape = (self.sequences, tokens) if first else (self.sequences, tokens, config.dim)
+            x = torch.zeros(shape, dtype=torch.int64 if first else torch.bfloat16, device=self.device)
             run = StageRun(stage.module)
             before = torch.cuda.memory_allocated()
             take_turns(run.forward(x), None)
@@ -169,7 +171,7 @@ class Rank:
         }
 
 
-def on_rank(rank: int, ranks: int, store: str, out: str) -> None:
+def on_rank(rank: int, ranks: int, sequences: int, store: str, out: str) -> None:
     gpus = torch.cuda.device_count() > 1
     device = torch.device("cuda", rank) if gpus else torch.device("cpu")
     if gpus:
@@ -182,7 +184,7 @@ def on_rank(rank: int, ranks: int, store: str, out: str) -> None:
     )  # fmt: skip
     found = []
     for pp, ep in meshes(ranks):
-        on_mesh = Rank(pp, ep, device)
+        on_mesh = Rank(pp, ep, sequences, device)
         for name in SCHEDULES:
             everyone: list[Any] = [None] * ranks
             dist.all_gather_object(everyone, on_mesh.read(name))
@@ -209,12 +211,13 @@ def shown(row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--out", type=Path, default=ROOT / ".perfguard" / "pipelines.json")
+    parser.add_argument("--sequences", type=int, default=2, help="of 2,048 tokens in a micro-batch (default: 2)")
     options = parser.parse_args()
     gpus = torch.cuda.device_count()
     ranks = gpus if gpus > 1 else 2
     with tempfile.TemporaryDirectory(prefix="pipelines-") as folder:
         found = Path(folder, "found.json")
-        arguments = (ranks, str(Path(folder, "store")), str(found))
+        arguments = (ranks, options.sequences, str(Path(folder, "store")), str(found))
         torch.multiprocessing.spawn(on_rank, arguments, nprocs=ranks)  # type: ignore[no-untyped-call]
         rows = json.loads(found.read_text())
     origin = {
@@ -224,7 +227,8 @@ def main() -> None:
         "triton": triton.__version__,
         "date": str(date.today()),
         "commit": git(ROOT, "rev-parse", "HEAD") if (ROOT / ".git").exists() else "",
-        "command": "python -m benchmarks.pipelines",
+        "sequences": options.sequences,
+        "command": f"python -m benchmarks.pipelines --sequences {options.sequences}",
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(options.out, json.dumps(origin | {"rows": rows}, indent=1).encode())

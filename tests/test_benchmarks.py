@@ -134,6 +134,21 @@ def test_pairs_of_delays(run_pairs: Any, monkeypatch: pytest.MonkeyPatch, capsys
     assert "| delays 10 % | device_time_us | 1 SLOWER |" in capsys.readouterr().out
 
 
+def test_a_chain_ends_where_it_should() -> None:
+    """What the delayed kernel computes, link by link, equals the one product that it is compared with. (It has hundreds
+    of links; some 20 are rounded differently.)"""
+    import torch
+
+    from benchmarks.pairs.delayed import expected, numbers
+
+    x = numbers(torch.device("cpu"))
+    half = 0.5 * x
+    y = half
+    for links in range(1, 100):
+        y = 0.5 * y + half
+        assert links < 30 or torch.equal(y, expected(x, links))
+
+
 def test_pairs_of_power(run_pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same kernel of other values: its time is judged, as it is what a user waits for."""
     monkeypatch.setattr(pairs, "POWER", (0, 100))

@@ -47,6 +47,11 @@ def chain_kernel(x_ptr, out_ptr, links, BLOCK: tl.constexpr):  # type: ignore[no
     tl.store(out_ptr + at, y)
 
 
+def numbers(device: torch.device) -> Tensor:
+    """x (COUNT,) float32 of bfloat16's digits: of more a chain ends beside every second number, at a tie."""
+    return torch.randn(COUNT, device=device).bfloat16().float()
+
+
 def chain(x: Tensor, links: int) -> Tensor:
     """x (COUNT,) float32, from whose half each link goes half of the way to x."""
     if fake.current() is not None:
