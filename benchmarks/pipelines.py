@@ -109,20 +109,22 @@ class Rank:
         for hook in hooks:
             hook.remove()
         turns = sum(stage.turns for stage in stages)
-        found = {"turns": turns // 2, "live": most, **self._memory(stages, step), "ms": self._times(step)}
+        found = {"turns": turns // 2, "live": most, **self._memory(stages, step), **self._times(step)}
         return found | self._exchanges(step)
 
-    def _times(self, step: Callable[[], None]) -> list[float]:
-        """Milliseconds of each step by this rank's clock, from a meeting to the end of its device's work."""
-        found = []
+    def _times(self, step: Callable[[], None]) -> dict[str, list[float]]:
+        """Milliseconds of each step by this rank's clock, from a meeting to the end of its device's work, and until its
+        host is done, which then waits."""
+        found: dict[str, list[float]] = {"ms": [], "host_ms": []}
         for _ in range(STEPS):
             self.synchronize()
             dist.barrier()
             self.synchronize()
             began = time.perf_counter()
             step()
+            found["host_ms"].append(1e3 * (time.perf_counter() - began))
             self.synchronize()
-            found.append(1e3 * (time.perf_counter() - began))
+            found["ms"].append(1e3 * (time.perf_counter() - began))
         return found
 
     def _memory(self, stages: list[Stage], step: Callable[[], None]) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def _sum(rows: Iterable[Data], name: str) -> int:
 
 
 def ranks(data: Data) -> str:
-    """Times of layers over two GPUs, one recording's sessions, and their exchanges."""
+    """Times of layers over several GPUs, one recording's sessions, and their exchanges."""
     head = [
         "case",
         "sessions, ms",
@@ -321,6 +321,39 @@ def _exposure(row: Data) -> list[str]:
     return [f"{row['ranks_time_us'] / 1000:.2f}", f"{row['exposed_us']:.0f}", f"{skew:.0f} ({name})"]
 
 
+def pipelines(data: Data) -> str:
+    """Steps of pipelines by three schedules: time, memory beside the closed form, exchanges, by rank."""
+    head = [
+        "pp, ep",
+        "schedule",
+        "step, ms",
+        "turns",
+        "live",
+        "peak, MiB",
+        "live × kept, MiB",
+        "at work, ms",
+        "exchanges alone, ms",
+    ]
+    lines = []
+    for row in data["rows"]:
+        everyone = row["ranks"]
+        steps = [max(turn) for turn in zip(*(each["ms"] for each in everyone), strict=True)]
+        # A rank keeps micro-batches of two stages, as nearly half of them each as an odd number allows.
+        closed = [each["live"] * sum(each["kept_mib"]) / 2 for each in everyone]
+        lines.append([
+            f"{row['pp']}, {row['ep']}",
+            row["schedule"],
+            f"{median(steps):.0f} ({min(steps):.0f} to {max(steps):.0f})",
+            _range([each["turns"] for each in everyone]),
+            _range([each["live"] for each in everyone]),
+            _range([each["peak_mib"] for each in everyone]),
+            _range(closed),
+            _range([each["computing_ms"] for each in everyone]),
+            _range([each["exposed_ms"] for each in everyone]),
+        ])  # fmt: skip
+    return f"{_origin(data, data['command'])}\n\n{_table(head, lines)}"
+
+
 def paired(data: Data) -> str:
     """Steps of benchmarks.pairs: unchanged suites and worse configurations."""
     return f"{_origin(data, data['command'])}\n\n" + "\n".join(steps(data["entries"]))
@@ -353,6 +386,8 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h100-pairs.json": paired,
     "h100-peers.json": peers,
     "h100-x2.json": ranks,
+    "h200-x4.json": ranks,
+    "h200-pipelines.json": pipelines,
 }
 
 if __name__ == "__main__":
