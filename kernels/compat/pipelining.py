@@ -59,24 +59,23 @@ def _wait(works: Iterable[Any]) -> None:
 
 def backward_inputs(
     outputs: Sequence[Tensor], gradients: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[nn.Parameter]
-) -> tuple[tuple[Tensor | None, ...], Run, list[Tensor]]:
-    """Gradients of inputs alone, also in their `.grad`; what then adds those of `weights` to theirs; and what that
-    holds."""
+) -> tuple[Run, list[Tensor]]:
+    """Add gradients of inputs alone to their `.grad`. What then adds those of `weights`, and what that holds."""
     if torch.__version__ < "2.13":
         return _backward_twice(outputs, gradients, inputs, weights)
-    found, groups = stage_backward_input(list(outputs), list(gradients), list(inputs), iter(weights))
+    _, groups = stage_backward_input(list(outputs), list(gradients), list(inputs), iter(weights))
     held = [each for group in groups for grads in group.get("grads", ()) if grads for each in grads if each is not None]
 
     @torch.enable_grad()  # torch looks for a weight's place in a graph that it makes
     def later() -> None:
         stage_backward_weight(iter(weights), groups)
 
-    return found, later, held
+    return later, held
 
 
 def _backward_twice(
     outputs: Sequence[Tensor], gradients: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[nn.Parameter]
-) -> tuple[tuple[Tensor | None, ...], Run, list[Tensor]]:
+) -> tuple[Run, list[Tensor]]:
     """The same where torch cannot go on from the middle of a graph, behind an `autograd.Function`: for the weights the
     pass begins at `outputs` again."""
 
@@ -86,4 +85,4 @@ def _backward_twice(
             torch.autograd.backward(outputs, gradients, retain_graph=again, inputs=wanted)
 
     add(inputs, again=True)
-    return tuple(each.grad for each in inputs), lambda: add(weights, again=False), list(gradients)
+    return lambda: add(weights, again=False), list(gradients)

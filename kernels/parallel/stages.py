@@ -51,7 +51,7 @@ class Part:
         if store is None:
             torch.autograd.backward(outputs, given)
         else:
-            _, later, held = backward_inputs(outputs, given, leaves, list(self._weights.parameters()))
+            later, held = backward_inputs(outputs, given, leaves, list(self._weights.parameters()))
             store.put(later, held)
         return [leaf.grad for leaf in leaves]
 

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from kernels.compat.pipelining import _backward_twice, backward_inputs
 from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
 from kernels.parallel.experts import shard_experts
@@ -104,6 +105,37 @@ def test_gradients_have_the_bits_of_the_unstaged_model(two_ranks: Ranks, name: s
         # Seven pairs a step; the three parts of an MoE layer have two gaps between them, a dense layer is one part.
         assert rank["turns"] == (2 * 7 * 2 if (name, kind) == ("DualPipeV", "moe") else 0)
     assert found[0]["seen"] | found[1]["seen"] == {name for name, _ in model_of(kind).named_parameters()}
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return 2 * grad
+
+
+@pytest.mark.parametrize("backward", [backward_inputs, _backward_twice])
+def test_gradients_of_weights_wait(backward: Any) -> None:
+    """Also behind an autograd function, and onto gradients that are there; torch before 2.13 takes the second way."""
+    first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    weights = [*first.parameters(), *second.parameters()]
+    x, grad = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4)
+    ids = torch.zeros(3, dtype=torch.int64)  # an input that has no gradient
+    out = second(Doubled.apply(first(x)))
+    wanted = torch.autograd.grad(out, [x, *weights], grad, retain_graph=True)
+    for times in (1, 2):
+        x.grad = None
+        again = second(Doubled.apply(first(x)))
+        later, _ = backward([again], [grad], [x, ids], weights)
+        assert x.grad is not None
+        assert torch.equal(x.grad, wanted[0])
+        assert times == 2 or all(weight.grad is None for weight in weights)
+        later()
+        for weight, one in zip(weights, wanted[1:], strict=True):
+            torch.testing.assert_close(weight.grad, times * one)
 
 
 @dataclass(frozen=True)
