@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pytest
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
@@ -18,6 +19,8 @@ from kernels.moe.shapes import set_load
 from kernels.parallel.model import parallelize
 
 VOCAB, TOKENS = 50, 12
+OWN_MESH = "experts on a mesh of their own need torch 2.12 or later"
+on_own_mesh = pytest.mark.skipif(torch.__version__ < "2.12", reason=OWN_MESH)
 MOE = MoEConfig(dim=32, hidden=16, experts=4, top_k=2, shared=1)
 BLOCKS = {
     "dense": BlockConfig(dim=32, heads=4, kv_heads=2, hidden=48),
@@ -122,7 +125,7 @@ class Sharded:
 def guard(perfguard: Any, shape: Sharded, backend: str | None = None, *, timed: bool) -> None:
     """Guard a step of `shape` on its mesh, compiled by `backend`, against the whole model's."""
     if dict(shape.mesh).get("efsdp", 1) > 1 and torch.__version__ < "2.12":
-        perfguard.unsupported("experts on a mesh of their own need torch 2.12 or later")
+        perfguard.unsupported(OWN_MESH)
     mesh = perfguard.mesh(**dict(shape.mesh))
     whole = shape.whole(perfguard.device)
     model = shape.spread(whole, mesh, backend)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._dynamo.backends.debugging import aot_eager
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -118,7 +119,7 @@ def compiled(rank: int, ranks: int) -> tuple[int, list[bool]]:
     def counting(graph: Any, inputs: Any) -> Any:
         nonlocal graphs
         graphs += 1
-        return graph.forward
+        return aot_eager(graph, inputs)  # torch 2.11 loses gradients of graphs that only dynamo has seen
 
     group = ExpertGroup.of(dist.group.WORLD)
 

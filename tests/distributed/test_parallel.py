@@ -30,7 +30,7 @@ from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
 from kernels.parallel.model import parallelize
 from tests.distributed.ranks import Ranks
-from tests.distributed.sharded_cases import BLOCKS, MOE, TOKENS, VOCAB
+from tests.distributed.sharded_cases import BLOCKS, MOE, TOKENS, VOCAB, on_own_mesh
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,15 @@ def test_compiled_blocks_on_two_ranks(two_ranks: Ranks, case: Case) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("case", FOUR, ids=str)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[on_own_mesh] if case.mesh.get("efsdp", 1) > 1 else []) for case in FOUR], ids=str
+)
 def test_four_ranks(four_ranks: Ranks, case: Case) -> None:
     eager(four_ranks, case)
     compiled(four_ranks, case)
 
 
+@on_own_mesh
 @pytest.mark.parametrize(("ranks", "ep", "dim"), [(64, 8, 0), (256, 64, 1)])
 def test_experts_are_never_padded(ranks: int, ep: int, dim: int) -> None:
     """An expert alone on 4 ranks would be gathered as 4, of which 3 are padding."""

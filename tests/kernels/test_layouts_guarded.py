@@ -15,10 +15,9 @@ import tests.kernels.paths  # noqa: F401 - before anything imports triton
 from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
 from kernels.parallel.model import parallelize
+from tests.distributed.sharded_cases import on_own_mesh
 
-pytestmark = pytest.mark.skipif(
-    torch.__version__ < "2.12", reason="experts on a mesh of their own need torch 2.12 or later"
-)
+pytestmark = on_own_mesh
 POSITIONS = 4096
 MOE = MoEConfig(dim=2048, hidden=1408, experts=64, top_k=6, shared=2, balanced=True)
 
