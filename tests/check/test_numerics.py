@@ -155,6 +155,37 @@ def test_a_group_where_eager_is_exact_by_luck_is_protected() -> None:
     assert judged(candidate, oracle).problem == ""
 
 
+@pytest.mark.parametrize("numbers", [1, 2, 4])
+def test_a_few_sums_in_another_order_are_right(numbers: int) -> None:
+    """As a loss: eager's error of one number is often next to nothing."""
+    for seed in range(100):
+        x = normal(numbers, 1000, seed=seed).float()
+        oracle, eager = x.double().square().mean(1), x.square().mean(1)
+        other = sum(x[:, start::4].square().sum(1) for start in range(4)) / 1000
+        assert isinstance(other, torch.Tensor)
+        assert compare(other, eager, oracle, name="loss").problem == ""
+        assert compare(other * (1 + 1e-5), eager, oracle, name="loss").problem
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_all_elements_of_a_row_may_share_one_error(tokens: int, dtype: torch.dtype) -> None:
+    """As in the gradient of a weight, where a row is a sum of few tokens: what cancelled in one number of each row is
+    another amount in eager."""
+    for seed in range(20):
+        x, w, dy = (normal(*shape, seed=seed).to(dtype) for shape in ((tokens, 64), (512, 256), (tokens, 512)))
+        x, dy = x.double(), dy.double()
+        oracle = (dy @ w.double()).t() @ x
+        eager = ((dy.to(dtype) @ w).t() @ x.to(dtype)).to(dtype)
+        other = sum(dy.to(dtype)[:, start::4] @ w[start::4] for start in range(4))
+        assert isinstance(other, torch.Tensor)
+        candidate = other.t() @ x.to(dtype)
+        assert compare(candidate, eager, oracle, name="dw", gradient=True).problem == ""
+        smallest = int(oracle.square().sum(1).argmin())
+        candidate[smallest] *= 1.01
+        assert f"in row {smallest} of 256" in compare(candidate, eager, oracle, name="dw", gradient=True).problem
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_oracle_no_finer_than_the_output_leaves_room_for_another_order(dtype: torch.dtype) -> None:
     a, b = normal(40, 1000).to(dtype), normal(1000, 40, seed=1).to(dtype)
@@ -180,7 +211,7 @@ def loose(dtype: torch.dtype, by: float, rows: slice, exact: bool = False, toler
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("rows", [slice(None), slice(2, 3)], ids=["all rows", "one row"])
 @pytest.mark.parametrize(
-    ("dtype", "by"), [(torch.float32, 24), (torch.float32, 3000), (torch.float16, 16), (torch.bfloat16, 6)]
+    ("dtype", "by"), [(torch.float32, 100), (torch.float32, 3000), (torch.float16, 16), (torch.bfloat16, 6)]
 )
 def test_what_is_right_in_half_of_its_digits_is_told_the_tolerance_that_admits_it(
     dtype: torch.dtype, by: float, rows: slice, exact: bool

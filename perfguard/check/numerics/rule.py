@@ -6,8 +6,11 @@ With e_c = candidate - oracle and e_e = eager - oracle, in float64:
     RMSE_g(e_c) <= k·(1 + sqrt(2 ln G / n_g))·max(RMSE_g(e_e), rho·RMS_g(oracle)) + phi·u·RMS_g(oracle)
 
 for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_e)/RMS_g(oracle). The root is
-the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Integers and
-bools must be equal. 8-bit floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
+the allowance for the worst of G groups, and rho protects groups where eager is exact by luck.
+
+In float32 and wider the elements of a group may share one error, as the gradient of a weight does where one token came:
+then n_g is 1, and eager's error that of all groups of about the same size. Integers and bools must be equal. 8-bit
+floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -43,6 +46,9 @@ MULTIPLE: dict[torch.dtype, float] = {
     torch.float64: 4.0,
 }
 GRADIENT_MULTIPLE = 3.0
+#: Eager's error counts as at least this many roundings: of one number, as of a loss, it is small by luck. With k that
+#: is the relative error of 1.3e-6 which torch.testing allows by default. (16 bits are rounded once, at the end.)
+ROUNDINGS: dict[torch.dtype, float] = {torch.float32: 5.0}
 #: If the oracle is no finer than the output, it cannot show eager's error, which then counts as at least this many
 #: roundings: in 16 bits that of the result (0.42 u are bf16's 55.6 dB), otherwise those of a long sum.
 LEAST_ROUNDINGS: dict[torch.dtype, float] = {
@@ -51,6 +57,8 @@ LEAST_ROUNDINGS: dict[torch.dtype, float] = {
     torch.float32: 16.0,
     torch.float64: 16.0,
 }
+#: Groups whose RMS differs by at most this factor are of about the same size.
+LIKE_SIZE = 16
 _MOST_K = 1e6  # beyond, eager's error is too small for a multiple of it to be meaningful
 
 
@@ -132,12 +140,18 @@ def compare_by_rule(
     total = sum_groups(candidate, eager, oracle, groups)
 
     rms, rmse, eager_rmse = total.roots()
-    if torch.finfo(oracle.dtype).eps >= torch.finfo(candidate.dtype).eps:
-        eager_rmse = eager_rmse.maximum(LEAST_ROUNDINGS[candidate.dtype] * u * rms)
+    hidden = torch.finfo(oracle.dtype).eps >= torch.finfo(candidate.dtype).eps
+    least = LEAST_ROUNDINGS[candidate.dtype] if hidden else ROUNDINGS.get(candidate.dtype, 0.0)
+    # Nothing that is wrong in float64 is as small as roundings of the whole tensor.
+    rounded = rms.square().mean().sqrt() if candidate.dtype == torch.float64 else rms
+    eager_rmse = eager_rmse.maximum(least * u * rounded)
     nonzero = rms > 0
     rho = (eager_rmse[nonzero] / rms[nonzero]).median() if bool(nonzero.any()) else rms.new_zeros(())
-    allowance = 1 + (2 * math.log(groups.number) / total.count).sqrt()
-    limits = k * allowance * eager_rmse.maximum(rho * rms) + slack * rms
+    most = 2 * math.log(groups.number)
+    factor = (1 + (most / total.count).sqrt()) * eager_rmse.maximum(rho * rms)
+    if u <= ROUNDING[torch.float32]:
+        factor = factor.maximum((1 + math.sqrt(most)) * _of_like_size(eager_rmse, rms, total.count))
+    limits = k * factor + slack * rms
     excess = torch.where(rmse > 0, rmse / limits, 0.0)  # with a limit of 0, any error is infinitely large
     worst = int(excess.argmax())
 
@@ -180,9 +194,22 @@ def compare_by_rule(
     if unlike or all_rmse > right * all_rms or float(rmse[worst]) > right * float(rms[worst]):
         return explained
     whole = tuple(torch.tensor([value]) for value in (all_rmse, all_eager, all_rms))
-    parts = [(rmse, allowance * eager_rmse.maximum(rho * rms), rms), whole]
+    parts = [(rmse, factor, rms), whole]
     admits = _admitting(parts, k, slack, u)
     return msgspec.structs.replace(explained, problem=explained.problem + admits)
+
+
+def _of_like_size(rmse: torch.Tensor, rms: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """For each group the RMSE over all groups of about its size."""
+    order = rms.argsort()
+    sizes = rms[order].contiguous()
+    first, end = torch.searchsorted(sizes, rms / LIKE_SIZE), torch.searchsorted(sizes, rms * LIKE_SIZE, right=True)
+
+    def summed(values: torch.Tensor) -> torch.Tensor:
+        sums = torch.cat([values.new_zeros(1), values[order].cumsum(0)])
+        return sums[end] - sums[first]
+
+    return (summed(rmse.square() * count).clamp_min(0) / summed(count)).sqrt()
 
 
 def _explain(
