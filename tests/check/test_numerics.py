@@ -167,6 +167,17 @@ def test_a_few_sums_in_another_order_are_right(numbers: int) -> None:
         assert compare(other * (1 + 1e-5), eager, oracle, name="loss").problem
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("numbers", [1, 3, 31, 64, 512])
+def test_products_of_few_large_numbers_in_another_order_are_right(numbers: int, dtype: torch.dtype) -> None:
+    """As many roundings as eager's. Of 512 such products three hold half of all squares."""
+    for seed in range(100):
+        a, b, c, d = normal(4, numbers, seed=seed).to(dtype)
+        oracle = a.double() * b.double() * c.double() * d.double()
+        assert compare(a * (b * (c * d)), a * b * c * d, oracle, name="y").problem == ""
+        assert compare(a * (b * (c * d)) * 1.05, a * b * c * d, oracle, name="y").problem
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("tokens", [1, 2])
 def test_all_elements_of_a_row_may_share_one_error(tokens: int, dtype: torch.dtype) -> None:

@@ -97,6 +97,7 @@ class Sums:
     candidate: torch.Tensor  # e_c squared
     eager: torch.Tensor  # e_e squared
     oracle: torch.Tensor  # oracle squared
+    fourth: torch.Tensor  # oracle to the fourth
     cross: torch.Tensor  # e_c times oracle
     unlike: torch.Tensor  # number of elements that are NaN or Inf unlike the oracle cast to the output's dtype
 
@@ -126,19 +127,20 @@ def _sum_piece(candidate: torch.Tensor, eager: torch.Tensor, oracle: torch.Tenso
     c, e, o = candidate.double(), eager.double(), oracle.double()
     count = torch.full((c.shape[0],), float(c.shape[1]), dtype=torch.float64, device=c.device)
     unlike = torch.zeros_like(count)
-    squares = _squares(c - o, e - o, o)
+    sums = _products(c - o, e - o, o)
     fits = o.abs().amax() <= torch.finfo(candidate.dtype).max
-    if not bool(fits & torch.stack(squares).isfinite().all()):
+    if not bool(fits & torch.stack(sums).isfinite().all()):
         # Some elements are not finite, so the same sums are computed without them. Eager alone may overflow.
         unlike += (kinds(c) != kinds(oracle.to(candidate.dtype).double())).sum(1)
         usable = c.isfinite() & o.isfinite()
         o = torch.where(usable, o, 0.0)
-        squares = _squares(torch.where(usable, c - o, 0.0), torch.where(usable & e.isfinite(), e - o, 0.0), o)
-    return [count, *squares, unlike]
+        sums = _products(torch.where(usable, c - o, 0.0), torch.where(usable & e.isfinite(), e - o, 0.0), o)
+    return [count, *sums, unlike]
 
 
-def _squares(e_c: torch.Tensor, e_e: torch.Tensor, o: torch.Tensor) -> list[torch.Tensor]:
-    return [(e_c * e_c).sum(1), (e_e * e_e).sum(1), (o * o).sum(1), (e_c * o).sum(1)]
+def _products(e_c: torch.Tensor, e_e: torch.Tensor, o: torch.Tensor) -> list[torch.Tensor]:
+    square = o * o
+    return [(e_c * e_c).sum(1), (e_e * e_e).sum(1), square.sum(1), (square * square).sum(1), (e_c * o).sum(1)]
 
 
 def rmse(a: torch.Tensor, b: torch.Tensor | None = None) -> float:
@@ -149,6 +151,11 @@ def rmse(a: torch.Tensor, b: torch.Tensor | None = None) -> float:
     other = torch.zeros((), dtype=torch.float32, device=a.device).expand(a.shape) if b is None else b
     values = a if a.is_floating_point() and a.element_size() > 1 else a.double()
     return math.sqrt(float(sum_groups(values, other, other, Groups(a.shape)).candidate.sum()) / a.numel())
+
+
+def effective_number(squares: torch.Tensor, fourth: torch.Tensor) -> torch.Tensor:
+    """How many elements of one size would have these sums of squares and fourth powers: of normal data a third."""
+    return squares.square() / fourth
 
 
 def decibels(rms: float, error: float) -> float | None:
