@@ -157,7 +157,8 @@ class Accuracy(Struct, frozen=True, omit_defaults=True):
     """The comparison of one output (or gradient) of the candidate with the reference.
 
     `error_ratio` is RMSE(candidate)/RMSE(eager), both against the oracle, of which eager's has a least size; `limit` is
-    the largest RMSE allowed; `sqnr_db` is 20·log10(RMS(oracle)/RMSE(candidate)). `problem` is empty when the output is right.
+    the largest RMSE allowed; `sqnr_db` is 20·log10(RMS(oracle)/RMSE(candidate)). `problem` is empty when the output is
+    right.
     """
 
     output: str
