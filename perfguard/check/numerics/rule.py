@@ -7,10 +7,10 @@ With e_c = candidate - oracle and e_e = eager - oracle, in float64:
 
 for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_e)/RMS_g(oracle). The root is
 the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Of few numbers eager's
-error is small by luck, too (LEAST_OF_FEW). In float32 and wider the elements of a group may share one error, as in the
-gradient of a weight that one token reached: then n_g is 1, and eager's error that of all groups of about the same size.
-Integers and bools must be equal. 8-bit floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See
-docs/numerics.md.
+error is small by luck, too (LEAST_ROUNDINGS, LEAST_OF_FEW). In float32 and wider the elements of a group may share one
+error, as in the gradient of a weight that one token reached: then n_g is 1, and eager's error that of all groups of
+about the same size. Integers and bools must be equal. 8-bit floats are compared as codes, in
+`perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -47,24 +47,18 @@ MULTIPLE: dict[torch.dtype, float] = {
     torch.float64: 4.0,
 }
 GRADIENT_MULTIPLE = 3.0
-#: Of few numbers, as of a loss, eager's error is small by luck: it counts as at least this many roundings, with k about
-#: the relative error that torch.testing allows by default. In float32 and wider always, in 16 bits, whose results are
-#: rounded one by one, where fewer than FEW elements of one size weigh as much as all.
-LEAST_OF_FEW: dict[torch.dtype, float] = {
-    torch.bfloat16: 2.0,
-    torch.float16: 1.0,
-    torch.float32: 5.0,
-    torch.float64: 5.0,
-}
-FEW = 16
-#: If the oracle is no finer than the output, it cannot show eager's error, which then counts as at least this many
-#: roundings: in 16 bits that of the result (0.42 u are bf16's 55.6 dB), otherwise those of a long sum.
-LEAST_HIDDEN: dict[torch.dtype, float] = {
-    torch.bfloat16: 0.42,
+#: Eager's error counts as at least this many roundings where it is small by luck, or cannot be seen: always in float32
+#: and wider, where a result may be one number or have one error; in 16 bits if the oracle is no finer than the output.
+LEAST_ROUNDINGS: dict[torch.dtype, float] = {
+    torch.bfloat16: 0.42,  # of the result: 55.6 dB
     torch.float16: 0.42,
-    torch.float32: 16.0,
+    torch.float32: 16.0,  # of a long sum
     torch.float64: 16.0,
 }
+#: The same in 16 bits, whose results are rounded one by one, where fewer than FEW elements of one size weigh as much as
+#: all. With k it is the relative error that torch.testing allows by default.
+LEAST_OF_FEW: dict[torch.dtype, float] = {torch.bfloat16: 2.0, torch.float16: 1.0}
+FEW = 16
 #: Groups whose RMS differs by at most this factor are of about the same size.
 LIKE_SIZE = 16
 _MOST_K = 1e6  # beyond, eager's error is too small for a multiple of it to be meaningful
@@ -149,14 +143,15 @@ def compare_by_rule(
 
     rms, rmse, eager_rmse = total.roots()
     wide = u <= ROUNDING[torch.float32]
-    # Nothing that is wrong in float64 is as small as roundings of the whole tensor.
-    rounding = u * (rms.square().mean().sqrt() if candidate.dtype == torch.float64 else rms)
-    if torch.finfo(oracle.dtype).eps >= torch.finfo(candidate.dtype).eps:
-        eager_rmse = eager_rmse.maximum(LEAST_HIDDEN[candidate.dtype] * rounding)
+    if wide or torch.finfo(oracle.dtype).eps >= torch.finfo(candidate.dtype).eps:
+        # Nothing that is wrong in float64 is as small as roundings of the whole tensor.
+        rounded = rms.square().mean().sqrt() if candidate.dtype == torch.float64 else rms
+        eager_rmse = eager_rmse.maximum(LEAST_ROUNDINGS[candidate.dtype] * u * rounded)
     nonzero = rms > 0
     rho = (eager_rmse[nonzero] / rms[nonzero]).median() if bool(nonzero.any()) else rms.new_zeros(())
-    few = (effective_number(total.oracle, total.fourth) < FEW) | wide
-    likely = eager_rmse.maximum(rho * rms).maximum(few * LEAST_OF_FEW[candidate.dtype] * rounding)
+    least_of_few = LEAST_OF_FEW.get(candidate.dtype, 0.0) * u
+    few = effective_number(total.oracle, total.fourth) < FEW
+    likely = eager_rmse.maximum(rho * rms).maximum(few * least_of_few * rms)
     most = 2 * math.log(groups.number)
     factor = (1 + (most / total.count).sqrt()) * likely
     if wide:
@@ -170,9 +165,9 @@ def compare_by_rule(
         math.sqrt(float(squares.sum()) / elements)
         for squares in (total.oracle, total.candidate, eager_rmse.square() * total.count)
     )
-    all_few = wide or float(effective_number(total.oracle.sum(), total.fourth.sum())) < FEW
-    all_likely = max(all_eager, all_few * LEAST_OF_FEW[candidate.dtype] * u * all_rms)
-    limit = k * all_likely + slack * all_rms
+    if float(effective_number(total.oracle.sum(), total.fourth.sum())) < FEW:
+        all_eager = max(all_eager, least_of_few * all_rms)
+    limit = k * all_eager + slack * all_rms
     sqnr = decibels(all_rms, all_rmse)
     least_sqnr = tolerance.min_sqnr_db if tolerance else None
 
@@ -194,7 +189,7 @@ def compare_by_rule(
         output=name,
         dtype=dtype_name(candidate),
         sqnr_db=sqnr,
-        error_ratio=all_rmse / all_likely if all_likely > 0 else None,
+        error_ratio=all_rmse / all_eager if all_eager > 0 else None,
         rmse=all_rmse,
         limit=limit,
         worst_group=groups.label(worst),
@@ -205,7 +200,7 @@ def compare_by_rule(
     right = math.sqrt(u)  # half of the digits
     if unlike or all_rmse > right * all_rms or float(rmse[worst]) > right * float(rms[worst]):
         return explained
-    whole = tuple(torch.tensor([value]) for value in (all_rmse, all_likely, all_rms))
+    whole = tuple(torch.tensor([value]) for value in (all_rmse, all_eager, all_rms))
     parts = [(rmse, factor, rms), whole]
     admits = _admitting(parts, k, slack, u)
     return msgspec.structs.replace(explained, problem=explained.problem + admits)

@@ -1,0 +1,174 @@
+"""Common operators written another way: what is right passes in every dtype and size, and what is a little wrong fails.
+
+A right one rounds no more often than eager and adds in another order, as a kernel does. Wrong ones have an error that a
+kernel may have, in all rows or in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from perfguard.check.numerics.rule import compare
+
+Function = Callable[[Tensor, Tensor], Tensor]
+SIZES = [(1, 16), (1, 256), (3, 64), (40, 33), (40, 64), (256, 256)]
+EPS = 1e-5
+
+
+def summed(x: Tensor, dim: int = -1) -> Tensor:
+    """In four parts."""
+    return torch.stack([part.sum(dim, keepdim=True) for part in x.float().chunk(4, dim)]).sum(0)
+
+
+def multiplied(a: Tensor, b: Tensor) -> Tensor:
+    return torch.stack([a.float()[:, start::4] @ b.float()[start::4] for start in range(4)]).sum(0).to(a.dtype)
+
+
+class Multiplied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return multiplied(a, b)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        a, b = ctx.saved_tensors  # type: ignore[attr-defined]
+        return multiplied(grad, b.t()), multiplied(a.t(), grad)
+
+
+def rms_norm(x: Tensor, w: Tensor, eps: float = EPS) -> Tensor:
+    y = x.float()
+    return (y * torch.rsqrt(summed(y * y) / x.shape[-1] + eps) * w.float()).to(x.dtype)
+
+
+def layer_norm(x: Tensor, w: Tensor) -> Tensor:
+    y = x.float()
+    y = y - summed(y) / x.shape[-1]
+    return (y * torch.rsqrt(summed(y * y) / x.shape[-1] + EPS) * w.float()).to(x.dtype)
+
+
+def softmax(x: Tensor, w: Tensor) -> Tensor:
+    y = (x * w).float()
+    y = torch.exp(y - y.amax(-1, keepdim=True))
+    return (y / summed(y)).to(x.dtype)
+
+
+def mlp(x: Tensor, w: Tensor) -> Tensor:
+    y: Tensor = Multiplied.apply(F.silu(Multiplied.apply(x, w)), w.t())
+    return y
+
+
+def swiglu(x: Tensor, w: Tensor) -> Tensor:
+    a, b = (x.float() * w.float()).chunk(2, -1)
+    return (a / (1 + torch.exp(-a)) * b).to(x.dtype)
+
+
+def losses(x: Tensor, w: Tensor) -> Tensor:
+    y = (x * w).float()
+    most = y.amax(-1, keepdim=True)
+    return (most + torch.log(summed(torch.exp(y - most))))[:, 0].sub(y[:, 0]).to(x.dtype)
+
+
+def loss(x: Tensor, w: Tensor) -> Tensor:
+    return losses(x, w).float().mean().to(x.dtype)
+
+
+def attention(x: Tensor, w: Tensor) -> Tensor:
+    y = (x * w).float()
+    scores = Multiplied.apply(y, y.t()) * y.shape[-1] ** -0.5
+    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return (Multiplied.apply(weights, y) / summed(weights)).to(x.dtype)
+
+
+def mean_square(x: Tensor, w: Tensor) -> Tensor:
+    y = x.float() + w.float()
+    return (summed(summed(y * y), 0) / y.numel())[0, 0].to(x.dtype)
+
+
+def variance(x: Tensor, w: Tensor) -> Tensor:
+    y = (x * w).float()
+    y = y - summed(y) / y.shape[-1]
+    return (summed(y * y) / (y.shape[-1] - 1))[:, 0].to(x.dtype)
+
+
+def first_class(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), dtype=torch.int64)
+
+
+# name -> eager, and the other way
+OPERATORS: dict[str, tuple[Function, Function]] = {
+    "rms_norm": (lambda x, w: F.rms_norm(x, x.shape[-1:], w, EPS), rms_norm),
+    "layer_norm": (lambda x, w: F.layer_norm(x, x.shape[-1:], w, eps=EPS), layer_norm),
+    "softmax": (lambda x, w: torch.softmax(x * w, -1), softmax),
+    "mlp": (lambda x, w: F.silu(x @ w) @ w.t(), mlp),
+    "swiglu": (lambda x, w: F.silu((x * w).chunk(2, -1)[0]) * (x * w).chunk(2, -1)[1], swiglu),
+    "losses": (lambda x, w: F.cross_entropy(x * w, first_class(x), reduction="none"), losses),
+    "loss": (lambda x, w: F.cross_entropy(x * w, first_class(x)), loss),
+    "attention": (lambda x, w: F.scaled_dot_product_attention(*[(x * w)[None]] * 3)[0], attention),
+    "mean_square": (lambda x, w: (x + w).square().mean(), mean_square),
+    "variance": (lambda x, w: (x * w).var(-1), variance),
+}
+
+
+def problems(name: str, dtype: torch.dtype, other: Function | None = None, seeds: int = 4) -> Iterator[list[str]]:
+    """By size and seed: what is said of the output and both gradients."""
+    eager, right = OPERATORS[name]
+    for rows, width in SIZES:
+        for seed in range(seeds):
+            random = torch.Generator().manual_seed(seed)
+            width += width % 2
+            x = torch.randn(rows, width, generator=random)
+            w = torch.randn(width, 2 * width if name == "mlp" else 1, generator=random)
+            w = w / width**0.5 if name == "mlp" else w[:, 0]
+            found = []
+            for function, within in ((other or right, dtype), (eager, dtype), (eager, torch.float64)):
+                leaves = [each.to(dtype).to(within).requires_grad_() for each in (x, w)]
+                out = function(*leaves)
+                upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(within)
+                found.append([out.detach(), *torch.autograd.grad(out, leaves, upstream)])
+            yield [
+                compare(*each, name=what, gradient=what != "output").problem
+                for what, *each in zip(("output", "dx", "dw"), *found, strict=True)
+            ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_is_right_is_not_accused(name: str, dtype: torch.dtype) -> None:
+    assert [each for found in problems(name, dtype) for each in found if each] == []
+
+
+def in_bfloat16(name: str) -> Function:
+    return lambda x, w: OPERATORS[name][0](x.bfloat16(), w.bfloat16()).to(x.dtype)
+
+
+def one_row(function: Function) -> Function:
+    """The last row, or the last number, is a hundredth too large."""
+
+    def wrong(x: Tensor, w: Tensor) -> Tensor:
+        out = function(x, w)
+        factor = torch.ones_like(out)
+        factor[-1:] = 1.01 if out.dtype == torch.float32 else 1.05
+        return out * factor
+
+    return wrong
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_float32_by_way_of_bfloat16_is_wrong(name: str) -> None:
+    assert all(any(found) for found in problems(name, torch.float32, in_bfloat16(name)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "softmax", "mlp", "swiglu", "losses", "attention"])
+def test_a_row_that_is_too_large_is_wrong(name: str, dtype: torch.dtype) -> None:
+    assert all(any(found) for found in problems(name, dtype, one_row(OPERATORS[name][1])))
+
+
+def test_another_epsilon_is_wrong() -> None:
+    assert all(any(found) for found in problems("rms_norm", torch.float32, lambda x, w: rms_norm(x, w, 1e-4)))
