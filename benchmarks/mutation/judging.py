@@ -29,16 +29,19 @@ SUITES = {
     "moe": ("moe",),
     "operators": ("operators",),
 }
-#: Options of a lane that times nothing: what is the same on every CPU, compiled for one target or for all; the same
-#: with every configuration of every case and the time for most derived inputs; the GPU that is there.
+#: Options of a lane that times nothing: what is the same on every CPU, compiled for one target or for all; the former
+#: with the time for all derived inputs, whose order each commit changes; the latter with every configuration of every
+#: case and the time for most derived inputs; the GPU that is there.
 LANES = {
     "sm_90": ("--perfguard-lane=cpu",),
+    "known": ("--perfguard-lane=cpu",),
     "cpu": ("--perfguard-lane=cpu",),
     "all": ("--perfguard-lane=cpu", "--perfguard-all-configs"),
     "gpu": ("-p", "benchmarks.mutation.untimed"),
 }
 #: What a lane changes in [tool.perfguard].
-SETTINGS = {"sm_90": 'targets = ["sm_90"]\n', "all": "hard_share = 4.0\n"}
+_ONE = 'targets = ["sm_90"]\n'
+SETTINGS = {"sm_90": _ONE, "known": f"{_ONE}hard_share = 12.0\n", "all": "hard_share = 4.0\n"}
 _SECTION = "[tool.perfguard]\n"
 #: What tells apart ways through one test function that share little code, in the tests' ids.
 WAY = re.compile(r"interpreted|library|triton|b?float\d+\w*")

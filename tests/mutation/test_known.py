@@ -28,7 +28,7 @@ DAILY = [*{package_of(mutant): mutant for mutant in reversed(KNOWN)}.values()]
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory, interpreting: Nursery) -> Workplace:
     """A clone of HEAD; what the checkout has compiled is found again."""
-    made = Workplace(tmp_path_factory.mktemp("known"), ROOT / ".perfguard" / "cache", "sm_90")
+    made = Workplace(tmp_path_factory.mktemp("known"), ROOT / ".perfguard" / "cache", "known")
     if not torch.cuda.is_available():  # what is compiled for a GPU that is there starts its driver, which dies in forks
         made.python = interpreting.python
     return made
