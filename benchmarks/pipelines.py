@@ -173,7 +173,8 @@ class Rank:
         }
 
 
-def on_rank(rank: int, ranks: int, sequences: int, store: str, out: str) -> None:
+def on_rank(rank: int, ranks: int, sequences: int, store: str, out: Path, origin: dict[str, Any]) -> None:
+    """Writes `origin` with the rows so far to `out` after each."""
     gpus = torch.cuda.device_count() > 1
     device = torch.device("cuda", rank) if gpus else torch.device("cpu")
     if gpus:
@@ -193,7 +194,7 @@ def on_rank(rank: int, ranks: int, sequences: int, store: str, out: str) -> None
             found.append({"pp": pp, "ep": ep, "schedule": name, "ranks": everyone})
             if rank == 0:
                 print(f"pp {pp}, ep {ep}, {name}: {shown(found[-1])}", flush=True)
-                Path(out).write_text(json.dumps(found))
+                write_atomically(out, f"{json.dumps(origin | {'rows': found}, indent=1)}\n".encode())
         del on_mesh
     dist.destroy_process_group()
 
@@ -217,11 +218,6 @@ def main() -> None:
     options = parser.parse_args()
     gpus = torch.cuda.device_count()
     ranks = gpus if gpus > 1 else 2
-    with tempfile.TemporaryDirectory(prefix="pipelines-") as folder:
-        found = Path(folder, "found.json")
-        arguments = (ranks, options.sequences, str(Path(folder, "store")), str(found))
-        torch.multiprocessing.spawn(on_rank, arguments, nprocs=ranks)  # type: ignore[no-untyped-call]
-        rows = json.loads(found.read_text())
     origin = {
         "device": torch.cuda.get_device_name() if gpus > 1 else "CPU",
         "gpus": gpus,
@@ -229,11 +225,11 @@ def main() -> None:
         "triton": triton.__version__,
         "date": str(date.today()),
         "commit": git(ROOT, "rev-parse", "HEAD") if (ROOT / ".git").exists() else "",
-        "sequences": options.sequences,
         "command": f"python -m benchmarks.pipelines --sequences {options.sequences}",
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out, json.dumps(origin | {"rows": rows}, indent=1).encode())
+    with tempfile.TemporaryDirectory(prefix="pipelines-") as folder:
+        arguments = (ranks, options.sequences, str(Path(folder, "store")), options.out.resolve(), origin)
+        torch.multiprocessing.spawn(on_rank, arguments, nprocs=ranks)  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

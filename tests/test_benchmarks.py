@@ -158,6 +158,19 @@ def test_pairs_of_power(run_pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None
     assert rows == {"powered[0pct]/forward": "PASS", "powered[100pct]/forward": "SLOWER"}
 
 
+@pytest.mark.nightly
+def test_pipelines_over_two_processes(tmp_path: Path) -> None:
+    out = tmp_path / "pipelines.json"
+    subprocess.run([sys.executable, "-m", "benchmarks.pipelines", "-o", str(out)], cwd=ROOT, check=True)
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["pp"], row["ep"]) for row in rows] == [(2, 1)] * 3 + [(1, 2)] * 3
+    for row in rows:
+        closed = 2 * row["pp"] + row["schedule"].startswith("DualPipeV")
+        for rank in row["ranks"]:
+            assert rank["live"] == closed
+            assert (rank["turns"] > 0) is row["schedule"].endswith("in turn")
+
+
 def test_what_is_planted_still_finds_its_lines(tmp_path: Path) -> None:
     from benchmarks.fleet import PLANTS
 

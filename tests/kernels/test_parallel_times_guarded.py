@@ -54,12 +54,14 @@ def test_two_gpus_compiled(perfguard: Any, shape: Sharded) -> None:
     on_gpus(perfguard, shape, "inductor")
 
 
+@pytest.mark.nightly
 @pytest.mark.perfguard(ranks=4)
 @pytest.mark.parametrize("shape", FOUR, ids=str)
 def test_four_gpus(perfguard: Any, shape: Sharded) -> None:
     on_gpus(perfguard, shape)
 
 
+@pytest.mark.nightly
 @pytest.mark.perfguard(ranks=4)
 @pytest.mark.parametrize("shape", [FOUR[1], FOUR[2]], ids=str)
 def test_four_gpus_compiled(perfguard: Any, shape: Sharded) -> None:
