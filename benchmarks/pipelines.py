@@ -37,7 +37,7 @@ from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
 from kernels.parallel.experts import shard_experts
 from kernels.parallel.pipeline import Stage, StageRun, build_stages, dual_pipe_v, take_turns, zero_bubble_v
-from perfguard.measure.collectives import nccl
+from perfguard.measure.collectives.transfer import profile_of
 from perfguard.measure.devices import kineto
 from perfguard.measure.timers.profiler import covered_us
 from perfguard.model.atomic_files import write_atomically
@@ -163,13 +163,12 @@ class Rank:
 
         dist.barrier()
         spans = kineto.spans(within, self.synchronize, "cuda")
-        ours = [(span.start_us, span.end_us) for span in spans if nccl.is_exchange(span.name)]
-        others = [(span.start_us, span.end_us) for span in spans if not nccl.is_exchange(span.name)]
+        profile = profile_of(spans, [], dist.get_rank(), {})
+        busy_us = covered_us((span.start_us, span.end_us) for span in spans)
         return {
-            "exchanges": len(ours),
-            "exchanging_ms": covered_us(ours) / 1e3,
-            "exposed_ms": (covered_us([*ours, *others]) - covered_us(others)) / 1e3,
-            "computing_ms": covered_us(others) / 1e3,
+            "exchanging_ms": profile.exchanging_us / 1e3,
+            "exposed_ms": profile.exposed_us / 1e3,
+            "computing_ms": (busy_us - profile.exposed_us) / 1e3,
         }
 
 

@@ -338,7 +338,7 @@ def pipelines(data: Data) -> str:
     for row in data["rows"]:
         everyone = row["ranks"]
         steps = [max(turn) for turn in zip(*(each["ms"] for each in everyone), strict=True)]
-        # A rank keeps micro-batches of two stages, as nearly half of them each as an odd number allows.
+        # Half of the micro-batches that a rank keeps are of each of its two stages.
         closed = [each["live"] * sum(each["kept_mib"]) / 2 for each in everyone]
         lines.append([
             f"{row['pp']}, {row['ep']}",

@@ -29,9 +29,9 @@ SUITES = {
     "moe": ("moe",),
     "operators": ("operators",),
 }
-#: Options of a lane that times nothing: what is the same on every CPU, compiled for one target or for all; the former
-#: with the time for all derived inputs, whose order each commit changes; the latter with every configuration of every
-#: case and the time for most derived inputs; the GPU that is there.
+#: Options of a lane that times nothing. What is the same on every CPU, compiled for one target ("sm_90"), or for all
+#: ("cpu"). "known": as "sm_90", with the time for all derived inputs, whose order each commit changes. "all": as "cpu",
+#: with every configuration of every case and the time for most derived inputs. "gpu": the GPU that is there.
 LANES = {
     "sm_90": ("--perfguard-lane=cpu",),
     "known": ("--perfguard-lane=cpu",),

@@ -3,10 +3,10 @@
     python -m benchmarks.pairs --out DIR [--only PART …] [--suites SUITE …] [--minutes N] [-- PYTEST ARGUMENTS]
 
 `delays`: a kernel of 3 µs to 10 ms in a project of its own, 0 to 10 % slower. `power`: a product of zeros, and then of
-numbers, which takes the same cycles and more power. Then, suite by suite in a copy of this
-checkout: `record` records it; `aa` moves every fingerprint and no speed, so that all of its times are paired, and none
-may be SLOWER or FASTER; `families` plants a worse configuration of each family of kernels. `cost`: seconds of a run
-over all suites with 0, 5 and 50 other cases. The last three record what is not recorded yet.
+numbers, which takes the same cycles and more power. Then, suite by suite in a copy of this checkout: `record` records
+it; `aa` moves every fingerprint and no speed, so that all of its times are paired, and none may be SLOWER or FASTER;
+`families` plants a worse configuration of each family of kernels. `cost`: seconds of a run over all suites with 0, 5
+and 50 other cases. The last three record what is not recorded yet.
 
 DIR/pairs.json and DIR/baselines are written after each step. The same command goes on where one ended, also on another
 machine of the kind. `--minutes` begins no step that would end later, as far as earlier ones of its part tell.

@@ -1,5 +1,5 @@
-"""What torch's pipeline schedules keep for themselves: the pair of a forward and a backward pass, and backward passes
-that leave weights for later."""
+"""What torch's pipelines keep for themselves: whom a stage connects to, the pair of a forward and a backward pass, and
+backward passes that leave weights for later."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 from torch.distributed.pipelining.schedules import OVERLAP_F_B
 
 Run = Callable[[], Any]
+
+
+class TurningStage(PipelineStage):
+    """A stage whose neighbour may lie on its own rank, as at the turn of a V.
+
+    Nothing is sent there. Torch 2.11 connects the two all the same, and gloo connects no rank to itself.
+    """
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        return [each for each in super()._get_init_p2p_neighbors_ops() if each.group_peer != self.group_rank]
 
 
 def overlap_pairs(schedule: Any, run: Callable[[Any, Run, Any, Run], None]) -> None:

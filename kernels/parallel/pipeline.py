@@ -16,9 +16,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, ScheduleDualPipeV, ScheduleZBVZeroBubble
+from torch.distributed.pipelining import ScheduleDualPipeV, ScheduleZBVZeroBubble
 
-from kernels.compat.pipelining import overlap_pairs
+from kernels.compat.pipelining import TurningStage, overlap_pairs
 from kernels.layers import Block, Transformer
 from kernels.moe.partition import layer_partition
 from kernels.operators.weight_grad_store import WeightGradStore
@@ -96,7 +96,7 @@ class StageRun:
         return grad
 
 
-class Stage(PipelineStage):
+class Stage(TurningStage):
     """A stage whose passes run part by part; for torch's schedules.
 
     Attributes:
@@ -117,10 +117,6 @@ class Stage(PipelineStage):
         self.meanwhile: tuple[Stage, Callable[[], None]] | None = None  # runs a backward pass beside the next forward
         self._beside: Parts | None = None
         self._chunk = -1
-
-    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        # Torch 2.11 connects a stage to its neighbours first, and gloo no rank to itself, as at the turn of a V.
-        return [each for each in super()._get_init_p2p_neighbors_ops() if each.group_peer != self.group_rank]
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         self._chunk = fwd_chunk_id

@@ -19,8 +19,9 @@ from kernels.moe.shapes import set_load
 from kernels.parallel.model import parallelize
 
 VOCAB, TOKENS = 50, 12
-OWN_MESH = "experts on a mesh of their own need torch 2.12 or later"
-on_own_mesh = pytest.mark.skipif(torch.__version__ < "2.12", reason=OWN_MESH)
+ONE_MESH = torch.__version__ < "2.12"  # for all parameters of a module
+NO_OWN_MESH = "experts on a mesh of their own need torch 2.12 or later"
+on_own_mesh = pytest.mark.skipif(ONE_MESH, reason=NO_OWN_MESH)
 MOE = MoEConfig(dim=32, hidden=16, experts=4, top_k=2, shared=1)
 BLOCKS = {
     "dense": BlockConfig(dim=32, heads=4, kv_heads=2, hidden=48),
@@ -124,8 +125,8 @@ class Sharded:
 
 def guard(perfguard: Any, shape: Sharded, backend: str | None = None, *, timed: bool) -> None:
     """Guard a step of `shape` on its mesh, compiled by `backend`, against the whole model's."""
-    if dict(shape.mesh).get("efsdp", 1) > 1 and torch.__version__ < "2.12":
-        perfguard.unsupported(OWN_MESH)
+    if ONE_MESH and dict(shape.mesh).get("efsdp", 1) > 1:
+        perfguard.unsupported(NO_OWN_MESH)
     mesh = perfguard.mesh(**dict(shape.mesh))
     whole = shape.whole(perfguard.device)
     model = shape.spread(whole, mesh, backend)

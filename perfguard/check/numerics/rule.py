@@ -147,15 +147,9 @@ def compare_by_rule(
         # Nothing that is wrong in float64 is as small as roundings of the whole tensor.
         rounded = rms.square().mean().sqrt() if candidate.dtype == torch.float64 else rms
         eager_rmse = eager_rmse.maximum(LEAST_ROUNDINGS[candidate.dtype] * u * rounded)
-    nonzero = rms > 0
-    rho = (eager_rmse[nonzero] / rms[nonzero]).median() if bool(nonzero.any()) else rms.new_zeros(())
     least_of_few = LEAST_OF_FEW.get(candidate.dtype, 0.0) * u
     few = effective_number(total.oracle, total.fourth) < FEW
-    likely = eager_rmse.maximum(rho * rms).maximum(few * least_of_few * rms)
-    most = 2 * math.log(groups.number)
-    factor = (1 + (most / total.count).sqrt()) * likely
-    if wide:
-        factor = factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, total.count))
+    factor = _factor(eager_rmse, few * least_of_few * rms, rms, total.count, shared=wide)
     limits = k * factor + slack * rms
     excess = torch.where(rmse > 0, rmse / limits, 0.0)  # with a limit of 0, any error is infinitely large
     worst = int(excess.argmax())
@@ -204,6 +198,23 @@ def compare_by_rule(
     parts = [(rmse, factor, rms), whole]
     admits = _admitting(parts, k, slack, u)
     return msgspec.structs.replace(explained, problem=explained.problem + admits)
+
+
+def _factor(
+    eager_rmse: torch.Tensor, least: torch.Tensor, rms: torch.Tensor, count: torch.Tensor, *, shared: bool
+) -> torch.Tensor:
+    """What k multiplies in the limit of each group.
+
+    Args:
+        least: what eager's error counts as at least.
+        shared: whether the elements of a group may share one error.
+    """
+    nonzero = rms > 0
+    rho = (eager_rmse[nonzero] / rms[nonzero]).median() if bool(nonzero.any()) else rms.new_zeros(())
+    likely = eager_rmse.maximum(rho * rms).maximum(least)
+    most = 2 * math.log(len(rms))
+    factor = (1 + (most / count).sqrt()) * likely
+    return factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, count)) if shared else factor
 
 
 def _of_like_size(rmse: torch.Tensor, rms: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
