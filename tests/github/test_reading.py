@@ -232,6 +232,8 @@ def test_a_value_that_is_no_time_costs_its_case_only(text: str) -> None:
         ("reading", {"covers": ["x"] * 10_001}, "10,001 items of covers"),
         ("reading", {"note": "\ud800"}, "no encoding can hold"),
         ("case", {"nodeid": "x" * 20_000}, "a text of 20,000 characters"),
+        ("reading", {"value": {"rank 0": "x" * 1_000_001}}, "a text of 1,000,001 characters"),
+        ("reading", {"value": {"x" * 20_000: 1}}, "a text of 20,000 characters"),
         ("case", {"suite": ""}, "an empty name"),
         ("result", {"seconds": 1e300}, "seconds is 1e+300"),
         ("result", {"seconds": 10**400}, f"seconds is 1{'0' * 23}"),
@@ -243,6 +245,18 @@ def test_a_value_that_no_measurement_has_costs_its_case_only(where: str, fields:
     result = data["results"][0]
     {"reading": result["readings"][1], "case": result["case"], "result": result}[where].update(fields)
     assert said in costs_f(read(data))
+
+
+def test_a_step_may_launch_ten_thousand_kernels_on_each_rank() -> None:
+    """Its kernels are one text a rank; a verdict on them has both sides."""
+    data = plain()
+    value = {f"rank {rank}": "; ".join(["ncclDevKernel_AllGather_RING_LL"] * 10_000) for rank in range(2)}
+    result = data["results"][0]
+    result["readings"].append({"metric": "kernels", "unit": "text", "value": value, "gated": False})
+    result["verdicts"] = [{"word": "PASS", "metric": "kernels", "before": value, "after": value}]
+    found = read(data)
+    assert not found.refused
+    assert found.report.results[0].readings[-1].value == value
 
 
 def test_twins_and_cases_without_a_name_are_refused() -> None:

@@ -32,8 +32,9 @@ C = TypeVar("C", CaseResult, PairedCase)
 # room for about 1,500 regressions in one lane.
 MOST_BYTES = 16_000_000
 MOST_CASES = 5_000
-MOST_CHARACTERS = 16_384  # of any text
+MOST_CHARACTERS = 16_384  # of any text but a value
 _MOST_ITEMS = 10_000  # of any list or object in a case: kernel names of one call, blocks of a time
+_MOST_OF_A_VALUE = 100 * _MOST_ITEMS  # characters: the kernels of a rank are one text
 _MOST_READINGS = 200  # of one case
 _MOST_SESSIONS = 100  # fresh processes, of all devices together
 _MOST_PAIRS = 50  # process pairs of one time
@@ -46,6 +47,7 @@ _MOST = 2.0**63
 _MICROSECONDS = (1e-4, 1e12)  # 0.1 ns is shorter than a device's cycle
 _LOG_RATIO = (-math.log(1e6), math.log(1e6))
 _MHZ = (1.0, 1e5)
+_VALUES = frozenset(("value", "before", "after"))  # of a reading and of a verdict; their parts have names of their own
 #: Field -> the least and the largest number in it, also in lists and parts below it.
 _RANGES = {
     "value": (0.0, _MOST),  # counts, bytes and times are never negative
@@ -215,8 +217,9 @@ def _converted(data: Any, kind: type[T]) -> T:
 def _check_bounds(value: Any, field: str = "") -> None:
     """Check texts, sizes and numbers of what stands in `field` of plain JSON."""
     if isinstance(value, str):
-        if len(value) > MOST_CHARACTERS:
-            raise LaneError(f"a text of {len(value):,} characters, {MOST_CHARACTERS:,} at most")
+        most = _MOST_OF_A_VALUE if field in _VALUES else MOST_CHARACTERS
+        if len(value) > most:
+            raise LaneError(f"a text of {len(value):,} characters, {most:,} at most")
         if not value.isascii() and _SURROGATE.search(value):
             raise LaneError("a text that no encoding can hold")
     elif isinstance(value, int | float):
@@ -226,10 +229,13 @@ def _check_bounds(value: Any, field: str = "") -> None:
     elif isinstance(value, list | dict):
         if len(value) > _MOST_ITEMS:
             raise LaneError(f"{len(value):,} items of {field}, {_MOST_ITEMS:,} at most")
-        for key in value:
-            _check_bounds(key, field)
-        for key, item in value.items() if isinstance(value, dict) else ():
-            _check_bounds(item, "value" if field == "value" else key)
+        if isinstance(value, list):
+            for item in value:
+                _check_bounds(item, field)
+        else:
+            for key, item in value.items():
+                _check_bounds(key)
+                _check_bounds(item, field if field in _VALUES else key)
 
 
 def _list(value: Any, most: int) -> list[Any]:
