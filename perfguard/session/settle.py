@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from perfguard.judge.pair_test import RIVAL_PROCESSES
 from perfguard.judge.run_verdicts import screen_session
 from perfguard.judge.update_plan import recordable
+from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseId, CaseResult, Pairing, TimedEntry, Verdict, Word
@@ -228,24 +229,30 @@ def left_of(batch: Sequence[TimeId], tally: Tally) -> list[TimeId]:
 
 def in_batches(asked: Asked) -> list[list[TimeId]]:
     """The times in question in batches, those of guarded calls first. Test functions take turns, each with the time
-    that moved most against its record, so that every kernel has a result before the time is over.
+    that moved most against its record, so that every kernel has a result before the time is over. Host times come
+    last: on a busy machine they take the most pairs, and none of them decides anything.
 
     A kernel of observed tests may be in question in hundreds of them, and each block of its time is a run of a whole
     test. So the first batch holds one test for each kernel, the one in which it took longest when it was recorded.
     """
     calls: dict[str, list[TimeId]] = defaultdict(list)
+    hosts: dict[str, list[TimeId]] = defaultdict(list)
     kernels: dict[str, list[TimeId]] = defaultdict(list)
     for track in sorted(asked, key=lambda track: -_size(asked[track][1])):
         if timed_kernel(track.metric):
             kernels[track.metric].append(track)
         else:
-            calls[f"{track.suite}/{track.key.partition('[')[0]}"].append(track)
-    return [*_batches(calls.values(), FIRST), *_batches(kernels.values(), len(kernels))]
+            function = f"{track.suite}/{track.key.partition('[')[0]}"
+            (hosts if track.metric == HOST_TIME else calls)[function].append(track)
+    of_calls = _by_turns(calls.values()) + _by_turns(hosts.values())
+    return [*_batches(of_calls, FIRST), *_batches(_by_turns(kernels.values()), len(kernels))]
 
 
-def _batches(groups: Iterable[list[TimeId]], size: int) -> list[list[TimeId]]:
-    turns = itertools.zip_longest(*groups)
-    tracks = [track for turn in turns for track in turn if track is not None]
+def _by_turns(groups: Iterable[list[TimeId]]) -> list[TimeId]:
+    return [track for turn in itertools.zip_longest(*groups) for track in turn if track is not None]
+
+
+def _batches(tracks: list[TimeId], size: int) -> list[list[TimeId]]:
     batches = []
     while tracks:
         batches.append(tracks[:size])

@@ -66,11 +66,10 @@ def compared(work: CaseResult, base: CaseResult = RESULT, copy: CaseResult | Non
 @pytest.mark.parametrize(("change", "word"), [(0.0, Word.PASS), (0.1, Word.SLOWER), (-0.1, Word.FASTER)])
 def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) -> None:
     tally, noise = Tally(), random.Random(1)
-    assert tally.wants(TRACK)
     while tally.pairs == 0 or tally.undecided:
         tally.take(measured(tally, change, noise), reports([RESULT], [RESULT]))
         assert tally.undecided in ([], [TRACK])
-    assert not tally.wants(TRACK)
+    assert tally.is_decided(TRACK)
     (row,) = rows_of(tally)
     assert (row.word, row.pairs) == (word, tally.pairs)
     assert 2 <= tally.pairs < 5

@@ -13,10 +13,10 @@ from perfguard.session.settle import FIRST, in_batches, left_of
 METRIC = "device_time_us"
 
 
-def asked(*names: str, ratio: float | None = None) -> dict[TimeId, tuple[CaseResult, Verdict]]:
+def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[TimeId, tuple[CaseResult, Verdict]]:
     results = [CaseResult(Case("suite", name, "forward")) for name in names]
     return {
-        TimeId("suite", result.case.key, METRIC): (result, Verdict(Word.SUSPECT, METRIC, ratio=ratio))
+        TimeId("suite", result.case.key, metric): (result, Verdict(Word.SUSPECT, metric, ratio=ratio))
         for result in results
     }
 
@@ -29,6 +29,15 @@ def test_what_moved_most_comes_first() -> None:
     moved = asked("a[1]", ratio=1.02) | asked("b[1]", ratio=0.9) | asked("c[1]") | asked("d[1]", ratio=1.05)
     (batch,) = in_batches(moved)
     assert names(batch) == ["b[1]", "d[1]", "a[1]", "c[1]"]
+
+
+def test_host_times_wait_until_all_others_are_decided() -> None:
+    """However far they moved: on a busy machine each would take six pairs, and the time is over."""
+    calls = [f"a[{number}]" for number in range(20)]
+    wanted = asked(*calls, ratio=2.0, metric="host_time_us") | asked(*calls, ratio=1.01)
+    first, second = in_batches(wanted)
+    assert [track.metric for track in first] == [METRIC] * 20 + ["host_time_us"] * 4
+    assert {track.metric for track in second} == {"host_time_us"}
 
 
 def test_every_kernel_has_its_turn_in_the_first_batch() -> None:

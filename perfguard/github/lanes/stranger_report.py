@@ -217,9 +217,9 @@ def _converted(data: Any, kind: type[T]) -> T:
 def _check_bounds(value: Any, field: str = "") -> None:
     """Check texts, sizes and numbers of what stands in `field` of plain JSON."""
     if isinstance(value, str):
-        most = _MOST_OF_A_VALUE if field in _VALUES else MOST_CHARACTERS
-        if len(value) > most:
-            raise LaneError(f"a text of {len(value):,} characters, {most:,} at most")
+        longest = _MOST_OF_A_VALUE if field in _VALUES else MOST_CHARACTERS
+        if len(value) > longest:
+            raise LaneError(f"a text of {len(value):,} characters, {longest:,} at most")
         if not value.isascii() and _SURROGATE.search(value):
             raise LaneError("a text that no encoding can hold")
     elif isinstance(value, int | float):

@@ -131,15 +131,16 @@ class Site:
                 side: msgspec.structs.replace(request, exact=side in judged, numerics=side in judged and side != "copy")
                 for side in SIDES
             }
-            finds = tally.finds
-            outcome, reports = self._pair(tally, requests, deadline)
-            tally.take(outcome, reports, None if finds else left)
+            sought = None if tally.finds else set(left)
+            outcome, reports = self._pair(tally, sought, requests, deadline)
+            tally.take(outcome, reports, sought)
             checked |= not outcome.problem
 
     def _pair(
-        self, tally: Tally, requests: Mapping[Side, Request], deadline: float
+        self, tally: Tally, sought: Collection[TimeId] | None, requests: Mapping[Side, Request], deadline: float
     ) -> tuple[PairOutcome, dict[Side, Report | None]]:
-        """Start new processes, lead them through the undecided times, and return what was found and their answers."""
+        """Start new processes, lead them through the times `sought` (None: all), and return what was found and their
+        answers."""
         number = tally.pairs + 1
         folder = self._temporary / f"pair-{number}"
         folder.mkdir()
@@ -147,8 +148,8 @@ class Site:
             start_player(self.command_of(side), side, folder / side, requests[side], self.interrupts, self._players)
         players = {player.side: player for player in self._players}
         outcome = conduct(
-            [players[side] for side in SIDES], tally.wants, pair=number, limit=self._limit(deadline),
-            chance=self._random, common_only=not tally.finds,
+            [players[side] for side in SIDES], lambda track: sought is None or track in sought, pair=number,
+            limit=self._limit(deadline), chance=self._random, common_only=not tally.finds,
         )  # fmt: skip
         self._stop_players()
         return outcome, {side: player.report(self.slug) for side, player in players.items()}

@@ -180,10 +180,6 @@ class Tally:
         read = {track: each for track, each in made.items() if each is not None}
         self.verdicts = judge_paired(read, len(compared) if self._family is None else self._family)
 
-    def wants(self, track: TimeId) -> bool:
-        """Whether a process pair should measure `track`."""
-        return self.finds or (track in self.times and not self.is_decided(track))
-
     def is_decided(self, track: TimeId) -> bool:
         """Whether a time needs no more pairs, as its verdict is final, or the base runs the same code."""
         time, verdict = self.times[track], self.verdicts.get(track)
