@@ -47,7 +47,7 @@ class ListConfig:
     columns: int  # of a program, a power of two
     warps: int
     slots: int = 32  # of a row; the places of a row that has more are sorted
-    long: int = 256  # places from which on a list is cut into parts
+    long: int = 128  # places from which on a list is cut into parts
     part_rows: int = 64  # partial sums that one program adds at a time, a power of two
     part_columns: int = 128  # of a program that adds partial sums, a power of two
     overlap: bool = False  # each launch begins as the one ahead ends (programmatic dependent launch)

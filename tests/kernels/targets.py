@@ -154,6 +154,7 @@ def quantisers(experts: int = 2, tokens: int = 2080, inner: int = 5120, outer: i
         "colwise_3d": lambda c: fp8.quantize_colwise_3d(weight, candidate=c),
         "colwise_per_group": lambda c: fp8.quantize_colwise_per_group(a, offs, candidate=c),
         "colwise_per_group padded": lambda c: fp8.quantize_colwise_per_group(a, offs, alignment=16, candidate=c),
+        "64 groups": lambda c: fp8.quantize_colwise_per_group_dual(grad, a, offsets(64), alignment=16, candidate=c),
         "256 groups": lambda c: fp8.quantize_colwise_per_group(a, offsets(256), alignment=16, candidate=c),
         "rowwise_per_group": lambda c: fp8.quantize_rowwise_per_group(a.t(), offs, candidate=c),
         "colwise_per_group_dual": lambda c: fp8.quantize_colwise_per_group_dual(grad, a, offs, candidate=c),
