@@ -370,6 +370,18 @@ def peers(data: Data) -> str:
     return f"{_origin(data, data['command'])} A copy of 1 GiB: {data['copy_tbps']} TB/s.\n\n{_table(head, rows)}"
 
 
+def turns(data: Data) -> str:
+    """Device times of two commits by turns, and of a change to the younger one."""
+    lines = []
+    for row in data["rows"]:
+        old, before, now = (median(row[side]) if row[side] else None for side in ("old", "before", "now"))
+        after = ["", ""] if now is None else [f"{now:.1f}", f"{100 * (now / old - 1):+.1f} %"]
+        lines.append([row["call"], f"{old:.1f}", f"{before:.1f}", f"{100 * (before / old - 1):+.1f} %", *after])
+    commit = data["commit"][:7]
+    head = ["call", "7e23a80, µs", f"{commit}, µs", f"{commit} to 7e23a80", "changed, µs", "changed to 7e23a80"]
+    return f"{_origin(data, data['command'])}\n\n{_table(head, lines)}"
+
+
 SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-pairs.json": pairs,
     "h200-host.json": host,
@@ -388,6 +400,10 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h100-x2.json": ranks,
     "h200-x4.json": ranks,
     "h200-pipelines.json": pipelines,
+    "h200-pipelines-x2.json": pipelines,
+    "h200-paired.json": paired,
+    "h200-peers.json": peers,
+    "h200-turns.json": turns,
 }
 
 if __name__ == "__main__":

@@ -95,11 +95,7 @@ FAMILIES = {
     "tiles": Family(
         "operators",
         "test_silu_mul or test_clamped_swiglu",
-        Edit(
-            OPERATORS,
-            "TileConfig(max(1, size // columns), columns, max(1, min(8, size // 512)))",
-            "TileConfig(max(1, size // columns), columns, 1)",
-        ),
+        Edit(OPERATORS, "TileConfig(1, size, max(1, min(8, size // 512)))", "TileConfig(1, size, 1)"),
         "one warp a tile: nothing is known",
     ),
 }
