@@ -160,7 +160,8 @@ class _Settling:
             Site(repository, command, slug, settings, interrupts, self.tell) as site,
             interrupts.armed(),
         ):
-            self.tell(f"{counted(len(asked), 'time')} in question: measured beside {base[:12]} by turns")
+            why = _most_common_reason(asked)
+            self.tell(f"{counted(len(asked), 'time')} in question: measured beside {base[:12]} by turns{why}")
             site.lay_out(base)
             for track, (result, _) in asked.items():
                 if not site.has("base", result.case.nodeid, run.config.root):
@@ -203,6 +204,13 @@ class _Settling:
         run.fresh += [session_of(report.results, report.hardware.index) for report in reports]
         if run.fresh_problem:
             self.tell(run.fresh_problem)
+
+
+def _most_common_reason(asked: Asked) -> str:
+    """` (51: 3 sessions stored, 5 are needed)`: what keeps most of them from their record."""
+    reasons = Counter((verdict.reason or "").partition(": ")[2] for _, verdict in asked.values())
+    reason, count = reasons.most_common(1)[0]
+    return f" ({count}: {reason})"
 
 
 def _has_rival(result: CaseResult, verdict: Verdict) -> bool:

@@ -126,7 +126,7 @@ def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Pr
     inconclusive = f"inconclusive: {left} of 120 timed cases *: UN*: the 0.2 minutes *; raise it, or: *"
     result.stdout.fnmatch_lines(
         [
-            "perfguard: 120 times in question: measured beside * by turns",
+            "perfguard: 120 times in question: measured beside * by turns (*)",
             "perfguard: process pair 1: 24 times in question",
             *([inconclusive] if left > 60 else []),
             f"{counts['SLOWER']} SLOWER, {counts['UNRESOLVED']} UNRESOLVED; *",

@@ -60,7 +60,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     assert slower.ret == ExitStatus.REGRESSED
     slower.stdout.fnmatch_lines(
         [
-            "perfguard: 2 times in question: measured beside * by turns",
+            "perfguard: 2 times in question: measured beside * by turns (2: another board than the record's, *)",
             "perfguard: process pair 1: 2 times in question",
             "perfguard: process pair 2: 2 times in question, 0:?? gone, about *:?? to *:?? to go",
             "2 SLOWER; 3 process pairs with *",
