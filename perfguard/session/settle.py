@@ -238,7 +238,7 @@ def left_of(batch: Sequence[TimeId], tally: Tally) -> list[TimeId]:
 def in_batches(asked: Asked) -> list[list[TimeId]]:
     """The times in question in batches, those of guarded calls first. Test functions take turns, each with the time
     that moved most against its record, so that every kernel has a result before the time is over. Host times come
-    last: on a busy machine they take the most pairs, and none of them decides anything.
+    last: on a busy machine they take the most pairs, and a case is conclusive without its own.
 
     A kernel of observed tests may be in question in hundreds of them, and each block of its time is a run of a whole
     test. So the first batch holds one test for each kernel, the one in which it took longest when it was recorded.

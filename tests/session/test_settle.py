@@ -31,7 +31,7 @@ def test_what_moved_most_comes_first() -> None:
     assert names(batch) == ["b[1]", "d[1]", "a[1]", "c[1]"]
 
 
-def test_host_times_wait_until_all_others_are_decided() -> None:
+def test_host_times_come_last() -> None:
     """However far they moved: on a busy machine each would take six pairs, and the time is over."""
     calls = [f"a[{number}]" for number in range(20)]
     wanted = asked(*calls, ratio=2.0, metric="host_time_us") | asked(*calls, ratio=1.01)
