@@ -377,8 +377,8 @@ def turns(data: Data) -> str:
         old, before, now = (median(row[side]) if row[side] else None for side in ("old", "before", "now"))
         after = ["", ""] if now is None else [f"{now:.1f}", f"{100 * (now / old - 1):+.1f} %"]
         lines.append([row["call"], f"{old:.1f}", f"{before:.1f}", f"{100 * (before / old - 1):+.1f} %", *after])
-    commit = data["commit"][:7]
-    head = ["call", "7e23a80, µs", f"{commit}, µs", f"{commit} to 7e23a80", "changed, µs", "changed to 7e23a80"]
+    older, commit = data["older"], data["commit"][:7]
+    head = ["call", f"{older}, µs", f"{commit}, µs", f"{commit} to {older}", "changed, µs", f"changed to {older}"]
     return f"{_origin(data, data['command'])}\n\n{_table(head, lines)}"
 
 

@@ -48,8 +48,8 @@ class Table(NamedTuple):
 
     Attributes:
         chunks_G, gaps_G: up to the end of each group; groups that are not there have those of the last.
-        starts_G, ends_G: rows of each group, and of the rest behind the last, as `_ends` has them; None of more than
-            KEPT groups.
+        starts_G, ends_G: rows of each group, and of the rest behind the last, as `_ends` has them; None where there
+            are more than KEPT groups.
         chunks, stripes, all_stripes: all chunks; the stripes of the first operand, and of both.
     """
 

@@ -20,6 +20,7 @@ from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseId, CaseResult, Pairing, TimedEntry, Verdict, Word
 from perfguard.model.units import counted
+from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import measure_fresh, session_of
 from perfguard.session.kernel_times import with_kernel_times
@@ -208,9 +209,8 @@ class _Settling:
 
 def _most_common_reason(asked: Asked) -> str:
     """` (51: 3 sessions stored, 5 are needed)`: what keeps most of them from their record."""
-    reasons = Counter((verdict.reason or "").partition(": ")[2] for _, verdict in asked.values())
-    reason, count = reasons.most_common(1)[0]
-    return f" ({count}: {reason})"
+    reason, count = most_common([verdict.reason for _, verdict in asked.values()])
+    return f" ({count}: {reason.removeprefix('to be paired: ')})"
 
 
 def _has_rival(result: CaseResult, verdict: Verdict) -> bool:
