@@ -48,8 +48,8 @@ class Table(NamedTuple):
 
     Attributes:
         chunks_G, gaps_G: up to the end of each group; groups that are not there have those of the last.
-        starts_G, ends_G: rows of each group, and of the rest behind the last, as `_ends` has them; None where there
-            are more than KEPT groups.
+        starts_G, ends_G: rows of each group, and of the rest behind the last, as `_ends` has them. Nobody reads them
+            where there are more than KEPT groups, or no offs; they are no None, which Triton 3.6 cannot return.
         chunks, stripes, all_stripes: all chunks; the stripes of the first operand, and of both.
     """
 
@@ -129,7 +129,7 @@ def table_of(rows, first, second, CONFIG: gl.constexpr, GROUPS: gl.constexpr, WR
         all_stripes += gl.cdiv(second.width, CONFIG.width)
     if rows.offs_ptr is None:
         _, chunks, _ = _cut(rows.rows * 0, rows.rows, rows.most_chunks, CONFIG.held_rows)
-        return Table(chunks, chunks, None, None, chunks * rows.count, stripes, all_stripes)
+        return Table(chunks, chunks, chunks, chunks, chunks * rows.count, stripes, all_stripes)
     else:
         TABLE: gl.constexpr = _table_layout(GROUPS, gl.num_warps())
         group_G = gl.arange(0, GROUPS, TABLE)
@@ -153,7 +153,7 @@ def table_of(rows, first, second, CONFIG: gl.constexpr, GROUPS: gl.constexpr, WR
         if GROUPS <= KEPT:
             return Table(chunks_G, gaps_G, start_G, end_G, chunks, stripes, all_stripes)
         else:
-            return Table(chunks_G, gaps_G, None, None, chunks, stripes, all_stripes)
+            return Table(chunks_G, gaps_G, gaps_G, gaps_G, chunks, stripes, all_stripes)
 
 
 @gluon.jit
@@ -170,7 +170,7 @@ def chunk_of(item, rows, table, CONFIG: gl.constexpr, GROUPS: gl.constexpr):  # 
         gap = place * 0
         if rows.padded_offs_ptr is not None:
             gap = gl.max(gl.where(before_G, table.gaps_G, 0), 0)
-        if table.starts_G is None:
+        if GROUPS > KEPT:
             start, end = _ends(rows, group, gap)
         else:
             is_own_G = gl.arange(0, GROUPS, _table_layout(GROUPS, gl.num_warps())) == group

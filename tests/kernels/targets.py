@@ -1,6 +1,6 @@
 """Compile kernels for an architecture that need not be here, and say what came out.
 
-    python -m tests.kernels.targets PACKAGE sm_90 gfx942 [CASE ...] [all]
+    python -m tests.kernels.targets PACKAGE|every sm_90 gfx942 [CASE ...] [all]
 
 A process of its own, because the tests define the kernels as interpreted functions. Calls run on CPU tensors that are
 never touched; what they would launch is compiled instead, specialised as Triton's launcher does it: candidate 0, or all
@@ -298,7 +298,8 @@ def launched(call: Call, arch: str, every: bool) -> Iterator[tuple[int, Caught]]
 
 
 def main(package: str, *given: str) -> None:
-    calls = PACKAGES[package]()
+    named = PACKAGES if package == "every" else [package]
+    calls = {name: call for each in named for name, call in PACKAGES[each]().items()}
     chosen = [name for name in given if name in calls] or list(calls)
     for arch in given:
         if arch in calls or arch == "all":
