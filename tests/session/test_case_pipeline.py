@@ -93,7 +93,7 @@ def test_a_problem_of_a_gradient_is_the_backward_case_s(runner: Runner) -> None:
     assert set(wrong) == {("backward", "gradient of argument 0")}
 
 
-def test_a_result_that_varies_a_little_is_counted(runner: Runner) -> None:
+def test_a_result_that_varies_a_little_is_told(runner: Runner) -> None:
     calls = []
 
     def varies(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

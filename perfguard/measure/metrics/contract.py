@@ -61,11 +61,12 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def nondeterministic(outputs: Sequence[str]) -> Reading:
-    """`nondeterministic_outputs`: the number of `outputs`, those that the check saw differ from run to run. A process
-    that checks nothing has no such reading."""
+    """`nondeterministic_outputs`: 1 where the check saw `outputs` differ from run to run, else 0. It is no count: what
+    follows from such a result, in a layer, differs in some runs and not in others. A process that checks nothing has no
+    such reading."""
     note = f"from run to run another {', another '.join(outputs)}" if outputs else ""
     limits = LIMITS["nondeterministic_outputs"]
-    return limits.reading("nondeterministic_outputs", Unit.COUNT, len(outputs), note=note, across=Across.MOST)
+    return limits.reading("nondeterministic_outputs", Unit.COUNT, int(bool(outputs)), note=note, across=Across.MOST)
 
 
 def _run(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
