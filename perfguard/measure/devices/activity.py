@@ -106,13 +106,11 @@ class MemoryUse:
         peak: most bytes requested at once, above the level before the call; the result counts, inputs do not.
         held: the part that the call still holds when it returns: its result, and anything else it keeps.
         residue: bytes still allocated after the result is freed.
-        reserved: most bytes that the allocator took from the device for the call; None where nothing is reserved.
     """
 
     peak: int
     held: int
     residue: int
-    reserved: int | None = None
 
     @property
     def workspace(self) -> int:

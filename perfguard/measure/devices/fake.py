@@ -288,7 +288,7 @@ class FakeDevice(Device):
             del result  # kept until the peak was read, as a caller keeps its result
             collect_young()
         residue = sum(count for address, count in memory.alive.items() if address not in known)
-        return MemoryUse(peak - before, held - before, residue, peak - before)
+        return MemoryUse(peak - before, held - before, residue)
 
     def growth(self, call: Callable[[], object], calls: int) -> Growth:
         with collector_paused():

@@ -84,7 +84,7 @@ class GpuMemory:
         self._index = index
 
     def use_of(self, call: Callable[[], object]) -> MemoryUse:
-        """Bytes requested and reserved at the peak, held at the end, and left after the result is freed.
+        """Bytes requested at the peak, held at the end, and left after the result is freed.
 
         The residue is found by the blocks' addresses: a call that replaces its cached tensor leaves the total
         unchanged, and yet keeps a block of its own.
@@ -96,13 +96,12 @@ class GpuMemory:
             time.sleep(_PAUSES[0])
             backend.empty_cache()
             before = self.blocks()
-            allocated, reserved = self._allocated(), int(backend.memory_reserved(index))
+            allocated = self._allocated()
             backend.reset_peak_memory_stats(index)
             start, _ = self._requested()
             result = call()
             backend.synchronize(index)
             held, peak = self._requested()
-            most_reserved = int(backend.max_memory_reserved(index))
             del result  # a caller holds its result, so the peak includes it
             collect_young()
 
@@ -113,7 +112,7 @@ class GpuMemory:
                 return sum(count for address, count in after.items() if address not in before)
 
             residue = _settled(left, 0)
-        return MemoryUse(max(0, peak - start), max(0, held - start), max(0, residue), max(0, most_reserved - reserved))
+        return MemoryUse(max(0, peak - start), max(0, held - start), max(0, residue))
 
     def growth_of(self, call: Callable[[], object], calls: int) -> Growth:
         """Growth of allocated and reserved memory from one call to `calls` further ones."""

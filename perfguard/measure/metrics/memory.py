@@ -51,7 +51,6 @@ LIMITS = {
     "growth_bytes": Limits(Better.LOWER, portable=EITHER),
     # It includes the libraries' scratch memory, which changes with their versions.
     "peak_memory_bytes": Limits(Better.LOWER, tolerance=0.005, floor=_FLOOR_BYTES),
-    "reserved_bytes": Limits(Better.LOWER, gated=False),
     "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT_BYTES),
     "residue_bytes": Limits(Better.LOWER, portable=EITHER),
     "residue_places": Limits(Better.SAME, gated=False, portable=EITHER),
@@ -69,7 +68,7 @@ Kind = Literal["activation", "input", "weight"]
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`peak_memory_bytes`, gated by 0.5 % and 1 MiB (4 KiB on a CPU); `residue_bytes` and `growth_bytes`, which fail
-    on any rise. They are explained by `workspace_bytes`, and on a GPU by the bytes that the allocator reserved.
+    on any rise. `workspace_bytes` explains the peak.
 
     For a forward pass with a backward one also `saved_activation_bytes` and `saved_input_bytes`, which fail on any
     rise; `saved_weight_bytes`, which exist anyway; and `saved_tensors`, the list that explains them. Activations are
@@ -116,8 +115,6 @@ def _allocated(subject: Subject, device: Device, reading: Callable[..., Reading]
         reading("peak_memory_bytes", use.peak, 50, floor=floor),
         reading("workspace_bytes", use.workspace, 50, details="peak_memory_bytes"),
     ]
-    if use.reserved is not None:
-        readings.append(reading("reserved_bytes", use.reserved, 52))
     # Ranks that make another number of calls would wait for each other; and threads of a process group let go of a
     # call's tensors a moment after it has returned.
     if not isinstance(subject.run, Step):
@@ -125,7 +122,7 @@ def _allocated(subject: Subject, device: Device, reading: Callable[..., Reading]
         # Counting is slow on a CPU, whose allocator is watched by the profiler. There, no residue means no growth.
         growth = _growth(subject, device) if device.asynchronous or use.residue > 0 else Growth(_CALLS, 0)
         readings.append(reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False))
-        if use.reserved is not None:
+        if device.asynchronous:
             readings.append(reading("reserved_growth_bytes", _scaled(growth.reserved, growth), 56))
     return readings
 

@@ -41,7 +41,7 @@ class Backend:
         self.emptied = 0
         self._properties = SimpleNamespace(**properties)
         self._count = count
-        self._reserved = self._most_reserved = 0
+        self._reserved = 0
         self.memory = FakeMemory(2**40)
         self.rounded, self.counts = 0, True
 
@@ -71,7 +71,6 @@ class Backend:
         """Device memory in a segment of its own; reserved in steps of `STEP`, until the cache is emptied."""
         allocation = Allocation(self.memory, count)
         self._reserved = max(self._reserved, -(-self.memory.total // STEP) * STEP)
-        self._most_reserved = max(self._most_reserved, self._reserved)
         return allocation
 
     def memory_allocated(self, index: int) -> int:
@@ -89,12 +88,8 @@ class Backend:
     def memory_reserved(self, index: int) -> int:
         return self._reserved
 
-    def max_memory_reserved(self, index: int) -> int:
-        return self._most_reserved
-
     def reset_peak_memory_stats(self, index: int) -> None:
         self.memory.peak = self.memory.total
-        self._most_reserved = self._reserved
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
         alive = self.memory.alive

@@ -85,7 +85,7 @@ def test_a_gpu(backend: Any, hurried: None) -> None:
         return machine.allocate(100)
 
     keeping()
-    assert GpuMemory(machine, 0).use_of(keeping) == MemoryUse(100, 100, 10, STEP)
+    assert GpuMemory(machine, 0).use_of(keeping) == MemoryUse(100, 100, 10)
     machine.memory_snapshot = None  # a torch that does not tell: only the totals speak
     assert GpuMemory(machine, 0).use_of(keeping).residue == 0
 
