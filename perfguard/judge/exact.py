@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfguard.judge.across_ranks import by_rank, lists_of
-from perfguard.model.records import Across, Better, Conditions, Provenance, Reading, Value, Verdict, Word
+from perfguard.model.records import BY_TOOLCHAIN, Across, Better, Conditions, Provenance, Reading, Value, Verdict, Word
 from perfguard.model.units import format_change, format_list_change, format_move, format_value, rounded
 
 Part = int | float | str | list[str]
@@ -33,12 +33,13 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
         words = dict.fromkeys(before, Word.CHANGED)
     word = next((each for each in _URGENCY if each in words.values()), Word.PASS)
     reason = _describe(reading, before, after, [name for name, each in words.items() if each is word])
+    drifted = f"\n{BY_TOOLCHAIN}{', '.join(drift)}" if reading.drifts and drift else ""
     if not reading.gated:
-        word, reason = Word.PASS, f"not gated: {reason}" if reason else ""
+        word, reason = Word.PASS, f"not gated: {reason}{drifted}" if reason else ""
     elif word is Word.PASS:
         reason = f"within its tolerance: {reason}" if reason else ""
-    elif reading.drifts and drift:
-        word, reason = Word.DRIFT, f"{reason}\nanother toolchain: {', '.join(drift)}"
+    elif drifted:
+        word, reason = Word.DRIFT, f"{reason}{drifted}"
     ratio, limit = _ratio(reading, stored), _limit(reading, stored)
     return Verdict(word, reading.metric, reason, stored, reading.value, reading.unit, ratio, limit=limit)
 

@@ -16,14 +16,20 @@ from msgspec import Struct
 
 from perfguard.model.records import URGENCY, Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.records.case import is_guarded, is_inconclusive
+from perfguard.model.records.case import is_guarded, is_inconclusive, kernel_of, tells_of_other_code
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, Undecided
 from perfguard.render.words import NOT_TIMED
 
 NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # first words of UNRESOLVED reasons; NOISY times were paired to the end
+_MOST_KERNELS = 3  # named
 UNMEASURED = "has a baseline, but the report does not hold it"
+
+
+def _kernels_that_differ(before: Value | None, after: Value | None) -> list[str]:
+    then, now = (value if isinstance(value, dict) else {} for value in (before, after))
+    return [kernel_of(part) for part in {**then, **now} if then.get(part) != now.get(part)]
 
 
 class Headline(enum.StrEnum):
@@ -190,8 +196,29 @@ class LaneView(Struct, frozen=True, dict=True):
     @property
     def verdict(self) -> str:
         """`slower or heavier, not timed, run was cut short`; of a lane with a report."""
-        cut = self.report is not None and not self.report.complete
-        return ", ".join([self.headline.value, *[NOT_TIMED] * self.exact_only, *["run was cut short"] * cut])
+        cut = ["run was cut short"] if self.report is not None and not self.report.complete else []
+        other = [self.other_code] if self.other_code else []
+        return ", ".join([self.headline.value, *[NOT_TIMED] * self.exact_only, *other, *cut])
+
+    @cached_property
+    def other_code(self) -> str:
+        """`other code of scale_kernel in 3 cases on sm_80, sm_90`, of a lane that reads no times: whether it is as fast
+        nobody here knows. Empty where all code is as recorded."""
+        if not self.exact_only:
+            return ""
+        moved = [
+            (result.case, reading.target, _kernels_that_differ(verdict.before, verdict.after))
+            for result, uncovered, covered in self._judged
+            for verdict in (*uncovered, *covered)
+            if (reading := result.reading(verdict.metric)) is not None and tells_of_other_code(reading, verdict)
+        ]
+        if not moved:
+            return ""
+        cases, targets = {case for case, _, _ in moved}, dict.fromkeys(target for _, target, _ in moved)
+        kernels = list(dict.fromkeys(kernel for _, _, kernels in moved for kernel in kernels))
+        more = f" and {len(kernels) - _MOST_KERNELS} more" if len(kernels) > _MOST_KERNELS else ""
+        named = f"other code of {', '.join(kernels[:_MOST_KERNELS])}{more}"
+        return f"{named} in {counted(len(cases), 'case')} on {', '.join(targets)}"
 
     @cached_property
     def counts(self) -> Counter[Word]:

@@ -21,6 +21,7 @@ import yaml
 
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.records.case import kernel_of
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_BYTES = 1_000_000
@@ -32,7 +33,6 @@ _NOTHING = ("", "~", "null")
 _FILE_FIELDS = ("schema", "hardware", "target", "provenance", "names", "kernels", "cases")
 _CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
 _TARGETS = "targets/"
-_KERNEL = re.compile(r"[/@]")  # between a kernel and its second specialisation, or its configuration
 
 #: The form of the files that are written, and the forms that are read.
 SCHEMA = 2
@@ -63,11 +63,6 @@ def identity(folder: str) -> tuple[str, str]:
 def prefix_of(folder: str) -> str:
     """What the names of a target's metrics begin with, `sm_90.`; empty for a hardware, whose files have no kernels."""
     return f"{folder.removeprefix(_TARGETS)}." if folder.startswith(_TARGETS) else ""
-
-
-def kernel_of(part: str) -> str:
-    """The kernel that a part is about: `rows` of `rows/2` and of `rows@1`."""
-    return _KERNEL.split(part, maxsplit=1)[0]
 
 
 def parse(data: bytes, path: Path, folder: str, suite: str) -> Baseline:

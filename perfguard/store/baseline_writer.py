@@ -25,7 +25,8 @@ from msgspec.structs import replace
 
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.model.records.baseline import as_stored
-from perfguard.store.baseline_parser import CASE_FIELDS, REFERENCE, SCHEMA, Row, identity, kernel_of, prefix_of
+from perfguard.model.records.case import kernel_of
+from perfguard.store.baseline_parser import CASE_FIELDS, REFERENCE, SCHEMA, Row, identity, prefix_of
 
 _WIDTH = 150
 _SHORT = 40  # most characters of a text among the facts

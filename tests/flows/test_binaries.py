@@ -8,6 +8,8 @@ import shutil
 
 import pytest
 
+from perfguard import ExitStatus
+from perfguard.cli import main
 from perfguard.store.baseline_files import Store
 from tests.flows.conftest import Project
 from tests.measure.metrics.binaries import SCALE
@@ -54,6 +56,38 @@ def test_a_kernel_that_no_longer_fits_a_chip_that_is_not_here(project: Project) 
     assert run.ret == 0
     run.stdout.fnmatch_lines(["DRIFT  1 case (*): *(triton 3.0.0 -> *"])
     run.stdout.no_fnmatch_line("*CHANGED*")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_other_code_that_breaks_no_limit_is_told_and_recorded(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A multiplication more: nothing that fails moves, and whether it is as fast nobody knows who has no such chip."""
+    project.configure(device="cpu", targets=["sm_90", "gfx942"])
+    project.test_file(TEST)
+    (project.path / "scale.py").write_text(SCALE)
+    assert project.guard("--perfguard-lane=cpu", "--perfguard-update=new").ret == 0
+    (project.path / "scale.py").write_text(SCALE.replace("x * factor", "x * factor * 1.5 / 1.5"))
+    other = project.guard("--perfguard-lane=cpu")
+    assert other.ret == 0
+    said = "other code of scale_kernel in 1 case on sm_90, gfx942"
+    other.stdout.fnmatch_lines([f"1 PASS; {said}, which nothing here times; *"])
+    (path,) = (project.path / ".perfguard").glob("report-*.json")
+    assert main(["report", str(path), "--as", "markdown"]) == ExitStatus.PASSED
+    assert f"✅ no change, not timed, {said} |" in capsys.readouterr().out
+
+    # Left alone with the category's name, and recorded without a reason: nothing is heavier.
+    kept = project.guard("--perfguard-lane=cpu", "--perfguard-update=new")
+    kept.stdout.fnmatch_lines(["*left alone: changed: targets/* scale/forward *; not asked for; *"])
+    assert project.guard("--perfguard-lane=cpu", "--perfguard-update=changed").ret == 0
+    project.guard("--perfguard-lane=cpu").stdout.no_fnmatch_line("*other code*")
+
+    # A lane that reads times judges them. Another compiler is no other kernel.
+    (project.path / "scale.py").write_text(SCALE)
+    project.guard().stdout.no_fnmatch_line("*other code*")
+    for file in (project.path / "baselines" / "targets").glob("*/test_suite.yaml"):
+        file.write_text(re.sub(r"triton: [^,}]+", "triton: 3.0.0", file.read_text()))
+    project.guard("--perfguard-lane=cpu").stdout.no_fnmatch_line("*other code*")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")

@@ -5,6 +5,7 @@ Times are in microseconds, memory is in bytes.
 
 from perfguard.model.records.baseline import Baseline, CaseBaseline, Entry, Hardware, Provenance, TimedEntry, Toolchain
 from perfguard.model.records.case import (
+    BY_TOOLCHAIN,
     OTHER_CONDITIONS,
     PASSES,
     URGENCY,
@@ -43,6 +44,7 @@ from perfguard.model.records.report import (
 )
 
 __all__ = [
+    "BY_TOOLCHAIN",
     "NO_BASE",
     "NO_PAIRS",
     "OTHER_CONDITIONS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable
 from typing import Annotated, Literal, get_args
 
@@ -283,6 +284,28 @@ def is_inconclusive(results: Iterable[CaseResult]) -> bool:
         if words:
             told.append(any(word in (Word.UNRESOLVED, Word.SUSPECT) for word in words))
     return 2 * sum(told) > len(told)
+
+
+_KERNEL = re.compile(r"[/@]")  # between a kernel and its second specialisation, or its configuration
+
+
+def kernel_of(part: str) -> str:
+    """The kernel that a part is about: `rows` of `rows/2` and of `rows@1`."""
+    return _KERNEL.split(part, maxsplit=1)[0]
+
+
+#: The first words of the last line of a reason: the value may differ by the compiler that made it.
+BY_TOOLCHAIN = "another toolchain: "
+
+
+def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
+    """Whether the compiler makes other code of the kernels for a target than of the recorded ones, and by no other
+    toolchain. That explains and never fails; the readings that fail need not move with it."""
+    return (
+        reading.metric == f"{reading.target}.binary"
+        and verdict.before not in (None, verdict.after)
+        and BY_TOOLCHAIN not in verdict.reason
+    )
 
 
 def is_guarded(result: CaseResult, word: Word | None) -> bool:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from perfguard.model.config import Category
 from perfguard.model.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
+from perfguard.model.records.case import tells_of_other_code
 from perfguard.model.units import Unit, format_change, format_list_change, format_value
 
 #: What an update has to name, so that it writes what a verdict reports.
@@ -95,11 +96,13 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
     leaves the entry alone. A time's category does not depend on a verdict (`perfguard.judge.time_record`).
 
     `reading`: the judged reading. If it covers times, another value means other code. Its times are then recorded anew
-    even if they are equal, or they would stand for code that they were not read from.
+    even if they are equal, or they would stand for code that they were not read from. Other code for a target is
+    recorded too, or what explains the next change would be of older code.
     """
     if not verdict.storable:
         return None
-    if reading is not None and reading.covers and verdict.word is Word.PASS and verdict.before != verdict.after:
+    of_code = reading is not None and (bool(reading.covers) or tells_of_other_code(reading, verdict))
+    if of_code and verdict.word is Word.PASS and verdict.before != verdict.after:
         return "changed"
     return CATEGORY_OF.get(verdict.word)
 
