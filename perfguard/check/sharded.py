@@ -100,10 +100,20 @@ class _Sharded:
             modules = [each for each in (self.call.fn, self.call.reference) if isinstance(each, torch.nn.Module)]
             with _halved(modules):
                 again, _ = self._compare()
-            told = "this after the weights changed in place: something keeps old ones"
-            problems = [f"{each.problem}; {told}" for each in again if each.problem]
+            problems = [each.problem for each in again if each.problem]
+            if self.call.agreed(bool(problems)):
+                told = self._why_now()
+                problems = [f"{problem}; {told}" for problem in problems]
         backward = accuracies[first:] if len(accuracies) > first else None
         return Checked(accuracies[:first], backward, problems, self.inputs.describe(), self.reference.notes)
+
+    def _why_now(self) -> str:
+        """Why a result that was right is wrong after the weights changed in place; they are what they were again."""
+        self._compare()  # what is one call behind has caught up after it
+        later, _ = self._compare()
+        if self.call.agreed(any(accuracy.problem for accuracy in later)):
+            return "it was right in the first call, and is wrong in a later one with the very same weights, too"
+        return "this after the weights changed in place: something keeps old ones"
 
     def _other_weights(self) -> list[str]:
         """The first parameter that begins elsewhere than the reference's: all else that is wrong may follow from it."""

@@ -70,6 +70,16 @@ class Stale(nn.Linear):
         return x_BD @ (self.kept + self.weight - self.weight.detach()).T
 
 
+class Racing(nn.Linear):
+    """Right at first, as what reads before it has arrived may be."""
+
+    calls = 0
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(x_BD) * (1.0 if self.calls == 1 else torch.nan)
+
+
 def call(module: nn.Module, whole: nn.Module, mesh: DeviceMesh, *, same: bool = False) -> Call:
     names = mesh.mesh_dim_names or ()
     torch.manual_seed(0 if same or names[-1] == "tp" else dist.get_rank())
@@ -108,6 +118,8 @@ def all_checks() -> dict[str, Any]:
     linear = nn.Linear(D, D, bias=False, dtype=torch.float64)
     stale = Stale(D, D, bias=False, dtype=torch.float64)
     stale.load_state_dict(linear.state_dict())
+    racing = Racing(D, D, bias=False, dtype=torch.float64)
+    racing.load_state_dict(linear.state_dict())
     split = Block(D).double()
     pair = copy.deepcopy(split)
     columns, rows = ColwiseParallel(), RowwiseParallel(output_layouts=Replicate())
@@ -127,6 +139,7 @@ def all_checks() -> dict[str, Any]:
         "undivided experts": wrong(call(SpreadExperts(whole, ep, divide=False), whole, ep)),
         "not a number": wrong(call(nowhere, whole, ep)),
         "stale": wrong(call(fully_shard(stale, mesh=dp), linear, dp)),
+        "racing": wrong(call(fully_shard(racing, mesh=dp), linear, dp)),
         "tensor parallel": wrong(call(split, pair, tp)),
         "not reduced": wrong(call(twice, pair, dp)),
         "other weights": wrong(call(SpreadExperts(other, ep, divide=True), whole, ep)),
@@ -172,6 +185,12 @@ def test_weights_that_something_keeps_are_stale_after_a_change(found: list[dict[
         named = [text.partition(":")[0] for text in rank["stale"]]  # the weight's gradient does not depend on it
         assert named == ["output", "gradient of argument 0"]
         assert all(text.endswith("the weights changed in place: something keeps old ones") for text in rank["stale"])
+
+
+def test_what_is_wrong_in_some_calls_is_not_laid_to_the_weights(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert rank["racing"]
+        assert all(text.endswith("in a later one with the very same weights, too") for text in rank["racing"])
 
 
 def test_equal_inputs_on_ranks_of_data_are_refused(found: list[dict[str, Any]]) -> None:
