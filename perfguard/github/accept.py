@@ -26,7 +26,7 @@ from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.lanes.stranger_report import MOST_BYTES, Received, read_report_of_stranger, receive_all
 from perfguard.model.config import Category, Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, LaneError, UsageError
-from perfguard.model.records import CaseResult, Report, Verdict, Word
+from perfguard.model.records import BY_TOOLCHAIN, CaseResult, Report, Verdict, Word
 from perfguard.model.records.change import Change, select
 from perfguard.render.escaping import clean
 from perfguard.session.pairing.worktrees import changed_code, find_repository
@@ -243,7 +243,7 @@ def _drift(verdict: Verdict | None) -> str:
     """The reason why an exact metric of another toolchain may not become a baseline; empty if it may."""
     if verdict is None or verdict.word is not Word.DRIFT:
         return ""
-    _, _, versions = verdict.reason.rpartition("another toolchain: ")
+    _, _, versions = verdict.reason.rpartition(BY_TOOLCHAIN)
     return other_toolchain(versions)
 
 

@@ -21,7 +21,18 @@ from perfguard.judge.pair_test import judge_rival
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, within_record
 from perfguard.judge.statistics import remember
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import Across, Better, CaseResult, Entry, Reading, TimedEntry, Value, Verdict, Word
+from perfguard.model.records import (
+    BY_TOOLCHAIN,
+    Across,
+    Better,
+    CaseResult,
+    Entry,
+    Reading,
+    TimedEntry,
+    Value,
+    Verdict,
+    Word,
+)
 from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.units import Unit, format_change
 
@@ -199,7 +210,7 @@ class _Case:
         drift = differing_versions(record.provenance, self.lane.toolchain)
         if not drift:
             return None
-        return replace(self._shown(reading), word=Word.DRIFT, reason=f"another toolchain: {', '.join(drift)}")
+        return replace(self._shown(reading), word=Word.DRIFT, reason=f"{BY_TOOLCHAIN}{', '.join(drift)}")
 
     def _shown(self, reading: Reading) -> Verdict:
         """A verdict with the time and its record (if it has the same timer). The caller sets word and reason."""

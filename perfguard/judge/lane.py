@@ -34,6 +34,9 @@ TARGETS = "targets/"  # begins the folders of targets; the others are slugs of h
 #: What the absence of a reading from the record of an observed test stands for, by its type.
 NOTHING: Mapping[type, Entry] = {int: 0, list: [], dict: {}}
 
+#: Metrics that older records hold: what they told hung on the process.
+_NO_LONGER_READ = {"reserved_bytes"}
+
 
 @dataclass(frozen=True)
 class Record:
@@ -186,7 +189,8 @@ class Lane:
 
     def to_read(self, suite: str, key: str) -> set[str]:
         """The stored metrics of a case that a run reads. Times of kernels in tests are read when they are recorded."""
-        return {metric for case in self.stored_cases(suite, key) for metric in case.entries} - {KERNEL_TIME}
+        stored = {metric for case in self.stored_cases(suite, key) for metric in case.entries}
+        return stored - {KERNEL_TIME} - _NO_LONGER_READ
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
         """All records of a case, for this hardware and for targets."""

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from perfguard.model.limits import KERNEL_TIME, timed_kernel
 from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit, counted, format_change, format_move, format_value
-
-MOST_TESTS = 5  # named in a group; of parts as well
+from perfguard.render.words import MOST_LISTED, listed
 
 #: Metrics whose details are causes by themselves: kernels, guards, breaks. Names of operators show no place.
 _NAMED = {"launches", "recompiles", "graph_breaks"}
@@ -90,7 +89,7 @@ class Group:
             least, most = (format_value(of(self.recorded), Unit.MICROSECONDS) for of in (min, max))
             lines.append(f"{KERNEL_TIME} {least}{f' to {most}' if most != least else ''} when it was recorded")
         if rest and len(times) < len(self.results):
-            lines.append(f"tests: {_listed([result.case.name for result in self.results])}")
+            lines.append(f"tests: {listed([result.case.name for result in self.results])}")
         (main, (move, *_)), *_ = self.moves.items()
         ratio = move.ratio if move.better is not Better.HIGHER or move.ratio is None else 1 / move.ratio
         verdict = Verdict(
@@ -112,11 +111,11 @@ class Group:
         if metric != KERNEL_TIME:
             parts = list(dict.fromkeys(part for move in self.moves[metric] for part in move.parts))
             named = parts if metric == self.cause else []  # under its own name: no line is known
-            return [self._line(metric), *([f"more of {_listed(named)}"] if named else [])]
+            return [self._line(metric), *([f"more of {listed(named)}"] if named else [])]
         times = self.moves[metric]
         told = [(move, move.pairs.reason.partition("; because: ")) for move in times if move.pairs is not None]
-        lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in told[:MOST_TESTS]]
-        lines += [f"and {counted(len(times) - MOST_TESTS, 'more test')}"] if len(times) > MOST_TESTS else []
+        lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in told[:MOST_LISTED]]
+        lines += [f"and {counted(len(times) - MOST_LISTED, 'more test')}"] if len(times) > MOST_LISTED else []
         cause = told[0][1][2]
         return [f"{metric} {times[0]}", *lines, *([f"because: {cause}"] if cause else [])]
 
@@ -140,11 +139,6 @@ class Group:
 def _short(reading: Reading) -> str:
     """The metric without its target."""
     return reading.metric.removeprefix(f"{reading.target}.") if reading.target else reading.metric
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_TESTS
-    return f"{', '.join(names[:MOST_TESTS])}{f' and {more} more' if more > 0 else ''}"
 
 
 def _signed(size: str) -> str:

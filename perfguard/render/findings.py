@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfguard.model.records import URGENCY, CaseResult, Verdict, Word
+from perfguard.model.records import URGENCY, CaseResult, Reading, Verdict, Word
+from perfguard.model.records.case import kernel_of
 from perfguard.model.units import counted
 from perfguard.render.words import most_common, next_step
 
@@ -45,6 +46,35 @@ def by_kernel(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
     for finding in findings:
         groups.setdefault(finding.kernel, []).append(finding)
     return sorted(groups.items(), key=lambda group: -len(group[1]))
+
+
+@dataclass(frozen=True)
+class OtherCode:
+    """What the compiler makes other code of than of the recorded kernels, in a lane that reads no times: whether it is
+    as fast nobody there knows.
+
+    Attributes:
+        moved: the results, and of each the reading and the verdict that tell of it. Names in them may be a stranger's.
+    """
+
+    moved: list[tuple[CaseResult, Reading, Verdict]]
+
+    def __str__(self) -> str:
+        """`other code in 3 cases`."""
+        return f"other code in {counted(len({result.case for result, _, _ in self.moved}), 'case')}"
+
+    @property
+    def targets(self) -> list[str]:
+        return list(dict.fromkeys(reading.target for _, reading, _ in self.moved))
+
+    @property
+    def kernels(self) -> list[str]:
+        """Kernels whose code differs, in the report's order."""
+        found: dict[str, None] = {}
+        for _, _, verdict in self.moved:
+            then, now = (value if isinstance(value, dict) else {} for value in (verdict.before, verdict.after))
+            found |= {kernel_of(part): None for part in {**then, **now} if then.get(part) != now.get(part)}
+        return list(found)
 
 
 @dataclass(frozen=True)

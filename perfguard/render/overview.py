@@ -16,20 +16,14 @@ from msgspec import Struct
 
 from perfguard.model.records import URGENCY, Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.records.case import is_guarded, is_inconclusive, kernel_of, tells_of_other_code
+from perfguard.model.records.case import is_guarded, is_inconclusive, tells_of_other_code
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
-from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, Undecided
+from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided
 from perfguard.render.words import NOT_TIMED
 
 NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # first words of UNRESOLVED reasons; NOISY times were paired to the end
-_MOST_KERNELS = 3  # named
 UNMEASURED = "has a baseline, but the report does not hold it"
-
-
-def _kernels_that_differ(before: Value | None, after: Value | None) -> list[str]:
-    then, now = (value if isinstance(value, dict) else {} for value in (before, after))
-    return [kernel_of(part) for part in {**then, **now} if then.get(part) != now.get(part)]
 
 
 class Headline(enum.StrEnum):
@@ -197,28 +191,18 @@ class LaneView(Struct, frozen=True, dict=True):
     def verdict(self) -> str:
         """`slower or heavier, not timed, run was cut short`; of a lane with a report."""
         cut = ["run was cut short"] if self.report is not None and not self.report.complete else []
-        other = [self.other_code] if self.other_code else []
+        other = [str(self.other_code)] if self.other_code.moved else []
         return ", ".join([self.headline.value, *[NOT_TIMED] * self.exact_only, *other, *cut])
 
     @cached_property
-    def other_code(self) -> str:
-        """`other code of scale_kernel in 3 cases on sm_80, sm_90`, of a lane that reads no times: whether it is as fast
-        nobody here knows. Empty where all code is as recorded."""
-        if not self.exact_only:
-            return ""
-        moved = [
-            (result.case, reading.target, _kernels_that_differ(verdict.before, verdict.after))
-            for result, uncovered, covered in self._judged
+    def other_code(self) -> OtherCode:
+        """Nothing, of a lane that reads times."""
+        return OtherCode([
+            (result, reading, verdict)
+            for result, uncovered, covered in (self._judged if self.exact_only else [])
             for verdict in (*uncovered, *covered)
             if (reading := result.reading(verdict.metric)) is not None and tells_of_other_code(reading, verdict)
-        ]
-        if not moved:
-            return ""
-        cases, targets = {case for case, _, _ in moved}, dict.fromkeys(target for _, target, _ in moved)
-        kernels = list(dict.fromkeys(kernel for _, _, kernels in moved for kernel in kernels))
-        more = f" and {len(kernels) - _MOST_KERNELS} more" if len(kernels) > _MOST_KERNELS else ""
-        named = f"other code of {', '.join(kernels[:_MOST_KERNELS])}{more}"
-        return f"{named} in {counted(len(cases), 'case')} on {', '.join(targets)}"
+        ])  # fmt: skip
 
     @cached_property
     def counts(self) -> Counter[Word]:

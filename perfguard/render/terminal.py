@@ -22,6 +22,7 @@ from perfguard.render.words import (
     describe_verdict,
     environment,
     folded,
+    listed,
     more_lines,
     most_common,
     one_line,
@@ -144,8 +145,9 @@ class _Writer:
         parts = [tally(self.found.counts) or "no case"]
         if unread := sum(map(_is_unread, report.results)):
             parts.append(f"{unread} not timed, whose code on the device is as recorded")
-        if self.found.other_code:
-            parts.append(f"{self.found.other_code}, which nothing here times")
+        if (other := self.found.other_code).moved:
+            kernels = listed(other.kernels)
+            parts.append(clean(f"{other} on {', '.join(other.targets)}, which nothing here times: {kernels}"))
         if report.base is not None and report.base.equal and report.base.commit:
             parts.append(f"the working tree is that of {report.base.commit[:12]}")
         if pairs := sum(pairing.pairs for pairing in report.pairings):

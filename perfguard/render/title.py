@@ -49,7 +49,7 @@ def _title(overview: Overview) -> str:
             untimed = sum(lane.exact_only for lane in overview.lanes)
             some = "" if untimed == len(overview.lanes) else f"{untimed} of them "
             text = f"no change in {counted(sum(len(lane.cases) for lane in overview.lanes), 'case')} on {lanes}"
-            other = next((lane.other_code for lane in overview.lanes if lane.other_code), "")
+            other = next((str(lane.other_code) for lane in overview.lanes if lane.other_code.moved), "")
             return ", ".join(filter(None, [text, f"{some}{NOT_TIMED}" if untimed else "", other]))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from perfguard.model.records import NO_BASE, NO_PAIRS, TOO_NOISY, CaseResult, Report, Value, Verdict, Word
+from perfguard.model.records import BY_TOOLCHAIN, NO_BASE, NO_PAIRS, TOO_NOISY, CaseResult, Report, Value, Verdict, Word
 from perfguard.model.records.change import CATEGORY_OF
 from perfguard.model.units import (
     Unit,
@@ -23,16 +23,22 @@ from perfguard.model.units import (
 
 MOST_NAMED = 8  # metrics of one case in a line
 NOT_TIMED = "not timed"
+MOST_LISTED = 5  # tests, parts or kernels by name
 EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind was read"
 
 
 _PAIRS = re.compile(r"; in \d+ process pairs?(, \d+ wild)?")  # in a reason (`PairVerdict`)
-_TOOLCHAIN = "another toolchain: "
 
 
 def tally(counts: Counter[Word]) -> str:
     """`1 SLOWER, 2 NEW, 47 PASS`: the number of cases of each word, most urgent first."""
     return ", ".join(f"{counts[word]} {word}" for word in Word if counts[word])
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b, c, d, e and 3 more`."""
+    more = len(names) - MOST_LISTED
+    return f"{', '.join(names[:MOST_LISTED])}{f' and {more} more' if more > 0 else ''}"
 
 
 def describe_verdict(verdict: Verdict) -> list[str]:
@@ -74,8 +80,8 @@ def why(verdict: Verdict) -> str:
 
 def cause(reason: str) -> str:
     """A reason without the numbers of its case, so that reasons of several verdicts compare equal."""
-    if _TOOLCHAIN in reason:
-        return reason.rpartition(_TOOLCHAIN)[2]
+    if BY_TOOLCHAIN in reason:
+        return reason.rpartition(BY_TOOLCHAIN)[2]
     first = next(iter(reason.splitlines()), "")
     return _PAIRS.sub("", first)
 

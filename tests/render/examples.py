@@ -99,6 +99,15 @@ def result(name: str, *verdicts: Verdict, us: float | None = 61.3) -> CaseResult
     )
 
 
+def other_code(name: str, target: str, kernel: str) -> CaseResult:
+    """A case whose kernel the compiler makes other code of than of the recorded one."""
+    metric, then, now = f"{target}.binary", {kernel: "aa", "same": "cc"}, {kernel: "bb", "same": "cc"}
+    verdict = Verdict(Word.PASS, metric, "not gated: …", before=then, after=now)
+    made = result(name, verdict, us=None)
+    reading = Reading(metric, Unit.TEXT, now, Better.SAME, gated=False, target=target)
+    return msgspec.structs.replace(made, readings=[*made.readings, reading])
+
+
 def lane(slug: str, *results: CaseResult, **changes: object) -> LaneView:
     """A lane that ran whole, with five stored sessions for each of its cases."""
     tools = TOOLS[slug]

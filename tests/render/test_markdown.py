@@ -27,6 +27,7 @@ from tests.render.examples import (
     UNPAIRED,
     WRONG,
     lane,
+    other_code,
     overview,
     result,
 )
@@ -42,6 +43,20 @@ def test_golden_comments() -> None:
 @pytest.mark.parametrize("headline", Headline)
 def test_every_headline_has_its_example(headline: Headline) -> None:
     assert EXAMPLES[headline].headline is headline
+
+
+def test_other_code_is_named_by_a_lane_that_times_nothing() -> None:
+    view = lane("amd-mi300x", other_code("a", "sm_90", "_sum|lists"), other_code("b", "sm_80", "_rows"))
+    timed = render_markdown(overview(view))
+    assert "other code" not in timed
+    assert view.report is not None
+    view = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, exact_only=True))
+    told = render_markdown(overview(view))
+    assert told.startswith("### ✅ perfguard: no change in 2 cases on 1 lane, not timed, other code in 2 cases\n")
+    (line,) = [line for line in told.splitlines() if line.startswith("- ")]
+    assert re.sub("<[^>]*>", "", line) == (
+        "- amd-mi300x: other code in 2 cases on sm&#95;90, sm&#95;80, which it does not time: &#95;sum&#124;lists, &#95;rows"
+    )
 
 
 class Balance(HTMLParser):
@@ -230,6 +245,10 @@ def hostile_results(draw: st.DrawFn) -> CaseResult:
         for verdict in draw(st.lists(VERDICTS, max_size=3))
     ]
     made = result(draw(HOSTILE), *verdicts)
+    if draw(st.booleans()):
+        other = other_code("f", draw(HOSTILE), draw(HOSTILE))
+        readings, told = made.readings + other.readings[1:], made.verdicts + other.verdicts
+        made = msgspec.structs.replace(made, readings=readings, verdicts=told)
     return msgspec.structs.replace(made, case=msgspec.structs.replace(made.case, nodeid=draw(HOSTILE)))
 
 
@@ -240,7 +259,10 @@ def hostile_overviews(draw: st.DrawFn) -> Overview:
         view = lane("nvidia-h200", *draw(st.lists(hostile_results(), max_size=3)) * draw(st.sampled_from([1, 40])))
         assert view.report is not None
         device = msgspec.structs.replace(view.report.hardware, name=draw(HOSTILE), warnings=[draw(HOSTILE)])
-        report = msgspec.structs.replace(view.report, hardware=device) if draw(st.booleans()) else None
+        untimed = draw(st.booleans())
+        report = (
+            msgspec.structs.replace(view.report, hardware=device, exact_only=untimed) if draw(st.booleans()) else None
+        )
         views.append(msgspec.structs.replace(view, name=draw(HOSTILE), report=report, problem=draw(HOSTILE)))
     edit = msgspec.structs.replace(EDIT, folder=draw(HOSTILE), case=draw(HOSTILE), reason=draw(HOSTILE))
     whole = overview(*views, edits=[edit] * draw(st.integers(0, 2)))

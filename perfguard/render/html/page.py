@@ -20,7 +20,7 @@ from perfguard.render.escaping import clean
 from perfguard.render.html.data import cases
 from perfguard.render.overview import SIGNS, BaselineEdit, LaneView, Overview
 from perfguard.render.title import title_of
-from perfguard.render.words import environment, tally
+from perfguard.render.words import environment, listed, tally
 
 
 def render_html(overview: Overview) -> str:
@@ -84,9 +84,12 @@ def _lane(lane: LaneView) -> str:
     counts = tally(lane.counts) or "nothing moved"
     counts += f", {lane.absent} not measured" if lane.absent else ""
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
+    other = lane.other_code
+    kernels = f"{other} on {', '.join(other.targets)}: {listed(other.kernels)}" if other.moved else ""
     return (
         f'<article class="lane">{head}{escape(lane.verdict)}</p>'
         f"<p>{counts}; {lane.guarded} guarded</p>"
+        f"{_list(filter(None, [kernels]), 'code')}"
         f'<p class="environment">{_text(environment(report))} · {_text(report.started)}</p>'
         f"{_list(report.hardware.warnings, 'warnings')}{missing}</article>"
     )

@@ -16,7 +16,7 @@ from perfguard.render.markdown.cells import NAME, before_and_after, change, tabl
 from perfguard.render.markdown.steps import next_steps
 from perfguard.render.overview import SIGNS, BaselineEdit, Headline, LaneView, Overview
 from perfguard.render.title import title_of
-from perfguard.render.words import NOT_TIMED, device, environment, folded, limit_text, more_lines, moved, why
+from perfguard.render.words import NOT_TIMED, device, environment, folded, limit_text, listed, more_lines, moved, why
 
 #: GitHub refuses comments above 65,536 characters; this is 60,000 bytes less the room for the marker.
 COMMENT_BYTES = 57_000
@@ -86,6 +86,7 @@ def _open(overview: Overview, most: int) -> Iterator[str]:
     yield _headline(overview)
     yield _judged_by(overview)
     yield _lanes(overview)
+    yield _other_code(overview)
     yield _numerics(overview, most)
     yield from _moved(overview, 2 * most)
     yield _missing(overview, most)
@@ -130,6 +131,16 @@ def _lane_row(lane: LaneView) -> tuple[str, ...]:
         name, code(device(report), NAME), f"{SIGNS[lane.headline]} {lane.verdict}",
         *(str(count or "") for count in counts), lane.guarded.rpartition(" ")[0],
     )  # fmt: skip
+
+
+def _other_code(overview: Overview) -> str:
+    """Kernels that an untimed lane found to be other code, which a lane with times may have judged."""
+    lines = []
+    for lane in overview.lanes:
+        if (other := lane.other_code).moved:
+            kernels, targets = (listed(list(map(code, names))) for names in (other.kernels, other.targets))
+            lines.append(f"- {code(lane.name, NAME)}: {other} on {targets}, which it does not time: {kernels}")
+    return "\n".join(lines)
 
 
 def _by_lane(
