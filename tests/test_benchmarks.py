@@ -97,6 +97,7 @@ def words(entry: dict[str, Any]) -> list[str]:
     return [row["word"] for row in entry["rows"] if row["metric"] == "device_time_us"]
 
 
+@pytest.mark.nightly
 def test_pairs_of_a_suite(
     run_pairs: Any, checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
