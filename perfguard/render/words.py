@@ -21,9 +21,9 @@ from perfguard.model.units import (
     format_percent,
 )
 
+MOST_LISTED = 5  # tests, parts or kernels by name
 MOST_NAMED = 8  # metrics of one case in a line
 NOT_TIMED = "not timed"
-MOST_LISTED = 5  # tests, parts or kernels by name
 EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind was read"
 
 

@@ -298,8 +298,8 @@ def launched(call: Call, arch: str, every: bool) -> Iterator[tuple[int, Caught]]
 
 
 def main(package: str, *given: str) -> None:
-    named = PACKAGES if package == "every" else [package]
-    calls = {name: call for each in named for name, call in PACKAGES[each]().items()}
+    packages = PACKAGES if package == "every" else [package]
+    calls = {name: call for each in packages for name, call in PACKAGES[each]().items()}
     chosen = [name for name in given if name in calls] or list(calls)
     for arch in given:
         if arch in calls or arch == "all":

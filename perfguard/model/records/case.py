@@ -21,6 +21,8 @@ Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> it
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
 
+_KERNEL = re.compile(r"[/@]")  # of parts: between a kernel and its second specialisation, or its configuration
+
 
 class Word(enum.StrEnum):
     """The verdicts, most urgent first: the order in which summaries list them."""
@@ -62,6 +64,9 @@ class Word(enum.StrEnum):
 
 #: The record was read under other conditions than the reading, so they are not compared.
 OTHER_CONDITIONS = (Word.DRIFT, Word.METHOD_CHANGED, Word.OTHER_HARDWARE)
+
+#: The first words of the last line of a reason: the value may differ by the compiler that made it.
+BY_TOOLCHAIN = "another toolchain: "
 
 
 class Better(enum.StrEnum):
@@ -286,16 +291,9 @@ def is_inconclusive(results: Iterable[CaseResult]) -> bool:
     return 2 * sum(told) > len(told)
 
 
-_KERNEL = re.compile(r"[/@]")  # between a kernel and its second specialisation, or its configuration
-
-
 def kernel_of(part: str) -> str:
     """The kernel that a part is about: `rows` of `rows/2` and of `rows@1`."""
     return _KERNEL.split(part, maxsplit=1)[0]
-
-
-#: The first words of the last line of a reason: the value may differ by the compiler that made it.
-BY_TOOLCHAIN = "another toolchain: "
 
 
 def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
