@@ -38,6 +38,12 @@ def functions() -> list[Any]:
     return [found[key] for key in sorted(found)]
 
 
+def first_line(function: Any) -> int:
+    """The number of its `def` in its file."""
+    lines = enumerate(function.raw_src, function.starting_line_number)
+    return next(number for number, line in lines if line.lstrip().startswith("def "))
+
+
 def without_casts(source: str) -> Iterator[tuple[int, str]]:
     """A function without each of its casts: the line of that, counted from 0, and the rest."""
     code = source.encode()
@@ -107,9 +113,10 @@ def main() -> None:
         for place in module_of(known.asked[0], known.text).places.values():
             users[place].add(kind)
     for function in functions():
-        first, original = function.def_file_line_number, function.src
+        first, original = first_line(function), function.src
+        file = function.fn.__code__.co_filename
         lines = range(first, first + len(original.splitlines()))
-        used = sorted({kind for line in lines for kind in users[function.file_name, line]})
+        used = sorted({kind for line in lines for kind in users[file, line]})
         for offset, source in without_casts(original):
             function._unsafe_update_src(source)
             verdict = "same"
@@ -119,7 +126,7 @@ def main() -> None:
                 if found in ("caught", "refused"):
                     break
             function._unsafe_update_src(original)
-            place = function.file_name, first + offset
+            place = file, first + offset
             told = {"file": str(Path(place[0]).relative_to(KERNELS)), "line": place[1], "text": source_of(place)}
             print(json.dumps({**told, "verdict": verdict}), flush=True)
 

@@ -104,6 +104,7 @@ class Module:
         self.lines = [line.strip() for line in lines if not line.startswith("#")]
         self.values: dict[str, Range] = {}
         self.kinds: dict[str, str] = {}
+        self.differences: dict[str, tuple[str, ...]] = {}  # of what is subtracted from what
         self.kept = False  # whether accesses are written down: not while a loop is only being widened
 
     # ---- walking -----------------------------------------------------------------------------------------------------
@@ -344,6 +345,12 @@ class Module:
             return
         if not bits_of(kind):
             return
+        if what == "arith.subi":
+            self.differences[name] = names
+            minuend, other = self.differences.get(names[1], ("", ""))
+            if minuend == names[0] and other in self.values:  # a - (a - b), which not every compiler makes b
+                self.values[name] = self.values[other]
+                return
         self.values[name] = self.number(what, rest, kind, values, place)
 
     def number(self, what: str, rest: str, kind: str, values: list[Range | None], place: tuple[str, int]) -> Range:

@@ -1,4 +1,4 @@
-"""Every kernel compiled for Hopper with the oldest Triton that pyproject.toml allows.
+"""Every kernel with the oldest Triton that pyproject.toml allows: compiled for Hopper, and its addresses.
 
 Its compiler takes less than the newest one's, and Hopper's kernels are those that ask the most of it: one of them could
 not be compiled by it for a day, and only a GPU with that Triton told.
@@ -19,9 +19,11 @@ ROOT = Path(__file__).parents[2]
 OLDEST = ROOT / ".venv" / "oldest-triton"
 
 
-@pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     not OLDEST.is_dir(), reason="scripts/setup puts the oldest Triton into a .venv that it makes itself"
 )
+
+
 def test_all_kernels_compile() -> None:
     asked = subprocess.run(
         [sys.executable, ROOT / "scripts" / "versions", "--list", "oldest"], check=True, capture_output=True, text=True
@@ -30,3 +32,11 @@ def test_all_kernels_compile() -> None:
     assert any(line.startswith(f"triton=={there.rpartition('.')[0]}.*") for line in asked)
     compiled = elsewhere.compiled_by(OLDEST, "targets", "every", "sm_90")
     assert {"quantize_ring", "multiply_rows", "multiply_groups"} <= {each["kernel"] for each in compiled}
+
+
+@pytest.mark.nightly
+def test_no_address_wraps() -> None:
+    """Nor in what its compiler makes of the same lines."""
+    launches = elsewhere.compiled_by(OLDEST, "addresses")
+    assert launches
+    assert {(*line, one["case"]) for one in launches for line in one["wraps"]} == set()
