@@ -14,6 +14,8 @@ from perfguard.measure.timers.timing import Cache
 
 MEETING_US = 2.0  # of two devices that come at once
 SPREAD_US = 0.5  # between the ranks that leave a meeting of devices
+IDLE_US = 30_000.0  # after which the links between them are slow
+SLOW_MEETINGS, SLOW_US = 4, 104.0  # so many meetings, by so much
 _APART_US = 1e6  # between the clocks of two ranks
 
 
@@ -24,6 +26,8 @@ class Simulated:
     rank: int
     device: FakeDevice
     others: Others
+    left_us: float = 0.0  # the last meeting
+    slow: int = 0  # meetings from now on
 
     def exchange(self, purpose: str, data: object) -> list[Any]:
         return self.others.exchange(self.rank, purpose, data)
@@ -43,8 +47,14 @@ class Simulated:
         self.device.host_us = self._latest(self.device.host_us)
 
     def _meet_devices(self) -> None:
-        arrived = self.device.enqueue(MEETING_US, noisy=False)
-        self.device.busy_until_us = self._latest(arrived) + self.rank * SPREAD_US
+        arrived = self._latest(self.device.enqueue(MEETING_US, noisy=False))
+        if arrived - self.left_us > IDLE_US:
+            self.slow = SLOW_MEETINGS
+        if self.slow:
+            self.slow -= 1
+            arrived += SLOW_US
+        self.left_us = arrived
+        self.device.busy_until_us = arrived + self.rank * SPREAD_US
 
     def send(self, kernel: str, us: float) -> None:
         """An exchange beside other work, that takes `us` once the last rank has come to it."""

@@ -10,20 +10,20 @@ import pytest
 
 from perfguard.measure.timers.ranks import Timed, measure
 from perfguard.measure.timers.timing import Cache
-from tests.measure.simulated_ranks import MEETING_US, SPREAD_US, Simulated, on_ranks
+from tests.measure.simulated_ranks import IDLE_US, MEETING_US, SPREAD_US, Simulated, on_ranks
 
 Part = Callable[[Simulated, int], None]  # what a rank does in its call with this number
 
 
-def timed(part: Part, cache: Cache = "warm") -> Timed:
-    """What two ranks read, which is one."""
+def timed(part: Part, cache: Cache = "warm", before_us: float = 2.0) -> Timed:
+    """What two ranks read, which is one; hosts take `before_us` for what precedes the part that is timed."""
 
     def body(rank: Simulated) -> Timed:
         calls = 0
 
         def within(around: AbstractContextManager[object]) -> None:
             nonlocal calls
-            rank.device.enqueue(500.0)  # what precedes the part that is timed
+            rank.device.enqueue(500.0, host_us=before_us)
             with around:
                 part(rank, calls)
             rank.device.enqueue(500.0)
@@ -59,6 +59,19 @@ def test_devices_sleep_until_the_slowest_host_has_enqueued_its_part() -> None:
     found = timed(lambda rank, _: rank.device.enqueue(50.0, host_us=3_000.0 * rank.rank) and None)
     assert found.timer == "ranks-queue-warm"
     assert median(found.call.times) == pytest.approx(50.0)
+
+
+def test_the_sleep_is_twice_what_the_slowest_host_takes_for_its_part() -> None:
+    """What precedes the part, and hosts that come late to their meeting, ask for no more."""
+    found = timed(lambda rank, _: rank.device.enqueue(50.0, host_us=1_000.0 * rank.rank) and None, before_us=50_000.0)
+    assert found.ranks.sleep_us == pytest.approx(2_000.0, rel=0.1)
+
+
+def test_links_that_slept_are_awake_when_the_call_begins() -> None:
+    """Their first exchanges after a long sleep are slow."""
+    found = timed(lambda rank, _: rank.device.enqueue(50.0, host_us=20_000.0) and None)
+    assert found.ranks.sleep_us > IDLE_US
+    assert found.least.times[0] == pytest.approx(MEETING_US + SPREAD_US)
 
 
 def test_a_call_that_waits_for_its_device_is_timed_with_its_host_and_says_so() -> None:
