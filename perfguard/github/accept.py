@@ -8,6 +8,7 @@ wherever they come from. They must be of this checkout's code: values of other c
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ from perfguard.model.errors import ExitStatus, LaneError, UsageError
 from perfguard.model.records import BY_TOOLCHAIN, CaseResult, Report, Verdict, Word
 from perfguard.model.records.change import Change, select
 from perfguard.render.escaping import clean
+from perfguard.render.words import listed
 from perfguard.session.pairing.worktrees import changed_code, find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
@@ -222,7 +224,7 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
 def _changes(
     store: Store, judged: Report, results: Sequence[CaseResult], request: Acceptance
 ) -> tuple[list[Change], list[str]]:
-    """The changes to write, and one line with the reason for each change that is left."""
+    """The changes to write, and one line with the reason for the changes of a case that are left for it."""
     planned: list[Change] = []
     lines: list[str] = []
     for result in results:
@@ -232,9 +234,9 @@ def _changes(
             replace(change, refused=change.refused or _drift(verdicts.get(change.metric))) for change in changes
         ]
         named = {change.metric for change in changes}
-        for metric, verdict in verdicts.items():
-            if metric not in named and verdict.word in (*_UNDECIDED, *_WRONG):
-                lines.append(_undecided(f"{result.case.key} {metric}".rstrip(), verdict))
+        open_ = [each for each in result.verdicts if each.metric not in named and each.word in (*_UNDECIDED, *_WRONG)]
+        for why, alike in itertools.groupby(sorted(open_, key=_why), _why):
+            lines.append(f"{result.case.key} {listed([verdict.metric for verdict in alike])}".rstrip() + f": {why}")
     chosen, left = select(planned, _CATEGORIES, request.reason)
     return chosen, [*(f"{change.describe(left=True)}; {why}" for change, why in left), *lines]
 
@@ -247,7 +249,8 @@ def _drift(verdict: Verdict | None) -> str:
     return other_toolchain(versions)
 
 
-def _undecided(name: str, verdict: Verdict) -> str:
+def _why(verdict: Verdict) -> str:
+    """Why a verdict leaves nothing to accept."""
     if verdict.word in _WRONG:
-        return f"{name}: {verdict.word}, which no baseline makes right: {verdict.reason}"
-    return f"{name}: not decided: {verdict.reason}; run the lane again"
+        return f"{verdict.word}, which no baseline makes right: {verdict.reason}"
+    return f"not decided: {verdict.reason}; run the lane again"

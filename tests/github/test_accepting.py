@@ -171,6 +171,16 @@ def test_a_time_that_no_pair_judged_is_left_with_the_reason(checkout: Path, caps
     assert Path(PATH).read_bytes() == baseline_file(BASE)
 
 
+def test_metrics_that_are_left_for_one_reason_share_a_line(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = [Verdict(Word.WRONG, f"output {number}", "off by one") for number in (2, 0)]
+    other = Verdict(Word.WRONG, "output 1", "off by two")
+    given = msgspec.structs.replace(measured("f"), verdicts=[wrong[0], other, wrong[1]])
+    assert accept(report([given, measured("g")])) == ExitStatus.USAGE_ERROR
+    said = capsys.readouterr().out
+    assert "f/forward output 2, output 0: WRONG, which no baseline makes right: off by one\n" in said
+    assert "f/forward output 1: WRONG, which no baseline makes right: off by two\n" in said
+
+
 def test_the_time_of_a_new_case_is_recorded_on_its_machine(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert accept(report([measured("f"), measured("new")])) == ExitStatus.PASSED
     assert stored("new") == {"launches": 1}
