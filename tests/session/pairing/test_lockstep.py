@@ -243,6 +243,32 @@ def test_where_the_lowest_count_all_sides_wait_for_a_quiet_moment() -> None:
     assert (difference.base_us, difference.work_us) == (50.0, pytest.approx(55.0))
 
 
+@pytest.mark.parametrize("readable", [1.0, 0.5])
+def test_a_floor_is_read_though_its_blocks_last_longer_than_the_search(
+    readable: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a host time of milliseconds: three blocks of each side are enough, agree or not."""
+    monkeypatch.setattr(lockstep, "_FLOOR_SECONDS", 0.0)
+    players = scripts(["a"])
+    for player in players:
+        player.near = 0.05
+        player.block = lambda key, time: 50.0 + 10 * time if time % 10 < 10 * readable else None
+    outcome = play(*players)
+    assert set(outcome.readings) == {track("a")}
+    assert len(players[0].stage.order) == 9 if readable == 1 else 9 < len(players[0].stage.order) <= 27
+
+
+def test_a_floor_of_which_no_block_can_be_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lockstep, "_FLOOR_SECONDS", 0.0)
+    players = scripts(["a"])
+    for player in players:
+        player.near = 0.05
+        player.block = lambda key, time: None
+    outcome = play(*players)
+    assert (outcome.readings, outcome.unread) == ({}, {track("a")})
+    assert len(players[0].stage.order) == 27
+
+
 def test_what_is_not_wanted_is_not_measured() -> None:
     players = scripts(["a", "b"])
     outcome = play(*players, wanted=lambda found: False)
