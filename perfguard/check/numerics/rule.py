@@ -3,12 +3,12 @@
 With e_c = candidate - oracle and e_e = eager - oracle, in float64:
 
     RMSE(e_c)   <= k·RMSE(e_e) + phi·u·RMS(oracle)                                          whole tensor
-    RMSE_g(e_c) <= k·(1 + sqrt(2 ln G / n_g))·max(RMSE_g(e_e), rho·RMS_g(oracle), tail_g) + phi·u·RMS_g(oracle)
+    RMSE_g(e_c) <= k·(1 + sqrt(2 ln G / n_g))·max(RMSE_g(e_e), rho·RMS_g(oracle), hard_g) + phi·u·RMS_g(oracle)
 
 for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_e)/RMS_g(oracle). The root is
 the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Of few numbers eager's
 error is small by luck, too (LEAST_ROUNDINGS, LEAST_OF_FEW). The elements of a group may share one error, as in the
-gradient of a weight that few tokens reached. In 16 bits tail_g is what eager's error comes to in its WORST groups. In
+gradient of a weight that few tokens reached. In 16 bits hard_g is what eager's error comes to in its hardest fifth. In
 float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. Integers and bools must be
 equal. 8-bit floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
 """
@@ -59,8 +59,8 @@ LEAST_ROUNDINGS: dict[torch.dtype, float] = {
 #: all. With k it is the relative error that torch.testing allows by default.
 LEAST_OF_FEW: dict[torch.dtype, float] = {torch.bfloat16: 2.0, torch.float16: 1.0}
 FEW = 16
-#: Eager's error in a group that so many of its groups are as bad as, any group of the candidate may have.
-WORST = 10
+#: Where errors of groups differ by chance, eager's error counts as at least that of a group that is worse than so many.
+HARD = 0.8
 #: Groups whose RMS differs by at most this factor are of about the same size.
 LIKE_SIZE = 16
 _MOST_K = 1e6  # beyond, eager's error is too small for a multiple of it to be meaningful
@@ -218,17 +218,22 @@ def _factor(
     if shared:
         factor = (1 + (most / count).sqrt()) * likely
         return factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, count))
-    return (1 + (most / count).sqrt()) * likely.maximum(_of_worst(eager_rmse, rms))
+    return (1 + (most / count).sqrt()) * likely.maximum(_of_hard(eager_rmse, rms))
 
 
-def _of_worst(rmse: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
-    """For each group the RMSE of the WORST-th worst group: the error itself or its share of the RMS, whichever is less
-    there. So a few groups that are small, or hard, make no room in others."""
+def _of_hard(rmse: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
+    """For each group the RMSE of a hard one: the error itself or its share of the RMS, whichever is less there, so that
+    groups that are hard because they are small make no room in others."""
     nonzero = rms > 0
-    if int(nonzero.sum()) < WORST:
+    if not bool(nonzero.any()):
         return torch.zeros_like(rms)
-    error, share = (each[nonzero].topk(WORST, sorted=True).values[-1] for each in (rmse, rmse / rms))
+    error, share = (_quantile(each[nonzero], HARD) for each in (rmse, rmse / rms))
     return error.minimum(share * rms)
+
+
+def _quantile(values: torch.Tensor, share: float) -> torch.Tensor:
+    """Of any number of values, as `torch.quantile` is not."""
+    return values.kthvalue(max(1, math.ceil(share * len(values)))).values
 
 
 def _of_like_size(rmse: torch.Tensor, rms: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
