@@ -199,14 +199,13 @@ def test_all_elements_of_a_row_may_share_one_error(tokens: int, dtype: torch.dty
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_rows_of_few_factors_may_be_worse_than_eager_in_the_same_row(dtype: torch.dtype) -> None:
-    """As in the gradient of an expert whose tokens are of few kinds, two of which hold a row's whole error."""
+    """As in the gradient of an expert whose tokens are of few kinds, one of which holds a row's whole error."""
 
     def rounded(oracle: torch.Tensor, seed: int) -> torch.Tensor:
-        factor = torch.finfo(dtype).eps * normal(2, len(oracle), 1, seed=seed).square().sum(0).sqrt()
-        return (oracle * (1 + factor)).to(dtype)
+        return (oracle * (1 + torch.finfo(dtype).eps * normal(len(oracle), 1, seed=seed))).to(dtype)
 
     for seed in range(20):
-        oracle = normal(4096, 64, seed=seed)
+        oracle = normal(4096, 256, seed=seed)
         eager, candidate = rounded(oracle, seed + 100), rounded(oracle, seed + 200)
         assert compare(candidate, eager, oracle, name="dw", gradient=True).problem == ""
         candidate[77] *= 1 + 12 * torch.finfo(dtype).eps

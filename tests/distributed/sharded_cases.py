@@ -27,7 +27,7 @@ BLOCKS = {
     "dense": BlockConfig(dim=32, heads=4, kv_heads=2, hidden=48),
     "moe": BlockConfig(dim=32, heads=4, kv_heads=2, moe=MOE),
 }
-# Widths and tokens whose exchanges take milliseconds on GPUs: 8 MB and more each. Where thousands of tokens have few ids,
+# Widths and tokens whose exchanges take milliseconds on GPUs: 8 MB and more each. Of thousands of tokens with few ids,
 # rows of an expert's gradient have the error of one id (docs/numerics.md).
 LARGE_TOKENS, LARGE_VOCAB = 2048, 4096
 LARGE_MOE = MoEConfig(dim=2048, hidden=1408, experts=8, top_k=2, shared=1)
