@@ -150,6 +150,7 @@ def _limit(reading: Reading, stored: Value) -> float | None:
 
 # -- causes ------------------------------------------------------------------------------------------------------------
 
+_SLIGHT = 0.0005  # shown as 0.0 %
 CLOCK_SHIFT = 0.02  # smaller clock differences are usual between two sessions under load
 
 
@@ -163,11 +164,12 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
     causes = [reading for reading in known if not _is_hash(reading) and reading.details not in timed - {metric}]
+    told = [(each, text) for each in _in_order(causes) if (text := describe_difference(each, before[each.metric]))]
+    # A peak that moved by the bytes of a workspace explains less than the workspace does.
+    told = [(reading, text) for reading, text in told if not _is_slight(reading, before[reading.metric])] or told
     moved: dict[str, list[str]] = {}  # what moved, and the targets on which it did
-    for reading in _in_order(causes):
-        text = describe_difference(reading, before[reading.metric])
-        if text:
-            moved.setdefault(text.removeprefix(f"{reading.target}."), []).append(reading.target)
+    for reading, text in told:
+        moved.setdefault(text.removeprefix(f"{reading.target}."), []).append(reading.target)
     if moved:
         said = [
             f"{text} on {' '.join(on)}" if len(on) > 1 else f"{on[0]}.{text}".lstrip(".") for text, on in moved.items()
@@ -175,6 +177,12 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
         return f"because: {', '.join(said)}"
     codes = [reading.value != before[reading.metric] for reading in known if metric in reading.covers]
     return "no exact metric moved, but the code on the device did" if any(codes) else "no exact metric moved"
+
+
+def _is_slight(reading: Reading, stored: Value) -> bool:
+    """Whether a number moved by less than what would be shown of it."""
+    ratio = _ratio(reading, stored)
+    return ratio is not None and abs(ratio - 1) < _SLIGHT
 
 
 def _is_hash(reading: Reading) -> bool:

@@ -145,3 +145,16 @@ def test_a_cause_that_is_the_same_on_several_targets_is_named_once() -> None:
     assert because("device_time_us", readings, before) == (
         "because: spills kernel 0 -> 4 on sm_80 sm_90, gfx942.spills kernel 0 -> 9, launches 1 -> 2 (+100.0 %)"
     )
+
+
+def test_a_cause_too_slight_to_be_shown_stands_back_unless_it_is_the_only_one() -> None:
+    values = {"launches": 2, "peak": 641_600, "workspace": 1280}
+    readings = [Reading(metric, Unit.BYTES, value) for metric, value in values.items()]
+    before: dict[str, Value] = {"launches": 2, "peak": 641_400, "workspace": 960}
+    said = because("device_time_us", readings, before)
+    assert said.startswith("because: workspace 960 B -> ")
+    assert "peak" not in said
+    assert because("device_time_us", readings[:2], before).startswith("because: peak 626.4 KiB -> 626.6 KiB")
+    assert because("device_time_us", readings, before | {"workspace": 2560}).startswith(
+        "because: workspace 2.5 KiB -> "
+    )
