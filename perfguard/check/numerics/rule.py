@@ -59,7 +59,8 @@ LEAST_ROUNDINGS: dict[torch.dtype, float] = {
 #: all. With k it is the relative error that torch.testing allows by default.
 LEAST_OF_FEW: dict[torch.dtype, float] = {torch.bfloat16: 2.0, torch.float16: 1.0}
 FEW = 16
-#: Where errors of groups differ by chance, eager's error counts as at least that of a group that is worse than so many.
+#: Eager's error counts as at least that of a group that is worse than this share of all. With all but ten of thousands,
+#: a router of bfloat16 scores goes unnoticed.
 HARD = 0.8
 #: Groups whose RMS differs by at most this factor are of about the same size.
 LIKE_SIZE = 16
@@ -215,10 +216,10 @@ def _factor(
     rho = (eager_rmse[nonzero] / rms[nonzero]).median() if bool(nonzero.any()) else rms.new_zeros(())
     likely = eager_rmse.maximum(rho * rms).maximum(least)
     most = 2 * math.log(len(rms))
-    if shared:
-        factor = (1 + (most / count).sqrt()) * likely
-        return factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, count))
-    return (1 + (most / count).sqrt()) * likely.maximum(_of_hard(eager_rmse, rms))
+    if not shared:
+        likely = likely.maximum(_of_hard(eager_rmse, rms))
+    factor = (1 + (most / count).sqrt()) * likely
+    return factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, count)) if shared else factor
 
 
 def _of_hard(rmse: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
