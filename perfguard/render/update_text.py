@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from statistics import median
 
 import msgspec
 
@@ -88,10 +89,18 @@ def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
     unpaired = verdict.word is Word.UNRESOLVED and verdict.reason.startswith("UNPAIRED")
     # If the code is committed before it is recorded, the tree equals its base, and only growth over the anchors shows.
     if change is not None and change.needs_reason and (unpaired or verdict.word is Word.UNCHANGED):
-        return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.grown)
+        return _grown(verdict, change)
     if not unpaired:
         return verdict
     if change is None:
         return msgspec.structs.replace(verdict, word=Word.PASS, reason="as recorded")
     word = Word.FASTER if change.category == "faster" else Word.PASS
     return msgspec.structs.replace(verdict, word=word, reason="recorded anew")
+
+
+def _grown(verdict: Verdict, change: Change) -> Verdict:
+    """With the levels of the two records: what this process read alone may be another one."""
+    levels = [median(entry.sessions) for entry in (change.before, change.after) if isinstance(entry, TimedEntry)]
+    if len(levels) == 2:
+        verdict = msgspec.structs.replace(verdict, before=levels[0], after=levels[1], ratio=levels[1] / levels[0])
+    return msgspec.structs.replace(verdict, word=Word.SLOWER, reason=change.grown)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from perfguard.model.records import TimedEntry
+import msgspec
+
+from perfguard.model.records import Case, CaseResult, TimedEntry, Verdict, Word
 from perfguard.model.records.change import Change
 from perfguard.model.units import Unit
-from perfguard.render.update_text import MOST_LINES, describe_changes, describe_left
+from perfguard.render.update_text import MOST_LINES, describe_changes, describe_left, say_recorded
+from perfguard.render.words import describe_verdict
 
 
 def change(number: int, *, folder: str = "gpu", suite: str = "suite", before: int | None = None) -> Change:
@@ -20,6 +23,22 @@ TIME = Change(
     category="new", folder="gpu", suite="suite", key="f[1]/forward", metric="device_time_us", before=None,
     after=TimedEntry(sessions=[50.0, 51.0], timer="graph"), unit=Unit.MICROSECONDS, note="two of five",
 )  # fmt: skip
+
+
+def test_growth_is_shown_between_the_records_whatever_one_process_read() -> None:
+    """It may have been quicker than the others, whose median is recorded."""
+    grown = msgspec.structs.replace(
+        TIME, category="slower", needs_reason=True, grown="+40.0 % over its anchor of 50 µs",
+        before=TimedEntry(sessions=[50.0, 50.0, 90.0], timer="graph"),
+        after=TimedEntry(sessions=[49.0, 70.0, 71.0], timer="graph"),
+    )  # fmt: skip
+    case = Case("suite", "f[1]", "forward")
+    read = Verdict(Word.UNCHANGED, "device_time_us", before=50.0, after=49.0, ratio=0.98, unit=Unit.MICROSECONDS)
+    results = {case.id: CaseResult(case=case, verdicts=[read])}
+    say_recorded(results, [grown], ())
+    (said,) = results[case.id].verdicts
+    assert (said.word, said.reason) == (Word.SLOWER, "+40.0 % over its anchor of 50 µs")
+    assert describe_verdict(said)[0] == "SLOWER device_time_us: 50 µs -> 70 µs (+40.0 %)"
 
 
 def test_a_few_new_cases_take_a_line_each() -> None:
