@@ -204,7 +204,7 @@ def test_rows_of_few_factors_may_be_worse_than_eager_in_the_same_row(dtype: torc
     def rounded(oracle: torch.Tensor, seed: int) -> torch.Tensor:
         return (oracle * (1 + torch.finfo(dtype).eps * normal(len(oracle), 1, seed=seed))).to(dtype)
 
-    for seed in range(20):
+    for seed in range(5):
         oracle = normal(4096, 256, seed=seed)
         eager, candidate = rounded(oracle, seed + 100), rounded(oracle, seed + 200)
         assert compare(candidate, eager, oracle, name="dw", gradient=True).problem == ""
