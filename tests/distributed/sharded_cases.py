@@ -27,9 +27,8 @@ BLOCKS = {
     "dense": BlockConfig(dim=32, heads=4, kv_heads=2, hidden=48),
     "moe": BlockConfig(dim=32, heads=4, kv_heads=2, moe=MOE),
 }
-# Widths and tokens whose exchanges take milliseconds on GPUs: 8 MB and more each. Of thousands of tokens with few ids,
-# rows of an expert's gradient have the error of one id (docs/numerics.md).
-LARGE_TOKENS, LARGE_VOCAB = 2048, 4096
+# Widths and tokens whose exchanges take milliseconds on GPUs: 8 MB and more each.
+LARGE_TOKENS = 2048
 LARGE_MOE = MoEConfig(dim=2048, hidden=1408, experts=8, top_k=2, shared=1)
 LARGE = {
     "dense": BlockConfig(dim=2048, heads=16, kv_heads=4, hidden=5632),
@@ -72,10 +71,6 @@ class Sharded:
         return self.tokens > TOKENS
 
     @property
-    def vocabulary(self) -> int:
-        return LARGE_VOCAB if self.large else VOCAB
-
-    @property
     def config(self) -> BlockConfig:
         config = (LARGE if self.large else BLOCKS)[self.kind]
         if config.moe is None:
@@ -87,7 +82,7 @@ class Sharded:
         torch.manual_seed(0)
         model = Transformer(
             [self.config] * 2,
-            self.vocabulary,
+            VOCAB,
             positions=self.tokens,
             precision=self.precision,
             loop=True,
@@ -118,9 +113,7 @@ class Sharded:
     def ids(self, rank: int, device: torch.device) -> Tensor:
         """Of one data-parallel place; ranks of "tp" have the same."""
         place = rank // dict(self.mesh).get("tp", 1)
-        return torch.randint(self.vocabulary, (2, self.tokens), generator=torch.Generator().manual_seed(place)).to(
-            device
-        )
+        return torch.randint(VOCAB, (2, self.tokens), generator=torch.Generator().manual_seed(place)).to(device)
 
     def __str__(self) -> str:
         names = "-".join(f"{name}{size}" for name, size in self.mesh)
