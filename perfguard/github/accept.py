@@ -234,8 +234,8 @@ def _changes(
             replace(change, refused=change.refused or _drift(verdicts.get(change.metric))) for change in changes
         ]
         named = {change.metric for change in changes}
-        open_ = [each for each in result.verdicts if each.metric not in named and each.word in (*_UNDECIDED, *_WRONG)]
-        for why, alike in itertools.groupby(sorted(open_, key=_why), _why):
+        rest = [each for each in result.verdicts if each.metric not in named and each.word in (*_UNDECIDED, *_WRONG)]
+        for why, alike in itertools.groupby(sorted(rest, key=_why), _why):
             lines.append(f"{result.case.key} {listed([verdict.metric for verdict in alike])}".rstrip() + f": {why}")
     chosen, left = select(planned, _CATEGORIES, request.reason)
     return chosen, [*(f"{change.describe(left=True)}; {why}" for change, why in left), *lines]

@@ -210,26 +210,18 @@ def _factor(
 
     Args:
         least: what eager's error counts as at least.
-        shared: whether the elements of a group may share one error.
+        shared: whether the elements of each group count as one error.
     """
+    likely = eager_rmse.maximum(least)
     nonzero = rms > 0
-    rho = (eager_rmse[nonzero] / rms[nonzero]).median() if bool(nonzero.any()) else rms.new_zeros(())
-    likely = eager_rmse.maximum(rho * rms).maximum(least)
+    if bool(nonzero.any()):
+        error, share = eager_rmse[nonzero], eager_rmse[nonzero] / rms[nonzero]
+        likely = likely.maximum(share.median() * rms)
+        if not shared:  # the lesser of the two: groups that are hard because they are small make no room in others
+            likely = likely.maximum(_quantile(error, HARD).minimum(_quantile(share, HARD) * rms))
     most = 2 * math.log(len(rms))
-    if not shared:
-        likely = likely.maximum(_of_hard(eager_rmse, rms))
     factor = (1 + (most / count).sqrt()) * likely
     return factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, count)) if shared else factor
-
-
-def _of_hard(rmse: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
-    """For each group the RMSE of a hard one: the error itself or its share of the RMS, whichever is less there, so that
-    groups that are hard because they are small make no room in others."""
-    nonzero = rms > 0
-    if not bool(nonzero.any()):
-        return torch.zeros_like(rms)
-    error, share = (_quantile(each[nonzero], HARD) for each in (rmse, rmse / rms))
-    return error.minimum(share * rms)
 
 
 def _quantile(values: torch.Tensor, share: float) -> torch.Tensor:
