@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import signal
 from collections.abc import Iterator
 from multiprocessing import resource_tracker, spawn
 
@@ -16,6 +17,10 @@ from tests.nursery import Nursery
 # as long. Libraries ask for this when they are loaded, which is later, and processes that tests start inherit it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A background job of a shell script has SIGINT ignored, and so has all that it starts: Ctrl-C would be tried in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester"]
 
