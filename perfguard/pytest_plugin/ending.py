@@ -12,7 +12,7 @@ from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Case, CaseResult, Verdict, Word
 from perfguard.model.records.case import is_inconclusive
-from perfguard.pytest_plugin.failures import OTHERWISE
+from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
 from perfguard.pytest_plugin.fixture import failure_lines
 from perfguard.render.terminal import render_summary
 from perfguard.render.update_text import describe_left
@@ -120,7 +120,11 @@ def _why_not(report: pytest.TestReport) -> str:
     if report.skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
         return f"skipped: {reason.removeprefix('Skipped: ')}".removesuffix(": ")
-    return f"not finished: it failed in its {report.when}" if report.failed else ""
+    if not report.failed:
+        return ""
+    if report.when not in PHASES:  # of a plugin that runs a test in a process of its own
+        return "not finished: its process ended"
+    return f"not finished: it failed in its {report.when}"
 
 
 def failed_report(nodeid: str, location: Location, text: str, when: str = "call") -> pytest.TestReport:

@@ -15,6 +15,7 @@ from perfguard.model.units import format_bytes
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
+PHASES = ("setup", "call", "teardown")  # of a test, as pytest's reports name them
 OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed other than by a verdict
 
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)

@@ -12,11 +12,9 @@ import pytest
 from perfguard.judge.across_ranks import merge_ranks, ranks_of
 from perfguard.model.records import CaseResult
 from perfguard.pytest_plugin.ending import failed_report
-from perfguard.pytest_plugin.failures import OTHERWISE
+from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
 from perfguard.session.ranks.launch import Ended, Lost
 from perfguard.session.ranks.rank_files import LastWords, RankOutcome
-
-_PHASES = ("setup", "call", "teardown")
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Merged:
 def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
     """The test's reports and results from those of `ranks` ranks."""
     reports = {rank: _decoded(item.config, outcome) for rank, outcome in ended.outcomes.items()}
-    phases = [_phase(item, when, reports, ended, ranks) for when in _PHASES]
+    phases = [_phase(item, when, reports, ended, ranks) for when in PHASES]
     found = [report for report in phases if report is not None]
     if ended.lost is not None:
         text = describe_lost(ended, ended.lost, ranks)

@@ -24,7 +24,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import Unit
-from perfguard.pytest_plugin.ending import Ending, cut_short
+from perfguard.pytest_plugin.ending import Ending, cut_short, failed_report
 from perfguard.session.open_run import open_run
 from perfguard.session.run import Run
 
@@ -78,3 +78,10 @@ def test_what_an_early_end_leaves_open_is_named(run: Run) -> None:
     assert open_.ratio == pytest.approx(1.1)  # what the record says of it is shown, and accuses nobody
     assert [verdict.word for verdict in found["double[2]"]] == [Word.BROKEN]
     assert found["double[3]"] == [Verdict(Word.UNRESOLVED, reason="not measured: the run ended")]
+
+
+@pytest.mark.parametrize(("when", "said"), [("setup", "it failed in its setup"), ("???", "its process ended")])
+def test_where_a_test_failed_is_named(run: Run, when: str, said: str) -> None:
+    ending = Ending(run.config)
+    ending.pytest_runtest_logreport(failed_report(FIRST.nodeid, ("test_suite.py", 1, "double"), "", when))
+    assert ending._outcomes == {FIRST.nodeid: f"not finished: {said}"}
