@@ -32,7 +32,7 @@ from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
 from perfguard.session.watchdog import stop_children, watched
 
-_REPEATED = "__pytest_repeat_step_number"  # parameter that pytest-repeat's --count gives each test
+_ADDED = "__"  # begins the parameter that a plugin gives each test: pytest-repeat's --count, pytest-flakefinder's runs
 _LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
 
 
@@ -53,7 +53,8 @@ class Inventory:
         for item in (*known, *items):
             if is_guarded(item):
                 collected.names.setdefault(suite_of(item.path, root), set()).add(name_of(item.nodeid))
-        if any(_REPEATED in getattr(getattr(item, "callspec", None), "params", ()) for item in known):
+        parameters = {name for item in known for name in getattr(getattr(item, "callspec", None), "params", ())}
+        if any(name.startswith(_ADDED) for name in parameters):
             return  # tests have other names then, so none that is missing is gone
         # --lf returns no children for a file that it skips, so an empty file does not count as whole.
         files = [each for each, children in self._children.items() if isinstance(each, pytest.File) and children]

@@ -92,15 +92,16 @@ def test_a_class_that_was_not_collected_is_not_gone(project: Project) -> None:
     assert project.baseline.read_text() == stored
 
 
-def test_repeated_tests_have_other_names_and_none_is_gone(recorded: Project) -> None:
-    """As by pytest-repeat, whose parameter each test gets."""
+@pytest.mark.parametrize("parameter", ["__pytest_repeat_step_number", "__flakefinder_test_double"])
+def test_repeated_tests_have_other_names_and_none_is_gone(recorded: Project, parameter: str) -> None:
+    """As by pytest-repeat and pytest-flakefinder, whose parameter each test gets."""
     recorded.path.joinpath("conftest.py").write_text(
         "def pytest_generate_tests(metafunc):\n"
-        "    metafunc.fixturenames.append('__pytest_repeat_step_number')\n"
-        "    metafunc.parametrize('__pytest_repeat_step_number', range(2), indirect=True, ids=['1-2', '2-2'])\n"
+        f"    metafunc.fixturenames.append('{parameter}')\n"
+        f"    metafunc.parametrize('{parameter}', range(2), indirect=True, ids=['1-2', '2-2'])\n"
         "import pytest\n"
         "@pytest.fixture\n"
-        "def __pytest_repeat_step_number(request):\n    return request.param\n"
+        f"def {parameter}(request):\n    return request.param\n"
     )
     result = recorded.guard("-k", "64")
     result.stdout.no_fnmatch_line("*STALE*")
