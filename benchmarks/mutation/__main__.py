@@ -4,13 +4,15 @@ import argparse
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
+from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,6 +25,7 @@ from benchmarks.mutation.report import DEAD, argued, key, page, with_arguments
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn
 
 KEPT = ROOT / ".perfguard" / "mutation"
+REACHED = KEPT / "reached"
 FILES = [f"tests/kernels/test_{suite}_guarded.py" for suites in SUITES.values() for suite in suites]
 
 
@@ -35,6 +38,9 @@ def main() -> int:
     parser.add_argument("--reach", action="store_true", help="find out anew which cases run which lines")
     parser.add_argument("--sample", type=int, default=0, metavar="N", help="judge N mutants")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--files", nargs="+", default=["*"], metavar="GLOB", help="of which the mutants are, such as kernels/moe/*"
+    )
     parser.add_argument("--minutes", type=float, default=1e9, help="begin no other mutant after this")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants that are run side by side")
     parser.add_argument(
@@ -59,18 +65,20 @@ def main() -> int:
         file.write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
         where.write_text(page(seen), encoding="utf-8")
         return 0
-    if given.reach or not (KEPT / "reached.json").exists():
+    if given.reach or not REACHED.exists():
         reach()
     if given.sample:
         path = given.json or KEPT / "seen.json"
-        sample(given.sample, given.seed, given.minutes, path, given.jobs, given.lane, given.tests, given.again)
+        first = islice((each for each in drawn(given.seed) if matches(each.file, given.files)), given.sample)
+        sample(first, given.seed, given.minutes, path, given.jobs, given.lane, given.tests, given.again)
     return 0
 
 
 def reach() -> None:
     """Run the suites once without perfguard's measuring, and keep lines and seconds by test."""
-    KEPT.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, WRITTEN: str(KEPT / "reached.json"), "OMP_NUM_THREADS": "1"}
+    shutil.rmtree(REACHED, ignore_errors=True)
+    REACHED.mkdir(parents=True)
+    environment = {**os.environ, WRITTEN: str(REACHED), "OMP_NUM_THREADS": "1"}
     line = [
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "benchmarks.mutation.reaching",
         f"--junitxml={KEPT / 'seconds.xml'}", "-o", "junit_family=xunit1", *FILES,
@@ -89,12 +97,16 @@ def seconds_by_test() -> dict[str, float]:
     return found
 
 
+def matches(file: str, globs: Sequence[str]) -> bool:
+    return any(fnmatch(file, glob) for glob in globs)
+
+
 def sample(
-    count: int, seed: int, minutes: float, path: Path, jobs: int, lane: str, tests: int, again: bool = False
+    first: Iterable[Mutant], seed: int, minutes: float, path: Path, jobs: int, lane: str, tests: int, again: bool
 ) -> None:
     """Judge the first mutants of a seed's order; what was seen is saved after each."""
     folders = "targets/*" if lane != "gpu" else "*"  # what compiles, or what launches
-    cases = Cases(load(KEPT / "reached.json"), seconds_by_test(), folders=folders, most=tests)
+    cases = Cases(load(REACHED), seconds_by_test(), folders=folders, most=tests)
     seen: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else []
     settled = argued("equivalent") | argued("open")
     known = {
@@ -118,7 +130,6 @@ def sample(
             finally:
                 free.put(workplace)
 
-        first = islice(drawn(seed), count)
         places = {(each.file, each.line, each.operator, each.change()[1]): each for each in first}
         old = {place(each) for each in seen}
         new = [each for at, each in places.items() if at not in known and (at in old or not again)]

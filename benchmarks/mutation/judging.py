@@ -28,6 +28,7 @@ SUITES = {
     "layers": ("layers",),
     "moe": ("moe",),
     "operators": ("operators",),
+    "parallel": ("layouts", "parallel", "pipelines"),
 }
 #: Options of a lane that times nothing. What is the same on every CPU, compiled for one target ("sm_90"), or for all
 #: ("cpu"). "known": as "sm_90", with the time for all derived inputs, whose order each commit changes. "all": as "cpu",

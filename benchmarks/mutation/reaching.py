@@ -1,7 +1,8 @@
 """Which guarded tests run which lines of `kernels/`: coverage's contexts, as a plugin of one plain run of the suites.
 
 Jitted functions run in Python where Triton's interpreter runs them; of those that only compile for other chips the
-lines are those of their whole function: whoever launches it, reaches it.
+lines are those of their whole function: whoever launches it, reaches it. Ranks are processes of pytest with the same
+plugins: each process writes a file of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import coverage
 import pytest
 
-#: the file that this plugin writes
+#: the folder that this plugin writes to
 WRITTEN = "PERFGUARD_REACHED"
 
 Reached = dict[str, dict[int, list[str]]]  # file -> line -> tests
@@ -56,10 +57,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     contexts: Any = config.pluginmanager.get_plugin("perfguard-reached")
     contexts.coverage.stop()
-    Path(os.environ[WRITTEN]).write_text(json.dumps(contexts.reached()), encoding="utf-8")
+    Path(os.environ[WRITTEN], f"{os.getpid()}.json").write_text(json.dumps(contexts.reached()), encoding="utf-8")
 
 
-def load(path: Path) -> Reached:
-    """What a run wrote."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return {file: {int(line): tests for line, tests in lines.items()} for file, lines in found.items()}
+def load(folder: Path) -> Reached:
+    """What the processes of a run wrote."""
+    found: dict[str, dict[int, set[str]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        for file, lines in json.loads(path.read_text(encoding="utf-8")).items():
+            for line, tests in lines.items():
+                found.setdefault(file, {}).setdefault(int(line), set()).update(tests)
+    return {file: {line: sorted(tests) for line, tests in lines.items()} for file, lines in found.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from itertools import islice
@@ -14,6 +15,7 @@ from cosmic_ray.mutating import mutate_code
 
 from benchmarks.mutation.judging import HANGS, SUITES, Cases, Judged, Workplace
 from benchmarks.mutation.operators import OURS, Rewriting, operators
+from benchmarks.mutation.reaching import load
 from benchmarks.mutation.report import argued, page, score
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn, files, mutants_of
 
@@ -163,6 +165,13 @@ def test_each_kernel_of_a_file_has_a_test_of_its_own_package(tmp_path: Path) -> 
     seconds = {f"{name}cheap": 2.0, f"{name}cheaper": 1.0, f"{name}dear": 9.0}
     found = Cases({}, seconds, tmp_path).of(Mutant("kernels/moe/two.py", "NumberReplacer", 0, 9, "constant"))
     assert found[:2] == [f"{name}cheaper", f"{name}dear"]
+
+
+def test_a_line_is_reached_by_a_test_in_any_of_its_processes(tmp_path: Path) -> None:
+    """Ranks are processes of their own, each with what it has run."""
+    for process, lines in enumerate([{"7": ["one"]}, {"7": ["two"], "8": ["two"]}, {"7": ["two"]}]):
+        (tmp_path / f"{process}.json").write_text(json.dumps({"kernels/x.py": lines}))
+    assert load(tmp_path) == {"kernels/x.py": {7: ["one", "two"], 8: ["two"]}}
 
 
 def test_tests_of_other_ways_come_before_more_of_the_same(tmp_path: Path) -> None:
