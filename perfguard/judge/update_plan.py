@@ -38,7 +38,8 @@ from perfguard.model.units import format_change, format_percent, format_time, si
 
 MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
 _SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.FASTER: "faster"}  # of kernels in observed tests
-_WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a time is not recorded
+_WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a device's time is not recorded
+_HOST_PROMISE = 0.5  # and more: that of times which the host takes
 
 
 class BaselineSource(Protocol):
@@ -257,7 +258,7 @@ class _Planner:
         known = entry if entry and category == "new" and self.continues(record, entry, values) else None
         values = [*known.sessions, *values] if known else values
         after = TimedEntry(sessions=[significant(value) for value in values[-MOST_SESSIONS:]], timer=timer)
-        notes, refused = self.remarks(values)
+        notes, refused = self.remarks(reading, values)
         grown = asks = ""
         if entry is None or known:
             after = replace(after, anchor=known.anchor if known else None)
@@ -304,8 +305,11 @@ class _Planner:
             and abs(median(values) / median(before.sessions) - 1) <= record.reading.promise
         )
 
-    def remarks(self, values: list[float]) -> tuple[list[str], str]:
-        """Notes on the sessions of a time, and the reason why they may not be stored, if any."""
+    def remarks(self, reading: Reading, values: list[float]) -> tuple[list[str], str]:
+        """Notes on the sessions of a time, and the reason why they may not be stored, if any.
+
+        `reading`: of the time. `values`: of the sessions.
+        """
         alike = without_wild(values)  # a wild session is stored with the others, but not counted by the judge
         notes, refused = [], ""
         if max(alike) > _WIDEST_SESSIONS * min(alike):
@@ -313,8 +317,9 @@ class _Planner:
                 f"unstable: sessions from {format_time(min(alike))} to {format_time(max(alike))} lie more than "
                 f"{format_percent(_WIDEST_SESSIONS - 1, 0)} apart; free the machine and record again"
             )
-            # A CPU shares its cores with other processes. Its noise is stored, and the judge takes it into account.
-            if self.lane.hardware.target is None:
+            # A CPU, a GPU's host too, shares its cores with others. Its noise is stored, and the judge takes it into
+            # account: a wide record passes little, and pairs decide.
+            if self.lane.hardware.target is None and reading.promise < _HOST_PROMISE:
                 refused = unstable
             else:
                 notes.append(unstable)

@@ -13,6 +13,7 @@ from perfguard.judge.lane import Lane
 from perfguard.judge.screen import Controls, within_record
 from perfguard.judge.statistics import UNLEARNT, remember
 from perfguard.judge.update_plan import plan, recordable
+from perfguard.measure.metrics.times import HOST_TIME, LIMITS
 from perfguard.model.config import CATEGORIES, Category
 from perfguard.model.records import (
     Accuracy,
@@ -291,12 +292,14 @@ def test_a_recording_with_one_wild_session_is_enough(tmp_path: Path) -> None:
     assert within_record(reading, change.after, UNLEARNT, Controls(), on_its_board=True) == ""
 
 
-def test_two_modes_are_refused_on_a_gpu_and_noted_on_a_cpu(tmp_path: Path) -> None:
-    judged, noisy, modes = result((timed(60.0), Word.NEW)), (60, 75, 66, 85, 70), (60, 100, 60, 100, 60)
+def test_two_modes_of_a_gpu_are_refused_and_those_of_a_cpu_or_host_noted(tmp_path: Path) -> None:
+    noisy, modes, of_host = (60, 75, 66, 85, 70), (60, 100, 60, 100, 60), LIMITS[HOST_TIME].promise
     unstable = "unstable: sessions from 60 µs to 100 µs lie more than 50 % apart; free the machine and record again"
-    for hardware, values, refused, note in (
-        (GPU, noisy, "", ""), (GPU, modes, unstable, ""), (CPU, modes, "", unstable),
+    for hardware, promise, values, refused, note in (
+        (GPU, 0.03, noisy, "", ""), (GPU, 0.03, modes, unstable, ""), (GPU, of_host, modes, "", unstable),
+        (CPU, 0.10, modes, "", unstable),
     ):  # fmt: skip
+        judged = result((replace(timed(60.0), promise=promise), Word.NEW))
         change = planned(store(tmp_path), judged, sessions(*values), hardware=hardware)[TIME]
         assert (change.after, change.refused, change.note) == (times(*values), refused, note)
 
