@@ -16,7 +16,7 @@ from kernels.fp8 import shapes
 from kernels.fp8.formats import FORMATS
 from kernels.fp8.inputs import LAYOUTS, VALUES
 from kernels.fp8.shapes import Split
-from kernels.launch import MAX_CANDIDATES
+from kernels.launch import MAX_CANDIDATES, Launch
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
 from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, name, without_nan
@@ -271,14 +271,16 @@ def _kernels() -> list[Any]:
 
 
 def _record_launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Filled with the compile-time arguments of each launch from now on; nothing runs any more."""
+    """Filled with the constants of each launch from now on; nothing runs any more. Triton is not asked for a kind of
+    launch that came before."""
     launches: list[dict[str, Any]] = []
+    kernels = _kernels()
 
-    def record(*_: Any, **kwargs: Any) -> None:
-        launches.append({key: value for key, value in kwargs.items() if key.isupper() or key == "num_warps"})
+    def record(launch: Launch, *_: Any) -> None:
+        if launch.kernel in kernels:
+            launches.append(launch.constants)
 
-    for kernel in _kernels():
-        monkeypatch.setattr(kernel, "run", record)
+    monkeypatch.setattr(Launch, "__call__", record)
     return launches
 
 
