@@ -180,6 +180,28 @@ def test_linear_cross_entropy(perfguard: Any, shape: ProjectedShape, path: str) 
     )
 
 
+@cases(shapes.LINEAR_CROSS_ENTROPY[1:], shapes.LINEAR_CROSS_ENTROPY_CPU, shapes.LINEAR_CROSS_ENTROPY_SMALL)
+@pytest.mark.parametrize("options", ["all", "weighted-rows"])
+def test_linear_cross_entropy_with(perfguard: Any, shape: ProjectedShape, path: str, options: str) -> None:
+    """With a bias and weights of classes, either reduction: without one, rows are differentiated in a second pass."""
+    *inputs, target = shape.inputs(perfguard.device)
+    ids(target, shape.vocabulary, ignored=-100)
+    how = dict(CROSS_ENTROPY_OPTIONS[options])
+    how["weight"] = class_weights(shape.vocabulary, perfguard.device)
+    how["linear_bias"] = torch.linspace(-1, 1, shape.vocabulary, device=perfguard.device).bfloat16().requires_grad_()
+    perfguard(
+        operators.linear_cross_entropy,
+        *inputs,
+        target,
+        reference=lambda *given, chunk_rows, **how: reference.linear_cross_entropy(*given, **how),
+        kwargs={"chunk_rows": 3 if path == "interpreter" else None, **how},
+        tolerance=TWO_ROUNDINGS,
+        work=linear_cross_entropy_work(shape),
+        hard=Hard() if path == "eager" else BELOW_2_31,
+        timed=path == "triton",
+    )
+
+
 @_cases("MOVED")
 def test_padded_index_gather(perfguard: Any, candidates: Candidates, shape: MovedShape, path: str) -> None:
     inputs = shape.gathered(perfguard.device)
