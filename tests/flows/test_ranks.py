@@ -407,7 +407,7 @@ def test_times_on_two_gpus_are_stored_under_their_number_and_not_gated(project: 
     (result,) = [each for each in project.read().results if each.ranks == 2]
     times = {each.metric: each for each in result.readings}
     assert times["ranks_time_us"].value == pytest.approx(35.0, rel=0.02)
-    assert times["ranks_time_us"].timer == "ranks-queue-cold"
+    assert times["ranks_time_us"].timer == "ranks-queue-cold-m12"
     assert times["transfer_us"].value == {"all_reduce dp float32": pytest.approx(10.0, rel=0.02)}
     assert times["skew_us"].value == {"all_reduce dp float32": pytest.approx(5.0, rel=0.05)}
     assert "for rank 1" in times["skew_us"].note

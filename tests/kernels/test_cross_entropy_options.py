@@ -123,8 +123,10 @@ def test_target_gradient_of_confident_rows(probability: float, kernel_path: Kern
 
 
 def test_a_cap_that_is_reached(kernel_path: KernelPath) -> None:
-    """Masked and huge logits are plus and minus the cap, finite, and have no gradient; the others have their own. Two are
-    the cap itself, where tanh changes from one formula to the other."""
+    """Masked and huge logits are plus and minus the cap, finite, and have no gradient; the others have their own.
+
+    Two are the cap itself, where tanh changes from one formula to the other.
+    """
     logits = torch.randn(2, 9, device=kernel_path.device)
     logits[0, 2], logits[0, 3], logits[1, 4] = -torch.inf, 1e4, torch.inf
     logits[0, 5], logits[1, 6] = -CAP, CAP

@@ -1,7 +1,7 @@
 """Time of a call that several ranks make together, each on its own device: the longest of their times.
 
-Ids: `ranks-queue-cold`, `ranks-queue-warm`; `ranks-host-…` where hosts cannot be kept ahead of the devices, as in a
-call that waits for its device: its time includes the hosts'.
+Ids: `ranks-queue-cold-m12`, `ranks-queue-warm-m12`; `ranks-host-…` where hosts cannot be kept ahead of the devices, as
+in a call that waits for its device: its time includes the hosts'. `m`: how often devices meet before the call.
 
 Before each call all hosts meet, each lets its device sleep until every host has enqueued its part, and the devices meet
 in exchanges of one number on the stream that is timed. Each device then times its own part by two events; clocks of
@@ -150,7 +150,7 @@ def measure(within: Within, ranks: Ranks, seconds: float) -> Timed:
     elif behind:
         notes.append(f"a host was behind its device in {behind} of {_BLOCKS * calls} calls")
     return Timed(
-        f"ranks-{'queue' if ahead else 'host'}-{ranks.cache}",
+        f"ranks-{'queue' if ahead else 'host'}-{ranks.cache}-m{_MEETINGS}",
         Blocks(tuple(block[0] for block in blocks), 0),
         Blocks((least,), 0),
         ranks,

@@ -39,7 +39,7 @@ def timed(part: Part, cache: Cache = "warm", before_us: float = 2.0) -> Timed:
 
 def test_the_slowest_rank_counts_and_is_named() -> None:
     found = timed(lambda rank, _: rank.device.enqueue(30.0 + 20.0 * rank.rank) and None)
-    assert found.timer == "ranks-queue-warm"
+    assert found.timer == "ranks-queue-warm-m12"
     assert median(found.call.times) == pytest.approx(50.0)
     assert found.notes == ["rank 1 takes the longest"]
 
@@ -57,7 +57,7 @@ def test_calls_count_one_by_one() -> None:
 
 def test_devices_sleep_until_the_slowest_host_has_enqueued_its_part() -> None:
     found = timed(lambda rank, _: rank.device.enqueue(50.0, host_us=3_000.0 * rank.rank) and None)
-    assert found.timer == "ranks-queue-warm"
+    assert found.timer == "ranks-queue-warm-m12"
     assert median(found.call.times) == pytest.approx(50.0)
 
 
@@ -81,5 +81,5 @@ def test_a_call_that_waits_for_its_device_is_timed_with_its_host_and_says_so() -
             rank.device.synchronize()
 
     found = timed(waits, "cold")
-    assert found.timer == "ranks-host-cold"
+    assert found.timer == "ranks-host-cold-m12"
     assert "hosts wait for their devices" in found.notes[1]
