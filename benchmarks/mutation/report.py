@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.mutation.judging import MOST_TESTS
+
 ARGUED = Path(__file__).with_name("equivalent.toml")
 DEAD = ("survived", "not reached", "error")
 
@@ -49,15 +51,17 @@ def page(seen: Mapping[str, Any]) -> str:
     """Markdown."""
     mutants: list[Seen] = seen["mutants"]
     words = Counter(mutant["word"] for mutant in mutants if mutant["word"] not in DEAD)
+    most = max(mutant.get("tests", 0) for mutant in mutants)
+    last = f", and what was left then on up to {most} cases" if most > MOST_TESTS else ""
     lines = [
         "# Mutation score", "",
         f"Written by `python -m benchmarks.mutation --table` from docs/mutation.json: {len(mutants)} mutants of "
         f"`kernels/`, seed {seen['seed']}, commit {seen['commit'][:12]}, {seen['date']}, on a CPU. The score is killed "
         "/ (mutants - equivalent). Every mutant was judged by the lane `cpu`, compiled for sm_90 alone, on at most ten "
         "cases that reach its line. Survivors were judged again for all targets, with every configuration of each case "
-        "and four times as long for derived inputs, and what was left then on up to 80 cases. What dies ended its "
-        "process by an access outside of its memory, "
-        "which fails a run of CI as any other word does. How mutants are made and judged: benchmarks/mutation.", "",
+        f"and four times as long for derived inputs{last}. What dies ended its process by an access outside of its "
+        "memory, which fails a run of CI as any other word does. How mutants are made and judged: "
+        "benchmarks/mutation.", "",
         *_table("all", mutants, lambda _: "all"), "",
         *_table("operator", mutants, lambda each: each["group"]), "",
         *_table("package", mutants, lambda each: _package(each["file"])), "",
