@@ -51,8 +51,8 @@ def page(seen: Mapping[str, Any]) -> str:
     """Markdown."""
     mutants: list[Seen] = seen["mutants"]
     words = Counter(mutant["word"] for mutant in mutants if mutant["word"] not in DEAD)
-    most = max(mutant.get("tests", 0) for mutant in mutants)
-    last = f", and what was left then on up to {most} cases" if most > MOST_TESTS else ""
+    most = max((mutant.get("tests", 0) for mutant in mutants), default=0)
+    last = f", and some of what was left then on up to {most} cases" if most > MOST_TESTS else ""
     lines = [
         "# Mutation score", "",
         f"Written by `python -m benchmarks.mutation --table` from docs/mutation.json: {len(mutants)} mutants of "
