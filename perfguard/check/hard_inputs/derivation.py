@@ -114,15 +114,14 @@ class Derivation:
 
     @property
     def forward_only(self) -> bool:
-        """Whether to skip gradients: correct formulas of one gradient differ in their results for infinity and NaN,
-        which also arise from huge inputs."""
-        return any(part.kind == "non-finite" for part in self.parts) or self._scaled_by(LARGEST)
+        """Whether to skip gradients: correct formulas of one gradient differ in their results for infinity and NaN."""
+        return any(part.kind == "non-finite" for part in self.parts)
 
     @property
     def saturates(self) -> bool:
         """Whether gradients are residues of large terms that cancel, for example where a softmax has reached 1. The
         terms cancel exactly in eager, but only up to their roundings in other kernels."""
-        return self._scaled_by(LARGE, OUTLIER) or any(str(SHIFT) in text for text in self._texts)
+        return self._scaled_by(LARGE, LARGEST, OUTLIER) or any(str(SHIFT) in text for text in self._texts)
 
     def _scaled_by(self, *powers: int) -> bool:
         return any(f"2^{power}" in text for power in powers for text in self._texts)

@@ -75,7 +75,7 @@ class _Rule:
 
     Attributes:
         infinite: inputs are infinite, so that NaN may be right (`_unlike`).
-        saturated: gradients only have to be finite.
+        saturated: gradients only have to be finite, where the reference's are.
         usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed.
     """
 
@@ -121,7 +121,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
             return Outcome()
         near = nearby(call, eager, upstream)
     finite = all(bool(tensor.isfinite().all()) for tensor in floats)
-    for position in range(len(truth.eager)):
+    for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
         _check_domain(position, truth, near, finite)
     return _wrong(trial, truth, near.rounded, replace(rule, usual=usual()))
 
@@ -331,13 +331,15 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: _Rule) ->
     """
     c, e, o, m = map(real_numbers, tensors)
     name, gradient = truth.names[position], position >= truth.first_gradient
-    unlike = _unlike(c, o.to(c.dtype), rule.infinite)
+    residue = gradient and rule.saturated
+    unlike = _overflows(c, (e, o, m), rule.infinite) if residue else _unlike(c, o.to(c.dtype), rule.infinite)
+    unlike &= ~_at_the_end_of_its_range(c, o)
     if bool(unlike.any()):
         index = [int(each) for each in unlike.nonzero()[0]]
         values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
         number = f"{int(unlike.sum())} of {c.numel()} elements"
         return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
-    if rule.saturated and gradient:
+    if residue:
         return ""
     rms, error, shift = _errors(c, o, m, truth)
     _, by_eager, _ = _errors(e, o, m, truth)
@@ -369,3 +371,16 @@ def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
     if not infinite:
         return kind != due
     return (kind != due) & (due != NAN) & ~((due != FINITE) & (kind == NAN))
+
+
+def _overflows(got: Tensor, references: Sequence[Tensor], infinite: bool) -> Tensor:
+    """A mask of elements that are not finite where all references are; empty for infinite inputs."""
+    finite = torch.stack([each.to(got.dtype).isfinite() for each in references]).all(0)
+    return finite & ~got.isfinite() & (not infinite)
+
+
+def _at_the_end_of_its_range(got: Tensor, want: Tensor) -> Tensor:
+    """A mask of elements that roundings alone may have made infinite, or kept from it."""
+    largest = torch.finfo(got.dtype).max
+    apart = (got.double().clamp(-largest, largest) - want.double()).abs()
+    return apart <= MULTIPLE * LEAST_ROUNDINGS[got.dtype] * ROUNDING[got.dtype] * largest

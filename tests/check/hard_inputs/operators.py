@@ -27,8 +27,8 @@ def one(*shape: int, dtype: torch.dtype = torch.float32) -> Maker:
     return lambda seed: (normal(*shape, seed=seed, dtype=dtype),)
 
 
-def two(*shape: int) -> Maker:
-    return lambda seed: (normal(*shape, seed=seed), normal(*shape, seed=seed + 99))
+def two(*shape: int, dtype: torch.dtype = torch.float32) -> Maker:
+    return lambda seed: (normal(*shape, seed=seed, dtype=dtype), normal(*shape, seed=seed + 99, dtype=dtype))
 
 
 def flat(*shape: int) -> Maker:
@@ -74,6 +74,37 @@ def rotated_by_index(x: torch.Tensor) -> torch.Tensor:
     return torch.stack((-x[..., half:], x[..., :half]), -2).flatten(-2)
 
 
+class GatedByHand(torch.autograd.Function):
+    """silu(gate) * up with a gradient by hand, in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(gate, up)
+        return (F.silu(gate.float()) * up.float()).to(gate.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        gate, up = (saved.float() for saved in ctx.saved_tensors)
+        dy, sigmoid, dtype = incoming[0].float(), gate.sigmoid(), incoming[0].dtype
+        return (dy * up * sigmoid * (1 + gate * (1 - sigmoid))).to(dtype), (dy * gate * sigmoid).to(dtype)
+
+
+class NormByHand(torch.autograd.Function):
+    """RMSNorm with a gradient by hand, in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return (x.float() * (x.float().square().mean(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: torch.Tensor) -> torch.Tensor:
+        x, dy = ctx.saved_tensors[0].float(), incoming[0].float()
+        inverse = (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+        unit = x * inverse
+        return ((dy - unit * (dy * unit).mean(-1, keepdim=True)) * inverse).to(incoming[0].dtype)
+
+
 # fmt: off
 FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
     # name: (candidate, reference, inputs by seed)
@@ -94,6 +125,9 @@ FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
     "gelu tanh": (lambda x: RF.gelu(x, "tanh"), lambda x: F.gelu(x, approximate="tanh"), flat(9, 33)),
     "silu": (lambda x: x * torch.sigmoid(x), F.silu, one(9, 33)),
     "silu_mul": (lambda g, u: u * g * torch.sigmoid(g), lambda g, u: F.silu(g) * u, two(9, 33)),
+    "silu_mul by hand": (GatedByHand.apply, lambda g, u: F.silu(g) * u, two(9, 33, dtype=torch.bfloat16)),
+    "rms_norm by hand": (NormByHand.apply, lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-6),
+                         one(17, 65, dtype=torch.bfloat16)),
     "relu": (lambda x: refs.clamp_min(x, 0), F.relu, flat(9, 33)),
     "leaky_relu": (RF.leaky_relu, F.leaky_relu, flat(9, 33)),
     "elu": (RF.elu, F.elu, flat(9, 33)),
@@ -252,6 +286,20 @@ class SharedCondition(torch.autograd.Function):
         return incoming[0] @ weight.T, x.T @ incoming[0]
 
 
+class SavedNarrow(torch.autograd.Function):
+    """A gated product that saves its inputs as float16: without loss for bfloat16 values of a usual size."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(gate.half(), up.half())
+        return torch.relu(gate) * up
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        gate, up = (saved.to(incoming[0].dtype) for saved in ctx.saved_tensors)
+        return torch.where(gate > 0, incoming[0] * up, 0), incoming[0] * torch.relu(gate)
+
+
 # fmt: off
 BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Maker, str]] = {
     # name: (candidate, reference, inputs by seed, part of the derivation that shows it)
@@ -270,6 +318,8 @@ BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Mak
     "stale scale": (_stale, lambda x: x / x.abs().amax().clamp(min=1e-6), one_of(8, 64), ""),
     "shared condition": (lambda: SharedCondition.apply, torch.matmul,
                          lambda s: (normal(8, 64, seed=s), normal(64, 16, seed=s + 99)), "argument 0 (frozen)"),
+    "saved narrow": (lambda: SavedNarrow.apply, lambda gate, up: torch.relu(gate) * up,
+                     two(8, 64, dtype=torch.bfloat16), "2^17"),
     "unstable log": (lambda: unstable_log, lambda x: F.log_softmax(x, -1), one_of(8, 64), ""),
 }
 # fmt: on

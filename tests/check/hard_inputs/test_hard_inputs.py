@@ -143,6 +143,15 @@ def test_a_slip_is_no_refusal_of_a_size(error: type[Exception]) -> None:
         assert "cut to 0" in problem
 
 
+@pytest.mark.parametrize(("factor", "right"), [(1 + 2**-10, True), (1 - 2**-10, True), (1 + 2**-6, False)])
+def test_an_overflow_by_a_rounding_is_right(factor: float, right: bool) -> None:
+    """512 - 1/4 times 2^7 is the largest float16."""
+    x = torch.full((4, 8), 512 - 0.25, dtype=torch.float16)
+    call = Call(lambda x: (x.float() * factor).half(), (x,), lambda x: x * 1)
+    outcome = judged(call, Derivation((Part("values", {0: "times 2^7"}),)))
+    assert (outcome.problem == "", outcome.left_out) == (right, "")
+
+
 def test_an_operator_that_raises_on_values_is_wrong_and_one_that_refuses_a_layout_is_not() -> None:
     zeros = refusing(lambda x: not x.any(), ValueError("nothing to scale by"))
     problem = found(zeros, plain(8, 64), reference=softmax).problem
