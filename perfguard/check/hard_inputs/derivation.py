@@ -113,9 +113,17 @@ class Derivation:
     parts: tuple[Part, ...]
 
     @property
+    def scales(self) -> bool:
+        """Whether one input is made larger than float16 can hold, and nothing else is changed."""
+        return len(self.parts) == 1 and list(self.parts[0].steps.values()) == [f"times 2^{LARGEST}"]
+
+    @property
     def forward_only(self) -> bool:
-        """Whether to skip gradients: correct formulas of one gradient differ in their results for infinity and NaN."""
-        return any(part.kind == "non-finite" for part in self.parts)
+        """Whether to skip gradients: correct formulas of one gradient differ in their results for infinity and NaN,
+        which also arise from products of huge inputs."""
+        if any(part.kind == "non-finite" for part in self.parts):
+            return True
+        return self._scaled_by(LARGEST) and not self.scales
 
     @property
     def saturates(self) -> bool:

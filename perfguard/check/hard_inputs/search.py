@@ -14,9 +14,10 @@ from itertools import islice
 
 import torch
 
+from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import Derivation, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import holds_tensors, planned, small
-from perfguard.check.hard_inputs.verdict import Outcome, judged, usual_scales
+from perfguard.check.hard_inputs.verdict import judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError, is_out_of_memory
@@ -86,6 +87,7 @@ class _Hard:
 
     def run(self, rotation: int) -> HardResult:
         base = self._small()
+        self.usual = functools.cache(lambda: usual_scales(base))
         self._derived(base, planned(base, self.call.seed + rotation))
         if self.found.ran and not self.found.problem:  # finds caches that now hold wrong values
             outcome = self._judged(base, Derivation(()))

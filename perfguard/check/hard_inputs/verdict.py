@@ -1,87 +1,56 @@
-"""The judgement of one derived call: outside the domain, right, or wrong. The reference defines the domain.
-
-The rule is coarser than that of the given inputs (docs/hard-inputs.md). If values are equal or cancel, eager may have
-no error by luck, while another correct kernel has one. So errors are allowed if some roundings explain them, or a
-change of the inputs by one float32 rounding or by a subnormal that the device flushes to zero.
-"""
+"""The judgement of one derived call: outside the domain, right, or wrong. The reference defines the domain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from perfguard.check.hard_inputs.comparison import (
+    NEARBY,
+    Outcome,
+    Rule,
+    Usual,
+    compare,
+    errors,
+    follows_rule,
+    least_error,
+)
 from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_tensor
 from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby
-from perfguard.check.hard_inputs.values import takes_values
+from perfguard.check.hard_inputs.values import LARGEST, takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
 from perfguard.check.numerics.sums import (
-    FINITE,
     FP8_DTYPES,
     NAN,
     ROUNDING,
-    Groups,
     kinds,
     real_numbers,
     rmse,
-    sum_groups,
 )
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, surrounded_gradient
 from perfguard.check.numerics.truth import Reference, Truth
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, described, is_out_of_memory
 
-MULTIPLE = 4.0  # of eager's error
-NEARBY = 64.0  # of the change by inputs that are off by a rounding
-LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
 LOST = 0.1  # relative error from which on eager does not define the domain
-NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
 JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
+SCALED = 1e-3  # of the exponent: 1.2 % of the RMS
 AT_AN_EDGE = "at a tie or an edge of the reference"
 
-Usual = Mapping[str, float]
 #: exceptions by which a reference refuses its inputs
 REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
 #: exceptions that are never a refusal, but a mistake in code that only such an input reaches
 SLIPS = (AttributeError, NameError)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of one derived input.
-
-    Attributes:
-        left_out: the reason why the input is outside the call's domain.
-        problem: the error; the result is right if both are empty.
-        backward: whether a gradient is wrong.
-    """
-
-    left_out: str = ""
-    problem: str = ""
-    backward: bool = False
-
-
 class _LeftOut(Exception):
     """The input is outside the call's domain, for this reason."""
-
-
-@dataclass(frozen=True)
-class _Rule:
-    """The requirements on results.
-
-    Attributes:
-        infinite: inputs are infinite, so that NaN may be right (`_unlike`).
-        saturated: gradients only have to be finite, where the reference's are.
-        usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed.
-    """
-
-    infinite: bool
-    saturated: bool
-    usual: Usual = field(default_factory=dict)
 
 
 def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict) -> Outcome:
@@ -114,16 +83,19 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     if not trial.unequal(eager):
         return Outcome()
     floats = [tensor for tensor in inputs.tensors if takes_values(tensor)]
-    rule = _Rule(any(bool(tensor.isinf().any()) for tensor in floats), derivation.saturates)
+    rule = Rule(any(bool(tensor.isinf().any()) for tensor in floats), derivation.saturates)
     with _defines_the_domain():
         truth = reference.truth(eager, upstream)
-        if not _wrong(trial, truth, truth.oracle, rule).problem:
+        if not compare(trial, truth, truth.oracle, rule).problem:
             return Outcome()
         near = nearby(call, eager, upstream)
     finite = all(bool(tensor.isfinite().all()) for tensor in floats)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
         _check_domain(position, truth, near, finite)
-    return _wrong(trial, truth, near.rounded, replace(rule, usual=usual()))
+    outcome = compare(trial, truth, near.rounded, replace(rule, usual=usual()))
+    if outcome.backward and derivation.scales and not _scaled(truth, usual()):
+        raise _LeftOut("the reference does not scale with its input")
+    return outcome
 
 
 @contextmanager
@@ -155,7 +127,7 @@ def usual_scales(call: Call) -> Usual:
         return {}
     names = [*eager.names, *inputs.written_names, *(f"gradient of {name}" for name in inputs.leaf_names if upstream)]
     pairs = zip(names, eager.tensors(), strict=True)
-    return {name: rmse(tensor) for name, tensor in pairs if tensor is not None and _by_rule(tensor)}
+    return {name: rmse(tensor) for name, tensor in pairs if tensor is not None and follows_rule(tensor)}
 
 
 def _device_is_lost(error: BaseException) -> bool:
@@ -232,7 +204,7 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
     chosen, scale = near.chosen[position], truth.is_scale(position)
     if eager is None or eager.numel() == 0:
         return
-    if not _by_rule(eager):
+    if not follows_rule(eager):
         moved = (rounded,) if eager.dtype in FP8_DTYPES else (chosen, rounded, untied)
         if any(_unstable(eager, each) for each in moved):
             raise _LeftOut(AT_AN_EDGE)
@@ -248,19 +220,26 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
         raise _LeftOut("the reference makes NaN of finite inputs")
     if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
         raise _LeftOut(AT_AN_EDGE)
-    rms, error, shift = _errors(e, o, m, truth)
-    if bool((error > LOST * rms + NEARBY * shift + _least(e.dtype)).any()):
+    rms, error, shift = errors(e, o, m, truth)
+    if bool((error > LOST * rms + NEARBY * shift + least_error(e.dtype)).any()):
         raise _LeftOut("reference and oracle are far apart")
-    whole, jump = rms.square().mean().sqrt(), _errors(u, o, m, truth)[1]
-    jump = jump.maximum(_errors(real_numbers(_or(chosen, eager)), e, e, truth)[1])
-    if not scale and bool((jump > JUMP * whole + NEARBY * shift + _least(e.dtype)).any()):
+    whole, jump = rms.square().mean().sqrt(), errors(u, o, m, truth)[1]
+    jump = jump.maximum(errors(real_numbers(_or(chosen, eager)), e, e, truth)[1])
+    if not scale and bool((jump > JUMP * whole + NEARBY * shift + least_error(e.dtype)).any()):
         raise _LeftOut(AT_AN_EDGE)
     if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
         raise _LeftOut(AT_AN_EDGE)
 
 
-def _by_rule(tensor: Tensor) -> bool:
-    return tensor.dtype in LEAST_ROUNDINGS or tensor.is_complex()
+def _scaled(truth: Truth, usual: Usual) -> bool:
+    """Whether all results are those of the given inputs times a power of 2^17. Elsewhere a softmax may saturate:
+    exp(x - logsumexp(x)), a right formula of its gradient, overflows for x of 2^34."""
+    for name, oracle in zip(truth.names, truth.oracle, strict=True):
+        if oracle is not None and usual.get(name):
+            power = math.log2(max(rmse(oracle), FLUSHED) / usual[name]) / LARGEST
+            if abs(power - round(power)) > SCALED:
+                return False
+    return True
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
@@ -285,102 +264,3 @@ def _unstable(eager: Tensor, moved: Tensor | None) -> bool:
         step = ROUNDING[eager.dtype] * 2
         return bool(((a - b).abs() > step * a.abs() + step).any()) or not torch.equal(kinds(a), kinds(b))
     return not torch.equal(eager, moved.to(eager.dtype))
-
-
-def _errors(candidate: Tensor, oracle: Tensor, moved: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
-    """Per group: RMS of the oracle, RMSE of the candidate, RMSE of the oracle nearby."""
-    return sum_groups(candidate, moved, oracle, _groups(candidate, truth)).roots()
-
-
-def _groups(tensor: Tensor, truth: Truth) -> Groups:
-    return Groups(tensor.shape, truth.tolerance.group_dim if truth.tolerance else None)
-
-
-def _least(dtype: torch.dtype) -> float:
-    info = torch.finfo(dtype)
-    return max(4 * info.smallest_normal * info.eps, 4 * FLUSHED)
-
-
-# -- the comparison ----------------------------------------------------------------------------------------------------
-
-
-def _wrong(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: _Rule) -> Outcome:
-    """The outcome with the problem of the first wrong tensor, if any."""
-    tensors = trial.tensors()
-    exact = truth.exact_scales(tensors)
-    for position, (got, eager) in enumerate(zip(tensors, truth.eager, strict=True)):
-        oracle, moved = truth.oracle[position], near[position]
-        by_rule = got is not None and eager is not None and got.numel() and _by_rule(eager)
-        if got is None or eager is None or not by_rule or truth.is_scale(position):
-            problem = truth.judge(position, got, exact).problem
-        elif got.shape != eager.shape or got.dtype != eager.dtype:
-            problem = truth.judge(position, got).problem
-        else:
-            want = eager if oracle is None else oracle
-            problem = _far((got, eager, want, want if moved is None else moved), truth, position, rule)
-        if problem:
-            return Outcome(problem=problem, backward=position >= truth.first_gradient)
-    return Outcome()
-
-
-def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: _Rule) -> str:
-    """The problem of a tensor that is further from the oracle than roundings explain, or ''.
-
-    Args:
-        tensors: the candidate's, eager's, the oracle's, and the oracle's for inputs off by a rounding.
-    """
-    c, e, o, m = map(real_numbers, tensors)
-    name, gradient = truth.names[position], position >= truth.first_gradient
-    residue = gradient and rule.saturated
-    unlike = _overflows(c, (e, o, m), rule.infinite) if residue else _unlike(c, o.to(c.dtype), rule.infinite)
-    unlike &= ~_at_the_end_of_its_range(c, o)
-    if bool(unlike.any()):
-        index = [int(each) for each in unlike.nonzero()[0]]
-        values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
-        number = f"{int(unlike.sum())} of {c.numel()} elements"
-        return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
-    if residue:
-        return ""
-    rms, error, shift = _errors(c, o, m, truth)
-    _, by_eager, _ = _errors(e, o, m, truth)
-    if gradient:  # if terms of a sum over rows cancel, their roundings scale with other groups
-        rms = rms.maximum(rms.square().mean().sqrt())
-    least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
-    given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
-    limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + _least(c.dtype)
-    limit = limit + NEGLIGIBLE * rule.usual.get(name, 0.0)
-    if not bool((error > limit).any()):
-        return ""
-    groups = _groups(c, truth)
-    group = int((error / limit).argmax())
-    a, b = groups.select(c, group), groups.select(o, group)
-    element = int((a.double() - b.double()).abs().nan_to_num(0.0, 0.0, 0.0).argmax())
-    return (
-        f"{name}: RMSE {float(error[group]):.3g} in {groups.label(group)}, limit {float(limit[group]):.3g}; worst at "
-        f"{groups.index(group, element)}: got {float(a[element]):.6g}, want {float(b[element]):.6g}"
-    )
-
-
-def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
-    """A mask of misplaced NaN and infinities.
-
-    Results for infinite inputs depend on the formula: inf - inf is NaN, another formula gives a limit. So with infinite
-    inputs NaN is right in place of an infinity, and any value is right where the reference has NaN.
-    """
-    kind, due = kinds(got.double()), kinds(want.double())
-    if not infinite:
-        return kind != due
-    return (kind != due) & (due != NAN) & ~((due != FINITE) & (kind == NAN))
-
-
-def _overflows(got: Tensor, references: Sequence[Tensor], infinite: bool) -> Tensor:
-    """A mask of elements that are not finite where all references are; empty for infinite inputs."""
-    finite = torch.stack([each.to(got.dtype).isfinite() for each in references]).all(0)
-    return finite & ~got.isfinite() & (not infinite)
-
-
-def _at_the_end_of_its_range(got: Tensor, want: Tensor) -> Tensor:
-    """A mask of elements that roundings alone may have made infinite, or kept from it."""
-    largest = torch.finfo(got.dtype).max
-    apart = (got.double().clamp(-largest, largest) - want.double()).abs()
-    return apart <= MULTIPLE * LEAST_ROUNDINGS[got.dtype] * ROUNDING[got.dtype] * largest

@@ -13,11 +13,12 @@ import torch.nn.functional as F
 
 from perfguard import Hard, derived
 from perfguard.check.correctness import check
+from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import LAYOUTS, Derivation, Part, derived_call, layouts_of
 from perfguard.check.hard_inputs.nearby import LastOfEqual
 from perfguard.check.hard_inputs.search import LEAST_SECONDS, HardResult, run_hard
 from perfguard.check.hard_inputs.values import FINITE
-from perfguard.check.hard_inputs.verdict import Outcome, judged
+from perfguard.check.hard_inputs.verdict import judged
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 from tests.check.hard_inputs.operators import BUGGY, FOREIGN, normal

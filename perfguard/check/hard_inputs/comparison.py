@@ -1,0 +1,158 @@
+"""The rule by which results on derived inputs are right (docs/hard-inputs.md).
+
+It is coarser than that of the given inputs. If values are equal or cancel, eager may have no error by luck, while
+another correct kernel has one. So errors are allowed if some roundings explain them, or a change of the inputs by one
+float32 rounding or by a subnormal that the device flushes to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from perfguard.check.hard_inputs.nearby import FLUSHED
+from perfguard.check.numerics.sums import FINITE, NAN, ROUNDING, Groups, kinds, real_numbers, sum_groups
+from perfguard.check.numerics.trial import Trial
+from perfguard.check.numerics.truth import Truth
+
+MULTIPLE = 4.0  # of eager's error
+NEARBY = 64.0  # of the change by inputs that are off by a rounding
+LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
+NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
+
+Usual = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one derived input.
+
+    Attributes:
+        left_out: the reason why the input is outside the call's domain.
+        problem: the error; the result is right if both are empty.
+        backward: whether a gradient is wrong.
+    """
+
+    left_out: str = ""
+    problem: str = ""
+    backward: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The requirements on results.
+
+    Attributes:
+        infinite: inputs are infinite, so that NaN may be right (`_unlike`).
+        saturated: gradients only have to be finite, where the reference's are.
+        usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed.
+    """
+
+    infinite: bool
+    saturated: bool
+    usual: Usual = field(default_factory=dict)
+
+
+def compare(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: Rule) -> Outcome:
+    """The outcome with the problem of the first wrong tensor, if any."""
+    tensors = trial.tensors()
+    exact = truth.exact_scales(tensors)
+    for position, (got, eager) in enumerate(zip(tensors, truth.eager, strict=True)):
+        oracle, moved = truth.oracle[position], near[position]
+        by_rule = got is not None and eager is not None and got.numel() and follows_rule(eager)
+        if got is None or eager is None or not by_rule or truth.is_scale(position):
+            problem = truth.judge(position, got, exact).problem
+        elif got.shape != eager.shape or got.dtype != eager.dtype:
+            problem = truth.judge(position, got).problem
+        else:
+            want = eager if oracle is None else oracle
+            problem = _far((got, eager, want, want if moved is None else moved), truth, position, rule)
+        if problem:
+            return Outcome(problem=problem, backward=position >= truth.first_gradient)
+    return Outcome()
+
+
+def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> str:
+    """The problem of a tensor that is further from the oracle than roundings explain, or ''.
+
+    Args:
+        tensors: the candidate's, eager's, the oracle's, and the oracle's for inputs off by a rounding.
+    """
+    c, e, o, m = map(real_numbers, tensors)
+    name, gradient = truth.names[position], position >= truth.first_gradient
+    residue = gradient and rule.saturated
+    unlike = _overflows(c, (e, o, m), rule.infinite) if residue else _unlike(c, o.to(c.dtype), rule.infinite)
+    unlike &= ~_at_the_end_of_its_range(c, o)
+    if bool(unlike.any()):
+        index = [int(each) for each in unlike.nonzero()[0]]
+        values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
+        number = f"{int(unlike.sum())} of {c.numel()} elements"
+        return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
+    if residue:
+        return ""
+    rms, error, shift = errors(c, o, m, truth)
+    _, by_eager, _ = errors(e, o, m, truth)
+    if gradient:  # if terms of a sum over rows cancel, their roundings scale with other groups
+        rms = rms.maximum(rms.square().mean().sqrt())
+    least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
+    given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
+    limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + least_error(c.dtype)
+    limit = limit + NEGLIGIBLE * rule.usual.get(name, 0.0)
+    if not bool((error > limit).any()):
+        return ""
+    groups = _groups(c, truth)
+    group = int((error / limit).argmax())
+    a, b = groups.select(c, group), groups.select(o, group)
+    element = int((a.double() - b.double()).abs().nan_to_num(0.0, 0.0, 0.0).argmax())
+    return (
+        f"{name}: RMSE {float(error[group]):.3g} in {groups.label(group)}, limit {float(limit[group]):.3g}; worst at "
+        f"{groups.index(group, element)}: got {float(a[element]):.6g}, want {float(b[element]):.6g}"
+    )
+
+
+def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:
+    """A mask of misplaced NaN and infinities.
+
+    Results for infinite inputs depend on the formula: inf - inf is NaN, another formula gives a limit. So with infinite
+    inputs NaN is right in place of an infinity, and any value is right where the reference has NaN.
+    """
+    kind, due = kinds(got.double()), kinds(want.double())
+    if not infinite:
+        return kind != due
+    return (kind != due) & (due != NAN) & ~((due != FINITE) & (kind == NAN))
+
+
+def _overflows(got: Tensor, references: Sequence[Tensor], infinite: bool) -> Tensor:
+    """A mask of elements that are not finite where all references are; empty for infinite inputs."""
+    finite = torch.stack([each.to(got.dtype).isfinite() for each in references]).all(0)
+    return finite & ~got.isfinite() & (not infinite)
+
+
+def _at_the_end_of_its_range(got: Tensor, want: Tensor) -> Tensor:
+    """A mask of elements that roundings alone may have made infinite, or kept from it."""
+    largest = torch.finfo(got.dtype).max
+    apart = (got.double().clamp(-largest, largest) - want.double()).abs()
+    return apart <= MULTIPLE * LEAST_ROUNDINGS[got.dtype] * ROUNDING[got.dtype] * largest
+
+
+def follows_rule(tensor: Tensor) -> bool:
+    """Whether errors are judged, and not codes or integers."""
+    return tensor.dtype in LEAST_ROUNDINGS or tensor.is_complex()
+
+
+def errors(candidate: Tensor, oracle: Tensor, moved: Tensor, truth: Truth) -> tuple[Tensor, Tensor, Tensor]:
+    """Per group: RMS of the oracle, RMSE of the candidate, RMSE of the oracle nearby."""
+    return sum_groups(candidate, moved, oracle, _groups(candidate, truth)).roots()
+
+
+def _groups(tensor: Tensor, truth: Truth) -> Groups:
+    return Groups(tensor.shape, truth.tolerance.group_dim if truth.tolerance else None)
+
+
+def least_error(dtype: torch.dtype) -> float:
+    """An error that is always allowed: a few of the dtype's least numbers."""
+    info = torch.finfo(dtype)
+    return max(4 * info.smallest_normal * info.eps, 4 * FLUSHED)
