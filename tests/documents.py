@@ -412,6 +412,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-delays.json": paired,
     "h200-paired.json": paired,
     "h200-families.json": paired,
+    "h200-blocks.json": paired,
     "h200-peers.json": peers,
     "h200-turns.json": turns,
 }
