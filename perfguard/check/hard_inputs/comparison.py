@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.nearby import FLUSHED
+from perfguard.check.numerics.rule import of_hard_groups
 from perfguard.check.numerics.sums import FINITE, NAN, ROUNDING, Groups, kinds, real_numbers, sum_groups
 from perfguard.check.numerics.trial import Trial
 from perfguard.check.numerics.truth import Truth
@@ -47,13 +48,18 @@ class Rule:
 
     Attributes:
         infinite: inputs are infinite, so that NaN may be right (`_unlike`).
+        cancels: terms of the results may cancel.
         saturated: gradients only have to be finite, where the reference's are.
-        usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed.
+        usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed, of gradients
+            some roundings of it: what is left where terms of that size cancel.
+        incoming: by how much larger incoming gradients are than usual.
     """
 
     infinite: bool
+    cancels: bool
     saturated: bool
     usual: Usual = field(default_factory=dict)
+    incoming: float = 1.0
 
 
 def compare(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: Rule) -> Outcome:
@@ -95,12 +101,14 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
         return ""
     rms, error, shift = errors(c, o, m, truth)
     _, by_eager, _ = errors(e, o, m, truth)
-    if gradient:  # if terms of a sum over rows cancel, their roundings scale with other groups
+    if gradient or rule.cancels:  # if terms of a sum over rows cancel, their roundings scale with other groups
         rms = rms.maximum(rms.square().mean().sqrt())
-    least = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype] * rms
+    roundings = LEAST_ROUNDINGS[c.dtype] * ROUNDING[c.dtype]
+    least = (roundings * rms).maximum(of_hard_groups(by_eager, rms))
     given = truth.tolerance.k if truth.tolerance and truth.tolerance.k is not None else 0.0
     limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + least_error(c.dtype)
-    limit = limit + NEGLIGIBLE * rule.usual.get(name, 0.0)
+    usual = rule.usual.get(name, 0.0)
+    limit = limit + (MULTIPLE * roundings * rule.incoming if gradient else NEGLIGIBLE) * usual
     if not bool((error > limit).any()):
         return ""
     groups = _groups(c, truth)

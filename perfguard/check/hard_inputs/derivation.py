@@ -131,6 +131,18 @@ class Derivation:
         terms cancel exactly in eager, but only up to their roundings in other kernels."""
         return self._scaled_by(LARGE, LARGEST, OUTLIER) or any(str(SHIFT) in text for text in self._texts)
 
+    @property
+    def cancels(self) -> bool:
+        """Whether rows are one number and its negative, so that all elements of a result share what is left where terms
+        cancel."""
+        return any(each in text for each in ("alternating", "equal") for text in self._texts)
+
+    @property
+    def incoming(self) -> float:
+        """By how much larger incoming gradients are made."""
+        found = re.search(r"times 2\^(\d+)", self.text(INCOMING))
+        return 2.0 ** int(found[1]) if found else 1.0
+
     def _scaled_by(self, *powers: int) -> bool:
         return any(f"2^{power}" in text for power in powers for text in self._texts)
 

@@ -43,6 +43,7 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     ("sorted downwards", lambda tensor: _sorted(tensor, descending=True)),
     (r"counting below (\d+)", lambda tensor, below: (_places(tensor) % below).to(tensor.dtype)),
     (r"first (\d+) are (\d+)", lambda tensor, number, value: torch.where(_places(tensor) < number, value, tensor)),
+    (r"every third (-?\d+)", lambda tensor, value: torch.where(_places(tensor) % 3 == 1, value, tensor)),
     (r"(\d+) replaced by (-?\d+)", lambda tensor, old, new: torch.where(tensor == old, new, tensor)),
     ("as int32", lambda tensor: tensor.to(torch.int32)),
     ("as int64", lambda tensor: tensor.to(torch.int64)),
@@ -113,7 +114,7 @@ def integers_of(tensor: torch.Tensor, mark: Mark) -> list[str]:
     if last > 0:
         found += [f"{last} replaced by 0", f"0 replaced by {last}"]
     if mark.ignored is not None:
-        found += [f"all {mark.ignored}", f"{last} replaced by {mark.ignored}"]
+        found += [f"every third {mark.ignored}", f"all {mark.ignored}", f"{last} replaced by {mark.ignored}"]
     return [*found, "sorted", "sorted downwards", _other_width(tensor)]
 
 

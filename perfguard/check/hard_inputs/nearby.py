@@ -1,20 +1,16 @@
 """The oracle on inputs close to the derived ones, whose results a correct kernel may also give.
 
 If its results jump, the input is at a tie or an edge of the reference. Inputs that differ by a rounding do not reveal
-every tie: a sigmoid or softmax that has reached 1 stays there. So the reference also runs with ties broken the other
-way.
+every tie: a sigmoid or softmax that has reached 1 stays there. So the reference also runs with ties broken both ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from perfguard._compat.torch_internals import schema_of
-from perfguard._compat.torch_utils import DispatchMode
 from perfguard.check.hard_inputs.derivation import with_tensors
 from perfguard.check.hard_inputs.values import takes_values
 from perfguard.check.numerics.sums import FP8_DTYPES
@@ -39,12 +35,13 @@ class Nearby:
         rounded: on inputs off by a few float32 roundings, or by amounts that a device flushes to zero.
         untied: on inputs changed so that equal values differ.
         bounded: with a huge number for infinity; None if no input is infinite.
-        chosen: the reference's own tensors on the unchanged inputs, with the last of equal elements chosen.
+        chosen: the reference's own tensors on the unchanged inputs, with the first and the last of equal elements
+            chosen.
     """
 
     rounded: Tensors
     untied: Tensors
-    chosen: Tensors
+    chosen: list[Tensors]
     bounded: Tensors | None
 
 
@@ -65,13 +62,24 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
         changed = _changed(call, change)
         return Reference(changed, Inputs(changed)).oracle(eager, upstream)
 
+    def round_(values: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+        return values * (1 + off * signs) + FLUSHED * signs
+
+    def untie(values: torch.Tensor, signs: torch.Tensor) -> torch.Tensor:
+        return values + tie * signs * (1 + values.abs().nan_to_num(0.0, 0.0))
+
     infinite = any(bool(tensor.isinf().any()) for tensor in floats)
-    rounded = run(lambda values, signs: values * (1 + off * signs) + FLUSHED * signs)
-    untied = run(lambda values, signs: values + tie * signs * (1 + values.abs().nan_to_num(0.0, 0.0)))
-    with LastOfEqual():
-        chosen = Reference(call, inputs).run(upstream).tensors()
+    rounded, untied = run(round_), run(untie)
+    if _nan_count(rounded) > _nan_count(eager.tensors()):  # below a probability of 0 there is no logarithm
+        rounded, untied = run(_upwards(round_)), run(_upwards(untie))
+    chosen = Reference(call, inputs).ordered(upstream)
     bounded = run(lambda values, _: values.clamp(-_HUGE, _HUGE)) if infinite else None
     return Nearby(rounded, untied, chosen, bounded)
+
+
+def _upwards(change: _Change) -> _Change:
+    """The change, with no zero made negative."""
+    return lambda values, signs: change(values, torch.where(values == 0, signs.clamp(min=0), signs))
 
 
 def _changed(call: Call, change: _Change) -> Call:
@@ -90,42 +98,5 @@ def _changed(call: Call, change: _Change) -> Call:
     return with_tensors(call, made)
 
 
-# -- ties broken the other way -----------------------------------------------------------------------------------------
-
-_aten = torch.ops.aten
-_OF_ALL = (_aten.argmax.default, _aten.argmin.default)
-_CHOOSING = frozenset(
-    (
-        *_OF_ALL,
-        _aten.topk.default,
-        _aten.sort.default,
-        _aten.sort.stable,
-        _aten.max.dim,
-        _aten.min.dim,
-        _aten.kthvalue.default,
-    )
-)
-
-
-class LastOfEqual(DispatchMode):
-    """Makes operators choose the last of equal elements instead of the first, by reversing their input."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func not in _CHOOSING:
-            return func(*args, **(kwargs or {}))
-        names = [argument.name for argument in schema_of(func).arguments]
-        given = dict(zip(names, args, strict=False)) | dict(kwargs or {})
-        tensor, dim = given.pop("self"), given.pop("dim", None if func in _OF_ALL else -1)
-        if tensor.ndim == 0:
-            return func(*args, **(kwargs or {}))
-        if dim is None:
-            found = tensor.numel() - 1 - func(tensor.flatten().flip(0), 0)
-            return found.reshape((1,) * tensor.ndim) if given.get("keepdim") else found
-        found = func(tensor.flip(dim), dim=dim, **given)
-        last = tensor.shape[dim] - 1
-        return last - found if isinstance(found, torch.Tensor) else (found[0], last - found[1])
+def _nan_count(tensors: Tensors) -> int:
+    return sum(int(tensor.isnan().sum()) for tensor in tensors if tensor is not None and takes_values(tensor))

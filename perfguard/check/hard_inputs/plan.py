@@ -33,6 +33,7 @@ from perfguard.check.hard_inputs.values import (
     LARGE,
     LARGEST,
     NANS,
+    SMALL,
     row_count,
     takes_values,
 )
@@ -62,7 +63,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
     usual, largest = gradients[:1], gradients[1:2]  # as of a loss; beyond float16
     frozen = _frozen(call, leaves)
-    all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST)]
+    all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST, SMALL)]
     broad = [
         (*values, *laid),
         one_less(leaves) if sizes else (),
@@ -78,7 +79,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
         (*(Part("layouts", {place: "sliced"}) for place in layouts), *usual),
         *((part,) for part in sizes if any(text.endswith("cut to 0") for text in part.steps.values())),
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
-        *((part,) for part in frozen[:2]),
+        *((part,) for part in frozen[:3]),
     ]
     alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]
     alone += [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
@@ -86,7 +87,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
     # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
     order.shuffle(broad)
-    rest = [sizes[1:], alone, moved, others, gradients, frozen[2:]]
+    rest = [sizes[1:], alone, moved, others, gradients, frozen[3:]]
     for parts in rest:
         order.shuffle(parts)
     single = [(part,) for turn in zip_longest(*rest) for part in turn if part is not None]
@@ -151,12 +152,12 @@ def _has_parameters(call: Call) -> bool:
 
 def _frozen(call: Call, leaves: Sequence[Any]) -> list[Part]:
     """Inputs that need no gradient while others do: each alone, then all but each. First what training has: the first
-    input frozen, as below the first layer, and all but it, as with frozen weights."""
+    input frozen, as below the first layer, and all but it, as with frozen weights; then all, as in inference."""
     inputs = {id(leaf): place for place, leaf in enumerate(leaves) if getattr(leaf, "requires_grad", False)}
     places = list(inputs.values())
     sets = [turn for place in places for turn in ((place,), tuple(other for other in places if other != place))]
-    some_left = [each for each in dict.fromkeys(sets) if each and (len(each) < len(places) or _has_parameters(call))]
-    return [Part("gradients", dict.fromkeys(each, FROZEN)) for each in some_left]
+    sets.insert(2, tuple(places))
+    return [Part("gradients", dict.fromkeys(each, FROZEN)) for each in dict.fromkeys(sets) if each]
 
 
 def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], kind: str) -> list[Part]:
@@ -195,9 +196,16 @@ def small(leaves: Sequence[Any]) -> Part | None:
 
 
 def cuts(leaves: Sequence[Any]) -> list[Part]:
-    """Each size cut to one less, 1, 0, and to the powers of two below it with their neighbours."""
+    """Each size cut to one less, 1, to the powers of two below it with their neighbours, and to 0, but no row of 0."""
     near = [power + by for power in (16, 32, 64, 128) for by in (1, -1, 0)]
-    targets = {size: [size - 1, 1, *(target for target in near if target < size), 0] for size in _sizes(leaves)}
+    matrices = [
+        leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.ndim > 1
+    ]
+    widths = {leaf.shape[-1] for leaf in matrices}
+    targets = {
+        size: [size - 1, 1, *(target for target in near if target < size), *([] if size in widths else [0])]
+        for size in _sizes(leaves)
+    }
     return _cuts(leaves, targets)
 
 

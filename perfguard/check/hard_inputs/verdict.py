@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -70,6 +70,10 @@ def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict
 
 def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) -> Outcome:
     inputs = Inputs(call)
+    floats = [tensor for tensor in inputs.tensors if takes_values(tensor)]
+    overflow = any(part.kind == "values" for part in derivation.parts) and not _finite(floats)  # float16 does
+    if overflow and call.hard and "non-finite" in call.hard.without:
+        raise _LeftOut("inputs overflow")
     reference = Reference(call, inputs)
     with _defines_the_domain():
         eager, upstream = _eager(reference, derivation)
@@ -82,20 +86,23 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         return Outcome(problem=trial)
     if not trial.unequal(eager):
         return Outcome()
-    floats = [tensor for tensor in inputs.tensors if takes_values(tensor)]
-    rule = Rule(any(bool(tensor.isinf().any()) for tensor in floats), derivation.saturates)
+    infinite = any(bool(tensor.isinf().any()) for tensor in floats)
+    rule = Rule(infinite=infinite, cancels=derivation.cancels, saturated=derivation.saturates)
     with _defines_the_domain():
         truth = reference.truth(eager, upstream)
         if not compare(trial, truth, truth.oracle, rule).problem:
             return Outcome()
         near = nearby(call, eager, upstream)
-    finite = all(bool(tensor.isfinite().all()) for tensor in floats)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
-        _check_domain(position, truth, near, finite)
-    outcome = compare(trial, truth, near.rounded, replace(rule, usual=usual()))
+        _check_domain(position, truth, near, _finite(floats))
+    outcome = compare(trial, truth, near.rounded, replace(rule, usual=usual(), incoming=derivation.incoming))
     if outcome.backward and derivation.scales and not _scaled(truth, usual()):
         raise _LeftOut("the reference does not scale with its input")
     return outcome
+
+
+def _finite(tensors: Sequence[Tensor]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 @contextmanager
@@ -154,7 +161,8 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     except Exception as error:
         if is_out_of_memory(error) or _device_is_lost(error):
             raise
-        if derivation.may_be_refused and not isinstance(error, SLIPS):
+        refusable = derivation.may_be_refused or not _finite([t for t in inputs.tensors if takes_values(t)])
+        if refusable and not isinstance(error, SLIPS):
             raise _LeftOut("the candidate raises") from error
         return f"raises {described(error)}"
     for words in canaries.written():
@@ -201,11 +209,11 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
         _LeftOut: the input lies outside the domain.
     """
     eager, rounded, untied = truth.eager[position], near.rounded[position], near.untied[position]
-    chosen, scale = near.chosen[position], truth.is_scale(position)
+    chosen, scale = [each[position] for each in near.chosen], truth.is_scale(position)
     if eager is None or eager.numel() == 0:
         return
     if not follows_rule(eager):
-        moved = (rounded,) if eager.dtype in FP8_DTYPES else (chosen, rounded, untied)
+        moved = (rounded,) if eager.dtype in FP8_DTYPES else (*chosen, rounded, untied)
         if any(_unstable(eager, each) for each in moved):
             raise _LeftOut(AT_AN_EDGE)
         return
@@ -224,7 +232,8 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
     if bool((error > LOST * rms + NEARBY * shift + least_error(e.dtype)).any()):
         raise _LeftOut("reference and oracle are far apart")
     whole, jump = rms.square().mean().sqrt(), errors(u, o, m, truth)[1]
-    jump = jump.maximum(errors(real_numbers(_or(chosen, eager)), e, e, truth)[1])
+    for each in chosen:
+        jump = jump.maximum(errors(real_numbers(_or(each, eager)), e, e, truth)[1])
     if not scale and bool((jump > JUMP * whole + NEARBY * shift + least_error(e.dtype)).any()):
         raise _LeftOut(AT_AN_EDGE)
     if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):

@@ -9,8 +9,9 @@ for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_
 the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Of few numbers eager's
 error is small by luck, too (LEAST_ROUNDINGS, LEAST_OF_FEW). The elements of a group may share one error, as in the
 gradient of a weight that few tokens reached. In 16 bits hard_g is what eager's error comes to in its hardest fifth. In
-float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. Integers and bools must be
-equal. 8-bit floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
+float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. In a gradient it counts as
+at least RESIDUE·u·RMS(oracle). Integers and bools must be equal, but where the reference's depend on which of equal
+elements it chooses. 8-bit floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -59,6 +60,14 @@ LEAST_ROUNDINGS: dict[torch.dtype, float] = {
 #: all. With k it is the relative error that torch.testing allows by default.
 LEAST_OF_FEW: dict[torch.dtype, float] = {torch.bfloat16: 2.0, torch.float16: 1.0}
 FEW = 16
+#: Of a gradient, eager's error counts as at least this many roundings of the whole tensor. What is left where
+#: terms of that size cancel, as in the row of attention that sees one key, has their roundings.
+RESIDUE: dict[torch.dtype, float] = {
+    torch.bfloat16: 0.8,
+    torch.float16: 0.8,
+    torch.float32: 2.0,
+    torch.float64: 2.0,
+}
 #: Eager's error counts as at least that of a group that is worse than this share of all. With all but ten of thousands,
 #: a router of bfloat16 scores goes unnoticed.
 HARD = 0.8
@@ -92,7 +101,7 @@ def compare(
     if candidate.dtype not in MULTIPLE:
         return compare_exactly(candidate, eager, name=name)
     k = max(MULTIPLE[candidate.dtype], GRADIENT_MULTIPLE if gradient else 0.0)
-    return compare_by_rule(candidate, eager, oracle, name, tolerance, k)
+    return compare_by_rule(candidate, eager, oracle, name, tolerance, k, gradient=gradient)
 
 
 def unlike_metadata(candidate: torch.Tensor, eager: torch.Tensor, name: str) -> str:
@@ -136,6 +145,8 @@ def compare_by_rule(
     name: str,
     tolerance: Tolerance | None,
     k: float,
+    *,
+    gradient: bool = False,
 ) -> Accuracy:
     """Judge by the rule's two lines and the least SQNR, with a text on a failure."""
     groups = Groups(candidate.shape, tolerance.group_dim if tolerance else None)
@@ -152,7 +163,10 @@ def compare_by_rule(
         eager_rmse = eager_rmse.maximum(LEAST_ROUNDINGS[candidate.dtype] * u * rounded)
     least_of_few = LEAST_OF_FEW.get(candidate.dtype, 0.0) * u
     few = effective_number(total.oracle, total.fourth) < FEW
-    factor = _factor(eager_rmse, few * least_of_few * rms, rms, total.count, shared=wide)
+    least = few * least_of_few * rms
+    if gradient:
+        least = least.maximum(RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
+    factor = _factor(eager_rmse, least, rms, total.count, shared=wide)
     limits = k * factor + slack * rms
     excess = torch.where(rmse > 0, rmse / limits, 0.0)  # with a limit of 0, any error is infinitely large
     worst = int(excess.argmax())
@@ -215,13 +229,22 @@ def _factor(
     likely = eager_rmse.maximum(least)
     nonzero = rms > 0
     if bool(nonzero.any()):
-        error, share = eager_rmse[nonzero], eager_rmse[nonzero] / rms[nonzero]
-        likely = likely.maximum(share.median() * rms)
-        if not shared:  # the lesser of the two: groups that are hard because they are small make no room in others
-            likely = likely.maximum(_quantile(error, HARD).minimum(_quantile(share, HARD) * rms))
+        likely = likely.maximum((eager_rmse[nonzero] / rms[nonzero]).median() * rms)
+        if not shared:
+            likely = likely.maximum(of_hard_groups(eager_rmse, rms))
     most = 2 * math.log(len(rms))
     factor = (1 + (most / count).sqrt()) * likely
     return factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, count)) if shared else factor
+
+
+def of_hard_groups(error: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
+    """The error of a group that is worse than `HARD` of all, in absolute terms or relative to the group's own RMS,
+    whichever is less: groups that are hard because they are small make no room in others. Of groups without RMS 0."""
+    nonzero = rms > 0
+    if not bool(nonzero.any()):
+        return torch.zeros_like(rms)
+    share = error[nonzero] / rms[nonzero]
+    return _quantile(error[nonzero], HARD).minimum(_quantile(share, HARD) * rms)
 
 
 def _quantile(values: torch.Tensor, share: float) -> torch.Tensor:

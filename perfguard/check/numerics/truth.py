@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 import torch
@@ -14,6 +14,7 @@ from perfguard.check.numerics.hints import Jagged, jagged, looks_like
 from perfguard.check.numerics.oracle import fits_in_float64, run_wide, unrounded_codes, widened
 from perfguard.check.numerics.rule import compare
 from perfguard.check.numerics.sums import FP8_DTYPES, dtype_name, rmse
+from perfguard.check.numerics.ties import OrderOfEqual
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
 from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError, is_out_of_memory
@@ -30,6 +31,7 @@ class Truth:
     first_gradient: int  # position of the first gradient
     tolerance: Tolerance | None
     groups: Jagged | None = None
+    ordered: Callable[[], list[list[torch.Tensor | None]]] | None = None  # `eager` with ties broken both ways
 
     def judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool = False) -> Accuracy:
         """Judge one tensor of the candidate; `exact_scales` is for codes (`compare_codes`)."""
@@ -51,6 +53,8 @@ class Truth:
         if self.is_scale(position):
             return compare_scales(candidate, eager, name=name)
         gradient = position >= self.first_gradient
+        if not gradient and not self.needs_oracle(position):
+            return self._judge_integers(position, candidate, eager)
         truth = eager if oracle is None else oracle
         accuracy = compare(candidate, eager, truth, name=name, tolerance=self.tolerance, gradient=gradient)
         if gradient and accuracy.problem and not bool(candidate.any()):
@@ -59,6 +63,22 @@ class Truth:
         if accuracy.problem and accuracy.limit is not None and not candidate.is_complex():
             return with_hint(accuracy, looks_like(candidate, truth, accuracy.limit))
         return accuracy
+
+    def _judge_integers(self, position: int, candidate: torch.Tensor, eager: torch.Tensor) -> Accuracy:
+        """Judge integers. Where the reference's depend on which of equal elements it chooses, others are right, too."""
+        name = self.names[position]
+        accuracy = compare(candidate, eager, eager, name=name)
+        if not accuracy.problem or self.ordered is None or candidate.shape != eager.shape:
+            return accuracy
+        undefined = torch.zeros_like(eager, dtype=torch.bool)
+        for tensors in self.ordered():
+            other = tensors[position]
+            if other is None or other.shape != eager.shape:
+                return accuracy
+            undefined |= other != eager
+        if candidate.dtype != eager.dtype or not bool(undefined.any()):
+            return accuracy
+        return compare(torch.where(undefined, eager, candidate), eager, eager, name=name)
 
     def exact_scales(self, tensors: Sequence[torch.Tensor | None]) -> bool:
         """Whether there are scales, all of them powers of two and equal to the reference's."""
@@ -151,6 +171,14 @@ class Reference:
             upstream = [None if gradient is None else incoming(gradient) for gradient in upstream]
         return self.run(upstream), upstream
 
+    def ordered(self, upstream: Gradients) -> list[list[torch.Tensor | None]]:
+        """The reference's tensors with the first, and with the last, of equal elements chosen."""
+        found = []
+        for last in (False, True):
+            with OrderOfEqual(last=last):
+                found.append(self.run(upstream).tensors())
+        return found
+
     def truth(self, eager: Trial, upstream: Gradients) -> Truth:
         """The truth from `eager`, a run with these incoming gradients, and from further runs.
 
@@ -166,6 +194,8 @@ class Reference:
             first_gradient=first,
             tolerance=self.call.tolerance,
             groups=jagged(self.call.groups, self.inputs.tensors),
+            # Ranks would have to agree to run it.
+            ordered=cache(lambda: self.ordered([])) if self.call.together is None else None,
         )
         coded = eager.outputs + eager.written
         if any(tensor.dtype in FP8_DTYPES for tensor in coded):

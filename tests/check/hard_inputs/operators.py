@@ -15,6 +15,8 @@ import torch._refs as refs
 import torch._refs.nn.functional as RF
 import torch.nn.functional as F
 
+from perfguard import ids
+
 Maker = Callable[[int], tuple[Any, ...]]
 
 
@@ -300,6 +302,29 @@ class SavedNarrow(torch.autograd.Function):
         return torch.where(gate > 0, incoming[0] * up, 0), incoming[0] * torch.relu(gate)
 
 
+def mean_over_all(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Divides by the number of targets, those included that are ignored."""
+    return F.cross_entropy(x, target, reduction="sum") / len(target)
+
+
+def marked_targets(seed: int) -> tuple[Any, ...]:
+    logits, target = labelled(seed)
+    return logits, ids(target, 40, ignored=-100)
+
+
+def for_inference(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x) if x.requires_grad else x
+
+
+def unclamped(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Clips two tensors by their common norm, and scales them up as well."""
+    return x / (x.square().sum() + y.square().sum()).sqrt()
+
+
+def clipped(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x * (1 / (x.square().sum() + y.square().sum()).sqrt()).clamp(max=1)
+
+
 # fmt: off
 BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Maker, str]] = {
     # name: (candidate, reference, inputs by seed, part of the derivation that shows it)
@@ -320,6 +345,9 @@ BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Mak
                          lambda s: (normal(8, 64, seed=s), normal(64, 16, seed=s + 99)), "argument 0 (frozen)"),
     "saved narrow": (lambda: SavedNarrow.apply, lambda gate, up: torch.relu(gate) * up,
                      two(8, 64, dtype=torch.bfloat16), "2^17"),
+    "mean over all": (lambda: mean_over_all, F.cross_entropy, marked_targets, "-100"),
+    "for inference": (lambda: for_inference, torch.exp, one(8, 64), "frozen"),
+    "unclamped": (lambda: unclamped, clipped, two(8, 64), "2^-10"),
     "unstable log": (lambda: unstable_log, lambda x: F.log_softmax(x, -1), one_of(8, 64), ""),
 }
 # fmt: on

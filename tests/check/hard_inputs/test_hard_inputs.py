@@ -11,14 +11,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from perfguard import Hard, derived
+from perfguard import Hard, derived, ids
 from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import LAYOUTS, Derivation, Part, derived_call, layouts_of
-from perfguard.check.hard_inputs.nearby import LastOfEqual
 from perfguard.check.hard_inputs.search import LEAST_SECONDS, HardResult, run_hard
 from perfguard.check.hard_inputs.values import FINITE
 from perfguard.check.hard_inputs.verdict import judged
+from perfguard.check.numerics.ties import OrderOfEqual
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 from tests.check.hard_inputs.operators import BUGGY, FOREIGN, normal
@@ -297,14 +297,14 @@ CHOICES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "max": lambda x: x.max(-1).indices,
     "min": lambda x: x.min(0).indices,
     "argsort": lambda x: x.argsort(-1, descending=True),
-    "stable sort": lambda x: x.sort(stable=True, dim=0).indices,
+    "sort by columns": lambda x: x.sort(dim=0).indices,
 }
 
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_choice_differs_where_elements_are_equal_and_nowhere_else(name: str) -> None:
     choose, apart = CHOICES[name], plain(4, 6)
-    with LastOfEqual():
+    with OrderOfEqual(last=True):
         assert torch.equal(choose(apart), usual := choose(apart))
         tied = choose(torch.ones(4, 6))
     assert torch.equal(usual, choose(apart))
@@ -312,9 +312,65 @@ def test_a_choice_differs_where_elements_are_equal_and_nowhere_else(name: str) -
     assert not torch.equal(tied, choose(torch.ones(4, 6)))
 
 
+def test_the_first_of_equal_is_chosen_whatever_topk_would_choose() -> None:
+    x = torch.ones(3, 70)
+    with OrderOfEqual(last=False):
+        assert x.topk(4).indices.tolist() == [[0, 1, 2, 3]] * 3
+    with OrderOfEqual(last=True):
+        assert x.topk(4).indices.tolist() == [[69, 68, 67, 66]] * 3
+        assert x.sort(stable=True).indices.tolist() == [[*range(70)]] * 3
+
+
+def test_an_order_that_is_said_to_be_stable_is_not_excused() -> None:
+    """A permutation of tokens by expert that loses an expert's rows past 32."""
+
+    def short(experts: torch.Tensor) -> torch.Tensor:
+        order = experts.flatten().argsort(stable=True)
+        full = experts.flatten().bincount(minlength=8).amax() > 32
+        return order.roll(1) if full else order
+
+    experts = torch.randint(8, (160,), generator=torch.Generator().manual_seed(0))
+    call = Call(short, (ids(experts, 8),), lambda experts: experts.flatten().argsort(stable=True))
+    assert check(call).wrong == []
+    assert "all 7" in run_hard(call, SECONDS).problem
+
+
+def test_any_of_equal_scores_may_be_chosen() -> None:
+    """bfloat16 has many equal scores, and torch.topk chooses among them as it likes."""
+    x = normal(512, 64, seed=1, grad=False, dtype=torch.bfloat16)
+
+    def ordered(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = x.sort(dim=-1, descending=True, stable=True)
+        return found.values[:, :4], found.indices[:, :4]
+
+    call = Call(ordered, (x,), lambda x: tuple(x.topk(4)))
+    assert check(call).wrong == []
+    assert run_hard(call, SECONDS).problem == ""
+
+    def wrong(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, indices = ordered(x)
+        indices[3, 0] = indices[3, 3]
+        return values, indices
+
+    assert check(Call(wrong, (x,), lambda x: tuple(x.topk(4)))).wrong
+
+
+def test_a_probability_of_zero_has_no_logarithm_and_no_less_is_near() -> None:
+    """0 · log 0 is 0 in F.kl_div."""
+
+    def product(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        return (p * (p.log() - F.log_softmax(x, -1))).sum(-1)
+
+    def reference(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+        return F.kl_div(F.log_softmax(x, -1), p, reduction="none").sum(-1)
+
+    x, p = plain(8, 40), torch.softmax(normal(8, 40, seed=2, grad=False), -1)
+    assert "zero" in found(product, x, p, reference=reference).problem
+
+
 def test_values_and_gradients_stay() -> None:
     x = torch.tensor([[1.0, 3.0, 3.0, 2.0]], requires_grad=True)
-    with LastOfEqual():
+    with OrderOfEqual(last=True):
         values, indices = x.topk(1)
         (gradient,) = torch.autograd.grad(values.sum(), x)
     assert (values.item(), indices.item(), gradient.tolist()) == (3, 2, [[0, 0, 1, 0]])
