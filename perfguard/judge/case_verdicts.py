@@ -170,7 +170,7 @@ class _Case:
                 before = math.exp(remember(self.lane.timed[suite, key, metric].sessions).centre)
                 verdicts.append(Verdict(Word.UNCHANGED, metric, reason, before=before, unit=Unit.MICROSECONDS))
             else:
-                verdicts.append(Verdict(Word.UNRESOLVED, metric, "remembered, but not read this time"))
+                verdicts.append(Verdict(Word.UNRESOLVED, metric, not_read(metric)))
         return verdicts
 
     # -- parts -------------------------------------------------------------------------------------------------------
@@ -265,3 +265,8 @@ def _method(read: Reading | Entry) -> str:
     if isinstance(value, dict):
         return "parts"
     return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "a number"
+
+
+def not_read(metric: str) -> str:
+    """The reason of a verdict on a metric that is recorded, and that a run should have read."""
+    return f"{metric} is remembered, but was not read; if it is gone: --perfguard-update=stale"

@@ -12,7 +12,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact
-from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own
+from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
+from perfguard.judge.removals import cases_gone, metrics_gone
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
@@ -89,7 +90,8 @@ def plan(
             alike = [other for other in others if other.inputs == result.inputs]
             lane = lane_of(store, hardware, provenance, result)
             changes += _Planner(lane, result, alike, provenance, sessions, paired).changes()
-    changes += [change for verdict in stale for change in _removals(store, hardware, verdict)]
+            changes += metrics_gone(store, hardware, result)
+    changes += [change for verdict in stale for change in cases_gone(store, hardware, verdict)]
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
 
 
@@ -146,16 +148,6 @@ def goes_unsaid(result: CaseResult, reading: Reading) -> bool:
 def _is_wrong(result: CaseResult) -> bool:
     words = {verdict.word for verdict in result.verdicts}
     return bool(words & {Word.WRONG, Word.BROKEN}) or any(accuracy.problem for accuracy in result.accuracy)
-
-
-def _removals(store: BaselineSource, hardware: Hardware, verdict: Verdict) -> list[Change]:
-    folders = [*(folder for folder in store.folders() if is_own(hardware.slug, folder)), *store.targets()]
-    baselines = [(folder, store.load(folder, verdict.suite)) for folder in folders]
-    return [
-        Change(category="stale", folder=folder, suite=verdict.suite, key=verdict.case, note=verdict.reason)
-        for folder, baseline in baselines
-        if baseline is not None and verdict.case in baseline.cases
-    ]
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,8 @@ class Ending:
             tests_failed=self._failed_otherwise,
             inconclusive=self._config.update is None and is_inconclusive(results),
         )
-        session.exitstatus = int(status)
+        if status != ExitStatus.PASSED:  # a failure that none of the verdicts explains stays one
+            session.exitstatus = int(status)
 
 
 def _why_not(report: pytest.TestReport) -> str:

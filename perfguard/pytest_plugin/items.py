@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from perfguard.model.errors import UsageError
 from perfguard.model.records import Case
 from perfguard.model.suite_names import name_of, suite_of
 
@@ -71,6 +73,23 @@ def case_of(item: pytest.Item) -> Case:
         direction="test" if is_observed(item) else "forward",
         nodeid=item.nodeid,
     )
+
+
+def check_names(items: Iterable[pytest.Item]) -> None:
+    """Refuse two guarded tests of one id in different files: their verdicts and baselines would be taken for each
+    other's. Packages with settings of their own have such tests, where pytest takes one of them for the root.
+
+    Raises:
+        UsageError: there are two.
+    """
+    paths: dict[str, Path] = {}
+    for item in items:
+        first = paths.setdefault(item.nodeid, item.path)
+        if first != item.path:
+            raise UsageError(
+                f"{item.nodeid}: both {first} and {item.path} have a test of this id; run each package by itself, or "
+                f"pass --rootdir={os.path.commonpath((first, item.path))}, under which their ids differ"
+            )
 
 
 def in_order(items: Iterable[pytest.Item], tests: Iterable[str]) -> list[pytest.Item]:

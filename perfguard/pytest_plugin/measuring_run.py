@@ -23,7 +23,7 @@ from perfguard.model.suite_names import name_of, suite_of
 from perfguard.pytest_plugin.ending import Ending, cut_short, failed_report, teller
 from perfguard.pytest_plugin.failures import describe_error, is_lost, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
-from perfguard.pytest_plugin.items import case_of, has_fixture, in_order, is_guarded, mark_of
+from perfguard.pytest_plugin.items import case_of, check_names, has_fixture, in_order, is_guarded, mark_of
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
@@ -126,6 +126,8 @@ class Measuring(Ending):
         guarded = [item for item in session.items if is_guarded(item)]
         if not guarded or session.config.option.collectonly:
             return
+        with usage_errors():
+            check_names(guarded)
         self._collected.selected = [case_of(item) for item in guarded]
         # Tests that are only observed need no device before they load torch, and may never do so.
         if any(map(has_fixture, guarded)) or "torch" in sys.modules:

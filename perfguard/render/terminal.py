@@ -7,10 +7,10 @@ a command. A run without cases that need action takes at most fifteen lines. `-v
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.model.records import URGENCY, Case, CaseResult, Reading, Report, Verdict, Word
+from perfguard.model.records import URGENCY, Case, CaseId, CaseResult, Reading, Report, Verdict, Word
 from perfguard.model.units import counted, format_percent, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel
@@ -252,7 +252,7 @@ class _Writer:
             return []
         why, share = most_common([finding.verdict.reason for finding in rest])
         some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
-        cases = self._cases([each.result.case.key for each in rest])
+        cases = self._cases(each.result.id for each in rest)
         text = f"UNRESOLVED  {cases}: {clean(why, MOST_CHARACTERS)}{some}"
         return [Line(text, "yellow"), *self._names(_by_case(rest))]
 
@@ -277,7 +277,7 @@ class _Writer:
         why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
         accept = accept_command({word}, options=options_of(self.report))
         command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
-        lines.append(Line(f"{word}  {self._cases([key for _, key in open_])}: {text}{why}{command}", "yellow"))
+        lines.append(Line(f"{word}  {self._cases(open_)}: {text}{why}{command}", "yellow"))
         return lines + self._names([(key, each) for (_, key), verdicts in open_.items() for each in folded(verdicts)])
 
     def faster(self, most: int) -> list[Line]:
@@ -290,11 +290,14 @@ class _Writer:
         said += [f"accept: {accept_command({Word.FASTER}, options=options_of(self.report))}"] if open_ else []
         return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
 
-    def _cases(self, keys: Sequence[str]) -> str:
-        """`2 cases (a/forward, b/forward)`: a few are named, many only counted. Under -v each has a line of its own."""
-        names = list(dict.fromkeys(keys))
+    def _cases(self, ids: Iterable[CaseId]) -> str:
+        """`2 cases (a/forward, b/forward)`: a few are named, many only counted. Under -v each has a line of its own.
+        Cases of one name in several suites are named with these."""
+        found = list(dict.fromkeys(ids))
+        keys = [key for _, key in found]
+        names = [key if keys.count(key) == 1 else f"{suite} {key}" for suite, key in found[: MOST_NAMED + 1]]
         few = "" if self.verbose or len(names) > MOST_NAMED else clean(", ".join(names), MOST_CHARACTERS)
-        return counted(len(names), "case") + (f" ({few})" if few else "")
+        return counted(len(found), "case") + (f" ({few})" if few else "")
 
     def _names(self, verdicts: Sequence[tuple[str, Verdict]]) -> list[Line]:
         """Each case with its verdict, if they are to be named."""

@@ -62,7 +62,11 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
         if change.metric and case.entries.get(change.metric) != change.before:
             raise BaselineError(f"{path}: {change.name} has changed since it was compared; run the update again")
         if change.after is None:
-            cases.pop(change.key, None)
+            left = {metric: entry for metric, entry in case.entries.items() if change.metric not in ("", metric)}
+            if left:
+                cases[change.key] = replace(case, entries=left)
+            else:
+                cases.pop(change.key, None)
             continue
         recorded[change.key] = change.provenance or recorded.get(change.key, now)
         cases[change.key] = replace(

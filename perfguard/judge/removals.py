@@ -1,0 +1,45 @@
+"""What an update removes: records of cases that are gone, and of metrics that a case no longer has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfguard.judge.case_verdicts import not_read
+from perfguard.judge.lane import is_own
+from perfguard.model.records import Baseline, CaseResult, Hardware, Verdict, Word
+from perfguard.model.records.change import Change
+
+if TYPE_CHECKING:
+    from perfguard.judge.update_plan import BaselineSource
+
+
+def cases_gone(store: BaselineSource, hardware: Hardware, verdict: Verdict) -> list[Change]:
+    """The removals of a case, by the verdict that it is gone."""
+    return [
+        Change(category="stale", folder=file.hardware, suite=verdict.suite, key=verdict.case, note=verdict.reason)
+        for file in _files(store, hardware, verdict.suite)
+        if verdict.case in file.cases
+    ]
+
+
+def metrics_gone(store: BaselineSource, hardware: Hardware, result: CaseResult) -> list[Change]:
+    """The removals of a case's metrics that are recorded, but were not read."""
+    gone = {
+        verdict.metric
+        for verdict in result.verdicts
+        if verdict.word is Word.UNRESOLVED and verdict.reason == not_read(verdict.metric)
+    }
+    suite, key = result.id
+    return [
+        Change(category="stale", folder=file.hardware, suite=suite, key=key, metric=metric, before=entry)
+        for file in (_files(store, hardware, suite) if gone else ())
+        if key in file.cases
+        for metric, entry in file.cases[key].entries.items()
+        if metric in gone
+    ]
+
+
+def _files(store: BaselineSource, hardware: Hardware, suite: str) -> list[Baseline]:
+    folders = [*(folder for folder in store.folders() if is_own(hardware.slug, folder)), *store.targets()]
+    loaded = [store.load(folder, suite) for folder in folders]
+    return [file for file in loaded if file is not None]
