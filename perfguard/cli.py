@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,14 +46,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"{' '.join(given[cut:])}: this command hands nothing on to pytest; leave it out")
         options.pytest_arguments = given[cut + 1 :]
     command: Callable[[argparse.Namespace], int] = options.command
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a locale without our characters
+            stream.reconfigure(errors="backslashreplace")
     try:
-        return command(options)
+        status = command(options)
+        sys.stdout.flush()
+        return status
     except PerfguardError as error:
         print(f"perfguard: {error}", file=sys.stderr)
         return int(ExitStatus.USAGE_ERROR)
     except BrokenPipeError:  # the reader, for instance head, closed the pipe
         sys.stderr.close()
         return int(ExitStatus.PASSED)
+    except OSError as error:
+        where = error.filename or "standard output"
+        print(f"perfguard: {where}: {error.strerror}; make room, or mend its permissions", file=sys.stderr)
+        if error.filename is None:  # else Python writes the rest when it ends, and fails again
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitStatus.USAGE_ERROR)
 
 
 class _Parser(argparse.ArgumentParser):

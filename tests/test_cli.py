@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from perfguard.measure.devices import Finding, open_device
 from perfguard.model.errors import EXIT_MEANINGS
 from perfguard.store.report_file import read_report, save_report
 from tests.store.test_report_file import REPORT
+
+COMMAND = [sys.executable, "-c", "import sys; from perfguard.cli import main; sys.exit(main())"]
 
 
 @pytest.fixture
@@ -38,6 +43,33 @@ def test_a_report_in_each_form(report: Path, tmp_path: Path, capsys: pytest.Capt
 def test_an_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path / "none.json")]) == ExitStatus.USAGE_ERROR
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("line", [["."], ["lane=."], [f"lane={'x' * 300}.json"], ["REPORT", "-o", "."]])
+def test_what_is_no_file_is_named(line: list[str], report: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = [argument.replace("REPORT", str(report)) for argument in line]
+    assert main(["report", *line]) == ExitStatus.USAGE_ERROR
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert ".: " in told or ".json: " in told
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
+def test_a_locale_without_our_characters(form: str, report: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    command = [*COMMAND, "report", str(report), "--as", form]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "double" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is full")
+def test_a_full_disk_is_one_line(report: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [*COMMAND, "report", str(report)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == ExitStatus.USAGE_ERROR
+    assert done.stderr == "perfguard: standard output: No space left on device; make room, or mend its permissions\n"
 
 
 def test_help_lists_every_exit_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_file(path: Path) -> None:
+    """Refuse a folder where a file is to be written, before anything is measured for it.
+
+    Raises:
+        UsageError: the path is a folder.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path}: is a folder; name a file")
+
+
 def clear_stale(parent: Path) -> None:
     """Remove folders of incomplete files that killed processes left. Young ones may be in use by another process."""
     with contextlib.suppress(OSError):
@@ -53,4 +63,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / ".gitignore", b"*\n")
     except OSError as error:
-        raise UsageError(f"{folder}: cannot be a folder ({error.strerror}); move what stands in its way") from error
+        raise UsageError(
+            f"{folder}: cannot be a folder ({error.strerror}); move what stands in its way, or name another one: "
+            "--perfguard-reports"
+        ) from error

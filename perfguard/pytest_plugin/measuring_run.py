@@ -301,7 +301,8 @@ class Measuring(Ending):
         except BaseException:  # -x, Ctrl-C: process pairs are not run
             if run is not None and not run.is_session:
                 cut_short(run, self._here(), "the run was cut short")
-                run.save()
+                with contextlib.suppress(PerfguardError):  # a full disk, which may be what cut it short
+                    run.save()
             raise
         if run is not None and not session.config.option.collectonly:
             try:

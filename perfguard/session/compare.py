@@ -18,7 +18,7 @@ from perfguard.judge.pair_test import in_cycles
 from perfguard.judge.run_verdicts import exit_status, middle, paired_readings_of
 from perfguard.judge.screen import covered_beside
 from perfguard.measure.devices import open_device
-from perfguard.model.atomic_files import write_atomically
+from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import TOO_NOISY, URGENCY, CaseId, CaseResult, Reading, Value, Word
@@ -70,6 +70,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) -> ExitStatus:
+    if options.json is not None:
+        check_file(options.json)
     repository = find_repository(folder)
     project = find_project(folder)
     settings = read_settings(project)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from perfguard.judge.lane import is_own, joined
-from perfguard.model.atomic_files import write_atomically
+from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.records import Baseline, Report
@@ -42,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print saved reports in the requested form."""
+    if options.output is not None:
+        check_file(options.output)
     reports = read_lanes(options.reports)
     project = find_project(Path.cwd())
     settings = read_settings(project)
@@ -66,7 +69,7 @@ def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
     paths: dict[str, str] = {}
     for argument in arguments:
         name, given, path = argument.partition("=")
-        if not given or Path(argument).is_file():
+        if not given or os.path.isfile(argument):  # False, too, where the name is too long for one
             name, path = "", argument
         report = read_report(Path(path))
         lane = name or report.lane

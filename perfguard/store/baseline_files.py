@@ -117,5 +117,9 @@ def _read(path: Path) -> bytes | None:
         return None
     except NotADirectoryError as error:
         raise _in_the_way(path) from error
+    except UnicodeEncodeError as error:
+        raise BaselineError(
+            f"{str(path)!a}: this locale has no such file names; set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+        ) from error
     except OSError as error:
         raise BaselineError(f"{path}: cannot read ({error.strerror}); mend its permissions") from error

@@ -37,6 +37,8 @@ def read_report(path: Path) -> Report:
         report = load_report(path.read_bytes())
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such report; make one with: pytest --perfguard") from error
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); name a report of pytest --perfguard") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path}: not a perfguard report ({error}); make one with: pytest --perfguard") from error
     if report.schema != SCHEMA:

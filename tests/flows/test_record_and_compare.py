@@ -204,3 +204,19 @@ def test_a_sum_in_another_order_each_time_is_recorded_whole(project: Project) ->
     racing = project.guard()
     assert racing.ret == ExitStatus.REGRESSED
     racing.stdout.fnmatch_lines(["CHANGED  sum/forward  nondeterministic_outputs 0 -> 1"])
+
+
+def test_a_metric_that_is_gone_is_named_and_can_be_removed(recorded: Project) -> None:
+    recorded.test_file(TEST.replace("reference=", "timed=False, reference="))
+    gone = ["UNRESOLVED  2 cases (*): device_time_us is remembered, but was not read; if it is gone: *=stale*"]
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(gone)
+    stored = recorded.baseline.read_bytes()
+    asked = recorded.guard("--perfguard-update", "--perfguard-reason=not timed any more")
+    asked.stdout.fnmatch_lines(["left alone: stale: *device_time_us: kept; not asked for*"])
+    assert recorded.baseline.read_bytes() == stored
+    recorded.guard("--perfguard-update=stale")
+    assert b"device_time_us" not in recorded.baseline.read_bytes()
+    assert b"launches" in recorded.baseline.read_bytes()
+    recorded.guard().stdout.no_fnmatch_line("UNRESOLVED*")

@@ -37,6 +37,41 @@ def test_an_ordinary_failure_keeps_pytests_status(project: Project) -> None:
     assert project.guard().ret == ExitStatus.TESTS_FAILED
 
 
+def test_a_failure_that_no_verdict_explains_keeps_pytests_status(project: Project) -> None:
+    """A plugin may fail a guarded test that passed, for example for what it left behind."""
+    (project.path / "conftest.py").write_text(
+        "import pytest\n\n\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
+        "    report = yield\n"
+        "    if call.when == 'call':\n        report.outcome, report.longrepr = 'failed', 'it leaks'\n"
+        "    return report\n"
+    )
+    result = project.guard()
+    assert result.ret == ExitStatus.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*it leaks*", "*2 failed*"])
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2", "--perfguard-lane=cpu"]])
+def test_two_tests_of_one_id_are_no_rerun(project: Project, workers: list[str]) -> None:
+    """Packages with settings of their own: pytest takes the first for the root, and names the tests of both by it."""
+    (project.path / "test_suite.py").unlink()
+    settings = (project.path / "pyproject.toml").read_text().replace('["."]', '[".."]')
+    (project.path / "pyproject.toml").unlink()
+    for name in ("first", "second"):
+        (project.path / name / "tests").mkdir(parents=True)
+        (project.path / name / "pyproject.toml").write_text(settings)
+        (project.path / name / "tests" / "test_t.py").write_text(TEST)
+    both = ["--import-mode=importlib", "first", "second"]
+    result = project.guard(*workers, *both)
+    assert result.ret not in (ExitStatus.PASSED, ExitStatus.NO_TESTS)
+    told = result.stdout.str() + result.stderr.str()
+    assert "tests/test_t.py::test_double[64]: both /" in told.replace("\n", "")
+    assert "run each package by itself" in told
+    project.kernel(factor=2.5)
+    apart = project.guard(f"--rootdir={project.path}", *both)
+    assert apart.ret == ExitStatus.WRONG
+    apart.stdout.fnmatch_lines(["4 WRONG*"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

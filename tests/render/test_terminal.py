@@ -215,6 +215,14 @@ def test_what_was_not_read_is_told_beside_the_times() -> None:
     assert "UNRESOLVED  3 cases (1/forward, 2/forward, b/forward): its test was skipped (2 of 3 verdicts)" in told
 
 
+def test_cases_of_one_name_in_two_suites_are_two() -> None:
+    ours = result("a", Verdict(Word.NEW, reason="no baseline on gpu"))
+    theirs = msgspec.structs.replace(ours, case=msgspec.structs.replace(ours.case, suite="other"))
+    third = result("b", Verdict(Word.NEW, reason="no baseline on gpu"))
+    (told,) = [line for line in lines(of(ours, theirs, third)) if line.startswith("NEW  ")]
+    assert told.startswith(f"NEW  3 cases ({ours.case.suite} a/forward, other a/forward, b/forward): ")
+
+
 def test_unchanged_cases_are_counted_and_listed_only_where_they_were_timed() -> None:
     same = Verdict(Word.UNCHANGED, "device_time_us", "fingerprint is as recorded", before=61.2)
     host = Reading("host_time_us", Unit.MICROSECONDS, 9.0, timer="host-low-u16")
