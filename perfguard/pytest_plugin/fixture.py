@@ -187,7 +187,8 @@ class Guarded:
         if label in self._labels:
             raise UsageError(
                 f"{self._case.nodeid}: two guarded calls with label {label!r}; one call is one case: "
-                "parametrise the test, or give the second call a label='…' of its own"
+                "parametrise the test, or give the second call a label='…' of its own (a test whose body is called "
+                "repeatedly, as hypothesis does, cannot be guarded)"
             )
         self._labels.add(label)
         case = self._case

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from perfguard.check import correctness
 from perfguard.check.correctness import Checked, check
 from perfguard.check.memory import poisoned
 from perfguard.check.numerics.trial import Inputs, expanded, transposed
@@ -612,6 +613,22 @@ def test_a_difference_from_run_to_run_below_eager_error_passes_with_a_note() -> 
     result = checked(alternating, normal(40, 64), normal(64, 40, seed=1), reference=matmul)
     assert (result.wrong, result.varying) == ([], ["output"])
     assert any("differs from run to run, by less than eager's own error" in note for note in result.notes)
+
+
+def test_a_gpu_is_called_more_often_before_results_count_as_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Additions in any order come in the same one now and then: here in all calls but the fourth."""
+
+    def other(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a.float() @ b.float() * (1 + 2.0**-12)).bfloat16()
+
+    def seldom() -> Checked:
+        call = Call(counting(lambda call: other if call >= 4 and call % 2 == 0 else matmul), (a, b), matmul)
+        return check(call, full=False)
+
+    a, b = normal(40, 64), normal(64, 40, seed=1)
+    assert seldom().varying == []
+    monkeypatch.setattr(correctness, "LATER", {})
+    assert seldom().varying == ["output"]
 
 
 # -- structure, oracle, errors -----------------------------------------------------------------------------------------
