@@ -631,6 +631,18 @@ def test_a_gpu_is_called_more_often_before_results_count_as_repeated(monkeypatch
     assert seldom().varying == ["output"]
 
 
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        (torch.eye(4).to_sparse(), "argument 0: is sparse_coo;"),
+        (torch.empty(4, device="meta"), "argument 0: has no data;"),
+    ],
+)
+def test_an_input_without_dense_data_is_named(tensor: torch.Tensor, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        checked(lambda x: x * 2, tensor, reference=lambda x: x * 2)
+
+
 # -- structure, oracle, errors -----------------------------------------------------------------------------------------
 
 

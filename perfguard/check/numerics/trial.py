@@ -22,6 +22,7 @@ from perfguard.check.numerics.hints import Jagged
 from perfguard.check.numerics.oracle import widened
 from perfguard.check.numerics.sums import dtype_name, first_true, real_numbers
 from perfguard.model.call import GRADIENTS, Call
+from perfguard.model.errors import UsageError
 from perfguard.tensors.seeding import seed_all
 from perfguard.tensors.snapshot import Snapshot, bits, storage_key
 
@@ -99,6 +100,10 @@ class Inputs:
             place = _key(path[1]) if len(path) > 1 and _key(path[0]) == 0 else None  # in args
             writable = place is not None and place in (*call.mutates, *call.clobbers)
             self._inputs.append(_Input("argument " + _path(path[1:]), leaf, place in call.mutates, writable))
+        for each in self._of_tensors:
+            if each.value.is_meta or str(each.value.layout).startswith("torch.sparse"):
+                what = "has no data" if each.value.is_meta else f"is {str(each.value.layout).removeprefix('torch.')}"
+                raise UsageError(f"{each.name}: {what}; pass dense tensors, and make others of them inside the call")
         self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
         self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
         parameters = self.module.named_parameters() if self.module else ()
