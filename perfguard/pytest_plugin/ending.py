@@ -68,7 +68,7 @@ class Ending:
         run = self._run
         if run is None or run.is_session:
             return
-        verbose = terminalreporter.config.option.verbose > 0
+        verbose = terminalreporter.config.getoption("verbose", 0) > 0
         report = run.snapshot()
         left = describe_left(run.left, verbose)
         if self._config.update is not None and not report.complete:

@@ -315,7 +315,7 @@ class Measuring(Ending):
         tell = teller(session)
         with usage_errors():
             settle(run, self._command(session.config), tell)
-            run.finish(self._collected, self._outcomes, tell, verbose=session.config.option.verbose > 0)
+            run.finish(self._collected, self._outcomes, tell, verbose=session.config.getoption("verbose", 0) > 0)
 
 
 def _is_guarded_here(item: pytest.Item) -> bool:

@@ -188,7 +188,9 @@ class Controller(Ending):
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
-                run.finish(collected, self._outcomes, teller(session), verbose=session.config.option.verbose > 0)
+                run.finish(
+                    collected, self._outcomes, teller(session), verbose=session.config.getoption("verbose", 0) > 0
+                )
             else:
                 run.save()
 

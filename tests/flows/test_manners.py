@@ -35,7 +35,8 @@ def test_nothing_of_the_user_s_process_is_changed(project: Project) -> None:
     (project.path / "conftest.py").write_text(CONFTEST)
     late = "\n\ndef test_late():\n    import time\n    time.sleep(0.6)\n"
     project.test_file(TEST + late)
-    assert project.run("--perfguard", "-p", "no:faulthandler").ret == ExitStatus.PASSED
+    for plugin in ("faulthandler", "terminal"):
+        assert project.run("--perfguard", "-p", f"no:{plugin}").ret == ExitStatus.PASSED
     assert (project.path / "moved.json").read_text() == "{}"
     assert "Timeout" in (project.path / "stack.txt").read_text()  # nobody cancelled the user's timer
 
