@@ -589,3 +589,16 @@ def test_a_vector_is_a_column() -> None:
     assert looks_like(late, vector, limit=1e-6) == "wrong are rows 30 to 31 of 32, and the others right"
     for shape in ((0, 4), (4,), (1, 1), (2, 2)):  # too small for a pattern
         assert looks_like(torch.ones(shape), torch.zeros(shape), 1e-6) == ""
+
+
+def test_what_is_left_in_an_activation_s_gradient_is_not_due_in_a_parameter_s() -> None:
+    """The row of one key in attention, of which eager has no error at all; and a parameter's row with the same error."""
+    oracle = normal(64, 48, seed=3).double()
+    oracle[0] = 0
+    eager = oracle.bfloat16()
+    candidate = eager.clone()
+    candidate[0] = 2.0**-8 * normal(48, seed=4)
+    assert compare(candidate, eager, oracle, name="dq", gradient=True, residue=True).problem == ""
+    assert "in row 0 of 64" in compare(candidate, eager, oracle, name="dw", gradient=True).problem
+    candidate[0] *= 8
+    assert "in row 0 of 64" in compare(candidate, eager, oracle, name="dq", gradient=True, residue=True).problem

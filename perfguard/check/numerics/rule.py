@@ -9,9 +9,10 @@ for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_
 the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Of few numbers eager's
 error is small by luck, too (LEAST_ROUNDINGS, LEAST_OF_FEW). The elements of a group may share one error, as in the
 gradient of a weight that few tokens reached. In 16 bits hard_g is what eager's error comes to in its hardest fifth. In
-float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. In a gradient it counts as
-at least RESIDUE·u·RMS(oracle). Integers and bools must be equal, but where the reference's depend on which of equal
-elements it chooses. 8-bit floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
+float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. In an argument's gradient
+it counts as at least RESIDUE·u·RMS(oracle). Integers and bools must be equal, but where the reference's depend on which
+of equal elements it chooses. 8-bit floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See
+docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ LEAST_ROUNDINGS: dict[torch.dtype, float] = {
 #: all. With k it is the relative error that torch.testing allows by default.
 LEAST_OF_FEW: dict[torch.dtype, float] = {torch.bfloat16: 2.0, torch.float16: 1.0}
 FEW = 16
-#: Of a gradient, eager's error counts as at least this many roundings of the whole tensor. What is left where
-#: terms of that size cancel, as in the row of attention that sees one key, has their roundings.
+#: Of an argument's gradient, eager's error counts as at least this many roundings of the whole tensor. What is left
+#: where terms of that size cancel, as in the row of attention that sees one key, has their roundings.
 RESIDUE: dict[torch.dtype, float] = {
     torch.bfloat16: 0.8,
     torch.float16: 0.8,
@@ -84,6 +85,7 @@ def compare(
     name: str,
     tolerance: Tolerance | None = None,
     gradient: bool = False,
+    residue: bool = False,
 ) -> Accuracy:
     """Judge one tensor by the rule.
 
@@ -93,6 +95,8 @@ def compare(
         name: of the tensor, e.g. "output 0"; a problem begins with it.
         tolerance: overrides k, phi, the grouping and the least SQNR.
         gradient: whether the tensor is a gradient, for which k is at least 3.
+        residue: whether groups may hold what is left where terms of the whole tensor's size cancel, as in the gradient
+            of an activation; that of a parameter is a sum over rows.
     """
     problem = unlike_metadata(candidate, eager, name)
     if problem or candidate.numel() == 0:
@@ -101,7 +105,7 @@ def compare(
     if candidate.dtype not in MULTIPLE:
         return compare_exactly(candidate, eager, name=name)
     k = max(MULTIPLE[candidate.dtype], GRADIENT_MULTIPLE if gradient else 0.0)
-    return compare_by_rule(candidate, eager, oracle, name, tolerance, k, gradient=gradient)
+    return compare_by_rule(candidate, eager, oracle, name, tolerance, k, residue=residue)
 
 
 def unlike_metadata(candidate: torch.Tensor, eager: torch.Tensor, name: str) -> str:
@@ -146,7 +150,7 @@ def compare_by_rule(
     tolerance: Tolerance | None,
     k: float,
     *,
-    gradient: bool = False,
+    residue: bool = False,
 ) -> Accuracy:
     """Judge by the rule's two lines and the least SQNR, with a text on a failure."""
     groups = Groups(candidate.shape, tolerance.group_dim if tolerance else None)
@@ -164,7 +168,7 @@ def compare_by_rule(
     least_of_few = LEAST_OF_FEW.get(candidate.dtype, 0.0) * u
     few = effective_number(total.oracle, total.fourth) < FEW
     least = few * least_of_few * rms
-    if gradient:
+    if residue:
         least = least.maximum(RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
     factor = _factor(eager_rmse, least, rms, total.count, shared=wide)
     limits = k * factor + slack * rms

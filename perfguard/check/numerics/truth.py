@@ -29,6 +29,7 @@ class Truth:
     eager: list[torch.Tensor | None]
     oracle: list[torch.Tensor | None]  # for 8-bit floats the unrounded values, if available
     first_gradient: int  # position of the first gradient
+    first_parameter: int  # of the first gradient of a module's parameter
     tolerance: Tolerance | None
     groups: Jagged | None = None
     ordered: Callable[[], list[list[torch.Tensor | None]]] | None = None  # `eager` with ties broken both ways
@@ -56,7 +57,15 @@ class Truth:
         if not gradient and not self.needs_oracle(position):
             return self._judge_integers(position, candidate, eager)
         truth = eager if oracle is None else oracle
-        accuracy = compare(candidate, eager, truth, name=name, tolerance=self.tolerance, gradient=gradient)
+        accuracy = compare(
+            candidate,
+            eager,
+            truth,
+            name=name,
+            tolerance=self.tolerance,
+            gradient=gradient,
+            residue=gradient and position < self.first_parameter,
+        )
         if gradient and accuracy.problem and not bool(candidate.any()):
             problem = f"{name}: is zero everywhere, the oracle's RMS is {rmse(truth):.3g}"
             return msgspec.structs.replace(accuracy, problem=problem)
@@ -192,6 +201,7 @@ class Reference:
             eager=tensors,
             oracle=[None] * len(tensors),
             first_gradient=first,
+            first_parameter=len(tensors) - (len(self.inputs.parameters) if upstream else 0),
             tolerance=self.call.tolerance,
             groups=jagged(self.call.groups, self.inputs.tensors),
             # Ranks would have to agree to run it.
