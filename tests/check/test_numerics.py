@@ -592,7 +592,7 @@ def test_a_vector_is_a_column() -> None:
 
 
 def test_what_is_left_in_an_activation_s_gradient_is_not_due_in_a_parameter_s() -> None:
-    """The row of one key in attention, of which eager has no error at all; and a parameter's row with the same error."""
+    """A row of one key in attention, of which eager has no error at all; and a parameter's row with that error."""
     oracle = normal(64, 48, seed=3).double()
     oracle[0] = 0
     eager = oracle.bfloat16()

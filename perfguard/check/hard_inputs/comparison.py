@@ -52,6 +52,7 @@ class Rule:
         saturated: gradients only have to be finite, where the reference's are.
         usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed, of gradients
             some roundings of it: what is left where terms of that size cancel.
+        masked: by position, what is also right in place of NaN: `Nearby.masked`.
         incoming: by how much larger incoming gradients are than usual.
     """
 
@@ -59,6 +60,7 @@ class Rule:
     cancels: bool
     saturated: bool
     usual: Usual = field(default_factory=dict)
+    masked: Sequence[Tensor | None] = ()
     incoming: float = 1.0
 
 
@@ -92,6 +94,9 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
     residue = gradient and rule.saturated
     unlike = _overflows(c, (e, o, m), rule.infinite) if residue else _unlike(c, o.to(c.dtype), rule.infinite)
     unlike &= ~_at_the_end_of_its_range(c, o)
+    masked = rule.masked[position] if rule.masked else None
+    if masked is not None:  # a mask by `where` stops NaN, one by a product with 0 does not
+        unlike &= ~_close(c, real_numbers(masked))
     if bool(unlike.any()):
         index = [int(each) for each in unlike.nonzero()[0]]
         values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
@@ -164,3 +169,9 @@ def least_error(dtype: torch.dtype) -> float:
     """An error that is always allowed: a few of the dtype's least numbers."""
     info = torch.finfo(dtype)
     return max(4 * info.smallest_normal * info.eps, 4 * FLUSHED)
+
+
+def _close(got: Tensor, want: Tensor) -> Tensor:
+    """A mask of elements that differ by few roundings of the largest."""
+    largest = want.double().nan_to_num(0.0, 0.0, 0.0).abs().amax()
+    return (got.double() - want.double()).abs() <= NEARBY * ROUNDING[got.dtype] * largest

@@ -6,8 +6,9 @@ every tie: a sigmoid or softmax that has reached 1 stays there. So the reference
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -20,6 +21,7 @@ from perfguard.model.call import Call
 
 FLUSHED = 2.0**-125  # twice the least normal float32; smaller values may count as zero
 _HUGE = 2.0**60  # replaces infinity
+_NUMBERS = (0.0, 2.0**10, -(2.0**10))  # replace NaN
 _ROUNDINGS = 2.0**-22  # a few of float32's
 _TIE, _TIE_OF_FLOAT32 = 2.0**-40, 2.0**-16  # small, but still visible after a softmax in the oracle's dtype
 
@@ -35,6 +37,7 @@ class Nearby:
         rounded: on inputs off by a few float32 roundings, or by amounts that a device flushes to zero.
         untied: on inputs changed so that equal values differ.
         bounded: with a huge number for infinity; None if no input is infinite.
+        masked: with a number for NaN, where that does not matter, and NaN where it does; None if no input is NaN.
         chosen: the reference's own tensors on the unchanged inputs, with the first and the last of equal elements
             chosen.
     """
@@ -43,6 +46,7 @@ class Nearby:
     untied: Tensors
     chosen: list[Tensors]
     bounded: Tensors | None
+    masked: Tensors | None
 
 
 def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
@@ -74,7 +78,24 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
         rounded, untied = run(_upwards(round_)), run(_upwards(untie))
     chosen = Reference(call, inputs).ordered(upstream)
     bounded = run(lambda values, _: values.clamp(-_HUGE, _HUGE)) if infinite else None
-    return Nearby(rounded, untied, chosen, bounded)
+    masked = None
+    if any(bool(tensor.isnan().any()) for tensor in floats):
+        numbers = [run(partial(_with_number, number)) for number in _NUMBERS]
+        masked = [_agreed(found) for found in zip(*numbers, strict=True)]
+    return Nearby(rounded, untied, chosen, bounded, masked)
+
+
+def _with_number(number: float, values: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return torch.where(values.isnan(), number, values)
+
+
+def _agreed(tensors: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """The first tensor, with NaN where the others differ from it."""
+    first, *others = tensors
+    if first is None or not takes_values(first) or any(each is None or each.shape != first.shape for each in others):
+        return None
+    alike = torch.stack([each == first for each in others if each is not None]).all(0)
+    return torch.where(alike, first, float("nan"))
 
 
 def _upwards(change: _Change) -> _Change:

@@ -95,7 +95,8 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         near = nearby(call, eager, upstream)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
         _check_domain(position, truth, near, _finite(floats))
-    outcome = compare(trial, truth, near.rounded, replace(rule, usual=usual(), incoming=derivation.incoming))
+    rule = replace(rule, usual=usual(), masked=near.masked or (), incoming=derivation.incoming)
+    outcome = compare(trial, truth, near.rounded, rule)
     if outcome.backward and derivation.scales and not _scaled(truth, usual()):
         raise _LeftOut("the reference does not scale with its input")
     return outcome

@@ -107,6 +107,8 @@ class NormByHand(torch.autograd.Function):
         return ((dy - unit * (dy * unit).mean(-1, keepdim=True)) * inverse).to(incoming[0].dtype)
 
 
+CHECKERED = torch.arange(32) % 2 == 0
+
 # fmt: off
 FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
     # name: (candidate, reference, inputs by seed)
@@ -174,6 +176,7 @@ FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
                                lambda x, t: F.cross_entropy(x.float(), t, reduction="none"),
                                lambda s: labelled(s, torch.bfloat16)),
     "last of equal": (last_of_equal, lambda x: tuple(x.topk(2)), one(12, 50)),
+    "masked": (lambda x: torch.where(CHECKERED, x, 0.0), lambda x: x * CHECKERED, one(9, 32)),
     "where": (refs.maximum, torch.maximum, flat_two(9, 33)),
 }
 # fmt: on
