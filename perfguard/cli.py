@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import io
 import os
@@ -47,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.pytest_arguments = given[cut + 1 :]
     command: Callable[[argparse.Namespace], int] = options.command
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a locale without our characters
-            stream.reconfigure(errors="backslashreplace")
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":  # without our characters
+            with contextlib.suppress(OSError):
+                stream.reconfigure(errors="backslashreplace")
     try:
         status = command(options)
         sys.stdout.flush()
