@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 from perfguard.judge.case_verdicts import not_read
 from perfguard.judge.lane import is_own
 from perfguard.model.records import Baseline, CaseResult, Hardware, Verdict, Word
 from perfguard.model.records.change import Change
 
-if TYPE_CHECKING:
-    from perfguard.judge.update_plan import BaselineSource
+
+class BaselineSource(Protocol):
+    """The folder of baseline files, as far as a plan reads it."""
+
+    def load(self, folder: str, suite: str) -> Baseline | None: ...
+
+    def folders(self) -> Sequence[str]: ...
+
+    def targets(self) -> Sequence[str]: ...
 
 
 def cases_gone(store: BaselineSource, hardware: Hardware, verdict: Verdict) -> list[Change]:

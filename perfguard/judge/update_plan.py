@@ -7,20 +7,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
-from perfguard.judge.removals import cases_gone, metrics_gone
+from perfguard.judge.removals import BaselineSource, cases_gone, metrics_gone
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
 from perfguard.model.config import Category
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     OTHER_CONDITIONS,
-    Baseline,
     CaseId,
     CaseResult,
     Entry,
@@ -41,16 +39,6 @@ MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
 _SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.FASTER: "faster"}  # of kernels in observed tests
 _WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a device's time is not recorded
 _HOST_PROMISE = 0.5  # and more: that of times which the host takes
-
-
-class BaselineSource(Protocol):
-    """The folder of baseline files, as far as a plan reads it."""
-
-    def load(self, folder: str, suite: str) -> Baseline | None: ...
-
-    def folders(self) -> Sequence[str]: ...
-
-    def targets(self) -> Sequence[str]: ...
 
 
 def plan(

@@ -68,7 +68,7 @@ class Ending:
         run = self._run
         if run is None or run.is_session:
             return
-        verbose = terminalreporter.config.getoption("verbose", 0) > 0
+        verbose = is_verbose(terminalreporter.config)
         report = run.snapshot()
         left = describe_left(run.left, verbose)
         if self._config.update is not None and not report.complete:
@@ -131,6 +131,11 @@ def _why_not(report: pytest.TestReport) -> str:
 def failed_report(nodeid: str, location: Location, text: str, when: str = "call") -> pytest.TestReport:
     """A report of a failure without an exception in the test's own code."""
     return pytest.TestReport(nodeid, location, {}, "failed", text, when)  # type: ignore[arg-type]
+
+
+def is_verbose(config: pytest.Config) -> bool:
+    """Whether `-v` was given, an option that is missing without pytest's own terminal plugin."""
+    return bool(config.getoption("verbose", 0) > 0)
 
 
 def cut_short(run: Run, selected: list[Case], why: str) -> None:

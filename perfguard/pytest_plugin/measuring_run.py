@@ -20,7 +20,7 @@ from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus, PerfguardError, is_out_of_memory
 from perfguard.model.records import Case, Verdict, Word
 from perfguard.model.suite_names import name_of, suite_of
-from perfguard.pytest_plugin.ending import Ending, cut_short, failed_report, teller
+from perfguard.pytest_plugin.ending import Ending, cut_short, failed_report, is_verbose, teller
 from perfguard.pytest_plugin.failures import describe_error, is_lost, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
 from perfguard.pytest_plugin.items import case_of, check_names, has_fixture, in_order, is_guarded, mark_of
@@ -315,7 +315,7 @@ class Measuring(Ending):
         tell = teller(session)
         with usage_errors():
             settle(run, self._command(session.config), tell)
-            run.finish(self._collected, self._outcomes, tell, verbose=session.config.getoption("verbose", 0) > 0)
+            run.finish(self._collected, self._outcomes, tell, verbose=is_verbose(session.config))
 
 
 def _is_guarded_here(item: pytest.Item) -> bool:

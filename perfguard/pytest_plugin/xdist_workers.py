@@ -21,7 +21,7 @@ from perfguard.model.atomic_files import make_folder, write_atomically
 from perfguard.model.config import Config
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Case, Report, Verdict, Word
-from perfguard.pytest_plugin.ending import Ending, cut_short, teller
+from perfguard.pytest_plugin.ending import Ending, cut_short, is_verbose, teller
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.session.device_lock import DeviceLock
@@ -188,9 +188,7 @@ class Controller(Ending):
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
-                run.finish(
-                    collected, self._outcomes, teller(session), verbose=session.config.getoption("verbose", 0) > 0
-                )
+                run.finish(collected, self._outcomes, teller(session), verbose=is_verbose(session.config))
             else:
                 run.save()
 

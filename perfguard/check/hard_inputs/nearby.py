@@ -36,10 +36,10 @@ class Nearby:
     Attributes:
         rounded: on inputs off by a few float32 roundings, or by amounts that a device flushes to zero.
         untied: on inputs changed so that equal values differ.
-        bounded: with a huge number for infinity; None if no input is infinite.
-        masked: with a number for NaN, where that does not matter, and NaN where it does; None if no input is NaN.
         chosen: the reference's own tensors on the unchanged inputs, with the first and the last of equal elements
             chosen.
+        bounded: with a huge number for infinity; None if no input is infinite.
+        masked: with a number for NaN, where that does not matter, and NaN where it does; None if no input is NaN.
     """
 
     rounded: Tensors

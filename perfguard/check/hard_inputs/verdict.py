@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -70,8 +70,8 @@ def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict
 
 def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) -> Outcome:
     inputs = Inputs(call)
-    floats = [tensor for tensor in inputs.tensors if takes_values(tensor)]
-    overflow = any(part.kind == "values" for part in derivation.parts) and not _finite(floats)  # float16 does
+    finite = _are_finite(inputs)
+    overflow = any(part.kind == "values" for part in derivation.parts) and not finite  # float16 does
     if overflow and call.hard and "non-finite" in call.hard.without:
         raise _LeftOut("inputs overflow")
     reference = Reference(call, inputs)
@@ -86,7 +86,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         return Outcome(problem=trial)
     if not trial.unequal(eager):
         return Outcome()
-    infinite = any(bool(tensor.isinf().any()) for tensor in floats)
+    infinite = any(bool(tensor.isinf().any()) for tensor in inputs.tensors if takes_values(tensor))
     rule = Rule(infinite=infinite, cancels=derivation.cancels, saturated=derivation.saturates)
     with _defines_the_domain():
         truth = reference.truth(eager, upstream)
@@ -94,7 +94,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
             return Outcome()
         near = nearby(call, eager, upstream)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
-        _check_domain(position, truth, near, _finite(floats))
+        _check_domain(position, truth, near, finite)
     rule = replace(rule, usual=usual(), masked=near.masked or (), incoming=derivation.incoming)
     outcome = compare(trial, truth, near.rounded, rule)
     if outcome.backward and derivation.scales and not _scaled(truth, usual()):
@@ -102,8 +102,8 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     return outcome
 
 
-def _finite(tensors: Sequence[Tensor]) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+def _are_finite(inputs: Inputs) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in inputs.tensors if takes_values(tensor))
 
 
 @contextmanager
@@ -162,7 +162,7 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     except Exception as error:
         if is_out_of_memory(error) or _device_is_lost(error):
             raise
-        refusable = derivation.may_be_refused or not _finite([t for t in inputs.tensors if takes_values(t)])
+        refusable = derivation.may_be_refused or not _are_finite(inputs)
         if refusable and not isinstance(error, SLIPS):
             raise _LeftOut("the candidate raises") from error
         return f"raises {described(error)}"
