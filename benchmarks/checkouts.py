@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from perfguard.model.records import Report
@@ -47,6 +48,11 @@ def import_path(*folders: Path | str) -> str:
     return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
 
 
+def plugin() -> tuple[str, ...]:
+    """What pytest needs to know of perfguard where it is on PYTHONPATH and not installed."""
+    return () if entry_points(group="pytest11", name="perfguard") else ("-p", "perfguard.plugin")
+
+
 @dataclass(frozen=True)
 class Ran:
     """One run: its report if it wrote one, its exit status and its seconds."""
@@ -62,7 +68,7 @@ def guard(folder: Path, reports: Path, *arguments: str, **variables: str) -> Ran
     for old in reports.glob("report-*.json"):
         old.unlink()
     # A warning of a version that was never tried must not end a session on a machine that is lent by the minute.
-    line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default", "--perfguard"]
+    line = [sys.executable, "-m", "pytest", *plugin(), "-q", "-p", "no:cacheprovider", "-W", "default", "--perfguard"]
     started = time.monotonic()
     with (reports / "output.txt").open("w", encoding="utf-8") as output:
         status = subprocess.run(

@@ -36,6 +36,7 @@ FACTS = (
 CASES = {2: "two_ and not inductor", 4: "four_ and not inductor"}
 # What a plant can change: the other cases exchange the same once more.
 PLANTED = ("-k", f"{CASES[2]} and not compiled and not hot and not 128 and not tp2")
+RECORD = ("--perfguard-update=all", "--perfguard-reason=recorded by benchmarks.fleet")
 SHOWN = ("exposed_us", "overlap_share", "transfer_us", "skew_us", "bus_gb_per_second", "bus_share", "interconnect")
 
 
@@ -157,7 +158,7 @@ def main() -> None:
     on_gpus = None
     chosen = ("-k", CASES[options.ranks])
     if torch.cuda.device_count() >= options.ranks:
-        on_gpus = run(ROOT, out / "gpus", "--perfguard-update=new", EXACT, TIMED, *chosen).report
+        on_gpus = run(ROOT, out / "gpus", *RECORD, EXACT, TIMED, *chosen).report
     if on_gpus is not None:  # kept at once: a machine that is lent may be gone before the next step
         folder = f"{on_gpus.hardware.slug}-x{options.ranks}"
         if (baselines / folder).is_dir():

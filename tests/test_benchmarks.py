@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +122,35 @@ def test_pairs_of_a_suite(
     assert "| aa, together | device_time_us | 3 PASS |" in capsys.readouterr().out
     shutil.rmtree(checkout / "tests")
     assert run_pairs(*arguments) == found
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_all_suites_are_recorded_where_perfguard_is_not_installed(found: bool, checkout: Path, tmp_path: Path) -> None:
+    """But only where pytest finds them. Here are the files of a clone, and packages that perfguard needs."""
+    files = tmp_path / "files"
+    for folder in ("perfguard", "benchmarks", "kernels", "tests"):
+        shutil.copytree(ROOT / folder, files / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        if "perfguard" not in package.name:
+            (packages / package.name).symlink_to(package)
+    suites = checkout / "tests" / "kernels"
+    (suites / "test_tiny_guarded.py").rename(suites / f"test_{'moe' if found else 'other'}_guarded.py")
+    (checkout / "pyproject.toml").write_text(f"{SETTINGS}sessions = 1\n")
+    program = ["-m", "benchmarks.all_gpus", "--device", "fake", "--checkout", str(checkout), "--only", "moe"]
+    done = subprocess.run(
+        [str(Path(sys.base_prefix, "bin", "python3")), *program, "--out", str(tmp_path / "out")],
+        cwd=files, env={**os.environ, "PYTHONPATH": str(packages)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    kept = [path.name for path in (tmp_path / "out").glob("baselines/*/*.yaml")]
+    ended = ["found ended with status 0", "moe ended with status 0"]
+    if found:
+        assert [line.partition(": ")[2] for line in done.stdout.splitlines()] == ended, done.stdout + done.stderr
+        assert kept == ["kernels.moe_guarded.yaml"]
+    else:
+        assert "file or directory not found: tests/kernels/test_moe_guarded.py" in done.stdout
+        assert (done.returncode, kept) == (1, [])
 
 
 def test_pairs_of_delays(run_pairs: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
