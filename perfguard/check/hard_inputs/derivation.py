@@ -12,7 +12,7 @@ import torch
 from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import mark_of, marked
 from perfguard.check.hard_inputs.integers import limit_after, with_integers
-from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, with_values
+from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, resized, with_values
 from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.trial import expanded, transposed
 from perfguard.model.call import Call
@@ -88,7 +88,7 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 _ROW = re.compile(r"row (\d+) (.+)")
-_CUT = re.compile(r"dim (\d+) cut to (\d+)")
+_RESIZED = re.compile(r"dim (\d+) (?:cut|grown) to (\d+)")
 INCOMING = -1
 FROZEN = "frozen"  # needs no gradient, where the given one does
 
@@ -151,7 +151,7 @@ class Derivation:
         return [text for part in self.parts if part.kind == "values" for text in part.steps.values()]
 
     @property
-    def cuts(self) -> bool:
+    def resizes(self) -> bool:
         return any(part.kind == "sizes" for part in self.parts)
 
     @property
@@ -176,7 +176,7 @@ class Derivation:
 
 
 def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
-    """A tensor derived from another by a text: values, layouts and cuts, applied in order.
+    """A tensor derived from another by a text: values, layouts and sizes, applied in order.
 
     Raises:
         UsageError: an unknown step.
@@ -201,11 +201,10 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
     integers = with_integers(tensor, step)
     if integers is not None:
         return integers
-    cut = _CUT.fullmatch(step)
+    size = _RESIZED.fullmatch(step)
     try:
-        if cut:
-            dim, size = map(int, cut.groups())
-            return tensor.narrow(dim, 0, size).contiguous()
+        if size:
+            return resized(tensor, *map(int, size.groups()))
         row = _ROW.fullmatch(step)
         return with_values(tensor, row[2], int(row[1])) if row else with_values(tensor, step)
     except (ValueError, IndexError, KeyError, RuntimeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -70,15 +70,14 @@ def with_integers(tensor: torch.Tensor, text: str) -> torch.Tensor | None:
     return None
 
 
-def following(tensor: torch.Tensor, mark: Mark, size: int, target: int) -> list[str] | None:
-    """The steps of a marked tensor where all dimensions of `size` are cut to `target`, its own ones among them, so that
-    its integers stay valid; None if none would be."""
-    own = [f"dim {dim} cut to {target}" for dim, length in enumerate(tensor.shape) if length == size]
+def following(tensor: torch.Tensor, mark: Mark, size: int, target: int, own: Sequence[str]) -> list[str] | None:
+    """The steps of a marked tensor where all dimensions of `size` are cut or grown to `target`, so that its integers
+    are valid there; None if none would be. `own`: the steps that change its own dimensions."""
     if tensor.numel() == 0 or (own and target == 0 and (mark.kind == "ids" or mark.limit)):
-        return own  # no integers are left
+        return [*own]  # no integers are left
     if mark.kind == "ids":
         if mark.limit != size:
-            return own
+            return [*own]
         if target == 0:  # there is nothing that could be meant
             return None if mark.ignored is None else [f"all {mark.ignored}", *own]
         return [f"modulo {target}", *own]
@@ -86,12 +85,13 @@ def following(tensor: torch.Tensor, mark: Mark, size: int, target: int) -> list[
     last, step = given[-1], math.gcd(*given) or 1
     before, after = [], []
     if (mark.limit or last) == size:
-        last = min(last, target // step * step)
-        before = [f"ends at most {last}"]
+        reached = target // step * step
+        last = reached if not mark.limit else min(last, reached)
+        before = [f"ends at most {last if target < size else target}"]
     if not mark.limit:  # then the last end is that of the rows
         if (last != target and before) or (own and target == 0):
             return None
-        after = [f"last end {last}"] if own else []
+        after = [f"last end {last}"] if own or target > size else []
     return [*before, *own, *after]
 
 

@@ -5,16 +5,13 @@ The first combination differs between cases and between commits.
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import torch
 
-from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import Mark, mark_of
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
@@ -25,7 +22,8 @@ from perfguard.check.hard_inputs.derivation import (
     layouts_of,
     leaves_of,
 )
-from perfguard.check.hard_inputs.integers import following, integers_of
+from perfguard.check.hard_inputs.integers import integers_of
+from perfguard.check.hard_inputs.sizes import cuts, free_sizes, growths, one_less
 from perfguard.check.hard_inputs.values import (
     FINITE,
     INCOMING_KINDS,
@@ -54,7 +52,8 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
     layouts, integers = _layouts(call, leaves), _integers(call, leaves)
     values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
-    sizes = [] if holds_tensors(call.fn) or holds_tensors(call.reference) else cuts(leaves)
+    free = free_sizes(call)
+    sizes, grown = cuts(leaves, free), growths(leaves, free)
     laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
     turned = [Part("layouts", {place: names[0 if at % 2 else -1]}) for at, (place, names) in enumerate(layouts.items())]
     drawn = [Part("integers", {place: order.choice(texts)}) for place, texts in integers.items()]
@@ -66,8 +65,9 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST, SMALL)]
     broad = [
         (*values, *laid),
-        one_less(leaves) if sizes else (),
+        one_less(leaves, free),
         _cut_and_mixed(call, sizes[0], floats) if sizes else (),
+        *((order.choice(parts),) for parts in grown),
         (*ends, *laid) if ends else (),
         (*drawn, *turned, *largest),
         (*ends, *nans) if ends else (),
@@ -87,7 +87,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
     # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
     order.shuffle(broad)
-    rest = [sizes[1:], alone, moved, others, gradients, frozen[3:]]
+    rest = [sizes[1:], [part for parts in grown for part in parts], alone, moved, others, gradients, frozen[3:]]
     for parts in rest:
         order.shuffle(parts)
     single = [(part,) for turn in zip_longest(*rest) for part in turn if part is not None]
@@ -179,91 +179,3 @@ def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], k
 def _spread(at: int, rows: int) -> int:
     """The first row, the last, the second, the last but one …"""
     return at // 2 if at % 2 == 0 else rows - 1 - at // 2
-
-
-# -- other sizes: dimensions of equal size belong together, and are cut together ---------------------------------------
-
-BLOCK = 256  # most blocks and tails recur within this size
-
-
-def small(leaves: Sequence[Any]) -> Part | None:
-    """Cut large dimensions to a block and its tail, so that further derived inputs are cheap."""
-    joined: dict[int, str] = {}
-    for part in _cuts(leaves, {size: [BLOCK + size % BLOCK] for size in _sizes(leaves) if size > 2 * BLOCK}):
-        for place, text in part.steps.items():
-            joined[place] = f"{joined[place]}, {text}" if place in joined else text
-    return Part("sizes", joined) if joined else None
-
-
-def cuts(leaves: Sequence[Any]) -> list[Part]:
-    """Each size cut to one less, 1, to the powers of two below it with their neighbours, and to 0, but no row of 0."""
-    near = [power + by for power in (16, 32, 64, 128) for by in (1, -1, 0)]
-    matrices = [
-        leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.ndim > 1
-    ]
-    widths = {leaf.shape[-1] for leaf in matrices}
-    targets = {
-        size: [size - 1, 1, *(target for target in near if target < size), *([] if size in widths else [0])]
-        for size in _sizes(leaves)
-    }
-    return _cuts(leaves, targets)
-
-
-def one_less(leaves: Sequence[Any]) -> tuple[Part, ...]:
-    """Every size cut by one, so that no block is full."""
-    return tuple(_cuts(leaves, {size: [size - 1] for size in _sizes(leaves)}))
-
-
-def _cuts(leaves: Sequence[Any], targets: Mapping[int, Sequence[int]]) -> list[Part]:
-    """The cuts of each size to its targets that are valid."""
-    found = (_cut(leaves, size, target) for size, to in targets.items() for target in dict.fromkeys(to))
-    return [part for part in found if part is not None]
-
-
-def holds_tensors(fn: Callable[..., Any]) -> bool:
-    """Whether a function keeps its own tensors, whose sizes cannot be cut with those of its inputs."""
-    kept = [*_cells(fn), *(getattr(fn, "__defaults__", None) or ())]
-    if isinstance(fn, functools.partial):
-        if holds_tensors(fn.func):
-            return True
-        kept += [*fn.args, *fn.keywords.values()]
-    if any(isinstance(leaf, torch.Tensor) for leaf in torch_utils.tree_leaves(kept)):
-        return True
-    inner = [value for value in kept if callable(value) and not isinstance(value, type) and value is not fn]
-    return any(holds_tensors(value) for value in inner if getattr(value, "__closure__", None))
-
-
-def _cells(fn: Callable[..., Any]) -> Iterator[Any]:
-    for cell in getattr(fn, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # it is not filled yet
-            yield cell.cell_contents
-
-
-def _is_integer(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
-
-
-def _sizes(leaves: Sequence[Any]) -> list[int]:
-    """Sizes of the float inputs' dimensions, above 1, in order of appearance."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
-    return [size for size in dict.fromkeys(size for tensor in tensors for size in tensor.shape) if size > 1]
-
-
-def _cut(leaves: Sequence[Any], size: int, target: int) -> Part | None:
-    """The cut of every dimension of `size`; None if an integer could index past it. Marked integers follow the cut."""
-    steps = {}
-    for place, leaf in enumerate(leaves):
-        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
-            continue
-        mark = mark_of(leaf)
-        if mark is not None:
-            own = following(leaf, mark, size, target)
-            if own is None:
-                return None
-        elif _is_integer(leaf) and leaf.numel() and not (int(leaf.min()) >= -1 and int(leaf.max()) < target):
-            return None
-        else:
-            own = [f"dim {dim} cut to {target}" for dim, length in enumerate(leaf.shape) if length == size]
-        steps[place] = ", ".join(own)
-    steps = {place: text for place, text in steps.items() if text}
-    return Part("sizes", steps) if steps else None

@@ -16,7 +16,8 @@ import torch
 
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import Derivation, derived_call, leaves_of
-from perfguard.check.hard_inputs.plan import holds_tensors, planned, small
+from perfguard.check.hard_inputs.plan import planned
+from perfguard.check.hard_inputs.sizes import small
 from perfguard.check.hard_inputs.verdict import judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call
@@ -121,8 +122,7 @@ class _Hard:
 
     def _small(self) -> Call:
         """The call with its large dimensions cut, if that is valid and right; otherwise the call itself."""
-        leaves = leaves_of(self.call)
-        part = None if holds_tensors(self.call.fn) or holds_tensors(self.call.reference) else small(leaves)
+        part = small(self.call)
         if part is None or (self.call.hard and "sizes" in self.call.hard.without):
             return self.call
         derivation = Derivation((part,))

@@ -78,14 +78,69 @@ def with_values(tensor: torch.Tensor, kind: str, row: int | None = None) -> torc
 
 def _twice(rows: torch.Tensor, part: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both places of each value: halves of a row, or neighbours. Without such pairs, both are the whole part."""
+    dim = _pairs(rows)
+    if dim is None:
+        return part, part
+    once, again = _unflattened(part, dim).unbind(dim)
+    return once, again
+
+
+def is_paired(tensor: torch.Tensor) -> bool:
+    """Whether all values of each row stand there twice, as the cosines of rotary embeddings do: as halves, or as
+    neighbours. Kernels read one of the two."""
+    return _pairs_of(tensor) is not None
+
+
+def _pairs_of(tensor: torch.Tensor) -> int | None:
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return None
+    return _pairs(tensor.reshape(row_count(tensor), -1))
+
+
+def _pairs(rows: torch.Tensor) -> int | None:
+    """The dimension of the pairs in `_unflattened`, or None."""
     size = rows.shape[-1]
-    if size >= 2 * _LEAST_TWICE and size % 2 == 0 and bool((rows != rows[:, :1]).any()):
-        for dim, pairs in ((1, (2, size // 2)), (2, (size // 2, 2))):
-            first, second = rows.view(-1, *pairs).unbind(dim)
-            if bool((first == second).all()):
-                once, again = part.view(-1, *pairs).unbind(dim)
-                return once, again
-    return part, part
+    if size < 2 * _LEAST_TWICE or size % 2 or not bool((rows != rows[:, :1]).any()):
+        return None
+    for dim in (-2, -1):
+        first, second = _unflattened(rows, dim).unbind(dim)
+        if bool((first == second).all()):
+            return dim
+    return None
+
+
+def _unflattened(rows: torch.Tensor, dim: int) -> torch.Tensor:
+    """Rows of pairs that are halves (dim -2) or neighbours (dim -1)."""
+    half = rows.shape[-1] // 2
+    return rows.reshape(*rows.shape[:-1], *((2, half) if dim == -2 else (half, 2)))
+
+
+def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    """A contiguous copy with another size of one dimension.
+
+    What is grown goes on from its beginning, each time a little smaller, so that no two elements are equal that were
+    not. Integers, and what does not fall, end in what was last: groups at the end are empty. Pairs stay pairs.
+
+    Raises:
+        ValueError: the size is odd, and values stand in pairs.
+    """
+    length = tensor.shape[dim]
+    pairs = _pairs_of(tensor) if dim == tensor.ndim - 1 else None
+    if pairs is not None:
+        if size % 2:
+            raise ValueError(f"dim {dim} to {size}: values stand there in pairs")
+        halves = _unflattened(tensor, pairs)
+        return resized(halves, halves.ndim - 3 - pairs, size // 2).flatten(-2)
+    if size <= length or length == 0:
+        return tensor.narrow(dim, 0, size).contiguous()
+    place = torch.arange(size, device=tensor.device)
+    if not tensor.is_floating_point() or (tensor.itemsize > 1 and bool((tensor.diff(dim=dim) >= 0).all())):
+        return tensor.index_select(dim, place.clamp(max=length - 1))
+    again = tensor.index_select(dim, place % length)
+    if tensor.itemsize == 1:
+        return again
+    smaller = 1 - place.div(length, rounding_mode="floor") % 32 / 64
+    return again * smaller.to(tensor.dtype).view([size if each == dim else 1 for each in range(tensor.ndim)])
 
 
 def _alternate(part: torch.Tensor) -> None:

@@ -76,6 +76,43 @@ def rotated_by_index(x: torch.Tensor) -> torch.Tensor:
     return torch.stack((-x[..., half:], x[..., :half]), -2).flatten(-2)
 
 
+def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding: (S, D) by the cosines and sines of angles that stand in the second half of a row once more."""
+    return x * cos + rotated(x) * sin
+
+
+def turned_by_half(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    half = x.shape[-1] // 2
+    (a, b), cos, sin = x.split(half, -1), cos[:, :half], sin[:, :half]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def turned_in_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """The same where an angle's two places are neighbours."""
+    a, b = x[..., ::2], x[..., 1::2]
+    return x * cos + torch.stack((-b, a), -1).flatten(-2) * sin
+
+
+def turned_by_every_second(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b, cos, sin = x[..., ::2], x[..., 1::2], cos[:, ::2], sin[:, ::2]
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+
+
+def with_angles(halves: bool) -> Maker:
+    angles = torch.outer(torch.arange(24.0), 100.0 ** -torch.linspace(0, 1, 16))
+    both = torch.cat((angles, angles), -1) if halves else angles.repeat_interleave(2, -1)
+    return lambda seed: (normal(24, 32, seed=seed), both.cos(), both.sin())
+
+
+def scaled_by(n: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """(candidate, reference) for n columns, a number that only the candidate needs, and keeps."""
+
+    def fn(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return 2 * x.as_strided((len(x), n), x.stride()) * scale
+
+    return fn, lambda x, scale: x * scale * 2
+
+
 class GatedByHand(torch.autograd.Function):
     """silu(gate) * up with a gradient by hand, in float32."""
 
@@ -164,6 +201,9 @@ FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
     "top_k": (largest,
               lambda x: tuple(x.topk(3)), one(9, 33)),
     "rope": (rotated_by_index, rotated, one(9, 34)),
+    "rope by half": (turned_by_half, turned, with_angles(halves=True)),
+    "rope by every second": (turned_by_every_second, turned_in_pairs, with_angles(halves=False)),
+    "a width that is told": (*scaled_by(24), lambda s: (normal(7, 24, seed=s), normal(24, seed=s + 9))),
     "transpose": (lambda x: torch.stack(x.unbind(1)), lambda x: x.t().contiguous(), one(17, 20)),
     "embedding": (lambda w, i: w.index_select(0, i), lambda w, i: w[i],
                   lambda s: (normal(20, 16, seed=s), torch.arange(30) % 20)),
@@ -328,11 +368,20 @@ def clipped(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return x * (1 / (x.square().sum() + y.square().sum()).sqrt()).clamp(max=1)
 
 
+def one_block(x: torch.Tensor) -> torch.Tensor:
+    """The norm of a row by its first 64 elements, which are all in a test of 64 columns."""
+    return x / (x[..., :64].square().sum(-1, keepdim=True) / x.shape[-1] + 1e-6).sqrt()
+
+
+def one_tile_of_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return attention(q, k[..., :32, :], v[..., :32, :])
+
+
 # fmt: off
 BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Maker, str]] = {
     # name: (candidate, reference, inputs by seed, part of the derivation that shows it)
     "softmax tail": (lambda: softmax_tail, softmax, one_of(8, 64), ""),
-    "norm tail": (lambda: norm_tail, rms_norm, one_of(8, 64), "cut to"),
+    "norm tail": (lambda: norm_tail, rms_norm, one_of(8, 64), "dim 1 "),
     "swapped strides": (lambda: swapped_strides, lambda a, b: a @ b,
                         lambda s: (normal(8, 32, seed=s, grad=False), normal(32, 16, seed=s + 99, grad=False)), ""),
     "narrow dtype": (lambda: narrow_dtype, rms_norm, one_of(8, 64, dtype=torch.bfloat16), "2^"),
@@ -341,7 +390,7 @@ BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Mak
     "maximum from zero": (lambda: maximum_from_zero, softmax, one_of(8, 64), ""),
     "no epsilon": (lambda: no_epsilon, lambda x: F.layer_norm(x, x.shape[-1:]),
                    one_of(8, 64, dtype=torch.bfloat16), ""),
-    "lost last row": (lambda: lost_last_row, F.gelu, one_of(8, 64), "cut to"),
+    "lost last row": (lambda: lost_last_row, F.gelu, one_of(8, 64), "dim 0 "),
     "masked NaN": (lambda: masked_nan, F.relu, one_of(8, 64), "NaN"),
     "stale scale": (_stale, lambda x: x / x.abs().amax().clamp(min=1e-6), one_of(8, 64), ""),
     "shared condition": (lambda: SharedCondition.apply, torch.matmul,
@@ -351,6 +400,9 @@ BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Mak
     "mean over all": (lambda: mean_over_all, F.cross_entropy, marked_targets, "-100"),
     "for inference": (lambda: for_inference, torch.exp, one(8, 64), "frozen"),
     "unclamped": (lambda: unclamped, clipped, two(8, 64), "2^-10"),
+    "one block": (lambda: one_block, rms_norm, one_of(8, 64), "dim 1 grown to"),
+    "one tile of keys": (lambda: one_tile_of_keys, F.scaled_dot_product_attention,
+                         lambda s: tuple(normal(2, 17, 16, seed=s + at) for at in range(3)), "grown to"),
     "unstable log": (lambda: unstable_log, lambda x: F.log_softmax(x, -1), one_of(8, 64), ""),
 }
 # fmt: on

@@ -256,6 +256,26 @@ def test_values_that_stand_there_twice_still_do() -> None:
         derived(angles, "twisted")
 
 
+def test_another_size_keeps_what_values_mean() -> None:
+    """Pairs stay pairs, what rises goes on, no two rows become equal, and signs stay."""
+    angles = plain(6, 8).abs() + 1
+    halves, neighbours = torch.cat([angles, angles], -1), angles.repeat_interleave(2, -1)
+    for width in (8, 40):
+        assert torch.equal(*derived(halves, f"dim 1 {'cut' if width < 16 else 'grown'} to {width}").chunk(2, -1))
+        made = derived(neighbours, f"dim 1 {'cut' if width < 16 else 'grown'} to {width}")
+        assert torch.equal(made[:, ::2], made[:, 1::2])
+        assert len(made[0].unique()) == width // 2
+    with pytest.raises(UsageError, match="in pairs"):
+        derived(halves, "dim 1 cut to 9")
+    grown = derived(angles, "dim 0 grown to 20")
+    assert torch.equal(grown[:6], angles)
+    assert grown.min() > 0
+    assert len(grown.unique(dim=0)) == 20
+    assert torch.equal(derived(torch.arange(4.0), "dim 0 grown to 6"), torch.tensor([0.0, 1, 2, 3, 3, 3]))
+    codes = angles.to(torch.float8_e4m3fn)
+    assert torch.equal(derived(codes, "dim 0 grown to 9").view(torch.uint8)[6:], codes.view(torch.uint8)[:3])
+
+
 @pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "expanded"])
 def test_layouts_keep_the_values(name: str) -> None:
     # One byte an element: 4 GiB of addresses, of which a few pages are used.

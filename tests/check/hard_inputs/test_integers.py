@@ -13,8 +13,8 @@ import perfguard
 from perfguard.check.hard_inputs import mark_of
 from perfguard.check.hard_inputs.derivation import derived_tensor
 from perfguard.check.hard_inputs.integers import integers_of
-from perfguard.check.hard_inputs.plan import _cut
 from perfguard.check.hard_inputs.search import HardResult, run_hard
+from perfguard.check.hard_inputs.sizes import _resize
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 
@@ -155,24 +155,47 @@ def test_targets_that_stand_for_none_stay_and_more_become_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tensor", "cut"),
+    ("tensor", "target", "followed"),
     [
-        (perfguard.ids(torch.tensor([0, 63, 5]), 64), "modulo 31"),
-        (perfguard.offsets(ENDS.clone(), 64), "ends at most 24"),  # a multiple of what all ends are multiples of
-        (perfguard.ids(torch.tensor([0, 9]), 10), ""),  # of places that are not cut
-        (perfguard.offsets(ENDS.clone()), None),  # whose last one has to be the rows
+        (perfguard.ids(torch.tensor([0, 63, 5]), 64), 31, "modulo 31"),
+        (perfguard.offsets(ENDS.clone(), 64), 31, "ends at most 24"),  # a multiple of what all ends are multiples of
+        (perfguard.ids(torch.tensor([0, 9]), 10), 31, ""),  # of places that are as many
+        (perfguard.offsets(ENDS.clone()), 31, None),  # whose last one has to be the rows
+        (perfguard.ids(torch.tensor([0, 63, 5]), 64), 129, "modulo 129"),
+        (perfguard.offsets(ENDS.clone(), 64), 129, "ends at most 129"),
+        (perfguard.offsets(ENDS.clone()), 129, None),
+        (perfguard.offsets(ENDS.clone()), 128, "ends at most 128, last end 128"),
     ],
 )
-def test_marked_integers_follow_a_cut(tensor: torch.Tensor, cut: str | None) -> None:
-    part = _cut([rows(64), tensor], 64, 31)
-    assert (None if part is None else part.steps.get(1, "")) == cut
-    if cut:
-        made = derived_tensor(tensor, cut)
-        assert int(made.max()) <= 31
-        assert mark_of(made) == replace(mark_of(tensor), limit=int(cut.split()[-1]))
-    fewer = _cut([rows(64), torch.ones(4, 8), perfguard.offsets(ENDS.clone())], 4, 3)
-    assert fewer is not None
-    assert derived_tensor(perfguard.offsets(ENDS.clone()), fewer.steps[2]).tolist() == [8, 24, 64]
+def test_marked_integers_follow_another_size(tensor: torch.Tensor, target: int, followed: str | None) -> None:
+    part = _resize([rows(64), tensor], 64, target)
+    assert (None if part is None else part.steps.get(1, "")) == followed
+    if followed:
+        made = derived_tensor(tensor, followed)
+        limit = mark_of(tensor).limit  # type: ignore[union-attr]
+        assert int(made.max()) <= target
+        assert mark_of(made) == replace(mark_of(tensor), limit=int(followed.split()[-1]) if limit else 0)
+
+
+@pytest.mark.parametrize(("target", "ends"), [(3, [8, 24, 64]), (6, [8, 24, 40, 64, 64, 64])])
+def test_fewer_groups_have_all_rows_and_more_are_empty(target: int, ends: list[int]) -> None:
+    part = _resize([rows(64), torch.ones(4, 8), perfguard.offsets(ENDS.clone())], 4, target)
+    assert part is not None
+    assert derived_tensor(perfguard.offsets(ENDS.clone()), part.steps[2]).tolist() == ends
+
+
+@pytest.mark.parametrize(
+    ("integers", "target", "valid"),
+    [
+        ([3, 40], 31, False),  # an index past the cut
+        ([3, 30], 31, True),
+        ([3, 40], 129, True),
+        ([8, 24, 64], 129, False),  # ends of groups of these rows
+        ([24, 40], 129, False),  # lengths of groups
+    ],
+)
+def test_unmarked_integers_still_mean_the_same(integers: list[int], target: int, valid: bool) -> None:
+    assert (_resize([rows(64), torch.tensor(integers)], 64, target) is not None) is valid
 
 
 class Doubled(torch.autograd.Function):

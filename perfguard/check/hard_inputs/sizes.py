@@ -1,0 +1,149 @@
+"""Other sizes of a call's inputs. Dimensions of one size belong together, and are cut or grown together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from perfguard._compat import torch_utils
+from perfguard.check.hard_inputs import mark_of
+from perfguard.check.hard_inputs.derivation import Part, leaves_of
+from perfguard.check.hard_inputs.integers import following
+from perfguard.check.hard_inputs.values import is_paired
+from perfguard.model.call import Call
+
+BLOCK = 256  # most blocks and tails recur within this size
+_NEAR = [power + by for power in (16, 32, 64, 128, BLOCK) for by in (1, -1, 0)]
+_GROWN = 4  # times the elements of the given inputs
+_GROWN_ELEMENTS = 2**14  # of all inputs; that many are cheap, also where kernels are interpreted
+
+
+def free_sizes(call: Call) -> list[int]:
+    """Sizes of the float inputs' dimensions that may be others, in order of appearance.
+
+    None where the function or its reference keeps tensors, whose sizes would not change with those of its inputs, nor a
+    size that it is given, or keeps, as a number.
+    """
+    leaves = leaves_of(call)
+    kept = [each for fn in (call.fn, call.reference) for each in _kept(fn)]
+    if any(isinstance(each, torch.Tensor) for each in kept):
+        return []
+    told = {each for each in (*leaves, *kept) if type(each) is int}
+    floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    return [
+        size for size in dict.fromkeys(size for leaf in floats for size in leaf.shape) if size > 1 and size not in told
+    ]
+
+
+def _kept(fn: Callable[..., Any] | None) -> Iterator[Any]:
+    """What a function keeps in its closure, its defaults and its given arguments, and so do the functions there."""
+    kept = [*_cells(fn), *(getattr(fn, "__defaults__", None) or ())]
+    if isinstance(fn, functools.partial):
+        yield from _kept(fn.func)
+        kept += [*fn.args, *fn.keywords.values()]
+    yield from torch_utils.tree_leaves(kept)
+    for value in kept:
+        if callable(value) and not isinstance(value, type) and value is not fn and getattr(value, "__closure__", None):
+            yield from _kept(value)
+
+
+def _cells(fn: Callable[..., Any] | None) -> Iterator[Any]:
+    for cell in getattr(fn, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # it is not filled yet
+            yield cell.cell_contents
+
+
+def small(call: Call) -> Part | None:
+    """Cut large dimensions to a block and its tail, so that further derived inputs are cheap."""
+    joined: dict[int, str] = {}
+    sizes = [size for size in free_sizes(call) if size > 2 * BLOCK]
+    for part in _resized(leaves_of(call), {size: [BLOCK + size % BLOCK] for size in sizes}):
+        for place, text in part.steps.items():
+            joined[place] = f"{joined[place]}, {text}" if place in joined else text
+    return Part("sizes", joined) if joined else None
+
+
+def cuts(leaves: Sequence[Any], sizes: Sequence[int]) -> list[Part]:
+    """Each size cut to one less, 1, to the powers of two below it with their neighbours, and to 0, but no row of 0."""
+    matrices = [
+        leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.ndim > 1
+    ]
+    widths = {leaf.shape[-1] for leaf in matrices}
+    below = [target for target in _NEAR if target <= BLOCK // 2 + 1]
+    targets = {
+        size: [size - 1, 1, *(target for target in below if target < size), *([] if size in widths else [0])]
+        for size in sizes
+    }
+    return _resized(leaves, targets)
+
+
+def one_less(leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[Part, ...]:
+    """Every size cut by one, so that no block is full."""
+    return tuple(_resized(leaves, {size: [size - 1] for size in sizes}))
+
+
+def growths(leaves: Sequence[Any], sizes: Sequence[int]) -> list[list[Part]]:
+    """For each size: grown to twice as much, and to the powers of two above it with the next number, where that is
+    cheap. What fits one block in a test fills several in use."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    most = max(_GROWN_ELEMENTS, _GROWN * sum(leaf.numel() for leaf in tensors))
+
+    def is_cheap(size: int, target: int) -> bool:
+        return sum(leaf.numel() * (target / size) ** leaf.shape.count(size) for leaf in tensors) <= most
+
+    found = []
+    for size in (size for size in sizes if size < BLOCK):
+        above = [2 * size, *(target for target in _NEAR if target % 16 <= 1 and size < target)]
+        found.append(_resized(leaves, {size: [target for target in above if is_cheap(size, target)]}))
+    return [parts for parts in found if parts]
+
+
+def _resized(leaves: Sequence[Any], targets: Mapping[int, Sequence[int]]) -> list[Part]:
+    """Each size as each of its targets, where that is valid."""
+    found = (_resize(leaves, size, target) for size, to in targets.items() for target in dict.fromkeys(to))
+    return [part for part in found if part is not None]
+
+
+def _resize(leaves: Sequence[Any], size: int, target: int) -> Part | None:
+    """Every dimension of `size` cut or grown to `target`; None if an integer would mean something else there. Marked
+    integers follow."""
+    steps = {}
+    for place, leaf in enumerate(leaves):
+        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
+            continue
+        own = [f"dim {dim} {_verb(size, target)} to {target}" for dim, each in enumerate(leaf.shape) if each == size]
+        mark = mark_of(leaf)
+        if mark is not None:
+            followed = following(leaf, mark, size, target, own)
+            if followed is None:
+                return None
+            own = followed
+        elif not _keeps_meaning(leaf, size, target):
+            return None
+        steps[place] = ", ".join(own)
+    steps = {place: text for place, text in steps.items() if text}
+    return Part("sizes", steps) if steps else None
+
+
+def _verb(size: int, target: int) -> str:
+    return "cut" if target < size else "grown"
+
+
+def _keeps_meaning(tensor: torch.Tensor, size: int, target: int) -> bool:
+    """Whether an unmarked tensor can mean the same. Indices stay within a cut. What has grown needs no more integers,
+    and none that tells the old size, as ends and counts of groups do. Pairs stay whole."""
+    if not _is_integer(tensor):
+        return target % 2 == 0 or tensor.shape[-1:] != (size,) or not is_paired(tensor)
+    if tensor.numel() == 0:
+        return True
+    if target < size:
+        return int(tensor.min()) >= -1 and int(tensor.max()) < target
+    return size not in (*tensor.shape, int(tensor.max()), int(tensor.sum()))
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
