@@ -238,13 +238,15 @@ class Guarded:
         """
         from perfguard.check.all_configs import check_configurations
         from perfguard.check.hard_inputs.search import run_hard
+        from perfguard.check.hard_inputs.sizes import kept_by
 
         __tracebackhide__ = True
+        kept = kept_by(call)
         started = time.thread_time()
         problems = check_configurations(call).wrong
         seconds = (time.thread_time() - started) * self._hard_share
         if not problems and call.hard is not None and self._hard_share:
-            problems = list(filter(None, [run_hard(call, seconds).problem]))
+            problems = list(filter(None, [run_hard(call, seconds, kept=kept).problem]))
         if problems:
             raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 

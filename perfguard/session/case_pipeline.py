@@ -39,6 +39,7 @@ from perfguard.tensors.step import Step, walk
 
 if TYPE_CHECKING:
     from perfguard.check.correctness import Checked
+    from perfguard.check.hard_inputs.sizes import Kept
     from perfguard.measure.devices.device import Device
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
@@ -117,7 +118,13 @@ class Runner:
             Exception: whatever the candidate or the reference raises.
         """
         self._preheat()
-        return self._on_hard_inputs(call, self._measured(call, case))
+        asks_more = self.plan.numerics and self.plan.hard and call.hard is not None and self.settings.hard_share > 0
+        if not asks_more:
+            return self._measured(call, case)
+        from perfguard.check.hard_inputs.sizes import kept_by
+
+        kept = kept_by(call)
+        return self._on_hard_inputs(call, self._measured(call, case), kept)
 
     @contextlib.contextmanager
     def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:
@@ -141,17 +148,15 @@ class Runner:
             readings = [each for each in readings if each.portable or each.target]
         take(CaseResult(case=case, inputs=body, readings=readings, seconds=round(time.monotonic() - started, 3)))
 
-    def _on_hard_inputs(self, call: Call, results: list[CaseResult]) -> list[CaseResult]:
+    def _on_hard_inputs(self, call: Call, results: list[CaseResult], kept: Kept) -> list[CaseResult]:
         """Add the verdicts on derived inputs. They run last, so that nothing of them is compiled, counted or timed with
         the case. A result that is wrong there loses its readings, as any wrong result."""
-        share = self.settings.hard_share
-        wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
-        if not (self.plan.numerics and self.plan.hard) or call.hard is None or not share or wrong or not results:
+        if not results or any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts):
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
         started = time.monotonic()
-        found = run_hard(call, share * self._checked_seconds, self.plan.rotation)
+        found = run_hard(call, self.settings.hard_share * self._checked_seconds, self.plan.rotation, kept)
         seconds = round(results[0].seconds + time.monotonic() - started, 3)
         results = [msgspec.structs.replace(results[0], hard=found.counts, seconds=seconds), *results[1:]]
         if not found.problem:

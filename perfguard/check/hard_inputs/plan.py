@@ -23,7 +23,7 @@ from perfguard.check.hard_inputs.derivation import (
     leaves_of,
 )
 from perfguard.check.hard_inputs.integers import integers_of
-from perfguard.check.hard_inputs.sizes import cuts, free_sizes, growths, one_less
+from perfguard.check.hard_inputs.sizes import Kept, cuts, free_sizes, growths, one_less
 from perfguard.check.hard_inputs.values import (
     FINITE,
     INCOMING_KINDS,
@@ -40,10 +40,11 @@ from perfguard.model.call import Call
 _TURN = 4  # kinds of values that fit into even a few rows
 
 
-def planned(call: Call, seed: int) -> Iterator[Derivation]:
+def planned(call: Call, seed: int, kept: Kept) -> Iterator[Derivation]:
     """Derivations of the call in the order in which they are tried.
 
     Args:
+        kept: by the call's functions before they were called.
         seed: of the order, which decides what fits into the budget.
     """
     leaves = leaves_of(call)
@@ -52,7 +53,7 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
     layouts, integers = _layouts(call, leaves), _integers(call, leaves)
     values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
-    free = free_sizes(call)
+    free = free_sizes(call, kept)
     sizes, grown = cuts(leaves, free), growths(leaves, free)
     laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
     turned = [Part("layouts", {place: names[0 if at % 2 else -1]}) for at, (place, names) in enumerate(layouts.items())]
@@ -93,11 +94,11 @@ def planned(call: Call, seed: int) -> Iterator[Derivation]:
     single = [(part,) for turn in zip_longest(*rest) for part in turn if part is not None]
     seen = set()
     for together in (*broad, *single):
-        kept = tuple(part for part in together if part.kind not in left_out)
-        key = tuple(sorted((place, text) for part in kept for place, text in part.steps.items()))
-        if kept and key not in seen:
+        asked = tuple(part for part in together if part.kind not in left_out)
+        key = tuple(sorted((place, text) for part in asked for place, text in part.steps.items()))
+        if asked and key not in seen:
             seen.add(key)
-            yield Derivation(kept)
+            yield Derivation(asked)
 
 
 def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, ...]:

@@ -17,7 +17,7 @@ import torch
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import Derivation, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import planned
-from perfguard.check.hard_inputs.sizes import small
+from perfguard.check.hard_inputs.sizes import Kept, kept_by, small
 from perfguard.check.hard_inputs.verdict import judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call
@@ -51,11 +51,12 @@ class HardResult:
         return HardCounts(self.ran, dict(self.left_out), self.waiting)
 
 
-def run_hard(call: Call, seconds: float, rotation: int = 0) -> HardResult:
+def run_hard(call: Call, seconds: float, rotation: int = 0, kept: Kept | None = None) -> HardResult:
     """Judge derived inputs for `seconds` of CPU time, and at least 0.2 s.
 
     Args:
         rotation: each number gives another order, and so another selection of inputs that fit into the budget.
+        kept: by the call's functions before they were called; by default, what they keep now.
 
     Raises:
         Exception: the device is lost.
@@ -64,7 +65,7 @@ def run_hard(call: Call, seconds: float, rotation: int = 0) -> HardResult:
     other = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
     kind = {"device_type": other[0].type} if other else {}
     with torch.random.fork_rng(other, **kind), _quiet():
-        return _Hard(call, max(seconds, LEAST_SECONDS), other).run(rotation)
+        return _Hard(call, max(seconds, LEAST_SECONDS), other, kept or kept_by(call)).run(rotation)
 
 
 @contextlib.contextmanager
@@ -78,8 +79,9 @@ def _quiet() -> Iterator[None]:
 
 
 class _Hard:
-    def __init__(self, call: Call, seconds: float, devices: Sequence[torch.device]) -> None:
+    def __init__(self, call: Call, seconds: float, devices: Sequence[torch.device], kept: Kept) -> None:
         self.call = replace(call, walk=(), rival=None)
+        self.kept = kept
         self.devices = devices  # without the CPU
         self.until = time.thread_time() + seconds
         self.found = HardResult()
@@ -89,7 +91,7 @@ class _Hard:
     def run(self, rotation: int) -> HardResult:
         base = self._small()
         self.usual = functools.cache(lambda: usual_scales(base))
-        self._derived(base, planned(base, self.call.seed + rotation))
+        self._derived(base, planned(base, self.call.seed + rotation, self.kept))
         if self.found.ran and not self.found.problem:  # finds caches that now hold wrong values
             outcome = self._judged(base, Derivation(()))
             if outcome.problem:
@@ -122,7 +124,7 @@ class _Hard:
 
     def _small(self) -> Call:
         """The call with its large dimensions cut, if that is valid and right; otherwise the call itself."""
-        part = small(self.call)
+        part = small(self.call, self.kept)
         if part is None or (self.call.hard and "sizes" in self.call.hard.without):
             return self.call
         derivation = Derivation((part,))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,21 +23,36 @@ _GROWN = 4  # times the elements of the given inputs
 _GROWN_ELEMENTS = 2**14  # of all inputs; that many are cheap, also where kernels are interpreted
 
 
-def free_sizes(call: Call) -> list[int]:
+@dataclass(frozen=True)
+class Kept:
+    """What a call's function and its reference keep of their own: whether tensors, and which numbers."""
+
+    tensors: bool
+    numbers: frozenset[int]
+
+
+def kept_by(call: Call) -> Kept:
+    """As of now: before the first call, since a cache that calls fill is to follow them."""
+    kept = [each for fn in (call.fn, call.reference) for each in _kept(fn)]
+    return Kept(any(isinstance(each, torch.Tensor) for each in kept), _numbers(kept))
+
+
+def _numbers(values: Iterable[Any]) -> frozenset[int]:
+    return frozenset(each for each in values if type(each) is int)
+
+
+def free_sizes(call: Call, kept: Kept) -> list[int]:
     """Sizes of the float inputs' dimensions that may be others, in order of appearance.
 
-    None where the function or its reference keeps tensors, whose sizes would not change with those of its inputs, nor a
-    size that it is given, or keeps, as a number.
+    None where tensors are kept, whose sizes would not change with those of the inputs, nor a size that is given, or
+    kept, as a number.
     """
-    leaves = leaves_of(call)
-    kept = [each for fn in (call.fn, call.reference) for each in _kept(fn)]
-    if any(isinstance(each, torch.Tensor) for each in kept):
+    if kept.tensors:
         return []
-    told = {each for each in (*leaves, *kept) if type(each) is int}
+    leaves = leaves_of(call)
+    told = {0, 1} | kept.numbers | _numbers(leaves)
     floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
-    return [
-        size for size in dict.fromkeys(size for leaf in floats for size in leaf.shape) if size > 1 and size not in told
-    ]
+    return [size for size in dict.fromkeys(size for leaf in floats for size in leaf.shape) if size not in told]
 
 
 def _kept(fn: Callable[..., Any] | None) -> Iterator[Any]:
@@ -57,10 +73,10 @@ def _cells(fn: Callable[..., Any] | None) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def small(call: Call) -> Part | None:
+def small(call: Call, kept: Kept) -> Part | None:
     """Cut large dimensions to a block and its tail, so that further derived inputs are cheap."""
     joined: dict[int, str] = {}
-    sizes = [size for size in free_sizes(call) if size > 2 * BLOCK]
+    sizes = [size for size in free_sizes(call, kept) if size > 2 * BLOCK]
     for part in _resized(leaves_of(call), {size: [BLOCK + size % BLOCK] for size in sizes}):
         for place, text in part.steps.items():
             joined[place] = f"{joined[place]}, {text}" if place in joined else text

@@ -16,6 +16,7 @@ from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import LAYOUTS, Derivation, Part, derived_call, layouts_of
 from perfguard.check.hard_inputs.search import LEAST_SECONDS, HardResult, run_hard
+from perfguard.check.hard_inputs.sizes import kept_by
 from perfguard.check.hard_inputs.values import FINITE
 from perfguard.check.hard_inputs.verdict import judged
 from perfguard.check.numerics.ties import OrderOfEqual
@@ -115,6 +116,19 @@ def test_a_cache_that_other_sizes_overwrite_is_found_by_the_given_inputs_once_mo
     call = Call(OverwrittenCache(), (plain(8, 64),), lambda x: x / x.square().sum(), hard=sizes_alone)
     call.fn(*call.args)
     assert run_hard(call, SECONDS).problem.startswith("the given inputs, once more after ")
+
+
+def test_a_cache_in_a_closure_that_the_first_call_fills_keeps_no_size() -> None:
+    cache: dict[torch.dtype, torch.Tensor] = {}
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(-1) * cache.setdefault(x.dtype, torch.tensor(1 / x.shape[-1]))
+
+    call = Call(mean, (plain(8, 64),), lambda x: x.mean(-1))
+    kept = kept_by(call)
+    assert check(call).wrong == []
+    assert "dim 1 " in run_hard(call, SECONDS, kept=kept).problem
+    assert run_hard(call, SECONDS).problem == ""  # for all it knows that is a weight
 
 
 def test_where_the_reference_makes_nan_of_finite_inputs_any_result_is_right() -> None:
