@@ -153,6 +153,7 @@ def test_all_suites_are_recorded_where_perfguard_is_not_installed(found: bool, c
         assert (done.returncode, kept) == (1, [])
 
 
+@pytest.mark.nightly
 def test_pairs_of_delays(run_pairs: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Delays are tuned, planted and found, as slow as they are."""
     monkeypatch.setattr(pairs, "DELAYS", ((30,), (0, 10)))
@@ -181,6 +182,7 @@ def test_a_chain_ends_where_it_should() -> None:
         assert links < 30 or torch.equal(y, expected(x, links))
 
 
+@pytest.mark.nightly
 def test_pairs_of_power(run_pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same kernel of other values: its time is judged, as it is what a user waits for."""
     monkeypatch.setattr(pairs, "POWER", (0, 100))

@@ -427,6 +427,7 @@ def double(x):
 
 # Not imported here: pytester unloads what a test imports, and Triton cannot be loaded a second time.
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+@pytest.mark.nightly  # starts Python itself, and compiles, four times
 def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
     library: Project, real_processes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

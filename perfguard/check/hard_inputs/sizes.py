@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -55,19 +56,22 @@ def free_sizes(call: Call, kept: Kept) -> list[int]:
     return [size for size in dict.fromkeys(size for leaf in floats for size in leaf.shape) if size not in told]
 
 
-def _kept(fn: Callable[..., Any] | None) -> Iterator[Any]:
+def _kept(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """What a function keeps in its closure, its defaults and its given arguments, and so do the functions there."""
+    seen = set() if seen is None else seen
+    if id(fn) in seen:
+        return
+    seen.add(id(fn))
     kept = [*_cells(fn), *(getattr(fn, "__defaults__", None) or ())]
     if isinstance(fn, functools.partial):
-        yield from _kept(fn.func)
-        kept += [*fn.args, *fn.keywords.values()]
+        kept += [fn.func, *fn.args, *fn.keywords.values()]
     yield from torch_utils.tree_leaves(kept)
     for value in kept:
-        if callable(value) and not isinstance(value, type) and value is not fn and getattr(value, "__closure__", None):
-            yield from _kept(value)
+        if isinstance(value, FunctionType | functools.partial):
+            yield from _kept(value, seen)
 
 
-def _cells(fn: Callable[..., Any] | None) -> Iterator[Any]:
+def _cells(fn: Any) -> Iterator[Any]:
     for cell in getattr(fn, "__closure__", None) or ():
         with contextlib.suppress(ValueError):  # it is not filled yet
             yield cell.cell_contents

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import LAYOUTS, Derivation, Part, derived_call, layouts_of
 from perfguard.check.hard_inputs.search import LEAST_SECONDS, HardResult, run_hard
-from perfguard.check.hard_inputs.sizes import kept_by
+from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.values import FINITE
 from perfguard.check.hard_inputs.verdict import judged
 from perfguard.check.numerics.ties import OrderOfEqual
@@ -129,6 +130,29 @@ def test_a_cache_in_a_closure_that_the_first_call_fills_keeps_no_size() -> None:
     assert check(call).wrong == []
     assert "dim 1 " in run_hard(call, SECONDS, kept=kept).problem
     assert run_hard(call, SECONDS).problem == ""  # for all it knows that is a weight
+
+
+def test_what_functions_keep() -> None:
+    weight = plain(2, 2)
+
+    def even(n: int) -> Any:
+        return n == 0 or odd(n - 1)
+
+    def odd(n: int, base: int = 7) -> Any:  # each keeps the other
+        return n != base and even(n - 1)
+
+    def scaled(x: torch.Tensor, by: torch.Tensor = weight) -> torch.Tensor:
+        return x * by
+
+    for fn, tensors, numbers in (
+        (even, False, {7}),
+        (partial(odd, base=9), False, {7, 9}),
+        (scaled, True, set()),
+        (lambda x: scaled(x), True, set()),
+        (partial(partial(torch.mul, weight), out=None), True, set()),
+        (partial(torch.topk, k=3, largest=True), False, {3}),
+    ):
+        assert kept_by(Call(fn, (), torch.relu)) == Kept(tensors, frozenset(numbers))
 
 
 def test_where_the_reference_makes_nan_of_finite_inputs_any_result_is_right() -> None:
