@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -53,6 +54,14 @@ class Config(Struct, frozen=True):
     reason: str = ""
     lane: str = ""  # requested lane: a slug, or a target, for which only exact metrics are read
     session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
+    here: Path | None = None  # where pytest was started; None: in root
+
+    def typed(self, nodeid: str) -> str:
+        """A node id, which begins in root, as one types it where pytest was started."""
+        if self.here is None or self.here == self.root:
+            return nodeid
+        file, colons, name = nodeid.partition("::")
+        return Path(os.path.relpath(self.root / file, self.here)).as_posix() + colons + name
 
     @property
     def baselines_dir(self) -> Path:

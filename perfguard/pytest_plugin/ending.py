@@ -78,6 +78,7 @@ class Ending:
             written=[_relative(path, run) for path in run.written],
             left=left,
             accepted=lambda verdict: bool(run.written) and run.accepts(verdict),
+            typed=run.config.typed,
             verbose=verbose,
         )
         terminalreporter.section(f"perfguard: {summary.title}")

@@ -322,7 +322,7 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
             lines.append(f"{result.case.key} on {run.device.identity.slug}")
             lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
     if lines:
-        nodeid = results[0].case.nodeid
+        nodeid = run.config.typed(results[0].case.nodeid)
         lines.append(f"  reproduce: {reproduce_command(nodeid, options_of(run.report))}")
         if any(v.word is Word.SLOWER and v.storable for result in results for v in run.failing(result)):
             lines.append(f"  compare:   {compare_command(nodeid)}")

@@ -76,6 +76,7 @@ def render_summary(
     written: Sequence[str] = (),
     left: Sequence[str] = (),
     accepted: Accepted = lambda _: False,
+    typed: Callable[[str], str] = str,
     verbose: bool = False,
 ) -> Summary:
     """The whole summary of one run.
@@ -83,9 +84,10 @@ def render_summary(
     Args:
         written: files that an update changed; `left`: entries that it left alone, with the reason.
         accepted: whether an update has already written the verdict's reading, so that no command is needed.
+        typed: a node id as one types it.
         verbose: name every case, and show every time.
     """
-    writer = _Writer(report, LaneView(report.lane, report), accepted, verbose)
+    writer = _Writer(report, LaneView(report.lane, report), accepted, typed, verbose)
     failing = [line for word in Word if word.fails for line in writer.failing(word)]
     top = [Line(environment(report)), *writer.warnings(), Line(writer.measured())]
     undecided = writer.undecided()
@@ -111,11 +113,12 @@ def _written(paths: Sequence[str], verbose: bool) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class _Writer:
-    """The parts of the summary of one report. `accepted` and `verbose` are those of `render_summary`."""
+    """The parts of the summary of one report. `accepted`, `typed` and `verbose` are those of `render_summary`."""
 
     report: Report
     found: LaneView
     accepted: Accepted
+    typed: Callable[[str], str]
     verbose: bool
 
     @property
@@ -219,14 +222,14 @@ class _Writer:
         return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
 
     def _commands(self, result: CaseResult, grouped: bool) -> list[str]:
-        nodeid, options = result.case.nodeid, options_of(self.report)
+        nodeid, options = self.typed(result.case.nodeid), options_of(self.report)
         commands = [f"reproduce: {reproduce_command(nodeid, options)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
             commands.append(f"compare:   {compare_command(nodeid)}")
         open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not self.accepted(verdict)}
         accept = accept_command(open_, "" if grouped else nodeid, options)
-        if accept and result.word is not Word.WRONG:
+        if accept and result.word not in (Word.WRONG, Word.BROKEN):
             commands.append(f"accept:    {accept}")
         return commands
 

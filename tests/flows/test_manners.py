@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,25 @@ def test_nothing_of_the_user_s_process_is_changed(project: Project) -> None:
         assert project.run("--perfguard", "-p", f"no:{plugin}").ret == ExitStatus.PASSED
     assert (project.path / "moved.json").read_text() == "{}"
     assert "Timeout" in (project.path / "stack.txt").read_text()  # nobody cancelled the user's timer
+
+
+@pytest.mark.parametrize("workers", [(), ("-n1",)])
+def test_commands_of_a_run_in_a_subfolder_are_typed_there(
+    recorded: Project, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
+) -> None:
+    """In the summary, and in the failing test's own words."""
+    here = recorded.path / "tests"
+    here.mkdir()
+    (recorded.path / "test_suite.py").rename(here / "test_suite.py")
+    recorded.kernel(factor=3)
+    recorded.configure(device="fake*1")
+    monkeypatch.chdir(here)
+    result = recorded.guard("-v", "test_suite.py", *workers)
+    assert result.ret == ExitStatus.WRONG
+    said = {line.strip(" E") for line in result.outlines if "reproduce: " in line}
+    assert said == {f"reproduce: pytest --perfguard 'test_suite.py::test_double[{size}]'" for size in (64, 96)}
+    for command in said:
+        assert recorded.run(*shlex.split(command)[2:]).ret == ExitStatus.WRONG
 
 
 def test_a_worker_of_xdist_stays_one(project: Project) -> None:

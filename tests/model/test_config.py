@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.model.config import CATEGORIES, Settings, find_project, parse_categories, read_settings
+from perfguard.model.config import CATEGORIES, Config, Settings, find_project, parse_categories, read_settings
 from perfguard.model.errors import UsageError
 
 
@@ -71,3 +71,13 @@ def test_the_project_is_the_nearest_with_its_settings_or_the_checkout(tmp_path: 
     assert find_project(inner) == tmp_path / "repository"
     write(inner.parent, "")
     assert find_project(inner) == inner.parent
+
+
+@pytest.mark.parametrize(
+    ("here", "typed"),
+    [(None, "a/test_b.py::C::d[e::f]"), (".", "a/test_b.py::C::d[e::f]"), ("a", "test_b.py::C::d[e::f]"),
+     ("a/g", "../test_b.py::C::d[e::f]")],
+)  # fmt: skip
+def test_a_node_id_is_typed_where_pytest_was_started(tmp_path: Path, here: str | None, typed: str) -> None:
+    config = Config(root=tmp_path, here=None if here is None else tmp_path / here)
+    assert config.typed("a/test_b.py::C::d[e::f]") == typed

@@ -63,6 +63,11 @@ class Rule:
     masked: Sequence[Tensor | None] = ()
     incoming: float = 1.0
 
+    @property
+    def usual_gradient(self) -> float:
+        """The RMS of the largest gradient on the given inputs."""
+        return max((rms for name, rms in self.usual.items() if name.startswith("gradient of ")), default=0.0)
+
 
 def compare(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: Rule) -> Outcome:
     """The outcome with the problem of the first wrong tensor, if any."""
@@ -114,6 +119,8 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
     limit = max(MULTIPLE, 2 * given) * by_eager.maximum(least) + NEARBY * shift + least_error(c.dtype)
     usual = rule.usual.get(name, 0.0)
     limit = limit + (MULTIPLE * roundings * rule.incoming if gradient else NEGLIGIBLE) * usual
+    if bool((error > limit).any()):
+        limit = limit + MULTIPLE * truth.left_over(position, rule.incoming * rule.usual_gradient)
     if not bool((error > limit).any()):
         return ""
     groups = _groups(c, truth)

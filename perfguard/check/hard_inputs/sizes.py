@@ -1,4 +1,8 @@
-"""Other sizes of a call's inputs. Dimensions of one size belong together, and are cut or grown together."""
+"""Other sizes of a call's inputs. Dimensions of one size belong together, and are cut or grown together.
+
+Where tensors have a size in several places, counted from the last dimension, as square ones do, each place is also cut
+alone: rows and columns that are as many may be taken for each other.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from typing import Any
 import torch
 
 from perfguard._compat import torch_utils
-from perfguard.check.hard_inputs import mark_of
+from perfguard.check.hard_inputs import Mark, mark_of
 from perfguard.check.hard_inputs.derivation import Part, leaves_of
 from perfguard.check.hard_inputs.integers import following
 from perfguard.check.hard_inputs.values import is_paired
@@ -98,7 +102,25 @@ def cuts(leaves: Sequence[Any], sizes: Sequence[int]) -> list[Part]:
         size: [size - 1, 1, *(target for target in below if target < size), *([] if size in widths else [0])]
         for size in sizes
     }
-    return _resized(leaves, targets)
+    return [*_resized(leaves, targets), *_apart(leaves, sizes)]
+
+
+def _apart(leaves: Sequence[Any], sizes: Sequence[int]) -> Iterator[Part]:
+    """Cuts of one place of a size that stands in several. A size that marked integers mean stays: of which place it is,
+    they do not tell."""
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    meant = {_meant(leaf, mark) for leaf in tensors if (mark := mark_of(leaf)) is not None}
+    for size in sizes:
+        places = {dim - leaf.ndim for leaf in tensors for dim, each in enumerate(leaf.shape) if each == size}
+        if len(places) > 1 and size not in meant:
+            for target in (size - 1, size // 2):
+                if target > 1:  # a dimension of 1 could be expanded
+                    yield from filter(None, (_resize(leaves, size, target, place) for place in sorted(places)))
+
+
+def _meant(tensor: torch.Tensor, mark: Mark) -> int:
+    """The size that marked integers mean: the last end is that of the rows, where no other is given."""
+    return mark.limit or (int(tensor.max()) if tensor.numel() else 0)
 
 
 def one_less(leaves: Sequence[Any], sizes: Sequence[int]) -> tuple[Part, ...]:
@@ -128,14 +150,18 @@ def _resized(leaves: Sequence[Any], targets: Mapping[int, Sequence[int]]) -> lis
     return [part for part in found if part is not None]
 
 
-def _resize(leaves: Sequence[Any], size: int, target: int) -> Part | None:
-    """Every dimension of `size` cut or grown to `target`; None if an integer would mean something else there. Marked
-    integers follow."""
+def _resize(leaves: Sequence[Any], size: int, target: int, only: int | None = None) -> Part | None:
+    """Every dimension of `size`, or that in one place alone, cut or grown to `target`; None if an integer would mean
+    something else there. Marked integers follow."""
     steps = {}
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
             continue
-        own = [f"dim {dim} {_verb(size, target)} to {target}" for dim, each in enumerate(leaf.shape) if each == size]
+        own = [
+            f"dim {dim} {_verb(size, target)} to {target}"
+            for dim, each in enumerate(leaf.shape)
+            if each == size and only in (None, dim - leaf.ndim)
+        ]
         mark = mark_of(leaf)
         if mark is not None:
             followed = following(leaf, mark, size, target, own)

@@ -10,9 +10,9 @@ the allowance for the worst of G groups, and rho protects groups where eager is 
 error is small by luck, too (LEAST_ROUNDINGS, LEAST_OF_FEW). The elements of a group may share one error, as in the
 gradient of a weight that few tokens reached. In 16 bits hard_g is what eager's error comes to in its hardest fifth. In
 float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. In an argument's gradient
-it counts as at least RESIDUE·u·RMS(oracle). Integers and bools must be equal, but where the reference's depend on which
-of equal elements it chooses. 8-bit floats are compared as codes, in `perfguard.check.numerics.fp8_codes`. See
-docs/numerics.md.
+it counts as at least RESIDUE·u·RMS(oracle), and in one that vanishes as at least VANISHING·u·RMS(the largest gradient).
+Integers and bools must be equal, but where the reference's depend on which of equal elements it chooses. 8-bit floats
+are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
 """
 
 from __future__ import annotations
@@ -69,6 +69,14 @@ RESIDUE: dict[torch.dtype, float] = {
     torch.float32: 2.0,
     torch.float64: 2.0,
 }
+#: Of a gradient that vanishes as a whole, this many of the call's largest gradient: where one key is seen, that of the
+#: queries. What cancels there may be a product of several factors, and larger than any gradient.
+VANISHING: dict[torch.dtype, float] = {
+    torch.bfloat16: 8.0,
+    torch.float16: 8.0,
+    torch.float32: 64.0,
+    torch.float64: 64.0,
+}
 #: Eager's error counts as at least that of a group that is worse than this share of all. With all but ten of thousands,
 #: a router of bfloat16 scores goes unnoticed.
 HARD = 0.8
@@ -86,6 +94,7 @@ def compare(
     tolerance: Tolerance | None = None,
     gradient: bool = False,
     residue: bool = False,
+    least: float = 0.0,
 ) -> Accuracy:
     """Judge one tensor by the rule.
 
@@ -97,6 +106,7 @@ def compare(
         gradient: whether the tensor is a gradient, for which k is at least 3.
         residue: whether groups may hold what is left where terms of the whole tensor's size cancel, as in the gradient
             of an activation; that of a parameter is a sum over rows.
+        least: what eager's RMSE counts as at least.
     """
     problem = unlike_metadata(candidate, eager, name)
     if problem or candidate.numel() == 0:
@@ -105,7 +115,7 @@ def compare(
     if candidate.dtype not in MULTIPLE:
         return compare_exactly(candidate, eager, name=name)
     k = max(MULTIPLE[candidate.dtype], GRADIENT_MULTIPLE if gradient else 0.0)
-    return compare_by_rule(candidate, eager, oracle, name, tolerance, k, residue=residue)
+    return compare_by_rule(candidate, eager, oracle, name, tolerance, k, residue=residue, least=least)
 
 
 def unlike_metadata(candidate: torch.Tensor, eager: torch.Tensor, name: str) -> str:
@@ -151,6 +161,7 @@ def compare_by_rule(
     k: float,
     *,
     residue: bool = False,
+    least: float = 0.0,
 ) -> Accuracy:
     """Judge by the rule's two lines and the least SQNR, with a text on a failure."""
     groups = Groups(candidate.shape, tolerance.group_dim if tolerance else None)
@@ -160,6 +171,7 @@ def compare_by_rule(
     total = sum_groups(candidate, eager, oracle, groups)
 
     rms, rmse, eager_rmse = total.roots()
+    eager_rmse = eager_rmse.clamp(min=least)
     wide = u <= ROUNDING[torch.float32]
     if wide or torch.finfo(oracle.dtype).eps >= torch.finfo(candidate.dtype).eps:
         # Nothing that is wrong in float64 is as small as roundings of the whole tensor.
@@ -167,10 +179,10 @@ def compare_by_rule(
         eager_rmse = eager_rmse.maximum(LEAST_ROUNDINGS[candidate.dtype] * u * rounded)
     least_of_few = LEAST_OF_FEW.get(candidate.dtype, 0.0) * u
     few = effective_number(total.oracle, total.fourth) < FEW
-    least = few * least_of_few * rms
+    by_luck = few * least_of_few * rms
     if residue:
-        least = least.maximum(RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
-    factor = _factor(eager_rmse, least, rms, total.count, shared=wide)
+        by_luck = by_luck.maximum(RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
+    factor = _factor(eager_rmse, by_luck, rms, total.count, shared=wide)
     limits = k * factor + slack * rms
     excess = torch.where(rmse > 0, rmse / limits, 0.0)  # with a limit of 0, any error is infinitely large
     worst = int(excess.argmax())

@@ -12,13 +12,16 @@ import torch
 from perfguard.check.numerics.fp8_codes import compare_codes, compare_scales, powers_of_two
 from perfguard.check.numerics.hints import Jagged, jagged, looks_like
 from perfguard.check.numerics.oracle import fits_in_float64, run_wide, unrounded_codes, widened
-from perfguard.check.numerics.rule import compare
-from perfguard.check.numerics.sums import FP8_DTYPES, dtype_name, rmse
+from perfguard.check.numerics.rule import VANISHING, compare
+from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, dtype_name, rmse
 from perfguard.check.numerics.ties import OrderOfEqual
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
 from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError, is_out_of_memory
 from perfguard.model.records import Accuracy
+
+#: A gradient of so many of the oracle's roundings of the largest gradient is nothing but these.
+_ZERO = 64
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ class Truth:
         if not gradient and not self.needs_oracle(position):
             return self._judge_integers(position, candidate, eager)
         truth = eager if oracle is None else oracle
-        accuracy = compare(
+        judge = partial(
+            compare,
             candidate,
             eager,
             truth,
@@ -66,12 +70,31 @@ class Truth:
             gradient=gradient,
             residue=gradient and position < self.first_parameter,
         )
+        accuracy = judge()
+        if accuracy.problem and (left := self.left_over(position)):
+            accuracy = judge(least=left)
         if gradient and accuracy.problem and not bool(candidate.any()):
             problem = f"{name}: is zero everywhere, the oracle's RMS is {rmse(truth):.3g}"
             return msgspec.structs.replace(accuracy, problem=problem)
         if accuracy.problem and accuracy.limit is not None and not candidate.is_complex():
             return with_hint(accuracy, looks_like(candidate, truth, accuracy.limit))
         return accuracy
+
+    def left_over(self, position: int, usual: float = 0.0) -> float:
+        """Eager's least error in a gradient that vanishes: what may be left where terms cancel, as in the weights of
+        scores where attention sees one key. 0 of any other tensor.
+
+        Args:
+            usual: RMS of the largest gradient elsewhere.
+        """
+        eager, oracle = self.eager[position], self.oracle[position]
+        if position < self.first_gradient or eager is None or oracle is None or eager.dtype not in VANISHING:
+            return 0.0
+        gradients = (each for each in self.oracle[self.first_gradient :] if each is not None)
+        largest = max(usual, *map(rmse, gradients))
+        if rmse(oracle) > _ZERO * torch.finfo(oracle.dtype).eps * largest:
+            return 0.0
+        return VANISHING[eager.dtype] * ROUNDING[eager.dtype] * largest
 
     def _judge_integers(self, position: int, candidate: torch.Tensor, eager: torch.Tensor) -> Accuracy:
         """Judge integers. Where the reference's depend on which of equal elements it chooses, others are right, too."""

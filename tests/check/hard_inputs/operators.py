@@ -204,6 +204,9 @@ FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
     "rope by half": (turned_by_half, turned, with_angles(halves=True)),
     "rope by every second": (turned_by_every_second, turned_in_pairs, with_angles(halves=False)),
     "a width that is told": (*scaled_by(24), lambda s: (normal(7, 24, seed=s), normal(24, seed=s + 9))),
+    "square product": (lambda a, b: (b.mT @ a.mT).mT, torch.matmul, two(24, 24)),
+    "square attention": (attention, F.scaled_dot_product_attention,
+                         lambda s: tuple(normal(2, 16, 16, seed=s + at) for at in range(3))),
     "transpose": (lambda x: torch.stack(x.unbind(1)), lambda x: x.t().contiguous(), one(17, 20)),
     "embedding": (lambda w, i: w.index_select(0, i), lambda w, i: w[i],
                   lambda s: (normal(20, 16, seed=s), torch.arange(30) % 20)),
@@ -373,6 +376,13 @@ def one_block(x: torch.Tensor) -> torch.Tensor:
     return x / (x[..., :64].square().sum(-1, keepdim=True) / x.shape[-1] + 1e-6).sqrt()
 
 
+def square(x: torch.Tensor) -> torch.Tensor:
+    """As many columns as there are rows."""
+    columns = x.shape[0]
+    part = softmax(x[:, :columns])
+    return part if columns >= x.shape[1] else F.pad(part, (0, x.shape[1] - columns))
+
+
 def one_tile_of_keys(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return attention(q, k[..., :32, :], v[..., :32, :])
 
@@ -401,6 +411,7 @@ BUGGY: dict[str, tuple[Callable[[], Callable[..., Any]], Callable[..., Any], Mak
     "for inference": (lambda: for_inference, torch.exp, one(8, 64), "frozen"),
     "unclamped": (lambda: unclamped, clipped, two(8, 64), "2^-10"),
     "one block": (lambda: one_block, rms_norm, one_of(8, 64), "dim 1 grown to"),
+    "square": (lambda: square, softmax, one_of(24, 24), "argument 0 (dim "),
     "one tile of keys": (lambda: one_tile_of_keys, F.scaled_dot_product_attention,
                          lambda s: tuple(normal(2, 17, 16, seed=s + at) for at in range(3)), "grown to"),
     "unstable log": (lambda: unstable_log, lambda x: F.log_softmax(x, -1), one_of(8, 64), ""),

@@ -14,7 +14,7 @@ from perfguard.check.hard_inputs import mark_of
 from perfguard.check.hard_inputs.derivation import derived_tensor
 from perfguard.check.hard_inputs.integers import integers_of
 from perfguard.check.hard_inputs.search import HardResult, run_hard
-from perfguard.check.hard_inputs.sizes import _resize
+from perfguard.check.hard_inputs.sizes import _apart, _resize
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 
@@ -182,6 +182,21 @@ def test_fewer_groups_have_all_rows_and_more_are_empty(target: int, ends: list[i
     part = _resize([rows(64), torch.ones(4, 8), perfguard.offsets(ENDS.clone())], 4, target)
     assert part is not None
     assert derived_tensor(perfguard.offsets(ENDS.clone()), part.steps[2]).tolist() == ends
+
+
+@pytest.mark.parametrize(
+    ("marked", "apart"),
+    [
+        (torch.tensor([3, 5]), True),
+        (perfguard.ids(torch.tensor([3, 5]), 8), True),
+        (perfguard.ids(torch.tensor([3, 5]), 64), False),  # rows or columns
+        (perfguard.offsets(ENDS.clone()), False),
+        (perfguard.offsets(ENDS.clone(), 64), False),
+    ],
+)
+def test_rows_and_columns_that_are_as_many_are_cut_apart(marked: torch.Tensor, apart: bool) -> None:
+    found = [part.steps for part in _apart([rows(64, 64), marked], [64])]
+    assert found == [{0: f"dim {dim} cut to {to}"} for to in (63, 32) for dim in (0, 1) if apart]
 
 
 @pytest.mark.parametrize(
