@@ -23,13 +23,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.checkouts import ROOT, copied, git, guard
+from benchmarks.checkouts import ROOT, copied, git, guard, recording
 from benchmarks.fleet import CASES
-from benchmarks.pairs.__main__ import file_of
+from benchmarks.pairs.__main__ import SUITES, file_of
 
 FLEET = "fleet"
-SUITES = ("layers", "moe", "operators", "quantize", "fp8_grouped_mm", "grouped_mm")  # the longest first
-_RECORD = ("--perfguard-update=all", "--perfguard-reason=recorded by benchmarks.all_gpus")
+STEPS = (FLEET, *reversed(SUITES))  # compiled blocks, which take longest, first
+_RECORD = recording("benchmarks.all_gpus")
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ def blocks(checkout: Path, out: Path, ranks: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / ".perfguard" / "all_gpus", metavar="DIR")
-    parser.add_argument("--only", nargs="+", choices=(FLEET, *SUITES), default=(FLEET, *SUITES), metavar="STEP")
+    parser.add_argument("--only", nargs="+", choices=STEPS, default=STEPS, metavar="STEP")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--checkout", type=Path, default=ROOT, help="whose suites are run (default: this one's)")
     options = parser.parse_args()
     gpus = max(1, torch.cuda.device_count())
-    suites = [name for name in SUITES if name in options.only]
+    suites = [name for name in STEPS if name in options.only and name != FLEET]
     with tempfile.TemporaryDirectory(prefix="all-gpus-") as folder:
         host = Host(options.checkout.resolve(), Path(folder), options.out.resolve(), options.device, time.monotonic())
         if suites and not host.found(suites):

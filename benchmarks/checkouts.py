@@ -53,6 +53,11 @@ def plugin() -> tuple[str, ...]:
     return () if entry_points(group="pytest11", name="perfguard") else ("-p", "perfguard.plugin")
 
 
+def recording(program: str) -> tuple[str, str]:
+    """Options that record everything anew."""
+    return "--perfguard-update=all", f"--perfguard-reason=recorded by {program}"
+
+
 @dataclass(frozen=True)
 class Ran:
     """One run: its report if it wrote one, its exit status and its seconds."""

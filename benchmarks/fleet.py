@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.checkouts import ROOT, Ran, copied, guard
+from benchmarks.checkouts import ROOT, Ran, copied, guard, recording
 from perfguard.model.records import CaseResult, Report, TimedEntry
 from perfguard.store.baseline_files import Store
 from tests.corpus.mutant import Change, Edit
@@ -36,7 +36,7 @@ FACTS = (
 CASES = {2: "two_ and not inductor", 4: "four_ and not inductor"}
 # What a plant can change: the other cases exchange the same once more.
 PLANTED = ("-k", f"{CASES[2]} and not compiled and not hot and not 128 and not tp2")
-RECORD = ("--perfguard-update=all", "--perfguard-reason=recorded by benchmarks.fleet")
+RECORD = recording("benchmarks.fleet")
 SHOWN = ("exposed_us", "overlap_share", "transfer_us", "skew_us", "bus_gb_per_second", "bus_share", "interconnect")
 
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.checkouts import ROOT, Ran, commit, copied, git, guard
+from benchmarks.checkouts import ROOT, Ran, commit, copied, git, guard, recording
 from benchmarks.pairs.plants import FAMILIES, plant_other_code
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import Report
@@ -52,7 +52,7 @@ HEAD = (
 _HERE = Path(__file__).parent
 _SETTINGS = "[tool.perfguard]\npair_minutes = 60\n"
 _PROJECT = f'[tool.pytest.ini_options]\npythonpath = ["."]\n{_SETTINGS}hard_share = 0\n'
-_RECORD = ("--perfguard-update=all", "--perfguard-reason=recorded by benchmarks.pairs")
+_RECORD = recording("benchmarks.pairs")
 
 Entry = dict[str, Any]
 

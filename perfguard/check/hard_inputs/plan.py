@@ -23,7 +23,7 @@ from perfguard.check.hard_inputs.derivation import (
     leaves_of,
 )
 from perfguard.check.hard_inputs.integers import integers_of
-from perfguard.check.hard_inputs.sizes import Kept, cuts, free_sizes, growths, one_less
+from perfguard.check.hard_inputs.sizes import Kept, sizes_of
 from perfguard.check.hard_inputs.values import (
     FINITE,
     INCOMING_KINDS,
@@ -53,8 +53,8 @@ def planned(call: Call, seed: int, kept: Kept) -> Iterator[Derivation]:
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
     layouts, integers = _layouts(call, leaves), _integers(call, leaves)
     values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
-    free = free_sizes(call, kept)
-    sizes, grown = cuts(leaves, free), growths(leaves, free)
+    sizes = sizes_of(call, kept)
+    cuts, grown = sizes.cuts(), sizes.growths()
     laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
     turned = [Part("layouts", {place: names[0 if at % 2 else -1]}) for at, (place, names) in enumerate(layouts.items())]
     drawn = [Part("integers", {place: order.choice(texts)}) for place, texts in integers.items()]
@@ -66,8 +66,8 @@ def planned(call: Call, seed: int, kept: Kept) -> Iterator[Derivation]:
     all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST, SMALL)]
     broad = [
         (*values, *laid),
-        one_less(leaves, free),
-        _cut_and_mixed(call, sizes[0], floats) if sizes else (),
+        sizes.one_less(),
+        _cut_and_mixed(call, cuts[0], floats) if cuts else (),
         *((order.choice(parts),) for parts in grown),
         (*ends, *laid) if ends else (),
         (*drawn, *turned, *largest),
@@ -78,7 +78,7 @@ def planned(call: Call, seed: int, kept: Kept) -> Iterator[Derivation]:
         tuple(_mixed(leaves, floats, FINITE[2 * _TURN :] + FINITE[:_TURN], "values")),
         *(all_at_once if floats else ()),
         (*(Part("layouts", {place: "sliced"}) for place in layouts), *usual),
-        *((part,) for part in sizes if any(text.endswith("cut to 0") for text in part.steps.values())),
+        *((part,) for part in cuts if any(text.endswith("cut to 0") for text in part.steps.values())),
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
         *((part,) for part in frozen[:3]),
     ]
@@ -88,7 +88,7 @@ def planned(call: Call, seed: int, kept: Kept) -> Iterator[Derivation]:
     others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
     # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
     order.shuffle(broad)
-    rest = [sizes[1:], [part for parts in grown for part in parts], alone, moved, others, gradients, frozen[3:]]
+    rest = [cuts[1:], [part for parts in grown for part in parts], alone, moved, others, gradients, frozen[3:]]
     for parts in rest:
         order.shuffle(parts)
     single = [(part,) for turn in zip_longest(*rest) for part in turn if part is not None]

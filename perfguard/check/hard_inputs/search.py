@@ -17,7 +17,7 @@ import torch
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import Derivation, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import planned
-from perfguard.check.hard_inputs.sizes import Kept, kept_by, small
+from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
 from perfguard.check.hard_inputs.verdict import judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call
@@ -124,7 +124,7 @@ class _Hard:
 
     def _small(self) -> Call:
         """The call with its large dimensions cut, if that is valid and right; otherwise the call itself."""
-        part = small(self.call, self.kept)
+        part = sizes_of(self.call, self.kept).small()
         if part is None or (self.call.hard and "sizes" in self.call.hard.without):
             return self.call
         derivation = Derivation((part,))

@@ -100,12 +100,12 @@ def _pairs_of(tensor: torch.Tensor) -> int | None:
 def _pairs(rows: torch.Tensor) -> int | None:
     """The dimension of the pairs in `_unflattened`, or None."""
     size = rows.shape[-1]
-    if size < 2 * _LEAST_TWICE or size % 2 or not bool((rows != rows[:, :1]).any()):
+    if size < 2 * _LEAST_TWICE or size % 2:
         return None
     for dim in (-2, -1):
         first, second = _unflattened(rows, dim).unbind(dim)
         if bool((first == second).all()):
-            return dim
+            return dim if bool((rows != rows[:, :1]).any()) else None  # where all are equal, none are pairs
     return None
 
 

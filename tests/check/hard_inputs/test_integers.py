@@ -14,7 +14,7 @@ from perfguard.check.hard_inputs import mark_of
 from perfguard.check.hard_inputs.derivation import derived_tensor
 from perfguard.check.hard_inputs.integers import integers_of
 from perfguard.check.hard_inputs.search import HardResult, run_hard
-from perfguard.check.hard_inputs.sizes import _apart, _resize
+from perfguard.check.hard_inputs.sizes import Sizes
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 
@@ -168,7 +168,7 @@ def test_targets_that_stand_for_none_stay_and_more_become_so() -> None:
     ],
 )
 def test_marked_integers_follow_another_size(tensor: torch.Tensor, target: int, followed: str | None) -> None:
-    part = _resize([rows(64), tensor], 64, target)
+    part = Sizes([rows(64), tensor], []).resize(64, target)
     assert (None if part is None else part.steps.get(1, "")) == followed
     if followed:
         made = derived_tensor(tensor, followed)
@@ -179,7 +179,7 @@ def test_marked_integers_follow_another_size(tensor: torch.Tensor, target: int, 
 
 @pytest.mark.parametrize(("target", "ends"), [(3, [8, 24, 64]), (6, [8, 24, 40, 64, 64, 64])])
 def test_fewer_groups_have_all_rows_and_more_are_empty(target: int, ends: list[int]) -> None:
-    part = _resize([rows(64), torch.ones(4, 8), perfguard.offsets(ENDS.clone())], 4, target)
+    part = Sizes([rows(64), torch.ones(4, 8), perfguard.offsets(ENDS.clone())], []).resize(4, target)
     assert part is not None
     assert derived_tensor(perfguard.offsets(ENDS.clone()), part.steps[2]).tolist() == ends
 
@@ -195,7 +195,7 @@ def test_fewer_groups_have_all_rows_and_more_are_empty(target: int, ends: list[i
     ],
 )
 def test_rows_and_columns_that_are_as_many_are_cut_apart(marked: torch.Tensor, apart: bool) -> None:
-    found = [part.steps for part in _apart([rows(64, 64), marked], [64])]
+    found = [part.steps for part in Sizes([rows(64, 64), marked], [64]).apart()]
     assert found == [{0: f"dim {dim} cut to {to}"} for to in (63, 32) for dim in (0, 1) if apart]
 
 
@@ -210,7 +210,7 @@ def test_rows_and_columns_that_are_as_many_are_cut_apart(marked: torch.Tensor, a
     ],
 )
 def test_unmarked_integers_still_mean_the_same(integers: list[int], target: int, valid: bool) -> None:
-    assert (_resize([rows(64), torch.tensor(integers)], 64, target) is not None) is valid
+    assert (Sizes([rows(64), torch.tensor(integers)], []).resize(64, target) is not None) is valid
 
 
 class Doubled(torch.autograd.Function):
