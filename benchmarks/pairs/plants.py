@@ -59,8 +59,8 @@ FAMILIES = {
     "ring": Family(
         "quantize",
         "transpose_3d",
-        Edit(FP8, "False: (RingConfig(held=11),)", "False: (RingConfig(held=9),)"),
-        "chunks of 9 tiles for 11: 5 to 7 % on an H200 where a weight is longer than 1,792 rows",
+        Edit(FP8, "RingConfig(held=7)", "RingConfig(held=11)"),
+        "chunks of 11 tiles for 7: 1 to 5 % on an H200 where a weight has 5,120 or 8,192 rows",
     ),
     "groups": Family(
         "grouped_mm",

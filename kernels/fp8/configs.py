@@ -187,19 +187,26 @@ def columns_candidates(arch: str, jagged: bool, layout: Layout, words: bool) -> 
 _PANELS = {"sm_90": (PanelsConfig(),)}
 
 
-# Chunks of panels pass through a ring in shared memory: tokens, then weights that it does not hold whole. On an H200,
-# us, beside what `quantize_columns` takes: tokens at A (16 groups, 16,640 x 5,120) 77, 97; at B (64, 32,768 x 2,048)
-# 62, 68; 16 weights of 8,192 x 5,120 584 with chunks of 9 tiles, 558 with 11, 597 with 13, 644; of 5,120 x 8,192 558,
-# 522, 521, 647. 16 stripes for 8 are within the noise at most shapes, half as slow again where one group has all rows.
-_RING = {"sm_90": {True: (RingConfig(),), False: (RingConfig(held=11),)}}
+# Chunks of panels pass through a ring in shared memory: of tokens, then of weights of as many rows as two chunks of 11
+# tiles hold, then of longer ones. On an H200, us, beside what `quantize_columns` takes: tokens at A (16 groups,
+# 16,640 x 5,120) 77, 97; at B (64, 32,768 x 2,048) 62, 68; 16 weights of 8,192 x 5,120 584 with chunks of 9 tiles, 558
+# with 11, 597 with 13, 644; of 5,120 x 8,192 558, 522, 521, 647. Chunks of 7 tiles beside those of 11, in another
+# session: 3 to 5 % less at 8,192 x 5,120, 17 at 14,336 x 4,096, 6 at 4,096 x 14,336, 1 at 5,120 x 8,192, and 2.5 to 5 %
+# more at 2,048 x 7,168. 16 stripes for 8 are within the noise at most shapes, half as slow again where one group has
+# all rows.
+_TOKENS_RING, _SHORT_RING, _LONG_RING = RingConfig(), RingConfig(held=11), RingConfig(held=7)
 
 
-def ring_candidates(arch: str, dtype: torch.dtype, jagged: bool) -> tuple[RingConfig, ...]:
+def ring_candidates(arch: str, dtype: torch.dtype, rows: int | None) -> tuple[RingConfig, ...]:
     """Candidates of `quantize_ring`, which go before `columns_candidates`; none where it does not serve.
 
-    For codes of `dtype` of inputs that hold words (as in `columns_candidates`).
+    For codes of `dtype` of inputs that hold words (as in `columns_candidates`): of a weight of `rows`, or of tokens.
     """
-    return _RING[arch][jagged] if arch in _RING and dtype in hardware_of(arch).native_fp8 else ()
+    if arch != "sm_90" or dtype not in hardware_of(arch).native_fp8:
+        return ()
+    if rows is None:
+        return (_TOKENS_RING,)
+    return (_SHORT_RING if rows <= 2 * _SHORT_RING.held_rows else _LONG_RING,)
 
 
 def panels_candidates(arch: str, dtype: torch.dtype, rows: int, width: int) -> tuple[PanelsConfig, ...]:

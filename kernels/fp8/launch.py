@@ -222,7 +222,7 @@ def columns_plan(columns: Columns) -> PanelsPlan | RingPlan | ChunksPlan:
     if columns.words and rows is not None:
         configs += panels_candidates(arch, dtype, rows, columns.widths[0])
     if columns.words:
-        configs += ring_candidates(arch, dtype, rows is None)
+        configs += ring_candidates(arch, dtype, rows)
     configs += columns_candidates(arch, rows is None, columns.layout, columns.words)
     config = pick(configs[:MAX_CANDIDATES], columns.how.candidate)
     if isinstance(config, PanelsConfig):

@@ -60,15 +60,21 @@ def test_what_is_offered_fits_a_block_and_the_table() -> None:
 
 @pytest.mark.parametrize("arch", HARDWARE)
 @pytest.mark.parametrize("dtype", [E4M3FN, E5M2, torch.float8_e4m3fnuz])
-@pytest.mark.parametrize("jagged", [True, False])
-def test_what_passes_through_a_ring(arch: str, dtype: torch.dtype, jagged: bool) -> None:
-    offered = ring_candidates(arch, dtype, jagged)
+@pytest.mark.parametrize("rows", [None, 2048, 8192])
+def test_what_passes_through_a_ring(arch: str, dtype: torch.dtype, rows: int | None) -> None:
+    offered = ring_candidates(arch, dtype, rows)
     assert bool(offered) == (arch == "sm_90" and dtype != torch.float8_e4m3fnuz)
     for config in offered:
         assert config.slots > config.held  # else a team could take a filling of a slot for the one before
         assert config.slots * config.rows * config.width * 2 < HARDWARE[arch].shared_memory_bytes  # type: ignore[operator]
-        others = columns_candidates(arch, jagged, layout="kept", words=True)
+        others = columns_candidates(arch, rows is None, layout="kept", words=True)
         assert 2 + len(others) > MAX_CANDIDATES - 1  # the table is full: no more can be offered
+
+
+@pytest.mark.parametrize(("rows", "held"), [(2816, 11), (2832, 7)])
+def test_a_long_weight_passes_in_shorter_chunks(rows: int, held: int) -> None:
+    (offered,) = ring_candidates("sm_90", E4M3FN, rows)
+    assert offered.held == held
 
 
 # ---------------------------------------------------------------------------------------------------
