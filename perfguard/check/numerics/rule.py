@@ -8,9 +8,10 @@ With e_c = candidate - oracle and e_e = eager - oracle, in float64:
 for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_e)/RMS_g(oracle). The root is
 the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Of few numbers eager's
 error is small by luck, too (LEAST_ROUNDINGS, LEAST_OF_FEW). The elements of a group may share one error, as in the
-gradient of a weight that few tokens reached. In 16 bits hard_g is what eager's error comes to in its hardest fifth. In
-float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. In an argument's gradient
-it counts as at least RESIDUE·u·RMS(oracle), and in one that vanishes as at least VANISHING·u·RMS(the largest gradient).
+gradient of a weight that few tokens reached. In 16 bits hard_g is what eager's error comes to in its hardest groups
+(HARD, HARD_SUMS). In float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. In
+an argument's gradient it counts as at least RESIDUE·u·RMS(oracle), and in one that vanishes as at least
+VANISHING·u·RMS(the largest gradient).
 Integers and bools must be equal, but where the reference's depend on which of equal elements it chooses. 8-bit floats
 are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import torch
@@ -39,6 +41,8 @@ from perfguard.check.numerics.sums import (
 from perfguard.model.call import Tolerance
 from perfguard.model.records import Accuracy
 from perfguard.tensors.snapshot import bits
+
+Source = Literal["argument", "parameter"]  # of a gradient
 
 PHI = 0.25
 #: k; gradients have at least GRADIENT_MULTIPLE
@@ -77,9 +81,12 @@ VANISHING: dict[torch.dtype, float] = {
     torch.float32: 64.0,
     torch.float64: 64.0,
 }
-#: Eager's error counts as at least that of a group that is worse than this share of all. With all but ten of thousands,
-#: a router of bfloat16 scores goes unnoticed.
-HARD = 0.8
+#: Eager's error counts as at least that of a group that this share of all is worse than: its hardest ones.
+HARD = 0.2
+#: The same in a parameter's gradient, whose rows have the error of few tokens, or of few kinds of them: one row in
+#: thousands has three to five times the usual error then, and in an equally good candidate it is another one.
+HARD_SUMS = 0.01
+FEWEST_HARD = 10  # groups of a parameter's gradient, where that is not over HARD
 #: Groups whose RMS differs by at most this factor are of about the same size.
 LIKE_SIZE = 16
 _MOST_K = 1e6  # beyond, eager's error is too small for a multiple of it to be meaningful
@@ -92,8 +99,7 @@ def compare(
     *,
     name: str,
     tolerance: Tolerance | None = None,
-    gradient: bool = False,
-    residue: bool = False,
+    gradient_of: Source | None = None,
     least: float = 0.0,
 ) -> Accuracy:
     """Judge one tensor by the rule.
@@ -103,9 +109,8 @@ def compare(
             oracle's is wider if it is floating. 8-bit floats belong to `fp8_codes.compare_codes`.
         name: of the tensor, e.g. "output 0"; a problem begins with it.
         tolerance: overrides k, phi, the grouping and the least SQNR.
-        gradient: whether the tensor is a gradient, for which k is at least 3.
-        residue: whether groups may hold what is left where terms of the whole tensor's size cancel, as in the gradient
-            of an activation; that of a parameter is a sum over rows.
+        gradient_of: what the tensor is a gradient of, if it is one; k is at least 3 then. That of an argument may hold
+            what is left where terms of the whole tensor's size cancel; rows of that of a parameter may have few errors.
         least: what eager's RMSE counts as at least.
     """
     problem = unlike_metadata(candidate, eager, name)
@@ -114,8 +119,7 @@ def compare(
     candidate, eager, oracle = map(real_numbers, (candidate, eager, oracle))
     if candidate.dtype not in MULTIPLE:
         return compare_exactly(candidate, eager, name=name)
-    k = max(MULTIPLE[candidate.dtype], GRADIENT_MULTIPLE if gradient else 0.0)
-    return compare_by_rule(candidate, eager, oracle, name, tolerance, k, residue=residue, least=least)
+    return compare_by_rule(candidate, eager, oracle, name, tolerance, gradient_of, least)
 
 
 def unlike_metadata(candidate: torch.Tensor, eager: torch.Tensor, name: str) -> str:
@@ -158,13 +162,12 @@ def compare_by_rule(
     oracle: torch.Tensor,
     name: str,
     tolerance: Tolerance | None,
-    k: float,
-    *,
-    residue: bool = False,
-    least: float = 0.0,
+    gradient_of: Source | None,
+    least: float,
 ) -> Accuracy:
     """Judge by the rule's two lines and the least SQNR, with a text on a failure."""
     groups = Groups(candidate.shape, tolerance.group_dim if tolerance else None)
+    k = max(MULTIPLE[candidate.dtype], GRADIENT_MULTIPLE if gradient_of else 0.0)
     k = tolerance.k if tolerance and tolerance.k is not None else k
     u = ROUNDING[candidate.dtype]
     slack = u * (tolerance.phi if tolerance and tolerance.phi is not None else PHI)
@@ -180,9 +183,10 @@ def compare_by_rule(
     least_of_few = LEAST_OF_FEW.get(candidate.dtype, 0.0) * u
     few = effective_number(total.oracle, total.fourth) < FEW
     by_luck = few * least_of_few * rms
-    if residue:
+    if gradient_of == "argument":
         by_luck = by_luck.maximum(RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
-    factor = _factor(eager_rmse, by_luck, rms, total.count, shared=wide)
+    hard = hard_share(len(rms)) if gradient_of == "parameter" else HARD
+    factor = _factor(eager_rmse, by_luck, rms, total.count, None if wide else hard)
     limits = k * factor + slack * rms
     excess = torch.where(rmse > 0, rmse / limits, 0.0)  # with a limit of 0, any error is infinitely large
     worst = int(excess.argmax())
@@ -233,34 +237,40 @@ def compare_by_rule(
     return msgspec.structs.replace(explained, problem=explained.problem + admits)
 
 
+def hard_share(groups: int) -> float:
+    """Of so many groups of a parameter's gradient, the share that counts as hard."""
+    return min(HARD, max(HARD_SUMS, FEWEST_HARD / groups))
+
+
 def _factor(
-    eager_rmse: torch.Tensor, least: torch.Tensor, rms: torch.Tensor, count: torch.Tensor, *, shared: bool
+    eager_rmse: torch.Tensor, least: torch.Tensor, rms: torch.Tensor, count: torch.Tensor, hard: float | None
 ) -> torch.Tensor:
     """What k multiplies in the limit of each group.
 
     Args:
         least: what eager's error counts as at least.
-        shared: whether the elements of each group count as one error.
+        hard: the share of groups that counts as hard. None: the elements of each group count as one error.
     """
     likely = eager_rmse.maximum(least)
     nonzero = rms > 0
     if bool(nonzero.any()):
         likely = likely.maximum((eager_rmse[nonzero] / rms[nonzero]).median() * rms)
-        if not shared:
-            likely = likely.maximum(of_hard_groups(eager_rmse, rms))
+        if hard is not None:
+            likely = likely.maximum(of_hard_groups(eager_rmse, rms, hard))
     most = 2 * math.log(len(rms))
     factor = (1 + (most / count).sqrt()) * likely
-    return factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, count)) if shared else factor
+    return factor.maximum((1 + math.sqrt(most)) * _of_like_size(likely, rms, count)) if hard is None else factor
 
 
-def of_hard_groups(error: torch.Tensor, rms: torch.Tensor) -> torch.Tensor:
-    """The error of a group that is worse than `HARD` of all, in absolute terms or relative to the group's own RMS,
-    whichever is less: groups that are hard because they are small make no room in others. Of groups without RMS 0."""
+def of_hard_groups(error: torch.Tensor, rms: torch.Tensor, hard: float = HARD) -> torch.Tensor:
+    """The error of a group that the share `hard` of all is worse than, in absolute terms or relative to the group's own
+    RMS, whichever is less: groups that are hard because they are small make no room in others. Of groups without RMS 0.
+    """
     nonzero = rms > 0
     if not bool(nonzero.any()):
         return torch.zeros_like(rms)
     share = error[nonzero] / rms[nonzero]
-    return _quantile(error[nonzero], HARD).minimum(_quantile(share, HARD) * rms)
+    return _quantile(error[nonzero], 1 - hard).minimum(_quantile(share, 1 - hard) * rms)
 
 
 def _quantile(values: torch.Tensor, share: float) -> torch.Tensor:

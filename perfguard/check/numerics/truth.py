@@ -67,8 +67,7 @@ class Truth:
             truth,
             name=name,
             tolerance=self.tolerance,
-            gradient=gradient,
-            residue=gradient and position < self.first_parameter,
+            gradient_of=("argument" if position < self.first_parameter else "parameter") if gradient else None,
         )
         accuracy = judge()
         if accuracy.problem and (left := self.left_over(position)):
