@@ -106,9 +106,11 @@ def shown(result: CaseResult) -> dict[str, Any]:
 
 
 def rows(report: Report, baselines: Path) -> Iterator[dict[str, Any]]:
-    """Each timed case: its recorded sessions, and what one session read of its exchanges, by collective."""
+    """Each case that was recorded: its sessions, and what one session read of its exchanges, by collective."""
     store = Store(baselines)
     for result in report.results:
+        if any(verdict.word.fails for verdict in result.verdicts):
+            continue  # what is stored is older
         file = store.load(f"{report.hardware.slug}-x{result.ranks}", result.case.suite)
         entries = file.cases[result.case.key].entries if file and result.case.key in file.cases else {}
         entry, floor = entries.get("ranks_time_us"), entries.get("ranks_floor_us")
