@@ -94,6 +94,8 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--checkout", type=Path, default=ROOT, help="whose suites are run (default: this one's)")
     options = parser.parse_args()
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out: {options.out} is no folder")
     gpus = max(1, torch.cuda.device_count())
     suites = [name for name in STEPS if name in options.only and name != FLEET]
     with tempfile.TemporaryDirectory(prefix="all-gpus-") as folder:
