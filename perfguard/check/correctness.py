@@ -18,11 +18,12 @@ import torch
 
 from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, recycle
 from perfguard.check.numerics.sums import kinds, real_numbers, rmse
-from perfguard.check.numerics.trial import Gradients, Inputs, Trial, expanded, run_trial, transposed
+from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial
 from perfguard.check.numerics.truth import Reference, with_hint
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import MeasurementError, described, next_step
 from perfguard.model.records import Accuracy
+from perfguard.tensors.layouts import expanded, transposed
 
 #: Further calls by kind of device, which may show atomic additions in another order: on a GPU two agree now and then.
 LATER = {"cpu": 0}

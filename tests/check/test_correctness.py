@@ -13,9 +13,10 @@ from torch.utils.checkpoint import checkpoint
 from perfguard.check import correctness
 from perfguard.check.correctness import Checked, check
 from perfguard.check.memory import poisoned
-from perfguard.check.numerics.trial import Inputs, expanded, transposed
+from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.tensors.layouts import expanded, transposed
 
 GROUPS = torch.tensor([10, 10, 40, 60], dtype=torch.int32)  # the second group is empty
 FN, FNUZ = torch.float8_e4m3fn, torch.float8_e4m3fnuz
@@ -397,6 +398,30 @@ def test_correct_backward_passes_whatever_the_layout(shape: tuple[int, ...]) -> 
         assert not swapped.is_contiguous()
         assert swapped.storage_offset() % 2 == 1
         assert (spread.shape, spread.stride()[0]) == (gradient.shape, 0)
+
+
+class AddedBias(torch.autograd.Function):
+    """x (T, D) + bias (D,). The gradient of the bias is summed row by row, in the dtype of x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return x + bias
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        total = torch.zeros_like(grad[0])
+        for row in grad:
+            total = total + row
+        return grad, total
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_plain_loop_over_equal_rows_is_a_right_sum(dtype: torch.dtype) -> None:
+    """All roundings of such a sum go one way, where rows have all digits."""
+    for seed in range(3):
+        x, bias = normal(2000, 64, seed=seed).to(dtype), normal(64, seed=9).to(dtype)
+        given = x.requires_grad_(), bias.requires_grad_()
+        assert checked(AddedBias.apply, *given, reference=lambda x, bias: x + bias).wrong == []
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from perfguard.check.hard_inputs import mark_of, marked
 from perfguard.check.hard_inputs.integers import limit_after, with_integers
 from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, resized, with_values
 from perfguard.check.memory import free_bytes
-from perfguard.check.numerics.trial import expanded, transposed
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
+from perfguard.tensors.layouts import expanded, transposed
 
 _WRAP = 2**31  # first offset beyond a signed 32-bit integer
 _SHARE = 0.25  # of the free memory for one tensor

@@ -323,27 +323,6 @@ def upstream_gradients(outputs: Trial, seed: int) -> list[torch.Tensor | None]:
     return gradients
 
 
-def expanded(gradient: torch.Tensor) -> torch.Tensor:
-    """The first row expanded to all rows by stride 0 (vectors: the first element)."""
-    if gradient.numel() == 0 or gradient.ndim == 0:
-        return gradient
-    row = gradient[(0,) * max(1, gradient.ndim - 1)]
-    return row.expand(gradient.shape)
-
-
-def transposed(gradient: torch.Tensor) -> torch.Tensor:
-    """The same values with the last two dimensions swapped in memory (vectors: every second element), from an
-    odd storage offset."""
-    if gradient.ndim == 0:
-        return gradient
-    if gradient.ndim == 1:
-        view = gradient.new_empty(2 * gradient.numel() + 1)[1::2]
-    else:
-        *outer, rows, columns = gradient.shape
-        view = gradient.new_empty(gradient.numel() + 1)[1:].view(*outer, columns, rows).transpose(-1, -2)
-    return view.copy_(gradient)
-
-
 def _distinct(tensor: torch.Tensor) -> torch.Tensor:
     """A view without the repetitions of dimensions of stride 0."""
     for dim, stride in enumerate(tensor.stride()):
