@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -79,6 +79,13 @@ def was_imported_as_interpreter() -> bool:
     """Whether Triton's own functions are for its interpreter. Its other modules must then be imported like that."""
     standard = importlib.import_module("triton.language.standard")
     return not isinstance(standard.cdiv, FUNCTION.get())
+
+
+def silent_interpreter() -> AbstractContextManager[object]:
+    """Within it Triton's interpreter, which computes with NumPy, warns as little of overflows as a GPU does: under
+    `-W error` what old memory holds would decide whether a kernel raises. For this thread alone."""
+    numpy: Any = sys.modules.get("numpy")
+    return numpy.errstate(all="ignore") if numpy else nullcontext()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import torch
 
+from perfguard._compat.triton_internals import silent_interpreter
 from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, recycle
 from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial
@@ -23,7 +24,7 @@ from perfguard.check.numerics.truth import Reference, with_hint
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import MeasurementError, described, next_step
 from perfguard.model.records import Accuracy
-from perfguard.tensors.layouts import expanded, transposed
+from perfguard.tensors.layouts import equal_rows, transposed
 
 #: Further calls by kind of device, which may show atomic additions in another order: on a GPU two agree now and then.
 LATER = {"cpu": 0}
@@ -81,7 +82,7 @@ def check(call: Call, *, full: bool = True) -> Checked:
     other = [] if device.type == "cpu" else [device]
     kind = {"device_type": device.type} if other else {}
     # Every run draws the same random numbers, and the user's generators keep their state.
-    with torch.random.fork_rng(other, **kind):
+    with torch.random.fork_rng(other, **kind), silent_interpreter():
         return _Check(call, inputs).run(full)
 
 
@@ -332,7 +333,7 @@ class _Check:
         """Calls with incoming gradients of other strides. Stride 0 changes the values, so those need another truth."""
         layouts = [("transposed, at an odd storage offset", transposed)]
         if not self.inputs.gives_gradients:  # a repeated row has no memory of its own to overwrite
-            layouts.append(("expanded (stride 0)", expanded))
+            layouts.append(("expanded (stride 0)", equal_rows))
         for layout, change in layouts:
             incoming = [None if gradient is None else change(gradient) for gradient in self.upstream]
             if all(gradient is None or gradient.ndim == 0 for gradient in incoming):
@@ -343,7 +344,7 @@ class _Check:
                 self.problems.append(f"backward: raises with incoming gradients {layout}: {described(error)}")
                 continue
             truth = self.truth
-            if change is expanded:
+            if change is equal_rows:
                 values = [None if gradient is None else gradient.contiguous() for gradient in incoming]
                 truth = self.reference.truth(self.reference.run(values), values)
             elif not self.base.unequal(trial):

@@ -19,14 +19,16 @@ def transposed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def expanded(tensor: torch.Tensor) -> torch.Tensor:
-    """The first row expanded to all rows by stride 0 (vectors: the first element).
-
-    In float32 and float64 its values are rounded to bfloat16: sums over thousands of equal rows are exact then. With
-    all digits the roundings of a plain loop would all go one way, and say nothing of sums over rows that differ.
-    """
+    """The first row expanded to all rows by stride 0 (vectors: the first element)."""
     if tensor.numel() == 0 or tensor.ndim == 0:
         return tensor
-    row = tensor[(0,) * max(1, tensor.ndim - 1)]
-    if tensor.dtype in (torch.float32, torch.float64):
-        row = row.to(torch.bfloat16).to(tensor.dtype)
-    return row.expand(tensor.shape)
+    return tensor[(0,) * max(1, tensor.ndim - 1)].expand(tensor.shape)
+
+
+def equal_rows(gradient: torch.Tensor) -> torch.Tensor:
+    """The same of an incoming gradient, in float32 and float64 with the digits of bfloat16 alone.
+
+    Sums over thousands of equal rows are exact then; with all digits the roundings of a plain loop would all go one way.
+    """
+    wide = gradient.dtype in (torch.float32, torch.float64)
+    return expanded(gradient.to(torch.bfloat16).to(gradient.dtype) if wide else gradient)

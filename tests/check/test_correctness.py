@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -16,7 +17,7 @@ from perfguard.check.memory import poisoned
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError
-from perfguard.tensors.layouts import expanded, transposed
+from perfguard.tensors.layouts import equal_rows, transposed
 
 GROUPS = torch.tensor([10, 10, 40, 60], dtype=torch.int32)  # the second group is empty
 FN, FNUZ = torch.float8_e4m3fn, torch.float8_e4m3fnuz
@@ -393,7 +394,7 @@ def test_correct_backward_passes_whatever_the_layout(shape: tuple[int, ...]) -> 
     assert doubled(lambda grad: grad * 2, *shape).wrong == []
     if shape:
         gradient = torch.randn(shape)
-        swapped, spread = transposed(gradient), expanded(gradient)
+        swapped, spread = transposed(gradient), equal_rows(gradient)
         assert torch.equal(swapped, gradient)
         assert not swapped.is_contiguous()
         assert swapped.storage_offset() % 2 == 1
@@ -422,6 +423,18 @@ def test_a_plain_loop_over_equal_rows_is_a_right_sum(dtype: torch.dtype) -> None
         x, bias = normal(2000, 64, seed=seed).to(dtype), normal(64, seed=9).to(dtype)
         given = x.requires_grad_(), bias.requires_grad_()
         assert checked(AddedBias.apply, *given, reference=lambda x, bias: x + bias).wrong == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_numpy_does_not_warn_of_old_memory() -> None:
+    """As in Triton's interpreter, where the lanes beyond a row hold anything until the store leaves them out."""
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        lanes = torch.empty(64)
+        lanes[: len(x)] = x
+        return torch.from_numpy(numpy.exp(lanes.numpy()))[: len(x)]
+
+    assert checked(padded, torch.ones(40), reference=torch.exp).wrong == []
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def problems(name: str, dtype: torch.dtype, other: Function | None = None, seeds
                 upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed)).to(dtype).to(within)
                 found.append([out.detach(), *torch.autograd.grad(out, leaves, upstream)])
             yield [
-                compare(*each, name=what, gradient=what != "output").problem
+                compare(*each, name=what, gradient_of=None if what == "output" else "argument").problem
                 for what, *each in zip(("output", "dx", "dw"), *found, strict=True)
             ]
 

@@ -79,7 +79,7 @@ def assert_right(product: Product, function: Callable[..., torch.Tensor], becaus
     eager = product.run(reference.grouped_mm)
     oracle = product.run(reference.grouped_mm, torch.float64)
     for name, one, other, truth in zip(NAMES, got, eager, oracle, strict=True):
-        problem = compare(one, other, truth, name=name, gradient=name != "output").problem
+        problem = compare(one, other, truth, name=name, gradient_of=None if name == "output" else "argument").problem
         assert not problem, f"{because}: {problem}"
     assert_zero_where_nobody_is(product, got, because)
     return got

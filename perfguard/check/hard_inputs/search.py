@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import time
 import warnings
 from collections import Counter, deque
@@ -14,6 +13,7 @@ from itertools import islice
 
 import torch
 
+from perfguard._compat.triton_internals import silent_interpreter
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import Derivation, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import planned
@@ -71,9 +71,8 @@ def run_hard(call: Call, seconds: float, rotation: int = 0, kept: Kept | None = 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence warnings of overflows and the like, which are due to the derived inputs: under `-W error` they would be
-    refusals. NumPy, which Triton's interpreter uses, is silenced separately, as threads may enter `catch_warnings`."""
-    numpy = sys.modules.get("numpy")
-    with warnings.catch_warnings(), numpy.errstate(all="ignore") if numpy else contextlib.nullcontext():
+    refusals. Triton's interpreter is silenced separately, as threads may enter `catch_warnings`."""
+    with warnings.catch_warnings(), silent_interpreter():
         warnings.simplefilter("ignore")
         yield
 
