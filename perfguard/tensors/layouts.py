@@ -28,7 +28,7 @@ def expanded(tensor: torch.Tensor) -> torch.Tensor:
 def equal_rows(gradient: torch.Tensor) -> torch.Tensor:
     """The same of an incoming gradient, in float32 and float64 with the digits of bfloat16 alone.
 
-    Sums over thousands of equal rows are exact then; with all digits the roundings of a plain loop would all go one way.
+    Sums over thousands of equal rows are exact then. With all digits the roundings of a plain loop would go one way.
     """
     wide = gradient.dtype in (torch.float32, torch.float64)
     return expanded(gradient.to(torch.bfloat16).to(gradient.dtype) if wide else gradient)
