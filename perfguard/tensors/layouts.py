@@ -25,10 +25,10 @@ def expanded(tensor: torch.Tensor) -> torch.Tensor:
     return tensor[(0,) * max(1, tensor.ndim - 1)].expand(tensor.shape)
 
 
-def equal_rows(gradient: torch.Tensor) -> torch.Tensor:
+def equal_rows(tensor: torch.Tensor) -> torch.Tensor:
     """The same of an incoming gradient, in float32 and float64 with the digits of bfloat16 alone.
 
     Sums over thousands of equal rows are exact then. With all digits the roundings of a plain loop would go one way.
     """
-    wide = gradient.dtype in (torch.float32, torch.float64)
-    return expanded(gradient.to(torch.bfloat16).to(gradient.dtype) if wide else gradient)
+    wide = tensor.dtype in (torch.float32, torch.float64)
+    return expanded(tensor.to(torch.bfloat16).to(tensor.dtype) if wide else tensor)
