@@ -425,6 +425,36 @@ def test_a_plain_loop_over_equal_rows_is_a_right_sum(dtype: torch.dtype) -> None
         assert checked(AddedBias.apply, *given, reference=lambda x, bias: x + bias).wrong == []
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("column", "right"), [(5, True), (6, False)])
+def test_an_element_at_an_edge_may_be_on_either_side(dtype: torch.dtype, column: int, right: bool) -> None:
+    """relu(x + bias) @ weight: where roundings decide whether an element is cut, its gradient jumps."""
+
+    class Cut(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, total: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(total)
+            return torch.relu(total)
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            kept = ctx.saved_tensors[0] > 0
+            kept[3, column] = ~kept[3, column]
+            return grad * kept
+
+    x, bias, weight = normal(512, 256, dtype=dtype), normal(256, seed=1, dtype=dtype), normal(256, 64, dtype=dtype)
+    x[3, 5] = -bias[5]
+    assert (x + bias)[3, 6].abs() > 0.1
+    result = checked(
+        lambda x, bias, weight: Cut.apply(x + bias) @ weight,
+        x.requires_grad_(),
+        bias,
+        weight,
+        reference=lambda x, bias, weight: torch.relu(x + bias) @ weight,
+    )
+    assert (result.wrong == []) is right, result.wrong
+
+
 @pytest.mark.filterwarnings("error")
 def test_numpy_does_not_warn_of_old_memory() -> None:
     """As in Triton's interpreter, where the lanes beyond a row hold anything until the store leaves them out."""

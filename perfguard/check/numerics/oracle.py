@@ -7,8 +7,10 @@ the reference runs unchanged on wide inputs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +26,10 @@ NARROW = (torch.bfloat16, torch.float16, torch.float32)
 COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 #: Share of the free memory that a float64 oracle may take.
 MEMORY_SHARE = 0.25
+#: How far values of a close run may be off, relative to themselves. In 16 bits an eighth of a rounding: less than
+#: eager's own error, and more than sums in float32 are off before an element is cut at 0. In float32 16 roundings,
+#: those of a long sum.
+CLOSE: dict[torch.dtype, float] = {torch.bfloat16: 2.0**-12, torch.float16: 2.0**-15, torch.float32: 2.0**-20}
 #: Number of copies of the inputs and outputs that the reference and the comparison hold at once.
 COPIES = 3
 
@@ -65,11 +71,29 @@ def full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+_seeds: ContextVar[Iterator[int] | None] = ContextVar("_seeds", default=None)
+
+
+@contextmanager
+def close_inputs(draw: int) -> Iterator[None]:
+    """Within it `widened` moves each value by chance, by up to CLOSE; another way for each `draw`."""
+    token = _seeds.set(itertools.count(draw << 16))
+    try:
+        yield
+    finally:
+        _seeds.reset(token)
+
+
 def widened(tensor: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
     """A floating or complex tensor in `wide`, strides kept. 8-bit floats (codes) and integers are unchanged."""
     if tensor.dtype in FP8_DTYPES or not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
-    return tensor.to(COMPLEX[wide] if tensor.is_complex() else wide)
+    values = tensor.to(COMPLEX[wide] if tensor.is_complex() else wide)
+    seeds = _seeds.get()
+    if seeds is None or tensor.dtype not in CLOSE:
+        return values
+    generator = torch.Generator(values.device).manual_seed(next(seeds))
+    return values * (1 + CLOSE[tensor.dtype] * torch.empty_like(values).uniform_(-1, 1, generator=generator))
 
 
 def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:

@@ -101,6 +101,7 @@ def compare(
     tolerance: Tolerance | None = None,
     gradient_of: Source | None = None,
     least: float = 0.0,
+    close: Sequence[torch.Tensor] = (),
 ) -> Accuracy:
     """Judge one tensor by the rule.
 
@@ -112,6 +113,8 @@ def compare(
         gradient_of: what the tensor is a gradient of, if it is one; k is at least 3 then. That of an argument may hold
             what is left where terms of the whole tensor's size cancel; rows of that of a parameter may have few errors.
         least: what eager's RMSE counts as at least.
+        close: the oracle on inputs that are slightly off. Where it jumps, as the gradient of a ReLU does, the candidate
+            may be on the other side.
     """
     problem = unlike_metadata(candidate, eager, name)
     if problem or candidate.numel() == 0:
@@ -119,7 +122,7 @@ def compare(
     candidate, eager, oracle = map(real_numbers, (candidate, eager, oracle))
     if candidate.dtype not in MULTIPLE:
         return compare_exactly(candidate, eager, name=name)
-    return compare_by_rule(candidate, eager, oracle, name, tolerance, gradient_of, least)
+    return compare_by_rule(candidate, eager, oracle, name, tolerance, gradient_of, least, close)
 
 
 def unlike_metadata(candidate: torch.Tensor, eager: torch.Tensor, name: str) -> str:
@@ -164,6 +167,7 @@ def compare_by_rule(
     tolerance: Tolerance | None,
     gradient_of: Source | None,
     least: float,
+    close: Sequence[torch.Tensor],
 ) -> Accuracy:
     """Judge by the rule's two lines and the least SQNR, with a text on a failure."""
     groups = Groups(candidate.shape, tolerance.group_dim if tolerance else None)
@@ -188,6 +192,9 @@ def compare_by_rule(
     hard = hard_share(len(rms)) if gradient_of == "parameter" else HARD
     factor = _factor(eager_rmse, by_luck, rms, total.count, None if wide else hard)
     limits = k * factor + slack * rms
+    moved = [sum_groups(real_numbers(other), eager, oracle, groups).candidate.nan_to_num(0.0) for other in close]
+    if moved:
+        limits = limits + torch.stack(moved).amax(0).div(total.count).sqrt()
     excess = torch.where(rmse > 0, rmse / limits, 0.0)  # with a limit of 0, any error is infinitely large
     worst = int(excess.argmax())
 
@@ -198,7 +205,9 @@ def compare_by_rule(
     )
     if float(effective_number(total.oracle.sum(), total.fourth.sum())) < FEW:
         all_eager = max(all_eager, least_of_few * all_rms)
-    limit = k * all_eager + slack * all_rms
+    limit = (
+        k * all_eager + slack * all_rms + max((math.sqrt(float(each.sum()) / elements) for each in moved), default=0)
+    )
     sqnr = decibels(all_rms, all_rmse)
     least_sqnr = tolerance.min_sqnr_db if tolerance else None
 

@@ -9,9 +9,17 @@ from functools import cache, partial
 import msgspec
 import torch
 
+from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.fp8_codes import compare_codes, compare_scales, powers_of_two
 from perfguard.check.numerics.hints import Jagged, jagged, looks_like
-from perfguard.check.numerics.oracle import fits_in_float64, run_wide, unrounded_codes, widened
+from perfguard.check.numerics.oracle import (
+    MEMORY_SHARE,
+    close_inputs,
+    fits_in_float64,
+    run_wide,
+    unrounded_codes,
+    widened,
+)
 from perfguard.check.numerics.rule import VANISHING, compare
 from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, dtype_name, rmse
 from perfguard.check.numerics.ties import OrderOfEqual
@@ -20,6 +28,10 @@ from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError, is_out_of_memory
 from perfguard.model.records import Accuracy
 
+#: SQNR, dB, from which on a wrong tensor may be on the other side of an edge here and there, and only there.
+NEARLY_RIGHT = 30.0
+#: Of what lies so close to an edge, as to the 0 of a ReLU, that roundings decide, one in 2^DRAWS stays on its side.
+DRAWS = 8
 #: A gradient of so many of the oracle's roundings of the largest gradient is nothing but these.
 _ZERO = 64
 
@@ -36,6 +48,7 @@ class Truth:
     tolerance: Tolerance | None
     groups: Jagged | None = None
     ordered: Callable[[], list[list[torch.Tensor | None]]] | None = None  # `eager` with ties broken both ways
+    close: Callable[[], list[list[torch.Tensor | None]]] | None = None  # `oracle` on inputs that are slightly off
 
     def judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool = False) -> Accuracy:
         """Judge one tensor of the candidate; `exact_scales` is for codes (`compare_codes`)."""
@@ -72,6 +85,9 @@ class Truth:
         accuracy = judge()
         if accuracy.problem and (left := self.left_over(position)):
             accuracy = judge(least=left)
+        if accuracy.problem and self.close is not None and (accuracy.sqnr_db or 0) >= NEARLY_RIGHT:
+            others = [tensors[position] for tensors in self.close()]
+            accuracy = judge(close=[each for each in others if each is not None and each.shape == truth.shape])
         if gradient and accuracy.problem and not bool(candidate.any()):
             problem = f"{name}: is zero everywhere, the oracle's RMS is {rmse(truth):.3g}"
             return msgspec.structs.replace(accuracy, problem=problem)
@@ -227,6 +243,7 @@ class Reference:
             groups=jagged(self.call.groups, self.inputs.tensors),
             # Ranks would have to agree to run it.
             ordered=cache(lambda: self.ordered([])) if self.call.together is None else None,
+            close=cache(lambda: self.close(eager, upstream)) if self.call.together is None else None,
         )
         coded = eager.outputs + eager.written
         if any(tensor.dtype in FP8_DTYPES for tensor in coded):
@@ -259,6 +276,19 @@ class Reference:
         # Outside the handler, since the frames of `error` hold the tensors of the failed run.
         self._note("oracle: float32, since float64 ran out of memory")
         return self._oracle_in(torch.float32, eager, upstream)
+
+    def close(self, eager: Trial, upstream: Gradients) -> list[list[torch.Tensor | None]]:
+        """The oracle on inputs and parameters that are slightly off, each time another way; as often as there is memory
+        for what it returns."""
+        size = sum(tensor.numel() * torch.float64.itemsize for tensor in eager.tensors() if tensor is not None)
+        found: list[list[torch.Tensor | None]] = []
+        for draw in range(int(min(DRAWS, MEMORY_SHARE * free_bytes(self.inputs.device) // max(1, size)))):
+            try:
+                with close_inputs(draw):
+                    found.append(self.oracle(eager, upstream))
+            except MeasurementError:  # the reference refuses such inputs
+                break
+        return found
 
     def _oracle_in(self, wide: torch.dtype, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
         shapes = _shapes(eager)
