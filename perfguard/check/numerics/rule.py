@@ -191,10 +191,9 @@ def compare_by_rule(
         by_luck = by_luck.maximum(RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
     hard = hard_share(len(rms)) if gradient_of == "parameter" else HARD
     factor = _factor(eager_rmse, by_luck, rms, total.count, None if wide else hard)
-    limits = k * factor + slack * rms
-    moved = [sum_groups(real_numbers(other), eager, oracle, groups).candidate.nan_to_num(0.0) for other in close]
-    if moved:
-        limits = limits + torch.stack(moved).amax(0).div(total.count).sqrt()
+    draws = (sum_groups(real_numbers(other), eager, oracle, groups).candidate.nan_to_num(0.0) for other in close)
+    moved = torch.stack([torch.zeros_like(total.candidate), *draws])  # squares by draw and group
+    limits = k * factor + slack * rms + (moved.amax(0) / total.count).sqrt()
     excess = torch.where(rmse > 0, rmse / limits, 0.0)  # with a limit of 0, any error is infinitely large
     worst = int(excess.argmax())
 
@@ -205,9 +204,7 @@ def compare_by_rule(
     )
     if float(effective_number(total.oracle.sum(), total.fourth.sum())) < FEW:
         all_eager = max(all_eager, least_of_few * all_rms)
-    limit = (
-        k * all_eager + slack * all_rms + max((math.sqrt(float(each.sum()) / elements) for each in moved), default=0)
-    )
+    limit = k * all_eager + slack * all_rms + math.sqrt(float(moved.sum(1).max()) / elements)
     sqnr = decibels(all_rms, all_rmse)
     least_sqnr = tolerance.min_sqnr_db if tolerance else None
 
