@@ -23,10 +23,16 @@ from perfguard.judge.statistics import remember
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
     BY_TOOLCHAIN,
+    NO_BASE,
+    NO_RECORD,
+    OTHER_CONDITIONS,
     Across,
+    BaseTree,
     Better,
     CaseResult,
+    Doubt,
     Entry,
+    PairedCase,
     Reading,
     TimedEntry,
     Value,
@@ -40,19 +46,25 @@ _WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is na
 
 
 def judge_case(
-    result: CaseResult, lane: Lane, controls: Mapping[str, Controls] = NO_CONTROLS, fresh: Sequence[CaseResult] = ()
+    result: CaseResult,
+    lane: Lane,
+    controls: Mapping[str, Controls] = NO_CONTROLS,
+    fresh: Sequence[CaseResult] = (),
+    beside: PairedCase | None = None,
 ) -> list[Verdict]:
-    """One verdict for each reading of `result`, and one for each stored metric that was not read.
+    """One verdict for each doubt and each reading of `result`, and one for each stored metric that was not read.
 
-    Correctness is judged elsewhere. A case with an accuracy problem was not measured, so no metric counts as missing.
+    The given inputs are judged elsewhere. A case with an accuracy problem was not measured, so no metric counts as
+    missing.
 
     Args:
         controls: timer class -> deviation of the run's unchanged cases from their records.
         fresh: results of the same case in fresh processes, which judge times beside a rival's.
+        beside: what the base answered; None: it was not asked about the case, or not yet.
     """
-    case = _Case(result, lane)
+    case = _Case(result, lane, beside)
     same = covering(result, lane)
-    verdicts = []
+    verdicts = [case.doubted(doubt) for doubt in result.doubts]
     for reading in result.readings:
         if not reading.timed:
             verdicts.append(case.exact(reading))
@@ -94,12 +106,69 @@ class _Case:
 
     result: CaseResult
     lane: Lane
+    beside: PairedCase | None = None
 
     @cached_property
     def _stored(self) -> dict[str, Value]:
         return stored_values(self.result, self.lane)
 
+    @cached_property
+    def _base(self) -> BaseTree:
+        """The commit that the case is compared with."""
+        return self.lane.base_of(*self.result.id)
+
+    @cached_property
+    def _at_base(self) -> dict[str, Value]:
+        """The base's readings of exact metrics on the same inputs."""
+        base = None if self.beside is None else self.beside.base
+        if base is None or base.inputs != self.result.inputs:
+            return {}
+        return {reading.metric: reading.value for reading in base.readings if not reading.timed}
+
+    def doubted(self, doubt: Doubt) -> Verdict:
+        """The verdict on a fault that the given inputs do not show. SUSPECT: the base has not answered yet."""
+        at = (self._base.commit or "")[:12]
+        if self._base.equal:
+            return Verdict(Word.OLD_FAULT, reason=f"so it is at {at}, whose code this is: {doubt.problem}")
+        if self._base.commit is None:
+            return Verdict(Word.WRONG, reason="\n".join(filter(None, (doubt.problem, self._unasked))))
+        if self.beside is None:
+            return Verdict(Word.SUSPECT, reason=doubt.problem)
+        base = self.beside.base
+        answer = next((each for each in base.doubts if each.name == doubt.name), None) if base is not None else None
+        if answer is None:
+            why = self.beside.problem or "new since then"
+            return Verdict(Word.WRONG, reason=f"{doubt.problem}\nnot comparable with {at}: {why}")
+        if answer.problem:
+            return Verdict(Word.OLD_FAULT, reason=f"so it is at {at}: {doubt.problem}")
+        return Verdict(Word.WRONG, reason=f"{doubt.problem}\nright at {at}")
+
+    @property
+    def _unasked(self) -> str:
+        """Why nobody can be asked whether a fault is old; empty for a case without a record, which is new."""
+        return "" if self._base in (NO_BASE, NO_RECORD) else f"no base was asked: {self._base.problem}"
+
     def exact(self, reading: Reading) -> Verdict:
+        """The verdict on an exact reading by its record; by the base's own reading, where no record is comparable."""
+        verdict = self.on_target(reading) if reading.target else self.by_record(reading)
+        if verdict.word not in (Word.NEW, *OTHER_CONDITIONS):
+            return verdict
+        before = self._at_base.get(reading.metric)
+        if before is not None:
+            return self._explained(judge_exact(reading, before), reading)
+        if self._base.equal and verdict.word is Word.DRIFT:  # the same code reads the same at the base
+            return replace(verdict, word=Word.UNCHANGED, reason=f"{self._same_tree}; {verdict.reason}")
+        return verdict
+
+    def on_target(self, reading: Reading) -> Verdict:
+        """The verdict on what a compiler makes of the kernels, which only the base's kernels can judge."""
+        before = self._at_base.get(reading.metric)
+        if before is None:
+            return _unjudged(Word.PASS, reading, "not gated: nothing to compare it with")
+        return self._explained(judge_exact(reading, before), reading)
+
+    def by_record(self, reading: Reading) -> Verdict:
+        """The verdict on an exact reading by its record alone."""
         record = self.lane.record(self.result, reading)
         entry = record.implied
         if reading.tells_of_nothing and not entry:
@@ -114,12 +183,12 @@ class _Case:
         if changed or isinstance(entry, TimedEntry):
             return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
         drift = differing_versions(record.provenance, self.lane.toolchain, portable=self.lane.is_portable(reading))
-        if reading.target:  # compiled code does not depend on the torch that called it
-            drift = [change for change in drift if change.startswith("triton ")]
-        verdict = judge_exact(reading, entry, drift)
+        return self._explained(judge_exact(reading, entry, drift), reading)
+
+    def _explained(self, verdict: Verdict, reading: Reading) -> Verdict:
         if verdict.word is not Word.CHANGED:
             return verdict
-        details = spelled_out(reading.metric, self.result.readings, self._stored)
+        details = spelled_out(reading.metric, self.result.readings, {**self._stored, **self._at_base})
         return replace(verdict, reason="\n".join(filter(None, (verdict.reason, details, reading.note))))
 
     def timed(self, reading: Reading, controls: Mapping[str, Controls]) -> Verdict:
@@ -131,20 +200,20 @@ class _Case:
             change = f": {format_change(shown.ratio)}" if shown.ratio is not None else ""
             return replace(shown, word=Word.PASS, reason=f"not gated{change}")
         other = self._why_not_comparable(reading)
-        if self.lane.base.equal:
-            return other if other is not None and other.word is Word.DRIFT else self.unchanged(reading, self._same_tree)
+        if self._base.equal:
+            return self.unchanged(reading, self._same_tree)
         if other is None:
             why = self._outside_record(self.lane.record(self.result, reading), controls)
             if not why:
                 return replace(shown, word=Word.PASS, reason="")
         else:
             why = "nothing is recorded" if other.word is Word.NEW else "its record is of another kind"
-        if self.lane.base.commit is None:
-            return self.unpaired(reading, self.lane.base.problem)
+        if self._base.commit is None:
+            return self.unpaired(reading, self._base.problem)
         return replace(shown, word=Word.SUSPECT, reason=f"to be paired: {why}")
 
     def beside_rival(self, reading: Reading, fresh: Sequence[CaseResult]) -> Verdict:
-        if self.lane.base.equal:
+        if self._base.equal:
             return replace(judge_rival(reading), word=Word.UNCHANGED, reason=self._same_tree)
         alike = [other.reading(reading.metric) for other in fresh if other.inputs == self.result.inputs]
         return judge_rival(reading, [read for read in alike if read is not None and read.timer == reading.timer])
@@ -185,7 +254,7 @@ class _Case:
 
     @property
     def _same_tree(self) -> str:
-        return f"the working tree is {(self.lane.base.commit or '')[:12]}, but for documentation"
+        return f"the working tree is {(self._base.commit or '')[:12]}, but for documentation"
 
     def _outside_record(self, record: Record, controls: Mapping[str, Controls]) -> str:
         entry = record.entry
@@ -235,9 +304,7 @@ class _Case:
         if record.case is None and slugs and not portable:
             reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
             return _unjudged(Word.OTHER_HARDWARE, reading, reason)
-        where = (
-            (reading.target or lane.hardware.target) if portable else folder_of_ranks(lane.hardware, self.result.ranks)
-        )
+        where = lane.hardware.target if portable else folder_of_ranks(lane.hardware, self.result.ranks)
         return _unjudged(Word.NEW, reading, f"no baseline on {where}")
 
     def _other_method(self, record: Record, entry: Entry) -> str:

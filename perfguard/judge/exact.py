@@ -14,14 +14,14 @@ from perfguard.model.units import format_change, format_list_change, format_move
 
 Part = int | float | str | list[str]
 
-_URGENCY = (Word.CHANGED, Word.NEW, Word.FASTER)
+_URGENCY = (Word.CHANGED, Word.NEW, Word.BETTER)
 
 
 def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> Verdict:
     """Judge an exact reading against its stored value.
 
     A number counts as changed if it differs by more than `reading.tolerance` (relative) and by more than
-    `reading.floor`; text and lists if they are not equal. Worse is CHANGED, better is FASTER. A part that came or went
+    `reading.floor`; text and lists if they are not equal. Worse is CHANGED, better is BETTER. A part that came or went
     is no fault: it is NEW and needs recording. That no part is left is CHANGED, unless less is better.
 
     Args:
@@ -66,7 +66,7 @@ def _names(before: Mapping[str, Part], after: Mapping[str, Part]) -> Sequence[st
 
 
 def _word(reading: Reading, before: Part | None, after: Part | None) -> Word:
-    """CHANGED if a part is worse, FASTER if it is better, NEW if it came or went, else PASS.
+    """CHANGED if a part is worse, BETTER if it is better, NEW if it came or went, else PASS.
 
     For metrics where less is better, text names an error: a part that gains one is worse, and one that loses it is
     better.
@@ -76,13 +76,13 @@ def _word(reading: Reading, before: Part | None, after: Part | None) -> Word:
         if not _moved(reading, before, after):
             return Word.PASS
         worse = reading.better is Better.SAME or (after > before) is lower
-        return Word.CHANGED if worse else Word.FASTER
+        return Word.CHANGED if worse else Word.BETTER
     if before == after:
         return Word.PASS
     if lower and isinstance(after, str):
         return Word.CHANGED
     if lower and isinstance(before, str):
-        return Word.FASTER
+        return Word.BETTER
     return Word.NEW if before is None or after is None else Word.CHANGED
 
 

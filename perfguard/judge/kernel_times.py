@@ -24,13 +24,14 @@ def judge_kernel_times(result: CaseResult, lane: Lane) -> list[Verdict]:
     if stored and result.reading(KERNEL_TIME) is None:
         reason = "not gated: as it was recorded; a run reads no times of tests"
         verdicts.append(Verdict(Word.PASS, KERNEL_TIME, reason, stored, unit=Unit.MICROSECONDS))
-    if lane.base == NO_BASE or lane.base.equal:
+    base = lane.base_of(*result.id)
+    if base == NO_BASE or base.equal:
         return verdicts
     for kernel, moved in moved_kernels(result, lane).items():
         reason, before = f"to be paired: {moved} moved", stored.get(kernel)
         verdict = Verdict(Word.SUSPECT, kernel_time(kernel), reason, before, unit=Unit.MICROSECONDS)
-        if lane.base.commit is None:
-            verdict = replace(verdict, word=Word.UNRESOLVED, reason=f"UNPAIRED: {lane.base.problem}")
+        if base.commit is None:
+            verdict = replace(verdict, word=Word.UNRESOLVED, reason=f"UNPAIRED: {base.problem}")
         verdicts.append(verdict)
     return verdicts
 

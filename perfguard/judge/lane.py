@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, reme
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     NO_BASE,
+    NO_RECORD,
     Baseline,
     BaseTree,
     CaseBaseline,
@@ -91,13 +92,31 @@ class Lane:
     Attributes:
         files: baselines of this hardware, of its target, of the targets that it compiles for, and of other hardware.
             The last only show where else a case is known.
-        base: the commit that times are compared with.
+        base: the commit that every case is compared with; None: each case has that of its own record.
+        base_at: the tree of a commit, as a record names it.
     """
 
     hardware: Hardware
     toolchain: Toolchain
     files: Sequence[Baseline] = ()
-    base: BaseTree = NO_BASE
+    base: BaseTree | None = NO_BASE
+    base_at: Callable[[str], BaseTree] = lambda commit: NO_BASE
+
+    def base_of(self, suite: str, key: str) -> BaseTree:
+        """The commit that a case is compared with. That of its record answers what a record asks: whether the code got
+        slower since."""
+        if self.base is not None:
+            return self.base
+        commit = self.commit_of(suite, key)
+        return NO_RECORD if commit is None else self.base_at(commit)
+
+    def commit_of(self, suite: str, key: str) -> str | None:
+        """The commit of a case's record, as the record names it; None without one. Uncommitted changes that were
+        recorded with it are nowhere to be found."""
+        for files in (self.baselines, self.portable):
+            if suite in files and key in files[suite].cases:
+                return (files[suite].provenance_of(key).commit or "").removesuffix("+") or None
+        return None
 
     @cached_property
     def _by_folder(self) -> Mapping[str, Mapping[str, Baseline]]:

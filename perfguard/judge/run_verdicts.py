@@ -14,7 +14,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.judge.case_verdicts import judge_case, stored_values, unpaired
+from perfguard.judge.case_verdicts import judge_case, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.kernel_times import reading_of
 from perfguard.judge.lane import Lane, timer_class
@@ -39,17 +39,25 @@ from perfguard.model.records.case import is_guarded
 
 
 def screen_session(
-    results: Sequence[CaseResult], lane: Lane, fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None
+    results: Sequence[CaseResult],
+    lane: Lane,
+    fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None,
+    beside: Mapping[CaseId, PairedCase] | None = None,
 ) -> dict[CaseId, list[Verdict]]:
-    """Judge every case by its record and the run's unchanged cases; times in question are SUSPECT.
+    """Judge every case by its record, the run's unchanged cases and the base's answers; times in question, and doubts
+    that the base has not answered, are SUSPECT.
 
     Args:
         results: measured cases of one device, without those that were not measured.
         fresh: results of a case in fresh processes, for times beside a rival's.
+        beside: the base's answers.
     """
     controls = learn_controls(results, lane)
-    known = fresh or {}
-    return {result.id: judge_case(result, lane, controls, known.get(result.id, ())) for result in results}
+    known, answers = fresh or {}, beside or {}
+    return {
+        result.id: judge_case(result, lane, controls, known.get(result.id, ()), answers.get(result.id))
+        for result in results
+    }
 
 
 def judge_session(
@@ -61,11 +69,11 @@ def judge_session(
     """The final verdicts on every case of one device, none of them SUSPECT.
 
     Args:
-        pairings: readings of process pairs on the device.
+        pairings: answers of bases, and readings of process pairs on the device.
     """
-    verdicts = screen_session(results, lane, fresh)
-    family = count_suspects(verdicts)
     cases = {case.id: case for pairing in pairings for case in pairing.cases}
+    verdicts = screen_session(results, lane, fresh, cases)
+    family = count_suspects(verdicts)
     why = next((pairing.problem for pairing in pairings if pairing.problem), NO_PAIRS)
     tracks: dict[ReadingId, PairedReadings] = {}
     for result in results:
@@ -88,7 +96,7 @@ def judge_session(
 
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
     """Number of times in question: the family over which a run's error is spread."""
-    return sum(verdict.word is Word.SUSPECT for found in verdicts.values() for verdict in found)
+    return sum(verdict.word is Word.SUSPECT and bool(verdict.metric) for found in verdicts.values() for verdict in found)
 
 
 def results_by_case(sessions: Iterable[Session]) -> dict[CaseId, list[CaseResult]]:
@@ -128,6 +136,8 @@ class _Pairs:
 def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs) -> Verdict:
     """The verdict by process pairs; if they cannot decide, the reason."""
     metric, case, found = suspect.metric, pairs.case, pairs.found
+    if not metric:  # a fault that no base was asked about is judged alone
+        return replace(suspect, word=Word.WRONG, reason=f"{suspect.reason}\nno base was asked: {pairs.why}")
     reading = reading_of(result, metric)
     assert reading is not None
     if reading.rival:
@@ -149,9 +159,8 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
     elif found.word is None:
         said = [f"UNDECIDED: {time.problem or pairs.why}", str(found)]
     else:
-        before = stored_values(result, lane)  # for metrics missing in the base's process, which compiles for no target
-        if case.base is not None:
-            before |= {each.metric: each.value for each in case.base.readings if not each.timed}
+        read = [] if case.base is None else case.base.readings
+        before = {each.metric: each.value for each in read if not each.timed}
         said = [str(found), cycles, because(metric, result.readings, before)]
     return replace(
         suspect,

@@ -36,7 +36,7 @@ from perfguard.model.records.change import Change, category_of, relevant, show_a
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
-_SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.FASTER: "faster"}  # of kernels in observed tests
+_SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.BETTER: "faster"}  # of kernels in observed tests
 _WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a device's time is not recorded
 _HOST_PROMISE = 0.5  # and more: that of times which the host takes
 

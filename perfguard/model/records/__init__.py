@@ -30,6 +30,7 @@ from perfguard.model.records.case import (
 from perfguard.model.records.report import (
     NO_BASE,
     NO_PAIRS,
+    NO_RECORD,
     SCHEMA,
     TOO_NOISY,
     BaseTree,
@@ -47,6 +48,7 @@ __all__ = [
     "BY_TOOLCHAIN",
     "NO_BASE",
     "NO_PAIRS",
+    "NO_RECORD",
     "OTHER_CONDITIONS",
     "PASSES",
     "SCHEMA",

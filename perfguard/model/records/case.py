@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -38,8 +38,10 @@ class Word(enum.StrEnum):
     OTHER_HARDWARE = "OTHER_HARDWARE"
     STALE = "STALE"
     NEW = "NEW"
+    OLD_FAULT = "OLD FAULT"  # wrong on inputs beside the given ones, at the base too
     UNSUPPORTED = "UNSUPPORTED"
-    FASTER = "FASTER"
+    FASTER = "FASTER"  # a time, by process pairs
+    BETTER = "CHANGED (better)"  # an exact metric, which tells of no time
     UNCHANGED = "UNCHANGED"  # the device runs the same code, so the time is not judged
     PASS = "PASS"
 
@@ -264,14 +266,32 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
 
     @property
     def word(self) -> Word:
-        """The case's worst verdict (the first in the order of `Word`)."""
-        return min((verdict.word for verdict in self.verdicts), key=URGENCY.__getitem__, default=Word.PASS)
+        """The case's worst verdict (`worst`)."""
+        return worst(self.verdicts)
 
 
 URGENCY = {word: place for place, word in enumerate(Word)}
 
 #: Words for readings that were compared. The others give the reason why a reading was not.
-_JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.UNCHANGED, Word.PASS)
+_JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER, Word.UNCHANGED, Word.PASS)
+#: Words of cases that can be guarded: an old fault takes nothing away from what was compared.
+_GUARDED = (*_JUDGED, Word.OLD_FAULT)
+
+
+def worst(verdicts: Collection[Verdict]) -> Word:
+    """The most urgent word of a case's verdicts. A metric without a record counts only where nothing else of the case
+    was judged: NEW is said of cases."""
+    words = [verdict.word for verdict in verdicts]
+    if any(word in _JUDGED for word in words):
+        words = [verdict.word for verdict in verdicts if verdict.word is not Word.NEW or not verdict.metric]
+    return min(words, key=URGENCY.__getitem__, default=Word.PASS)
+
+
+def new_metrics(result: CaseResult) -> list[Verdict]:
+    """The verdicts on metrics without a record, of a case of which other metrics were judged."""
+    if result.word is Word.NEW:
+        return []
+    return [verdict for verdict in result.verdicts if verdict.word is Word.NEW and verdict.metric]
 
 
 def is_inconclusive(results: Iterable[CaseResult]) -> bool:
@@ -310,7 +330,7 @@ def is_guarded(result: CaseResult, word: Word | None) -> bool:
     """Whether `word`, a case's worst verdict, is a comparison, and at least one gated reading was compared with a
     baseline or the base, or has a record and cannot have changed."""
     gated = {reading.metric for reading in result.readings if reading.gated}
-    return word in _JUDGED and any(
+    return word in _GUARDED and any(
         verdict.before is not None
         if verdict.word is Word.UNCHANGED
         else verdict.word in _JUDGED and verdict.metric in gated and verdict.storable

@@ -19,6 +19,7 @@ CATEGORY_OF: dict[Word, Category] = {
     Word.NEW: "new",
     Word.OTHER_HARDWARE: "new",
     Word.FASTER: "faster",
+    Word.BETTER: "faster",
     Word.SLOWER: "slower",
     Word.CHANGED: "changed",
     Word.METHOD_CHANGED: "changed",

@@ -30,6 +30,7 @@ class BaseTree(Struct, frozen=True, omit_defaults=True):
 
 
 NO_BASE = BaseTree(problem="nobody looked for a base commit")
+NO_RECORD = BaseTree(problem="the case has no record, and so no commit to be compared with")
 NO_PAIRS = "no process pair measured it"
 TOO_NOISY = "NOISY: process pairs scatter more than the change that would fail"
 
@@ -68,7 +69,8 @@ class PairedCase(Struct, frozen=True, omit_defaults=True):
     """One case beside its base.
 
     Attributes:
-        base: its results in the base's process (exact metrics, no times); None if the base lacks the case.
+        base: its result in the base's process: exact metrics, facts of its kernels on the targets, its answers to
+            doubts; no times. None if the base lacks the case.
         times: the times in question.
         problem: reason why base and working tree cannot be compared at all.
     """
@@ -86,10 +88,11 @@ class PairedCase(Struct, frozen=True, omit_defaults=True):
 
 
 class Pairing(Struct, frozen=True, omit_defaults=True):
-    """All process pairs of one run on one device.
+    """What one base commit was asked by one run on one device.
 
     Attributes:
-        base: full hash of the commit that was measured beside the working tree.
+        base: full hash of the commit.
+        cases: those in doubt.
         pairs: number of process pairs.
         problem: reason for an end before everything was decided; otherwise empty.
     """
@@ -120,7 +123,8 @@ class Report(Struct, frozen=True, omit_defaults=True):
     results: list[CaseResult] = []
     fresh: list[Session] = []  # oldest first: needed to judge again and to make baselines
     fresh_problem: str = ""  # reason for fewer fresh processes than requested
-    base: BaseTree | None = None  # base of the working tree; None: not determined
+    base: BaseTree | None = None  # base of every case; None: not determined, or each case has that of its record
+    bases: dict[str, BaseTree] = {}  # commit as a record names it -> its tree, if each case has the base of its record
     pairings: list[Pairing] = []  # one for each device on which times were in question
     stale: list[Verdict] = []
     copy_bytes_per_second: float | None = None
