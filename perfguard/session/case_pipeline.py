@@ -33,7 +33,18 @@ from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
 from perfguard.model.config import Settings
 from perfguard.model.mesh import described, in_group, is_layout
-from perfguard.model.records import Accuracy, Case, CaseResult, Conditions, Pass, Reading, Throughput, Verdict, Word
+from perfguard.model.records import (
+    Accuracy,
+    Case,
+    CaseResult,
+    Conditions,
+    Doubt,
+    Pass,
+    Reading,
+    Throughput,
+    Verdict,
+    Word,
+)
 from perfguard.model.units import format_bandwidth, format_percent
 from perfguard.tensors.step import Step, walk
 
@@ -71,6 +82,7 @@ class ReadingPlan:
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
+        asked: faults that this process, which runs a base, is asked about. No other derived inputs run then.
     """
 
     timers: StoredTimers = lambda case: {}
@@ -81,6 +93,7 @@ class ReadingPlan:
     exact_only: bool = False
     unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
     unread: frozenset[str] = frozenset()
+    asked: Callable[[Case], Sequence[Doubt]] = lambda case: ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from msgspec import Struct
 import perfguard
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.errors import UsageError
-from perfguard.model.records import Case, CaseResult, Report
+from perfguard.model.records import Case, CaseResult, Doubt, Report
 from perfguard.store.report_file import read_report
 
 REQUEST, ANSWER = "request.json", "answer.json"
@@ -89,6 +89,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
         ranks: number of ranks of the launch that the child is one of (perfguard/session/ranks); 0: it is alone.
         parent: process that started the ranks.
         measure: whether ranks read metrics, besides checking results.
+        doubts: suite -> name of a case, without its pass -> faults that the child, which runs a base, is asked about.
     """
 
     slug: str = ""
@@ -105,6 +106,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     ranks: int = 0
     parent: int = 0
     measure: bool = False
+    doubts: dict[str, dict[str, list[Doubt]]] = {}
 
     def timers_for(self, case: Case) -> dict[str, str]:
         """The timers of a case, by metric."""

@@ -96,6 +96,7 @@ def open_run(
         exact_only=any_machine,
         unchanged=_unchanged(lane, controls),
         unread=frozenset(asked.unread),
+        asked=lambda case: asked.doubts.get(case.suite, {}).get(case.name, ()),
     )
     # Blocks are ordered by a conductor, read in later passes, too, or read all at once.
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None

@@ -228,6 +228,30 @@ class HardCounts(Struct, frozen=True, omit_defaults=True):
     waiting: int = 0
 
 
+class Doubt(Struct, frozen=True, omit_defaults=True):
+    """A fault that the given inputs do not show: of a derived input, or of a configuration that is not chosen. The base
+    commit is asked whether it has the fault, too. The text and the steps mean the same in every process and commit.
+
+    One configuration may have several, one for each problem: whoever compares them does so by name and pass.
+
+    Attributes:
+        name: what is tried: `hard input, argument 0 (zero)`, or the configuration's description without its number.
+        problem: what is wrong, as a sentence that says what was tried. In the base's answer: empty if the base is right.
+        backward: whether a gradient is wrong.
+        inputs: dtypes, shapes, strides and values of the given inputs, from which others are derived.
+        cut: place among all leaves of the call -> steps that made the call small; empty: it is as given.
+        tried: derived inputs, each by its parts (kind, place -> steps). They are run in order, and the last one is
+            judged. Those before it leave something behind in the candidate. Empty: a configuration.
+    """
+
+    name: str
+    problem: str = ""
+    backward: bool = False
+    inputs: str = ""
+    cut: dict[int, str] = {}
+    tried: list[list[tuple[str, dict[int, str]]]] = []
+
+
 class CaseResult(Struct, frozen=True, omit_defaults=True):
     """All results of one session for one case."""
 
@@ -239,6 +263,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     throughput: Throughput | None = None
     notes: list[str] = []  # remarks for the reader that are no problems
     hard: HardCounts | None = None  # counts for both passes, in the forward case
+    doubts: list[Doubt] = []  # faults that the given inputs do not show; of a base that is asked: its answers
     conditions: Conditions | None = None  # read right after the times, while clocks are up
     seconds: float = 0.0  # spent on the case
     device: int = 0  # index among several devices of one kind
