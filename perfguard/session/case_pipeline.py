@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from perfguard._compat.torch_compiler import forget_compiled
-from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, of_pass
 from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.metrics import collectives, read_exact, read_timed
 from perfguard.measure.metrics.compilation import observed_compilations
@@ -36,6 +36,7 @@ from perfguard.model.mesh import described, in_group, is_layout
 from perfguard.model.records import (
     Accuracy,
     Case,
+    CaseId,
     CaseResult,
     Conditions,
     Doubt,
@@ -77,6 +78,7 @@ class ReadingPlan:
         hard: whether results are also checked on derived inputs. Off in processes that measure for another run.
         rotation: number that selects the order of derived inputs.
         exact: whether exact metrics are read. Off in fresh processes that read times alone.
+        times: whether times are read. Off in a process of a base that answers.
         exact_only: whether times and other metrics of this one machine are left out, so that the run holds for any
             machine of its target.
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
@@ -90,6 +92,7 @@ class ReadingPlan:
     hard: bool = True
     rotation: int = 0
     exact: bool = True
+    times: bool = True
     exact_only: bool = False
     unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
     unread: frozenset[str] = frozenset()
@@ -121,6 +124,7 @@ class Runner:
     plan: ReadingPlan = ReadingPlan()
     hands: Hands = Hands()
     copy_bytes_per_second: float | None = None
+    followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # launches of each case on the targets
     _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
     _checked_seconds: float = 0.0  # CPU time of the last call's check
 
@@ -155,6 +159,7 @@ class Runner:
         ):
             yield
         kernels = [] if launches is None else launches.compiled(seen)
+        self.followed[case.id] = kernels
         subject = Subject.of_test(Observed(seen, compiled, generated, kernels))
         readings = read_exact(subject, self.device)
         if self.plan.exact_only:
@@ -224,6 +229,9 @@ class Runner:
         """Read the exact metrics, then the times that these do not show to be unchanged."""
         subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.plan.exact else []
+        if subject.binaries is not None and self.plan.exact:
+            found = subject.binaries.of(call, self.device)
+            self.followed[result.id] = of_pass(found, result.case.direction)
         if self.plan.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
         if checked is not None and self.plan.exact:
@@ -233,7 +241,7 @@ class Runner:
         if wrong:
             return result
         unchanged = self.plan.unchanged(result)
-        timed = read_timed(subject, self.device, unchanged | self.plan.unread)
+        timed = read_timed(subject, self.device, unchanged | self.plan.unread) if self.plan.times else []
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Throughput is computed from the first time, which is not read if it is unchanged.
         return result if unchanged or call.together is not None else self._with_throughput(call, result)

@@ -69,6 +69,20 @@ class Conductor(Struct, frozen=True):
     pad_bytes: int = 0
 
 
+class Following(Struct, frozen=True):
+    """How a child follows launches, which it returns beside its report (`perfguard.session.followed`).
+
+    Attributes:
+        targets: architectures to follow them on.
+        worktree: the checkout whose code it runs.
+        original: the user's checkout: code loaded from there would be followed in place of the worktree's.
+    """
+
+    targets: list[str]
+    worktree: str
+    original: str
+
+
 class Request(Struct, frozen=True, omit_defaults=True):
     """What a child has to measure.
 
@@ -82,6 +96,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
         alone: whether torch's compiler forgets before each observed test what others have compiled.
         numerics: whether results are also checked against their references.
         exact: whether exact metrics are also read.
+        times: whether times are read.
+        follow: how launches are followed; None: they are not.
         unread: timed metrics to skip.
         kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
@@ -99,6 +115,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
     alone: bool = False
     numerics: bool = False
     exact: bool = True
+    times: bool = True
+    follow: Following | None = None
     unread: list[str] = []
     kernels: dict[str, list[str]] = {}
     cold: Cold | None = None

@@ -28,7 +28,7 @@ from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTi
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.cold_start import ColdStarts
 from perfguard.session.pairing.worker import PairWorker
-from perfguard.session.pairing.worktrees import find_base
+from perfguard.session.pairing.worktrees import TreesOfRecords, find_bases
 from perfguard.session.run import Run
 from perfguard.store.baseline_files import Store
 
@@ -62,12 +62,13 @@ def open_run(
     store, settings = Store(config.baselines_dir), config.settings
     any_machine = _is_any_machine(config.lane, device)
     own_folders = [config.reports_dir, config.cache_dir.parent]
-    base, lost = NO_BASE, []
+    bases: BaseTree | TreesOfRecords = NO_BASE
+    lost: list[str] = []
     if request is None:
         # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
         lost = lost_suites(store, device, config.root)
-        base = NO_BASE if any_machine else find_base(config.root, settings.base, [config.baselines_dir, *own_folders])
-    lane = _lane(store, device, sorted({*suites, *lost}), settings.targets, base, any_machine)
+        bases = find_bases(config.root, settings.base, [config.baselines_dir, *own_folders])
+    lane = _lane(store, device, sorted({*suites, *lost}), settings.targets, bases, any_machine)
     if request is None:
         for folder in own_folders:
             make_folder(folder)
@@ -81,7 +82,8 @@ def open_run(
         perfguard=__version__,
         conditions=[device.conditions()],
         exact_only=any_machine,
-        base=None if base is NO_BASE else base,
+        base=bases if isinstance(bases, BaseTree) and bases is not NO_BASE else None,
+        bases={} if isinstance(bases, BaseTree) else bases,
     )
     asked = request or Request(numerics=True)
     # A metric that is recorded, or that another process will judge, has to be read.
@@ -93,6 +95,7 @@ def open_run(
         hard=request is None,
         rotation=zlib.crc32((commit or "").encode()),
         exact=asked.exact,
+        times=asked.times,
         exact_only=any_machine,
         unchanged=_unchanged(lane, controls),
         unread=frozenset(asked.unread),
@@ -104,21 +107,29 @@ def open_run(
     hands = Hands(
         collect=collector if worker is None else worker.collector,
         cold=None if command is None else ColdStarts(command, device.identity.slug, settings.session_minutes).read,
-        # A fresh process does not compile again for targets, as its parent has done so.
-        binaries=Binaries(
-            settings.targets,
-            Compiler(config.cache_dir / "binaries"),
-            sources=Sources(config.cache_dir / "sources.json"),
-        )
-        if request is None and settings.targets
-        else None,
+        binaries=_binaries(config, request),
     )
     runner = Runner(device, settings, plan, hands)
     return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost))
 
 
+def _binaries(config: Config, request: Request | None) -> Binaries | None:
+    """What follows launches on the targets; None in a process that only measures again."""
+    follow = None if request is None else request.follow
+    targets = config.settings.targets if request is None else tuple(follow.targets) if follow is not None else ()
+    if not targets:
+        return None
+    compiler = Compiler(config.cache_dir / "binaries")
+    return Binaries(targets, compiler, sources=Sources(config.cache_dir / "sources.json"))
+
+
 def _lane(
-    store: Store, device: Device, suites: Sequence[str], targets: Sequence[str], base: BaseTree, any_machine: bool
+    store: Store,
+    device: Device,
+    suites: Sequence[str],
+    targets: Sequence[str],
+    bases: BaseTree | TreesOfRecords,
+    any_machine: bool,
 ) -> Lane:
     """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
 
@@ -140,7 +151,10 @@ def _lane(
     folders = [] if any_machine else store.folders()
     folders += [f"targets/{name}" for name in (identity.target, *compiled_for) if name]
     loaded = [store.load(folder, suite) for folder in dict.fromkeys(folders) for suite in suites]
-    return Lane(identity, device.toolchain(), [file for file in loaded if file is not None], base)
+    files = [file for file in loaded if file is not None]
+    if isinstance(bases, BaseTree):
+        return Lane(identity, device.toolchain(), files, bases)
+    return Lane(identity, device.toolchain(), files, None, bases.__getitem__)
 
 
 def lost_suites(store: Store, device: Device, root: Path) -> list[str]:

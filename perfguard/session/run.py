@@ -30,12 +30,26 @@ from perfguard.measure.timers.timing import renewed
 from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
-from perfguard.model.records import PASSES, Case, CaseId, CaseResult, Pairing, Report, Session, Verdict, Word
+from perfguard.model.records import (
+    NO_BASE,
+    PASSES,
+    Case,
+    CaseId,
+    CaseResult,
+    PairedCase,
+    Pairing,
+    Report,
+    Session,
+    Verdict,
+    Word,
+)
 from perfguard.model.records.change import Change, category_of, select
 from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
 from perfguard.session.child import ANSWER, Request
 from perfguard.session.cold_start import first_results
+from perfguard.session.followed import write_followed
+from perfguard.session.pairing.worktrees import find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report
@@ -77,6 +91,7 @@ class Run:
     pairings: list[Pairing] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)  # changes made by the update
     written: list[Path] = field(default_factory=list)  # files changed by the update
+    told: dict[CaseId, list[Verdict]] = field(default_factory=dict)  # verdicts that the test itself reported
     held: set[CaseId] = field(default_factory=set)  # cases that the update does not write without a reason
     left: list[tuple[Change, str]] = field(default_factory=list)  # changes not written, with the reason
     _save_again: float = 0.0  # s on the monotonic clock
@@ -125,9 +140,24 @@ class Run:
         result = msgspec.structs.replace(result, device=self.device.identity.index)
         if not self.is_session and result.word is not Word.WRONG:
             self.measured[result.id] = result
-            result = with_verdicts(result, judge_case(result, self.lane))
+            result = with_verdicts(result, judge_case(result, self.lane, beside=self._alone(result)))
         self.results[result.id] = result
+        self.told[result.id] = result.verdicts
         return result
+
+    def _alone(self, result: CaseResult) -> PairedCase | None:
+        """The answer of a base that lacks the test's file: nobody needs to be asked whether a fault in it is old."""
+        base = self.lane.base_of(*result.id)
+        if not result.doubts or base.commit is None or base.equal:
+            return None
+        if find_repository(self.config.root).holds(base.commit, self._path(result)):
+            return None
+        return PairedCase(*result.id, problem="new since the base")
+
+    def _path(self, result: CaseResult) -> str:
+        """The path of the test's file from the top of the repository."""
+        file = self.config.root / result.case.nodeid.partition("::")[0]
+        return file.resolve().relative_to(find_repository(self.config.root).root.resolve()).as_posix()
 
     def add_verdict(self, case: Case, verdict: Verdict) -> None:
         """Add a verdict to a case's result, which may be new."""
@@ -169,14 +199,19 @@ class Run:
     def judge_without_pairs(self, why: str) -> None:
         """Set the final verdicts of a run that ends before its process pairs."""
         if not self.is_session:
-            self.pairings = self.pairings or [Pairing(self.lane.base.commit or "", problem=why)]
+            self.pairings = self.pairings or [Pairing((self.lane.base or NO_BASE).commit or "", problem=why)]
             self.judge()
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
         """The case with the verdicts that did not fail its test: of process pairs, and of what was observed. None if
         there are none."""
         observed = result.case.direction == "test"
-        late = [v for v in result.verdicts if v.word is Word.SLOWER or (observed and v.word.fails)]
+        late = [
+            verdict
+            for verdict in result.verdicts
+            if verdict.word is Word.SLOWER
+            or (verdict.word.fails and (observed or verdict not in self.told.get(result.id, ())))
+        ]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 
     def judge(self) -> None:
@@ -195,8 +230,10 @@ class Run:
             outcomes: node id -> reason why its test did not run to its end; empty if it did.
             verbose: show each case that the update writes, even if there are many.
         """
-        if self.is_session:
+        if self.request is not None:
             self._read_later_passes()
+            if self.request.follow is not None and self.config.session_folder is not None:
+                write_followed(self.config.session_folder, self.request.follow, self.runner.followed)
         else:
             self._find_stale(collected, outcomes)
             self._find_unmeasured(collected, outcomes)
@@ -268,6 +305,7 @@ class Run:
         results = list(self.results.values())
         return msgspec.structs.replace(
             self.report,
+            bases=dict(self.report.bases),
             results=results,
             fresh=self.fresh,
             fresh_problem=self.fresh_problem,

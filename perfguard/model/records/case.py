@@ -336,6 +336,16 @@ def is_inconclusive(results: Iterable[CaseResult]) -> bool:
     return 2 * sum(told) > len(told)
 
 
+#: The fingerprint of a call's kernels: kernel -> `<hash of its source>-<hash of its first IR>`.
+CODE = "code"
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether two fingerprints are of one code. Either half tells: with another toolchain only the IR differs, after a
+    renaming only the source."""
+    return any(a == b and a for a, b in zip(one.split("-"), other.split("-"), strict=False))
+
+
 def kernel_of(part: str) -> str:
     """The kernel that a part is about: `rows` of `rows/2` and of `rows@1`."""
     return _KERNEL.split(part, maxsplit=1)[0]

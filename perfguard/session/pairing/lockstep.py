@@ -17,9 +17,8 @@ from typing import NamedTuple, NoReturn
 import msgspec
 
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
-from perfguard.model.errors import UsageError
 from perfguard.model.records import PairReading
-from perfguard.session.pairing.processes import SIDES, Player, Side, describe
+from perfguard.session.pairing.processes import SIDES, Player, Side, describe, foreign_error
 from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready
 
 _ROUNDS = 3  # rounds of blocks for a case and process pair, at least
@@ -196,11 +195,7 @@ class _Lockstep:
             return
         assert isinstance(message, Announced), message
         if message.foreign:
-            raise UsageError(
-                f"{message.foreign}: loaded by the worker of {describe(side)}, not from its worktree: both sides "
-                "would measure this one file. Uninstall the editable install, or name its folder relative to the "
-                "repository in pytest's pythonpath (--setup 'pip install …' would change all sides at once)"
-            )
+            raise foreign_error(message.foreign, side)
         track = TimeId(message.suite, message.key, message.metric)
         if side == "base":
             here = self.at[side]

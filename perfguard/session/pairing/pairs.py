@@ -10,22 +10,42 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
-from perfguard.model.records import Report
+from perfguard.model.records import CaseResult, Report
 from perfguard.model.units import counted, format_minutes
-from perfguard.session.child import ChildCommand, Request, Worktree
+from perfguard.session.child import ChildCommand, Following, Request, Worktree, read_answer, write_request
+from perfguard.session.followed import Followed, read_followed
+from perfguard.session.fresh_processes import run_fresh
 from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
-from perfguard.session.pairing.processes import SIDES, Interrupts, Player, Side, run_setup, start_player
+from perfguard.session.pairing.processes import (
+    SIDES,
+    Interrupts,
+    Player,
+    Side,
+    describe,
+    foreign_error,
+    run_setup,
+    start_player,
+)
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository
 
 Tell = Callable[[str], None]
+
+
+class Answer(NamedTuple):
+    """What a process of one side answered: the results of its tests, its launches on the targets, and the reason if it
+    did not come to its end."""
+
+    results: list[CaseResult]
+    followed: Followed
+    problem: str
 
 
 @dataclass
@@ -69,20 +89,21 @@ class Site:
         inside = root.resolve().relative_to(self.repository.root.resolve())
         return Path(self._temporary, side, inside, nodeid.partition("::")[0]).exists()
 
-    def lay_out(self, base: str) -> str:
-        """Make the worktrees of `base`, of its second checkout, and of the working tree.
+    def lay_out(self, base: str, *, pairs: bool = True) -> str:
+        """Make the worktree of `base`; for process pairs also those of its second checkout, and of the working tree.
 
         Returns:
-            The hash of a commit that holds the working tree.
+            The hash of a commit that holds the working tree; of `base` without pairs.
 
         Raises:
             UsageError: git refuses.
         """
         self._temporary.mkdir(mode=0o700)
-        work = self.repository.snapshot(self._temporary / "index")
+        work = self.repository.snapshot(self._temporary / "index") if pairs else base
         if self.repository.has_submodules:
             self.tell("submodules stay empty in the worktrees; --setup 'git submodule update --init' fills them")
-        for side, commit in zip(SIDES, (base, base, work), strict=True):
+        sides: Sequence[Side] = SIDES if pairs else ("base",)
+        for side, commit in zip(sides, (base, base, work), strict=False):
             with self.interrupts.delayed():
                 self.repository.add_worktree(self._temporary / side, commit)
         return work
@@ -96,6 +117,25 @@ class Site:
         for side in SIDES:
             run_setup(self.command_of(side), side, command, self.settings.session_minutes, self.interrupts)
 
+    def answer(self, request: Request, side: Side = "base") -> Answer:
+        """Let one process of a side answer `request`, which asks for no time.
+
+        Raises:
+            UsageError: it has loaded code from the user's checkout in place of its worktree's.
+        """
+        folder = self._temporary / f"answer-{side}"
+        folder.mkdir()
+        command = self.command_of(side)
+        assert command.worktree is not None
+        following = Following(list(self.settings.targets), str(command.worktree.folder), str(command.worktree.original))
+        write_request(folder, msgspec.structs.replace(request, follow=following))
+        problem = run_fresh(command, folder, self.settings.session_minutes)
+        report, followed = read_answer(folder, self.slug), read_followed(folder)
+        if followed.foreign:
+            raise foreign_error(followed.foreign, side)
+        problem = problem.partition("\n")[0].removesuffix(":")
+        return Answer(report.results if report else [], followed, f"{describe(side)}: {problem}" if problem else "")
+
     def measure(self, tally: Tally, tracks: Sequence[TimeId] | None, deadline: float) -> None:
         """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
         over, or processes died in too many tests to blame single ones.
@@ -107,7 +147,6 @@ class Site:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
         """
         started, first = time.monotonic(), tally.pairs
-        checked = False  # whether all sides have come to their end once
         while not tally.problem and tally.pairs - first < 2 * MOST_PAIRS:
             left = [track for track in (tally.times if tracks is None else tracks) if not tally.is_decided(track)]
             if not left and not tally.finds:
@@ -116,8 +155,8 @@ class Site:
             expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
             self.tell(f"process pair {tally.pairs + 1}{question}{expected}")
             tests = tally.others if tally.finds else tally.nodeids(left)
-            # The speed of a wrong base is no standard. The working tree of a run has been checked and read by the run.
-            judged: Collection[Side] = SIDES if tally.finds else () if checked else ("base",)
+            # The base has answered before, and the run has read the working tree.
+            judged: Collection[Side] = SIDES if tally.finds else ()
             request = Request(
                 self.slug,
                 tally.timers,
@@ -134,7 +173,6 @@ class Site:
             sought = None if tally.finds else set(left)
             outcome, reports = self._pair(tally, sought, requests, deadline)
             tally.take(outcome, reports, sought)
-            checked |= not outcome.problem
 
     def _pair(
         self, tally: Tally, sought: Collection[TimeId] | None, requests: Mapping[Side, Request], deadline: float

@@ -151,6 +151,15 @@ def describe(side: Side) -> str:
     return {"base": "the base", "copy": "the second checkout of the base", "work": "the working tree"}[side]
 
 
+def foreign_error(module: str, side: Side) -> UsageError:
+    """The error of a side that has loaded `module` from the user's checkout."""
+    return UsageError(
+        f"{module}: loaded by the worker of {describe(side)}, not from its worktree: both sides would measure this one "
+        "file. Uninstall the editable install, or name its folder relative to the repository in pytest's pythonpath "
+        "(--setup 'pip install …' would change all sides at once)"
+    )
+
+
 def start_player(
     command: ChildCommand, side: Side, session: Path, request: Request, interrupts: Interrupts, started: list[Player]
 ) -> None:

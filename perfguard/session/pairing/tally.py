@@ -73,6 +73,11 @@ class Tally:
         self._tests: set[str] = set()  # tests that any side has collected
         self._family = family
 
+    def answered(self, base: Results) -> None:
+        """Take the answers of a process of the base, which was checked and read no time."""
+        self.results["base"] = {**base, **self.results["base"]}
+        self._find_unchanged()
+
     def take(
         self, outcome: PairOutcome, reports: Mapping[Side, Report | None], tracks: Collection[TimeId] | None = None
     ) -> None:
@@ -95,10 +100,13 @@ class Tally:
         for track in self.undecided:
             if tracks is None or track in tracks or track in outcome.readings:
                 self._add(track, outcome, latest)
+        self._find_unchanged()
+        self._judge()
+
+    def _find_unchanged(self) -> None:
         for track, time in self.times.items():
             base = self.results["base"].get(track[:2])
             time.unchanged |= base is not None and track.metric in covered_beside(base, time.work)
-        self._judge()
 
     def _take_end(self, outcome: PairOutcome) -> None:
         """Keep the problem that ended the pair early, or leave out the test in which a process died."""
@@ -219,7 +227,8 @@ class Tally:
     def timers(self) -> Timers:
         """The timers that further processes use: the base's, otherwise this run's."""
         known = {time.work.id: time.work for time in self.times.values()}
-        return timers_of({**known, **self.results["base"]}.values())
+        read = {case: result for case, result in self.results["base"].items() if result.is_timed}
+        return timers_of({**known, **read}.values())
 
     def pairing(self, base: str, problem: str) -> Pairing:
         """Its form in a report."""

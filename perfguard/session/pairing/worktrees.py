@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,10 @@ class Repository:
                 "mend this in the repository, then run again"
             )
         return done.stdout.strip()
+
+    def holds(self, commit: str, path: str) -> bool:
+        """Whether a commit has the file at this path, which begins in `root`."""
+        return _git(self.root, ("cat-file", "-e", f"{commit}:{path}")).returncode == 0
 
     def commit(self, name: str) -> str | None:
         """The full hash of the commit called `name`; None if there is none."""
@@ -196,6 +201,85 @@ def _git(
         )  # fmt: skip
     except FileNotFoundError as error:
         raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error
+
+
+class TreesOfRecords(dict[str, BaseTree]):
+    """Commit as a record names it -> its tree, looked up when it is asked for."""
+
+    def __init__(self, repository: Repository, data: Sequence[Path]) -> None:
+        super().__init__()
+        self._repository = repository
+        self._data = data
+
+    def __missing__(self, name: str) -> BaseTree:
+        self[name] = found = self._found(name)
+        return found
+
+    def _found(self, name: str) -> BaseTree:
+        repository = self._repository
+        try:
+            commit = repository.commit(name)
+            if commit is None:
+                step = "git fetch --unshallow" if repository.is_shallow else f"git fetch origin {name}"
+                return BaseTree(problem=f"{name[:12]}, the commit of the record, is not in this clone: {step}")
+            return BaseTree(commit, equal=not changed_code(repository, commit, self._data))
+        except UsageError as error:
+            return BaseTree(problem=str(error))
+
+
+def find_bases(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree | TreesOfRecords:
+    """What the working tree around `folder` is compared with: one commit for every case, or that of each case's record.
+
+    It is the commit that is named; in the job of a pull request, the merge base; under uncommitted changes, HEAD. In a
+    clean tree each record's own commit tells whether the code got slower since it was made.
+
+    Args:
+        wanted: a branch, tag or commit; "": none is named.
+        data: folders of perfguard's own (baselines, reports), whose contents are no code.
+
+    Raises:
+        UnknownCommit: `wanted` is no commit: a mistake, which must not pass for a base that this clone lacks.
+    """
+    if wanted:
+        return find_base(folder, wanted, data)
+    try:
+        repository = find_repository(folder)
+    except UsageError as error:
+        return BaseTree(problem=str(error))
+    target = pull_request_target(os.environ, repository.root)
+    if target is not None:
+        return _base_of_pull_request(repository, target, data)
+    head = find_base(folder, "", data)
+    return TreesOfRecords(repository, data) if head.equal else head
+
+
+#: Variables of a pull request's job by service: the folder of its checkout, and the branch or commit that it goes into.
+_PULL_REQUESTS = (
+    ("GITHUB_WORKSPACE", "GITHUB_BASE_REF"),
+    ("BUILDKITE_BUILD_CHECKOUT_PATH", "BUILDKITE_PULL_REQUEST_BASE_BRANCH"),
+    ("CI_PROJECT_DIR", "CI_MERGE_REQUEST_DIFF_BASE_SHA"),
+    ("CI_PROJECT_DIR", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME"),
+)
+
+
+def pull_request_target(variables: Mapping[str, str], root: Path) -> str | None:
+    """The branch or commit that the pull request of this job goes into, by GitHub's, Buildkite's or GitLab's variables;
+    None in any other job, and in other repositories than the job's own."""
+    for folder, target in _PULL_REQUESTS:
+        found, checkout = variables.get(target, ""), variables.get(folder, "")
+        if found and checkout and Path(checkout).resolve() == root.resolve():
+            return found
+    return None
+
+
+def _base_of_pull_request(repository: Repository, target: str, data: Sequence[Path]) -> BaseTree:
+    """The merge base with a pull request's target. A clone that lacks it is no mistake of whoever started the run."""
+    name = next((each for each in (f"origin/{target}", target) if repository.commit(each) is not None), target)
+    try:
+        return find_base(repository.root, name, data)
+    except UnknownCommit:
+        step = f"git fetch origin {target} (actions/checkout: fetch-depth: 0)"
+        return BaseTree(problem=f"{target}, the target of this pull request, is not in this clone: {step}")
 
 
 def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:

@@ -1,0 +1,104 @@
+"""What a run asks its bases at its end: whatever it doubts. Records screen and remember; the base convicts.
+
+Times in question, faults beside the given inputs, metrics without a comparable record, kernels with other code than the
+recorded ones, and the cause of whatever is worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from perfguard.judge.lane import Lane
+from perfguard.judge.screen import covered
+from perfguard.model.records import (
+    OTHER_CONDITIONS,
+    CaseId,
+    CaseResult,
+    Doubt,
+    Reading,
+    ReadingId,
+    Verdict,
+    Word,
+)
+from perfguard.model.records.case import CODE, same_code
+
+
+@dataclass
+class Question:
+    """What one base commit is asked.
+
+    Attributes:
+        cases: those that the base reads, too, as measured by this run.
+        times: the times in question.
+        code: cases whose kernels are not those of the record.
+    """
+
+    cases: dict[CaseId, CaseResult] = field(default_factory=dict)
+    times: dict[ReadingId, Verdict] = field(default_factory=dict)
+    code: set[CaseId] = field(default_factory=set)
+
+    def is_timed(self, case: CaseId) -> bool:
+        """Whether a time of the case is in question."""
+        return any(track[:2] == case for track in self.times)
+
+    @property
+    def size(self) -> int:
+        """Number of doubts: the base that most of them ask for is asked first."""
+        return len(self.cases) + len(self.times)
+
+    @property
+    def doubts(self) -> dict[str, dict[str, list[Doubt]]]:
+        """Suite -> case without its pass -> faults that the given inputs do not show."""
+        found: dict[str, dict[str, list[Doubt]]] = {}
+        for result in self.cases.values():
+            if result.doubts:
+                found.setdefault(result.case.suite, {}).setdefault(result.case.name, []).extend(result.doubts)
+        return found
+
+
+def questions(
+    results: Sequence[CaseResult], verdicts: Mapping[CaseId, Sequence[Verdict]], lane: Lane
+) -> dict[str, Question]:
+    """Base commit -> what it is asked, the most asked first.
+
+    Args:
+        verdicts: by the record (`screen_session`).
+    """
+    found: dict[str, Question] = {}
+    for result in results:
+        base = lane.base_of(*result.id)
+        if base.commit is None or base.equal:
+            continue
+        times = [each for each in verdicts[result.id] if each.word is Word.SUSPECT and each.metric]
+        other = has_other_code(result, lane)
+        if times or other or result.doubts or any(_is_doubtful(result, each) for each in verdicts[result.id]):
+            question = found.setdefault(base.commit, Question())
+            question.cases[result.id] = result
+            question.times |= {(*result.id, each.metric): each for each in times}
+            if other:
+                question.code.add(result.id)
+    return dict(sorted(found.items(), key=lambda item: -item[1].size))
+
+
+def _is_doubtful(result: CaseResult, verdict: Verdict) -> bool:
+    """Whether the base says more of an exact metric: without a comparable record, or worse, for a cause unknown."""
+    reading = result.reading(verdict.metric)
+    if reading is None or reading.timed or not reading.gated or result.ranks > 1:
+        return False
+    return verdict.word in (Word.NEW, Word.CHANGED, *OTHER_CONDITIONS)
+
+
+def has_other_code(result: CaseResult, lane: Lane) -> bool:
+    """Whether the kernels of a case may not be those of its record. Where the device runs what it ran when it was
+    recorded, they are."""
+    reading = result.reading(CODE)
+    if reading is None or result.ranks > 1:
+        return False
+    return not _is_recorded_code(reading, lane.record(result, reading).entry) and not covered(result, lane)
+
+
+def _is_recorded_code(reading: Reading, stored: object) -> bool:
+    if not isinstance(stored, dict) or not isinstance(reading.value, dict) or stored.keys() != reading.value.keys():
+        return reading.value == {} and stored in ({}, None)
+    return all(same_code(str(stored[kernel]), str(code)) for kernel, code in reading.value.items())

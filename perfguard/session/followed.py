@@ -1,0 +1,53 @@
+"""What a child has followed: the launches of its cases on the targets. They lie beside its report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from perfguard.measure.binaries.call_binaries import OnTarget
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.records import CaseId
+from perfguard.session.child import Following
+from perfguard.session.pairing.worker import foreign_module
+
+FOLLOWED = "followed.json"
+
+
+class Followed(Struct, frozen=True):
+    """Launches of a child's cases.
+
+    Attributes:
+        launches: suite -> case key -> its launches on each target.
+        path: the child's sys.path, by which its kernels can be imported again.
+        foreign: `name (file)` of a module that was loaded from the user's checkout; should be empty.
+    """
+
+    launches: dict[str, dict[str, list[OnTarget]]] = {}
+    path: list[str] = []
+    foreign: str = ""
+
+    def of(self, case: CaseId) -> list[OnTarget]:
+        """The launches of a case; none of one that was not followed."""
+        return self.launches.get(case[0], {}).get(case[1], [])
+
+
+def write_followed(folder: Path, following: Following, launches: Mapping[CaseId, list[OnTarget]]) -> None:
+    """In the child: write what it has followed."""
+    by_suite: dict[str, dict[str, list[OnTarget]]] = {}
+    for (suite, key), found in launches.items():
+        by_suite.setdefault(suite, {})[key] = found
+    foreign = foreign_module(dict(sys.modules), Path(following.original), Path(following.worktree))
+    write_atomically(folder / FOLLOWED, msgspec.json.encode(Followed(by_suite, list(sys.path), foreign)))
+
+
+def read_followed(folder: Path) -> Followed:
+    """What a child has followed; nothing if it did not come to its end."""
+    try:
+        return msgspec.json.decode((folder / FOLLOWED).read_bytes(), type=Followed)
+    except (OSError, msgspec.MsgspecError):
+        return Followed()

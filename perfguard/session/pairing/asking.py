@@ -1,0 +1,232 @@
+"""One base commit is asked what a run doubts: by one process that answers, and by process pairs for times."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
+
+from msgspec.structs import replace
+
+from perfguard.judge.questions import Question
+from perfguard.measure.metrics.times import HOST_TIME
+from perfguard.model.errors import UsageError
+from perfguard.model.limits import timed_kernel
+from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Verdict, Word
+from perfguard.model.units import counted
+from perfguard.render.words import most_common
+from perfguard.session.child import ChildCommand, Request, timers_of
+from perfguard.session.pairing.lockstep import TimeId
+from perfguard.session.pairing.pairs import Site, out_of_time
+from perfguard.session.pairing.processes import Interrupts
+from perfguard.session.pairing.tally import Tally, bad
+from perfguard.session.pairing.worktrees import find_repository
+from perfguard.session.run import Run
+
+FIRST = 24  # times in the first batch: each process pair takes seconds to start, and more tests cost little
+TELLING = 5  # tests, which name a kernel that all of them launch
+_GROWTH = 4  # size of a batch / size of the one before
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Asking:
+    """One base is asked the question of a run. What it answers is kept in the run as it comes."""
+
+    run: Run
+    command: ChildCommand
+    tell: Tell
+    base: str
+    question: Question
+    family: int
+    deadline: float
+    answers: dict[CaseId, CaseResult] = field(default_factory=dict)
+    problems: dict[CaseId, str] = field(default_factory=dict)  # why the base has no answer
+
+    def __post_init__(self) -> None:
+        tracks = {TimeId(*track): self.question.cases[track[:2]] for track in self.question.times}
+        self.tally = Tally(tracks, family=self.family)
+        self._place = len(self.run.pairings)
+
+    def ask(self) -> None:
+        """Ask, and keep the answers; a base that cannot be asked is a problem that the verdicts name.
+
+        Raises:
+            KeyboardInterrupt: from the user, after the answers so far are kept.
+        """
+        try:
+            problem = self._ask()
+        except KeyboardInterrupt:
+            self._keep("interrupted")
+            raise
+        except UsageError as error:
+            problem = str(error)
+        self._keep(problem)
+
+    def leave(self, problem: str) -> None:
+        """Ask nothing, for this reason."""
+        self._keep(problem)
+
+    def _ask(self) -> str:
+        run, command = self.run, self.command
+        repository = find_repository(run.config.root)
+        if not command.folder.resolve().is_relative_to(repository.root.resolve()):
+            command = with_fields(command, folder=run.config.root)
+        settings, slug = run.config.settings, run.device.identity.slug
+        with (
+            Interrupts() as interrupts,
+            Site(repository, command, slug, settings, interrupts, self.tell) as site,
+            interrupts.armed(),
+        ):
+            times = self.question.times if settings.pair_minutes else {}
+            site.lay_out(self.base, pairs=bool(times))
+            self._answer(site)
+            if not times:
+                return "[tool.perfguard] pair_minutes is 0" if self.question.times else ""
+            return self._pair(site)
+
+    def _answer(self, site: Site) -> None:
+        """Let one process of the base read the cases in doubt, and compare the kernels of both sides."""
+        run, question = self.run, self.question
+        cases = {
+            case: result
+            for case, result in question.cases.items()
+            if site.has("base", result.case.nodeid, run.config.root)
+        }
+        self.problems |= dict.fromkeys(question.cases.keys() - cases.keys(), "new since the base")
+        if not cases:
+            return
+        self.tell(f"{counted(len(cases), 'case')} in doubt: asking {self.base[:12]}")
+        request = Request(
+            run.device.identity.slug,
+            timers_of(cases.values()),
+            tests=list(dict.fromkeys(result.case.nodeid for result in cases.values())),
+            numerics=True,
+            doubts=question.doubts,
+            times=False,
+        )
+        answer = site.answer(request)
+        found = {result.id: result for result in answer.results}
+        for case, result in cases.items():
+            base = found.get(case)
+            if base is None:
+                self.problems[case] = answer.problem or "new since the base"
+                continue
+            self.answers[case] = base
+            if (wrong := bad(base)) is not None:
+                self.problems[case] = f"{wrong[0]} at the base, not compared: {wrong[1]}"
+            elif base.inputs != result.inputs:
+                self.problems[case] = f"other inputs: {base.inputs or 'none'} -> {result.inputs or 'none'}"
+            elif case in question.code or question.is_timed(case):
+                self._compare_kernels(case, answer.followed)
+        self.tally.answered(self.answers)
+        self._keep("")
+
+    def _pair(self, site: Site) -> str:
+        """Measure process pairs, and return the reason if times are left."""
+        asked = {TimeId(*track): verdict for track, verdict in self.question.times.items()}
+        for track in asked:
+            if why := self.problems.get(track[:2]):
+                self.tally.times[track].give_up(why)
+        left = self.tally.undecided
+        if not left:
+            return ""
+        why = _most_common_reason([asked[track] for track in left])
+        self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
+        for batch in in_batches({track: asked[track] for track in left}):
+            site.measure(self.tally, left_of(batch, self.tally), self.deadline)
+            self._keep("")
+            if self.tally.problem or time.monotonic() > self.deadline:
+                return self.tally.problem or out_of_time(self.run.config.settings)
+        return ""
+
+    def _keep(self, problem: str) -> None:
+        """Keep the answers and readings so far, which stay valid if the run ends now."""
+        paired = {case.id: case for case in self.tally.pairing(self.base, "").cases}
+        cases = [
+            PairedCase(
+                *case,
+                base=_exact(self.answers[case]) if case in self.answers else None,
+                times=paired[case].times if case in paired else [],
+                problem=self.problems.get(case, ""),
+            )
+            for case in self.question.cases
+            # A case of which nothing was learnt has no entry: its verdict then names the problem of the whole.
+            if case in self.answers or case in self.problems or case in paired
+        ]
+        pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
+        self.run.pairings[self._place :] = [pairing]
+
+
+def _exact(base: CaseResult) -> CaseResult:
+    """The base's answer without times and notes."""
+    readings = [replace(each, note="") for each in base.readings if not each.timed]
+    return CaseResult(base.case, base.inputs, readings=readings, doubts=base.doubts)
+
+
+def _most_common_reason(asked: Sequence[Verdict]) -> str:
+    """` (51: 3 sessions stored, 5 are needed)`: what keeps most of them from their record."""
+    reason, count = most_common([verdict.reason for verdict in asked])
+    return f" ({count}: {reason.removeprefix('to be paired: ')})"
+
+
+def left_of(batch: Sequence[TimeId], tally: Tally) -> list[TimeId]:
+    """The times to measure. Those of kernels that are slower, or faster, in TELLING tests already are given up, since
+    hundreds more would say the same."""
+    told = Counter(
+        track.metric
+        for track, found in tally.verdicts.items()
+        if timed_kernel(track.metric) and found.word in (Word.SLOWER, Word.FASTER)
+    )
+    left = []
+    for track in batch:
+        if told[track.metric] < TELLING:
+            left.append(track)
+        else:
+            tally.times[track].give_up(f"known from {told[track.metric]} other tests of this kernel")
+    return left
+
+
+def in_batches(asked: Mapping[TimeId, Verdict]) -> list[list[TimeId]]:
+    """The times in question in batches, those of guarded calls first. Test functions take turns, each with the time
+    that moved most against its record, so that every kernel has a result before the time is over. Host times come
+    last: on a busy machine they take the most pairs, and a case is conclusive without its own.
+
+    A kernel of observed tests may be in question in hundreds of them, and each block of its time is a run of a whole
+    test. So the first batch holds one test for each kernel, the one in which it took longest when it was recorded.
+    """
+    calls: dict[str, list[TimeId]] = defaultdict(list)
+    hosts: dict[str, list[TimeId]] = defaultdict(list)
+    kernels: dict[str, list[TimeId]] = defaultdict(list)
+    for track in sorted(asked, key=lambda track: -_size(asked[track])):
+        if timed_kernel(track.metric):
+            kernels[track.metric].append(track)
+        else:
+            function = f"{track.suite}/{track.key.partition('[')[0]}"
+            (hosts if track.metric == HOST_TIME else calls)[function].append(track)
+    of_calls = _by_turns(calls.values()) + _by_turns(hosts.values())
+    return [*_batches(of_calls, FIRST), *_batches(_by_turns(kernels.values()), len(kernels))]
+
+
+def _by_turns(groups: Iterable[list[TimeId]]) -> list[TimeId]:
+    return [track for turn in itertools.zip_longest(*groups) for track in turn if track is not None]
+
+
+def _batches(tracks: list[TimeId], size: int) -> list[list[TimeId]]:
+    batches = []
+    while tracks:
+        batches.append(tracks[:size])
+        tracks, size = tracks[size:], size * _GROWTH
+    return batches
+
+
+def _size(verdict: Verdict) -> float:
+    """What moved most comes first; of kernels in tests, what takes longest."""
+    if timed_kernel(verdict.metric):
+        return float(verdict.before) if isinstance(verdict.before, int | float) else 0.0
+    return abs(math.log(verdict.ratio)) if verdict.ratio else 0.0
