@@ -1,17 +1,16 @@
-"""A guarded call's kernels on every target."""
+"""The launches of a guarded call on every target, followed and not compiled."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from perfguard._compat.triton_internals import knows_triton
 from perfguard.measure.binaries.compiler import Compiler
-from perfguard.measure.binaries.kernel_facts import Facts
 from perfguard.measure.binaries.launch_recorder import Launch, Recording, record
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import TARGETS, Target, target_of
@@ -24,53 +23,50 @@ if TYPE_CHECKING:
 RECORDING_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel of a call on a target. `name` includes configuration and specialisation: `rows`, `rows@1`, `rows/2`."""
+class OnTarget(Struct, frozen=True):
+    """What a call (both passes), or an observed test, launches on the target with this name.
 
-    name: str
-    launch: Launch
-    facts: Facts
+    It can be written as JSON by one process and read by another (`msgspec.json`, type `list[OnTarget]`). Its launches
+    name the files of the tree that was followed, which has to be there when they are compiled.
+    """
 
-
-@dataclass(frozen=True)
-class OnTarget:
-    """A call on one target: its recording and the kernels of both passes."""
-
-    target: Target
+    target: str
     recording: Recording
-    kernels: list[Kernel]
 
 
 @dataclass
 class Binaries:
-    """Reads the binaries of guarded calls.
+    """Follows guarded calls.
 
     Attributes:
         names: the requested targets.
+        compiler: makes the first IR of kernels whose fingerprint needs it.
+        records: whether kernels without a record get their whole fingerprint, which has to be compiled; otherwise
+            theirs holds the source alone.
     """
 
     names: tuple[str, ...]
     compiler: Compiler
     _last: tuple[Call, list[OnTarget]] | None = None
     sources: Sources = field(default_factory=Sources)
+    records: bool = True
 
     def of(self, call: Call, device: Device) -> list[OnTarget]:
         """The launches of a call on every target; empty if Triton is not loaded. Kept for the call's other pass.
 
-        On a GPU the only target is its own architecture, and the kernels are those that it runs.
+        On a GPU the only target is its own architecture. Nothing is compiled.
         """
         if not knows_triton():
             return []
         if self._last is None or self._last[0] is not call:
-            self._last = call, self._read(call, device)
+            self._last = call, self._followed(call, device)
         return self._last[1]
 
     def own_target(self, device: Device) -> Target | None:
         """The architecture of a GPU, if it is known."""
         return None if device.holds_cpu_tensors else TARGETS.get(device.identity.architecture)
 
-    def _read(self, call: Call, device: Device) -> list[OnTarget]:
+    def _followed(self, call: Call, device: Device) -> list[OnTarget]:
         if device.holds_cpu_tensors:
             from perfguard.measure.binaries.absent_gpu import record_elsewhere
 
@@ -80,19 +76,28 @@ class Binaries:
             own = self.own_target(device)
             targets = [] if own is None else [own]
             recordings = [record(call, target, self.sources, on_the_host=False) for target in targets]
-        recorded = list(zip(targets, map(_distinct, recordings), strict=True))
-        facts = self.compiler.facts([(target.name, launch) for target, found in recorded for launch in found.launches])
-        return [
-            OnTarget(
-                target,
-                found,
-                [Kernel(name, launch, facts[target.name, launch]) for name, launch in named_launches(found.launches)],
-            )
-            for target, found in recorded
-        ]
+        return [OnTarget(target.name, distinct(each)) for target, each in zip(targets, recordings, strict=True)]
 
 
-def _distinct(recording: Recording) -> Recording:
+def of_pass(found: Sequence[OnTarget], direction: Pass) -> list[OnTarget]:
+    """The part of recordings that belongs to one pass; of an observed test, all of it."""
+    if direction == "test":
+        return list(found)
+    return [OnTarget(each.target, _part(each.recording, direction)) for each in found]
+
+
+def _part(recording: Recording, direction: Pass) -> Recording:
+    return msgspec.structs.replace(
+        recording,
+        launches=[each for each in recording.launches if each.direction == direction],
+        walked=[each for each in recording.walked if each.direction == direction],
+        tunings=[each for each in recording.tunings if each.direction == direction],
+        memory_operators={name: each for name, each in recording.memory_operators.items() if name == direction},
+        arguments={name: each for name, each in recording.arguments.items() if name == direction},
+    )
+
+
+def distinct(recording: Recording) -> Recording:
     """The recording with each specialisation once per pass. A chosen launch notes the number of its configuration."""
     seen: dict[tuple[str, ...], Launch] = {}
     for launch in recording.launches:
@@ -106,15 +111,3 @@ def _distinct(recording: Recording) -> Recording:
         walked=list(walked.values()),
         tunings=list(dict.fromkeys(recording.tunings)),
     )
-
-
-def named_launches(launches: Sequence[Launch]) -> list[tuple[str, Launch]]:
-    """The launches in order, with names that distinguish configurations and specialisations."""
-    counts: Counter[tuple[Pass, str]] = Counter()
-    named = []
-    for launch in launches:
-        name = launch.kernel if launch.configuration is None else f"{launch.kernel}@{launch.configuration}"
-        counts[launch.direction, name] += 1
-        count = counts[launch.direction, name]
-        named.append((name if count == 1 else f"{name}/{count}", launch))
-    return named

@@ -41,12 +41,16 @@ class Compiler:
 
     Attributes:
         folder: of the cache; one small file per kernel, specialisation and target.
+        path: the whole `sys.path` of the process whose launches are compiled, absolute; None: this process's.
+        python: the interpreter of the compiling processes; another one has its own Triton.
         seconds: time limit of one compilation.
         compiled: number of kernels that no cache held.
     """
 
     folder: Path
     seconds: float = 120.0
+    path: Sequence[str] | None = None
+    python: str = sys.executable
     compiled: int = 0
     _known: dict[str, Facts] = field(default_factory=dict)
     _idle: queue.SimpleQueue[_Worker] = field(default_factory=queue.SimpleQueue)

@@ -137,6 +137,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     floor: float = 0.0
     tolerance: float = 0.0
     gated: bool = True  # False: stored and shown as a cause of other verdicts
+    stored: bool = False  # recorded although it gates nothing
     portable: bool = False  # holds on every machine of the target (contract, operators)
     target: str = ""  # the architecture that it describes; stored for that target
     covers: list[str] = []  # timed metrics that cannot have moved if this exact reading is as stored
