@@ -18,7 +18,7 @@ from perfguard.judge.exact import judge_exact, machine_change, spelled_out
 from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
-from perfguard.judge.screen import NO_CONTROLS, Controls, covering, within_record
+from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, within_record
 from perfguard.judge.statistics import remember
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
@@ -150,7 +150,9 @@ class _Case:
 
     def exact(self, reading: Reading) -> Verdict:
         """The verdict on an exact reading by its record; by the base's own reading, where no record is comparable."""
-        verdict = self.on_target(reading) if reading.target else self.by_record(reading)
+        if not reading.is_recorded:
+            return self.only_beside_base(reading)
+        verdict = self.by_record(reading)
         if verdict.word not in (Word.NEW, *OTHER_CONDITIONS):
             return verdict
         before = self._at_base.get(reading.metric)
@@ -160,11 +162,12 @@ class _Case:
             return replace(verdict, word=Word.UNCHANGED, reason=f"{self._same_tree}; {verdict.reason}")
         return verdict
 
-    def on_target(self, reading: Reading) -> Verdict:
-        """The verdict on what a compiler makes of the kernels, which only the base's kernels can judge."""
+    def only_beside_base(self, reading: Reading) -> Verdict:
+        """The verdict on a reading that no record holds: an explanation of others, or what a compiler makes of a kernel
+        for a target, unless it is of the recorded code."""
         before = self._at_base.get(reading.metric)
-        if before is None:
-            return _unjudged(Word.PASS, reading, "not gated: nothing to compare it with")
+        if before is None or (reading.target and not has_other_code(self.result, self.lane)):
+            return _unjudged(Word.PASS, reading, "")
         return self._explained(judge_exact(reading, before), reading)
 
     def by_record(self, reading: Reading) -> Verdict:

@@ -10,18 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perfguard.judge.lane import Lane
-from perfguard.judge.screen import covered
+from perfguard.judge.screen import has_other_code
 from perfguard.model.records import (
     OTHER_CONDITIONS,
     CaseId,
     CaseResult,
     Doubt,
-    Reading,
     ReadingId,
     Verdict,
     Word,
 )
-from perfguard.model.records.case import CODE, same_code
 
 
 @dataclass
@@ -87,18 +85,3 @@ def _is_doubtful(result: CaseResult, verdict: Verdict) -> bool:
     if reading is None or reading.timed or not reading.gated or result.ranks > 1:
         return False
     return verdict.word in (Word.NEW, Word.CHANGED, *OTHER_CONDITIONS)
-
-
-def has_other_code(result: CaseResult, lane: Lane) -> bool:
-    """Whether the kernels of a case may not be those of its record. Where the device runs what it ran when it was
-    recorded, they are."""
-    reading = result.reading(CODE)
-    if reading is None or result.ranks > 1:
-        return False
-    return not _is_recorded_code(reading, lane.record(result, reading).entry) and not covered(result, lane)
-
-
-def _is_recorded_code(reading: Reading, stored: object) -> bool:
-    if not isinstance(stored, dict) or not isinstance(reading.value, dict) or stored.keys() != reading.value.keys():
-        return reading.value == {} and stored in ({}, None)
-    return all(same_code(str(stored[kernel]), str(code)) for kernel, code in reading.value.items())

@@ -96,7 +96,9 @@ def judge_session(
 
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
     """Number of times in question: the family over which a run's error is spread."""
-    return sum(verdict.word is Word.SUSPECT and bool(verdict.metric) for found in verdicts.values() for verdict in found)
+    return sum(
+        verdict.word is Word.SUSPECT and bool(verdict.metric) for found in verdicts.values() for verdict in found
+    )
 
 
 def results_by_case(sessions: Iterable[Session]) -> dict[CaseId, list[CaseResult]]:

@@ -17,6 +17,7 @@ from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, Record, same_board, timer_class
 from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, moderate, remember
 from perfguard.model.records import Case, CaseId, CaseResult, Reading, TimedEntry
+from perfguard.model.records.case import CODE, same_code
 
 
 def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
@@ -49,6 +50,21 @@ def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
         for metric in reading.covers
         if (other := base.reading(reading.metric)) is not None and other.value == reading.value
     )
+
+
+def has_other_code(result: CaseResult, lane: Lane) -> bool:
+    """Whether the kernels of a case may not be those of its record. Where the device runs what it ran when it was
+    recorded, they are."""
+    reading = result.reading(CODE)
+    if reading is None or result.ranks > 1:
+        return False
+    return not _is_recorded_code(reading, lane.record(result, reading).entry) and not covered(result, lane)
+
+
+def _is_recorded_code(reading: Reading, stored: object) -> bool:
+    if not isinstance(stored, dict) or not isinstance(reading.value, dict) or stored.keys() != reading.value.keys():
+        return reading.value == {} and stored in ({}, None)
+    return all(same_code(str(stored[kernel]), str(code)) for kernel, code in reading.value.items())
 
 
 def _is_as_stored(reading: Reading, record: Record) -> bool:

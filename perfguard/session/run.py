@@ -203,14 +203,14 @@ class Run:
             self.judge()
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
-        """The case with the verdicts that did not fail its test: of process pairs, and of what was observed. None if
-        there are none."""
+        """The case with the failing verdicts that did not fail its test: those of bases, and of what was observed. None
+        if there are none."""
         observed = result.case.direction == "test"
+        told = {(verdict.word, verdict.metric) for verdict in self.told.get(result.id, ())}
         late = [
             verdict
             for verdict in result.verdicts
-            if verdict.word is Word.SLOWER
-            or (verdict.word.fails and (observed or verdict not in self.told.get(result.id, ())))
+            if verdict.word.fails and (observed or (verdict.word, verdict.metric) not in told)
         ]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 

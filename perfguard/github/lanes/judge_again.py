@@ -28,11 +28,12 @@ _CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
 def judge_again(report: Report, lane: Lane) -> Report:
     """The report with verdicts of `lane`, none of them SUSPECT.
 
-    Times are compared with the commit that the report names (`report.base`); `lane_views` has checked it before.
+    Cases are compared with the commits that the report names; `lane_views` has checked the one of a pull request.
     Cases keep their order. Stale entries are not searched for: without the list of collected tests, an entry is only
     known as not measured (`unmeasured`).
     """
-    lane = dataclasses.replace(lane, base=report.base or NO_BASE)
+    base = report.base if report.base is not None or report.bases else NO_BASE
+    lane = dataclasses.replace(lane, base=base, base_at=lambda commit: report.bases.get(commit, NO_BASE))
     accused = [_confessed(hold(result)) for result in report.results]
     if report.exact_only:
         accused = [_of_every_machine(result) for result in accused]

@@ -24,6 +24,7 @@ from perfguard.github.lanes.stranger_report import Received
 from perfguard.judge.lane import Lane
 from perfguard.measure.binaries.targets import TARGETS
 from perfguard.model.records import BaseTree, ReadingId, Report
+from perfguard.model.records.report import commits_beside
 from perfguard.render.overview import LaneView, Overview
 
 
@@ -101,22 +102,21 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
 
 def _beside(report: Report, commit: str | None) -> Report:
     """The report; without its process pairs and its claim of an equal tree if its base is not `commit`."""
-    base = report.base
-    if commit is None or base is None or base.commit in (None, commit):
+    others = [each for each in commits_beside(report) if each != commit]
+    if commit is None or not others:
         return report
-    assert base.commit is not None
     # Not "run it again": a rerun gets the event of the first run, with the same base.
     step = "push again or reopen the pull request, for a new run"
     if _is_beside_itself(report):
         step = "give the lane --perfguard-base (docs/ci.md)"
-    why = f"paired with {base.commit[:12]}, the merge base is {commit[:12]}; {step}"
-    return replace(report, base=BaseTree(problem=why), pairings=[])
+    why = f"paired with {others[0][:12]}, the merge base is {commit[:12]}; {step}"
+    return replace(report, base=BaseTree(problem=why), bases={}, pairings=[])
 
 
 def _is_beside_itself(report: Report) -> bool:
     """Whether the report's base is the measured commit itself."""
     head = (report.commit or "").removesuffix("+")
-    return bool(head) and report.base is not None and (report.base.commit or "").startswith(head)
+    return bool(head) and any(commit.startswith(head) for commit in commits_beside(report))
 
 
 def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:
@@ -125,10 +125,9 @@ def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:
         f"{name}: {count} readings of {metric[:100]} came with more lenient limits than perfguard's; its own were taken"
         for metric, count in sorted(counts.items())
     ]
-    base = report.base.commit if report.base is not None and not report.exact_only else None
-    if trusted.commit is None and base is not None:
-        itself = "its own commit, so that no time could differ: give the lane --perfguard-base (docs/ci.md)"
-        other = f"{base[:12]} by its own word: GitHub does not tell what this commit followed"
+    if trusted.commit is None and report.base is not None and report.base.commit is not None:
+        itself = "its own commit, so that nothing could differ: give the lane --perfguard-base (docs/ci.md)"
+        other = f"{report.base.commit[:12]} by its own word: GitHub does not tell what this commit followed"
         warnings.append(f"{name}: compared with {itself if _is_beside_itself(report) else other}")
     return warnings
 

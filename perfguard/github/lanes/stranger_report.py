@@ -291,13 +291,16 @@ def _check_whole(report: Report, pairings: Sequence[Pairing]) -> None:
     for folder in (report.hardware.slug, report.hardware.target):
         if folder is not None and not _FOLDER.fullmatch(folder):
             raise LaneError(f"{folder[:100]!r} names no folder of baselines")
-    commit = report.base.commit if report.base is not None else None
-    if commit is not None and not _COMMIT.fullmatch(commit):
-        raise LaneError(f"its base {commit[:100]!r} is no commit")
-    if report.base is not None and report.base.equal and commit is None:
+    bases = [*report.bases.values(), *([report.base] if report.base is not None else [])]
+    commits = {base.commit for base in bases if base.commit is not None}
+    for commit in commits:
+        if not _COMMIT.fullmatch(commit):
+            raise LaneError(f"its base {commit[:100]!r} is no commit")
+    if any(base.equal and base.commit is None for base in bases):
         raise LaneError("equal to a base that it does not name")
-    if any(pairing.base != (commit or "") or (pairing.cases and not commit) for pairing in pairings):
-        raise LaneError(f"process pairs with another base than {(commit or 'none')[:12]}")
+    for pairing in pairings:
+        if pairing.base not in (commits if commits or pairing.cases else {""}):
+            raise LaneError(f"answers of another base than {', '.join(each[:12] for each in commits) or 'none'}")
 
 
 def _name(data: Any) -> str:

@@ -156,6 +156,12 @@ class Reading(Struct, frozen=True, omit_defaults=True):
         return self.timer is not None
 
     @property
+    def is_recorded(self) -> bool:
+        """Whether records hold it: what gates, covers or is a time. What only explains is compared with the base's own
+        reading, and what a compiler makes of a kernel for a target is never recorded."""
+        return not self.target and (self.gated or self.stored or bool(self.covers) or self.timed)
+
+    @property
     def tells_of_nothing(self) -> bool:
         """Whether it says that no part is there: of interest only where some are recorded. That no part has a problem
         is a value, where less is better."""

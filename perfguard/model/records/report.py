@@ -165,6 +165,12 @@ class Report(Struct, frozen=True, omit_defaults=True):
         )
 
 
+def commits_beside(report: Report) -> list[str]:
+    """The commits that its cases were compared with, sorted."""
+    bases = [*report.bases.values(), *([report.base] if report.base is not None else [])]
+    return sorted({base.commit for base in bases if base.commit is not None})
+
+
 def load_report(data: bytes) -> Report:
     """A report from its JSON bytes; msgspec.ValidationError names the wrong field."""
     return msgspec.json.decode(data, type=Report)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from perfguard.model.records import OTHER_CONDITIONS, CaseResult, Verdict, Word
+from perfguard.model.records.report import commits_beside
 from perfguard.model.units import counted, format_change, format_percent
 from perfguard.render.escaping import code, link
 from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, Finding, by_kernel
@@ -108,7 +109,7 @@ def _judged_by(overview: Overview) -> str:
     if overview.base:
         parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base")
     reports = [lane.report for lane in overview.lanes if lane.report]
-    beside = sorted({report.base.commit for report in reports if report.base and report.base.commit})
+    beside = sorted({commit for report in reports for commit in commits_beside(report)})
     commits = ", ".join(code(commit[:12]) for commit in beside)
     judged = ", ".join(filter(None, (" ".join(parts), f"times beside {commits}" if commits else "")))
     return " · ".join(filter(None, (judged, f"lanes: {overview.reported} of {len(overview.lanes)} reported")))

@@ -13,13 +13,16 @@ from dataclasses import replace as with_fields
 from msgspec.structs import replace
 
 from perfguard.judge.questions import Question
+from perfguard.measure.binaries.comparison import Sides, compare_cases
+from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Verdict, Word
+from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Reading, Verdict, Word
 from perfguard.model.units import counted
 from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of
+from perfguard.session.followed import Followed
 from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.pairs import Site, out_of_time
 from perfguard.session.pairing.processes import Interrupts
@@ -122,10 +125,30 @@ class Asking:
                 self.problems[case] = f"{wrong[0]} at the base, not compared: {wrong[1]}"
             elif base.inputs != result.inputs:
                 self.problems[case] = f"other inputs: {base.inputs or 'none'} -> {result.inputs or 'none'}"
-            elif case in question.code or question.is_timed(case):
-                self._compare_kernels(case, answer.followed)
+        self._compare_kernels(answer.followed)
         self.tally.answered(self.answers)
         self._keep("")
+
+    def _compare_kernels(self, followed: Followed) -> None:
+        """Add to both sides what the compilers make of the kernels that are not alike."""
+        run, question = self.run, self.question
+        binaries = run.runner.hands.binaries
+        cases = [
+            case
+            for case in self.answers.keys() - self.problems.keys()
+            if case in question.code or question.is_timed(case)
+        ]
+        if binaries is None or not cases:
+            return
+        sides = [Sides(followed.of(case), run.runner.followed.get(case, [])) for case in cases]
+        base = Compiler(run.config.cache_dir / "binaries", path=followed.path)
+        try:
+            found = compare_cases(sides, (base, binaries.compiler))
+        finally:
+            base.close()
+        for case, compared in zip(cases, found, strict=True):
+            run.measured[case] = _with(run.measured[case], compared.work, compared.problems)
+            self.answers[case] = _with(self.answers[case], compared.base, [])
 
     def _pair(self, site: Site) -> str:
         """Measure process pairs, and return the reason if times are left."""
@@ -161,6 +184,10 @@ class Asking:
         ]
         pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
         self.run.pairings[self._place :] = [pairing]
+
+
+def _with(result: CaseResult, readings: Sequence[Reading], notes: Sequence[str]) -> CaseResult:
+    return replace(result, readings=[*result.readings, *readings], notes=[*result.notes, *notes])
 
 
 def _exact(base: CaseResult) -> CaseResult:
