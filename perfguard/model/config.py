@@ -54,6 +54,7 @@ class Config(Struct, frozen=True):
     reason: str = ""
     lane: str = ""  # requested lane: a slug, or a target, for which only exact metrics are read
     session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
+    device: str = ""  # named by the option; settings.device also by the configuration file
     here: Path | None = None  # where pytest was started; None: in root
 
     def typed(self, nodeid: str) -> str:

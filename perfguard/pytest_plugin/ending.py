@@ -11,7 +11,7 @@ from perfguard.judge.run_verdicts import exit_status
 from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Case, CaseResult, Verdict, Word
-from perfguard.model.records.case import is_inconclusive
+from perfguard.model.records.case import is_inconclusive, words_of
 from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
 from perfguard.pytest_plugin.fixture import failure_lines
 from perfguard.render.terminal import render_summary
@@ -97,11 +97,11 @@ class Ending:
         ):
             return
         results = [] if self._run is None else list(self._run.results.values())
+        run = self._run
         words = [
-            verdict.word
+            word
             for result in results
-            for verdict in result.verdicts
-            if self._run is not None and not self._run.accepts(verdict)
+            for word in words_of(result, [each for each in result.verdicts if run is None or not run.accepts(each)])
         ]
         stale = [] if self._run is None else [verdict.word for verdict in self._run.remaining_stale]
         status = exit_status(

@@ -28,7 +28,7 @@ from perfguard.model.config import read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
 from perfguard.model.records import Case, CaseResult, Word
 from perfguard.pytest_plugin.items import case_of, mark_of
-from perfguard.render.words import compare_command, describe_verdict, options_of, reproduce_command
+from perfguard.render.words import compare_command, describe_verdict, reproduce_command, started
 from perfguard.session.run import Run
 
 if TYPE_CHECKING:
@@ -323,9 +323,9 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
             lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
     if lines:
         nodeid = run.config.typed(results[0].case.nodeid)
-        lines.append(f"  reproduce: {reproduce_command(nodeid, options_of(run.report))}")
+        lines.append(f"  reproduce: {reproduce_command(nodeid, started(run.report))}")
         if any(v.word is Word.SLOWER and v.storable for result in results for v in run.failing(result)):
-            lines.append(f"  compare:   {compare_command(nodeid)}")
+            lines.append(f"  compare:   {compare_command(nodeid, started(run.report))}")
     return lines
 
 

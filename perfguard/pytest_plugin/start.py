@@ -109,6 +109,7 @@ def build_config(config: pytest.Config) -> Config:
         reason=option.perfguard_reason.strip(),
         lane=option.perfguard_lane,
         session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
+        device=option.perfguard_device or "",
         here=config.invocation_params.dir,
     )
 

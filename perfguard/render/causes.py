@@ -190,7 +190,7 @@ def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Mo
     before, after = verdict.before, verdict.after
     if isinstance(before, dict) or isinstance(after, dict):
         better = reading.better if reading is not None else Better.SAME
-        for part, then, now in _moved(before, after, better, for_the_worse=verdict.word is not Word.FASTER):
+        for part, then, now in _moved(before, after, better, for_the_worse=verdict.word is not Word.BETTER):
             yield target, part, Move(metric, then, now, verdict.unit, better)
         return
     whole = _whole(verdict, metric)
@@ -256,7 +256,7 @@ def _of_the_same_part(result: CaseResult, verdict: Verdict, part: str) -> Iterat
         told = next((each for each in result.verdicts if each.metric == other.metric), None)
         if other.gated or other.target != target or told is None or not isinstance(told.before, Mapping):
             continue
-        for_the_worse = verdict.word is not Word.FASTER
+        for_the_worse = verdict.word is not Word.BETTER
         for name, then, now in _moved(told.before, told.after, other.better, for_the_worse=for_the_worse):
             if name == part and other.better is not Better.SAME:
                 yield Move(other.metric.removeprefix(f"{target}."), then, now, other.unit, other.better)

@@ -11,7 +11,7 @@ from perfguard.model.records.case import kernel_of
 from perfguard.model.units import counted
 from perfguard.render.words import most_common, next_step
 
-MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER)
+MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
 NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
@@ -32,7 +32,7 @@ class Finding:
     def urgency(self) -> tuple[int, float]:
         """Sort key, worst first: by word, then by the size of the slowdown; FASTER sorts the best first."""
         ratio = self.verdict.ratio or 0.0
-        return URGENCY[self.verdict.word], ratio if self.verdict.word is Word.FASTER else -ratio
+        return URGENCY[self.verdict.word], ratio if self.verdict.word in (Word.FASTER, Word.BETTER) else -ratio
 
     @property
     def kernel(self) -> str:
@@ -62,10 +62,6 @@ class OtherCode:
     def __str__(self) -> str:
         """`other code in 3 cases`."""
         return f"other code in {counted(len({result.case for result, _, _ in self.moved}), 'case')}"
-
-    @property
-    def targets(self) -> list[str]:
-        return list(dict.fromkeys(reading.target for _, reading, _ in self.moved))
 
     @property
     def kernels(self) -> list[str]:

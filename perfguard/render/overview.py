@@ -14,9 +14,16 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct
 
-from perfguard.model.records import URGENCY, Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
+from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.records.case import is_guarded, is_inconclusive, tells_of_other_code
+from perfguard.model.records.case import (
+    is_guarded,
+    is_inconclusive,
+    new_metrics,
+    tells_of_other_code,
+    words_of,
+    worst,
+)
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided
@@ -118,8 +125,7 @@ class LaneView(Struct, frozen=True, dict=True):
     @cached_property
     def cases(self) -> list[tuple[CaseResult, Word]]:
         """Each case with its worst verdict that no edit covers, in the report's order."""
-        words = [(result, [verdict.word for verdict in uncovered]) for result, uncovered, _ in self._judged]
-        return [(result, min(each, key=URGENCY.__getitem__, default=Word.PASS)) for result, each in words]
+        return [(result, worst(uncovered)) for result, uncovered, _ in self._judged]
 
     @cached_property
     def covered(self) -> dict[Case, list[Verdict]]:
@@ -134,7 +140,7 @@ class LaneView(Struct, frozen=True, dict=True):
         for result, verdict in self._uncovered:
             if result.case.direction == "test" and verdict.word in MOVED:
                 observed.append((result, verdict))
-            elif verdict.word not in QUIET:
+            elif verdict.word not in QUIET and verdict not in new_metrics(result):
                 found.append(Finding(self.name, result, verdict))
         found += [Finding(self.name, *each, grouped=True) for each in by_cause(observed)]
         return sorted(found, key=lambda finding: finding.urgency)
@@ -150,7 +156,7 @@ class LaneView(Struct, frozen=True, dict=True):
     def words(self) -> set[Word]:
         """Words of the verdicts that no edit covers, and of recorded cases that are gone."""
         gone = {verdict.word for verdict in self.report.stale} if self.report else set()
-        return {verdict.word for _, verdict in self._uncovered} | gone
+        return {word for result, uncovered, _ in self._judged for word in words_of(result, uncovered)} | gone
 
     @property
     def other_conditions(self) -> set[Case]:
@@ -193,6 +199,11 @@ class LaneView(Struct, frozen=True, dict=True):
         cut = ["run was cut short"] if self.report is not None and not self.report.complete else []
         other = [str(self.other_code)] if self.other_code.moved else []
         return ", ".join([self.headline.value, *[NOT_TIMED] * self.exact_only, *other, *cut])
+
+    @property
+    def new_metrics(self) -> list[str]:
+        """Metrics without a record, of cases of which others were judged."""
+        return list(dict.fromkeys(each.metric for result, _, _ in self._judged for each in new_metrics(result)))
 
     @cached_property
     def other_code(self) -> OtherCode:
@@ -279,7 +290,7 @@ class Overview(Struct, frozen=True, dict=True):
             return Headline.NO_BASELINE
         if any(lane.accepted for lane in self.lanes):
             return Headline.ACCEPTED
-        return Headline.FASTER if Word.FASTER in words else Headline.UNCHANGED
+        return Headline.FASTER if Word.FASTER in words else Headline.UNCHANGED  # nothing static is good news
 
     @property
     def sign(self) -> str:

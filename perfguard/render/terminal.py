@@ -26,9 +26,9 @@ from perfguard.render.words import (
     more_lines,
     most_common,
     one_line,
-    options_of,
     rates,
     reproduce_command,
+    started,
     tally,
 )
 
@@ -39,6 +39,7 @@ COUNTED = {
     Word.OTHER_HARDWARE: ("stored for other hardware only", True),
     Word.STALE: ("stored, and the test is gone", False),
     Word.NEW: ("no baseline here, not guarded", False),
+    Word.OLD_FAULT: ("wrong beside the given inputs, at the base too", True),
     Word.UNSUPPORTED: ("declared unsupported here", True),
 }
 MOST_QUIET = 15  # lines of a run without cases that need action, including the one that names the report
@@ -96,10 +97,10 @@ def render_summary(
     bottom = [*undecided, *writer.unread()]
     bottom += [line for word in COUNTED for line in writer.of_word(word)]
     room = MOST_QUIET - 1 - len(top) - len(bottom)
-    faster = writer.faster(len(report.results) if verbose else max(1, min(MOST_FASTER, room - 1)))
+    improved = writer.improved(len(report.results) if verbose else max(1, min(MOST_FASTER, room - 1)))
     table = _table(report, verbose)
-    fits = len(table) <= MOST_ROWS + 1 and (failing or len(table) + len(faster) <= room)
-    lines = [*top, *(table if verbose or fits else []), *failing, *bottom, *faster]
+    fits = len(table) <= MOST_ROWS + 1 and (failing or len(table) + len(improved) <= room)
+    lines = [*top, *(table if verbose or fits else []), *failing, *bottom, *improved]
     lines += [Line(f"written: {path}") for path in _written(written, verbose)]
     lines += [Line(f"left alone: {text}", "yellow") for text in left]
     return Summary(writer.title(), lines)
@@ -148,13 +149,17 @@ class _Writer:
         parts = [tally(self.found.counts) or "no case"]
         if unread := sum(map(_is_unread, report.results)):
             parts.append(f"{unread} not timed, whose code on the device is as recorded")
+        if unrecorded := self.found.new_metrics:
+            parts.append(clean(f"{counted(len(unrecorded), 'metric')} new: {listed(unrecorded)}", MOST_CHARACTERS))
         if (other := self.found.other_code).moved:
-            kernels = listed(other.kernels)
-            parts.append(clean(f"{other} on {', '.join(other.targets)}, which nothing here times: {kernels}"))
-        if report.base is not None and report.base.equal and report.base.commit:
-            parts.append(f"the working tree is that of {report.base.commit[:12]}")
-        if pairs := sum(pairing.pairs for pairing in report.pairings):
-            parts.append(f"{counted(pairs, 'process pair')} with {report.pairings[0].base[:12]}")
+            parts.append(clean(f"{other}, which nothing here times: {listed(other.kernels)}"))
+        trees = [report.base] if report.base is not None else [*report.bases.values()]
+        if trees and all(base.equal for base in trees):
+            commits = listed(sorted({base.commit[:12] for base in trees if base.commit}))
+            parts.append(f"the working tree is that of {commits}")
+        for pairing in report.pairings:
+            asked = f"{counted(len(pairing.cases), 'case')} asked of {pairing.base[:12]}"
+            parts.append(asked + (f", {counted(pairing.pairs, 'process pair')}" if pairing.pairs else ""))
         times = [
             (reading.value, reading.unit, result)
             for result in report.results
@@ -222,13 +227,13 @@ class _Writer:
         return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
 
     def _commands(self, result: CaseResult, grouped: bool) -> list[str]:
-        nodeid, options = self.typed(result.case.nodeid), options_of(self.report)
-        commands = [f"reproduce: {reproduce_command(nodeid, options)}"]
+        nodeid, by = self.typed(result.case.nodeid), started(self.report)
+        commands = [f"reproduce: {reproduce_command(nodeid, by)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
-            commands.append(f"compare:   {compare_command(nodeid)}")
+            commands.append(f"compare:   {compare_command(nodeid, by)}")
         open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not self.accepted(verdict)}
-        accept = accept_command(open_, "" if grouped else nodeid, options)
+        accept = accept_command(open_, "" if grouped else nodeid, by)
         if accept and result.word not in (Word.WRONG, Word.BROKEN):
             commands.append(f"accept:    {accept}")
         return commands
@@ -262,11 +267,11 @@ class _Writer:
     def of_word(self, word: Word) -> list[Line]:
         """The cases whose worst verdict is `word`: their number, the cause, and one command for all."""
         text, with_cause = COUNTED[word]
-        gone = word is Word.STALE
+        gone, old = word is Word.STALE, word is Word.OLD_FAULT
         about = {
             result.id: [each for each in result.verdicts if each.word is word]
             for result, worst in self.found.cases
-            if worst is word
+            if worst is word or (old and any(each.word is word for each in result.verdicts))
         }
         about |= {(each.suite, each.case): [each] for each in self.report.stale if gone}
         open_ = {name: found for name, found in about.items() if not found or not all(map(self.accepted, found))}
@@ -278,19 +283,25 @@ class _Writer:
             return lines
         reasons = [verdict.reason for verdicts in open_.values() for verdict in verdicts if verdict.reason]
         why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
-        accept = accept_command({word}, options=options_of(self.report))
+        accept = accept_command({word}, by=started(self.report))
         command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
-        lines.append(Line(f"{word}  {self._cases(open_)}: {text}{why}{command}", "yellow"))
+        lines.append(Line(f"{word}  {self._cases(open_)}: {text}{why}{command}", "" if old else "yellow"))
         return lines + self._names([(key, each) for (_, key), verdicts in open_.items() for each in folded(verdicts)])
 
-    def faster(self, most: int) -> list[Line]:
-        """The most improved cases, a line each, and one command for all FASTER cases."""
-        cases = self._worst_findings(Word.FASTER)
-        lines = [Line(f"FASTER  {each.result.case.key}  {one_line(each.verdict)}", "green") for each in cases[:most]]
+    def improved(self, most: int) -> list[Line]:
+        """The most improved cases, a line each, and one command for all of them: times, then exact metrics, in grey."""
+        cases = [*self._worst_findings(Word.FASTER), *self._worst_findings(Word.BETTER)]
+        lines = [
+            Line(
+                clean(f"{each.verdict.word}  {each.result.case.key}  {one_line(each.verdict)}", MOST_CHARACTERS),
+                "green" if each.verdict.word is Word.FASTER else "",
+            )
+            for each in cases[:most]
+        ]
         hidden = len(cases) - len(lines)
-        open_ = [each for each in cases if each.verdict.storable and not self.accepted(each.verdict)]
-        said = [f"… and {hidden} more FASTER"] if hidden else []
-        said += [f"accept: {accept_command({Word.FASTER}, options=options_of(self.report))}"] if open_ else []
+        open_ = {each.verdict.word for each in cases if each.verdict.storable and not self.accepted(each.verdict)}
+        said = [f"… and {hidden} more"] if hidden else []
+        said += [f"accept: {accept_command(open_, by=started(self.report))}"] if open_ else []
         return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
 
     def _cases(self, ids: Iterable[CaseId]) -> str:

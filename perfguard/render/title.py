@@ -44,7 +44,7 @@ def _title(overview: Overview) -> str:
             accepted = sum(len(lane.accepted) for lane in overview.lanes)
             return f"accepted: {counted(accepted, 'finding')} covered by this change's baseline edits"
         case Headline.FASTER:
-            return f"{counted(overview.total(Word.FASTER), 'case')} faster or lighter, none worse"
+            return f"{counted(overview.total(Word.FASTER), 'case')} faster, none worse"
         case Headline.UNCHANGED:
             untimed = sum(lane.exact_only for lane in overview.lanes)
             some = "" if untimed == len(overview.lanes) else f"{untimed} of them "

@@ -6,11 +6,13 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from perfguard.model.records import BY_TOOLCHAIN, NO_BASE, NO_PAIRS, TOO_NOISY, CaseResult, Report, Value, Verdict, Word
 from perfguard.model.records.change import CATEGORY_OF
+from perfguard.model.records.report import VARIABLES
 from perfguard.model.units import (
     Unit,
     format_bandwidth,
@@ -249,30 +251,49 @@ def environment(report: Report) -> str:
     return " · ".join(filter(None, parts))
 
 
-def options_of(report: Report) -> str:
-    """Options without which commands would read something else on the same machine: the lane that reads fewer metrics,
-    and the observation of tests."""
+class Started(NamedTuple):
+    """How the commands of a run begin, so that they read the same again: `variables`, `TRITON_INTERPRET=1 `, and
+    `options`, ` --perfguard-lane=cpu`."""
+
+    variables: str = ""
+    options: str = ""
+
+    @property
+    def pytest(self) -> str:
+        """`TRITON_INTERPRET=1 pytest --perfguard --perfguard-lane=cpu`."""
+        return f"{self.variables}pytest --perfguard{self.options}"
+
+
+AS_USUAL = Started()
+
+
+def started(report: Report) -> Started:
+    """The variables and options without which commands would read something else on the same machine: the lane that
+    reads fewer metrics, the device that an option named, and the observation of tests."""
+    given = report.invocation
+    variables = [f"{name}={shlex.quote(given.variables[name])} " for name in VARIABLES if name in given.variables]
     lane = f" --perfguard-lane={shlex.quote(report.lane)}" if report.exact_only else ""
+    device = f" --perfguard-device={shlex.quote(given.device)}" if given.device else ""
     observes = any(result.case.direction == "test" for result in report.results)
-    return lane + " --perfguard-observe=." * observes
+    return Started("".join(variables), lane + device + " --perfguard-observe=." * observes)
 
 
-def reproduce_command(nodeid: str, options: str = "") -> str:
+def reproduce_command(nodeid: str, by: Started = AS_USUAL) -> str:
     """The command that measures one test again."""
-    return f"pytest --perfguard{options} {shlex.quote(nodeid)}"
+    return f"{by.pytest} {shlex.quote(nodeid)}"
 
 
-def compare_command(nodeid: str) -> str:
+def compare_command(nodeid: str, by: Started = AS_USUAL) -> str:
     """The command that compares one test with its merge base, without any baseline."""
-    return f"perfguard compare -- {shlex.quote(nodeid)}"
+    return f"{by.variables}perfguard compare -- {shlex.quote(nodeid)}"
 
 
-def accept_command(words: set[Word], nodeid: str = "", options: str = "") -> str:
+def accept_command(words: set[Word], nodeid: str = "", by: Started = AS_USUAL) -> str:
     """The command that writes the measured values into the baselines, for acceptable verdicts; else empty."""
     categories = sorted({CATEGORY_OF[word] for word in words if word in CATEGORY_OF})
     if not categories:
         return ""
-    command = f"pytest --perfguard{options} --perfguard-update={','.join(categories)}"
+    command = f"{by.pytest} --perfguard-update={','.join(categories)}"
     if words & {Word.SLOWER, Word.CHANGED}:
         command += " --perfguard-reason 'why'"
     return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command

@@ -22,7 +22,8 @@ from perfguard.measure.timers.blocks import Interleaved, collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
-from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Report, TimedEntry
+from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Invocation, Report, TimedEntry
+from perfguard.model.records.report import VARIABLES
 from perfguard.model.suite_names import file_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
 from perfguard.session.child import ChildCommand, Request
@@ -81,6 +82,7 @@ def open_run(
         commit=commit,
         perfguard=__version__,
         conditions=[device.conditions()],
+        invocation=Invocation({name: os.environ[name] for name in VARIABLES if name in os.environ}, config.device),
         exact_only=any_machine,
         base=bases if isinstance(bases, BaseTree) and bases is not NO_BASE else None,
         bases={} if isinstance(bases, BaseTree) else bases,

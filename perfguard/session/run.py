@@ -43,6 +43,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
+from perfguard.model.records.case import new_metrics
 from perfguard.model.records.change import Change, category_of, select
 from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
@@ -189,11 +190,12 @@ class Run:
 
     def failing(self, result: CaseResult) -> list[Verdict]:
         """The verdicts that fail the case's test, in the order they were given."""
-        strict = self.config.settings.strict
+        strict, new = self.config.settings.strict, new_metrics(result)
         return [
             verdict
             for verdict in result.verdicts
-            if (verdict.word.fails or (strict and verdict.word.unguarded)) and not self.accepts(verdict)
+            if (verdict.word.fails or (strict and verdict.word.unguarded and verdict not in new))
+            and not self.accepts(verdict)
         ]
 
     def judge_without_pairs(self, why: str) -> None:

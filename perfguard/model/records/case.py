@@ -319,6 +319,12 @@ def worst(verdicts: Collection[Verdict]) -> Word:
     return min(words, key=URGENCY.__getitem__, default=Word.PASS)
 
 
+def words_of(result: CaseResult, verdicts: Collection[Verdict]) -> list[Word]:
+    """The words of a case's verdicts, without those on metrics that only wait for a record."""
+    new = new_metrics(result)
+    return [verdict.word for verdict in verdicts if not any(verdict is each for each in new)]
+
+
 def new_metrics(result: CaseResult) -> list[Verdict]:
     """The verdicts on metrics without a record, of a case of which other metrics were judged."""
     if result.word is Word.NEW:
@@ -359,13 +365,11 @@ def kernel_of(part: str) -> str:
 
 
 def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
-    """Whether the compiler makes other code of the kernels for a target than of the recorded ones, and by no other
-    toolchain. That explains and never fails; the readings that fail need not move with it."""
-    return (
-        reading.metric == f"{reading.target}.binary"
-        and verdict.before not in (None, verdict.after)
-        and BY_TOOLCHAIN not in verdict.reason
-    )
+    """Whether kernels are not those of the record. That explains and never fails."""
+    before, after = verdict.before, reading.value
+    if reading.metric != CODE or not isinstance(before, dict) or not isinstance(after, dict):
+        return False
+    return before.keys() != after.keys() or not all(same_code(str(before[k]), str(after[k])) for k in after)
 
 
 def is_guarded(result: CaseResult, word: Word | None) -> bool:

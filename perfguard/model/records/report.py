@@ -111,6 +111,18 @@ class Session(Struct, frozen=True, omit_defaults=True):
     device: int = 0
 
 
+#: Variables that make the same tests run other code. Commands that repeat a run set them again.
+VARIABLES = ("TRITON_INTERPRET", "TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
+
+
+class Invocation(Struct, frozen=True, omit_defaults=True):
+    """How a run was started, beyond its tests. `variables`: those of VARIABLES that are set; `device`: the one that an
+    option names."""
+
+    variables: dict[str, str] = {}
+    device: str = ""
+
+
 class Report(Struct, frozen=True, omit_defaults=True):
     """All readings and verdicts of one run on one hardware, or the bare readings of one session."""
 
@@ -130,6 +142,7 @@ class Report(Struct, frozen=True, omit_defaults=True):
     copy_bytes_per_second: float | None = None
     conditions: list[Conditions] = []  # at the start and at the end
     complete: bool = False  # False: the run was cut short
+    invocation: Invocation = Invocation()
     exact_only: bool = False  # only metrics that hold on every machine of the hardware's target were read, no times
     guarded: int = 0  # cases judged against a baseline
     remembered: int = 0  # cases the baselines of the collected suites hold

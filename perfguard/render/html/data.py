@@ -9,7 +9,7 @@ from perfguard.model.records.baseline import entries_of
 from perfguard.model.units import Unit, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.overview import LaneView, Overview
-from perfguard.render.words import limit_text, moved, options_of, percent, rates, reproduce_command, why
+from perfguard.render.words import Started, limit_text, moved, percent, rates, reproduce_command, started, why
 
 MOST_REASON = 2000  # characters of a reason or note
 
@@ -18,7 +18,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
     for place, lane in enumerate(overview.lanes):
-        own = options_of(lane.report) if lane.report else ""
+        own = started(lane.report) if lane.report else Started()
         for result, word in lane.cases:
             case = result.case
             accepted = lane.covered[case]

@@ -85,7 +85,7 @@ def _lane(lane: LaneView) -> str:
     counts += f", {lane.absent} not measured" if lane.absent else ""
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
     other = lane.other_code
-    kernels = f"{other} on {', '.join(other.targets)}: {listed(other.kernels)}" if other.moved else ""
+    kernels = f"{other}: {listed(other.kernels)}" if other.moved else ""
     return (
         f'<article class="lane">{head}{escape(lane.verdict)}</p>'
         f"<p>{counts}; {lane.guarded} guarded</p>"

@@ -40,6 +40,7 @@ MOVED_TITLES = {
     Word.SLOWER: "Slower** (beyond noise; worst first)",
     Word.CHANGED: "Changed** (exact metrics; worst first)",
     Word.FASTER: "Faster** (best first)",
+    Word.BETTER: "Better** (exact metrics, which tell of no time)",
 }
 
 
@@ -88,6 +89,7 @@ def _open(overview: Overview, most: int) -> Iterator[str]:
     yield _judged_by(overview)
     yield _lanes(overview)
     yield _other_code(overview)
+    yield _old_faults(overview)
     yield _numerics(overview, most)
     yield from _moved(overview, 2 * most)
     yield _missing(overview, most)
@@ -139,9 +141,18 @@ def _other_code(overview: Overview) -> str:
     lines = []
     for lane in overview.lanes:
         if (other := lane.other_code).moved:
-            kernels, targets = (listed(list(map(code, names))) for names in (other.kernels, other.targets))
-            lines.append(f"- {code(lane.name, NAME)}: {other} on {targets}, which it does not time: {kernels}")
+            kernels = listed(list(map(code, other.kernels)))
+            lines.append(f"- {code(lane.name, NAME)}: {other}, which it does not time: {kernels}")
     return "\n".join(lines)
+
+
+def _old_faults(overview: Overview) -> str:
+    """One line: faults beside the given inputs that the base has, too, are not this change's."""
+    cases = list(dict.fromkeys(each.result.case.key for each in overview.findings(Word.OLD_FAULT)))
+    if not cases:
+        return ""
+    text = f"{counted(len(cases), 'case')} wrong beside the given inputs, at the base too"
+    return f"- {text}: {listed([code(case, NAME) for case in cases])}"
 
 
 def _by_lane(

@@ -8,7 +8,7 @@ from perfguard.model.records import Word
 from perfguard.render.escaping import fenced, is_plain
 from perfguard.render.findings import NOT_GUARDED
 from perfguard.render.overview import Overview
-from perfguard.render.words import accept_command, compare_command, options_of, reproduce_command
+from perfguard.render.words import Started, accept_command, compare_command, reproduce_command, started
 
 MOST_COMMANDS = 3
 TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need a recording with several sessions
@@ -21,8 +21,8 @@ def next_steps(overview: Overview) -> str:
         for each in overview.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
         if is_plain(each.result.case.nodeid)
     ]
-    lanes = {each.name: options_of(each.report) if each.report else "" for each in overview.lanes}
-    lanes = {name: lane if is_plain(lane) else "" for name, lane in lanes.items()}
+    lanes = {each.name: started(each.report) if each.report else Started() for each in overview.lanes}
+    lanes = {name: by if is_plain(by.pytest) else Started() for name, by in lanes.items()}
     # Without observed tests, whose times `perfguard compare` leaves out.
     slower = [each.result.case.nodeid for each in urgent if each.verdict.word is Word.SLOWER and not each.grouped]
     parts = [
@@ -62,11 +62,11 @@ def _accept(overview: Overview) -> list[str]:
     return commands
 
 
-def _record(overview: Overview, lanes: dict[str, str]) -> list[str]:
-    words: dict[str, set[Word]] = {}
+def _record(overview: Overview, lanes: dict[str, Started]) -> list[str]:
+    words: dict[Started, set[Word]] = {}
     for each in overview.findings(*NOT_GUARDED):
         words.setdefault(lanes[each.lane], set()).add(each.verdict.word)
-    return [accept_command(words[lane], options=lane) for lane in sorted(words)]
+    return [accept_command(words[by], by=by) for by in sorted(words)]
 
 
 def _is_word(name: str) -> bool:
