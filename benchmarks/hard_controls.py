@@ -75,10 +75,10 @@ def pytest_configure() -> None:
 
     once = search.run_hard
 
-    def run(call: Any, seconds: float, rotation: int = 0) -> search.HardResult:
+    def run(call: Any, seconds: float, rotation: int = 0, kept: Any = None) -> search.HardResult:
         for turn in range(int(os.environ[NUMBER])):
             began = time.thread_time()
-            result = once(call, seconds, rotation + turn)
+            result = once(call, seconds, rotation + turn, kept)
             seen = {
                 "test": os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0],
                 "rotation": turn,

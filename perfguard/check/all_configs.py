@@ -1,20 +1,27 @@
-"""Checks a call in every configuration, not only in the one that is chosen today."""
+"""Checks a call in every configuration, not only in the one that is chosen today.
+
+Problems of the others are doubts: the base commit is asked whether it has them, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec.structs import replace as replaced
 
 from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.correctness import Checked, check
+from perfguard.check.hard_inputs.verdict import device_is_lost
 from perfguard.model.call import Call
 from perfguard.model.mesh import in_group
+from perfguard.model.records import Doubt
 
 # Triton's exception for a kernel that needs more than the chip has. Tuners skip such a configuration. Whether the
 # binary fits is a reading of its own.
@@ -25,11 +32,18 @@ CHEAP_SECONDS = 2.0  # limit for the check of the chosen configuration; within i
 
 @dataclass(frozen=True)
 class _Other:
-    """A configuration that was not chosen, its call, and the context that restricts tuners to it."""
+    """A configuration that was not chosen.
 
+    Attributes:
+        title: its number and all that it sets.
+        name: what is the same in every process and at other commits, where numbers may be others.
+        around: the context that restricts tuners to it.
+    """
+
+    title: str
     name: str
     call: Call
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
 
 def check_configurations(call: Call) -> Checked:
@@ -61,22 +75,43 @@ def check_configurations(call: Call) -> Checked:
     if others and call.agreed(seconds > CHEAP_SECONDS) and not call.every:
         note = f"{len(others)} configurations not checked, as one takes {seconds:.1f} s; check them with: "
         return replace(checked, notes=[*checked.notes, f"{note}--perfguard-all-configs"])
-    problems, notes = [*checked.problems], [*checked.notes]
+    doubts, notes = [], [*checked.notes]
     for other in others:
         try:
-            problems += _problems(other)
+            doubts += [replaced(doubt, inputs=checked.inputs) for doubt in _doubts(other)]
         except Exception as error:
             if type(error).__name__ != _TOO_LARGE:
                 raise
-            notes.append(f"{other.name} does not fit this device: {error}")
-    return replace(checked, problems=problems, notes=notes)
+            notes.append(f"{other.title} does not fit this device: {error}")
+    return replace(checked, doubts=doubts, notes=notes)
+
+
+def check_named(call: Call, names: Collection[str]) -> dict[str, list[Doubt]]:
+    """The doubts about the configurations of these names; empty lists for those that are right. Names that the call
+    does not have, and configurations that raise, are left out.
+
+    Raises:
+        Exception: the device is lost, or the call as given raises.
+    """
+    with tuners_met() as tuners:
+        check(call, full=False)
+    found = {}
+    for other in [*_named(call), *_tuned(call, tuners)]:
+        if other.name in names:
+            try:
+                found[other.name] = _doubts(other)
+            except Exception as error:
+                if device_is_lost(error):
+                    raise
+    return found
 
 
 def _named(call: Call) -> Iterator[_Other]:
     for number, (entry, chosen) in enumerate(call.choices):
         described = ", ".join([*filter(None, [entry]), *(f"{name}={value!r}" for name, value in chosen.items())])
         other = replace(call, kwargs={**call.kwargs, **chosen}, reference=_without(call, chosen))
-        yield _Other(f"configuration {number} ({described})", other)
+        # An entry of a table keeps its name where others move it to another number.
+        yield _Other(f"configuration {number} ({described})", entry or _stable(described), other)
 
 
 def _without(call: Call, chosen: Mapping[str, Any]) -> Callable[..., Any]:
@@ -93,15 +128,20 @@ def _tuned(call: Call, tuners: Sequence[Any]) -> Iterator[_Other]:
     for number in range(max((len(tuner.configs) for tuner in tuners), default=0)):
         here = [tuner for tuner in tuners if number < len(tuner.configs)]
         name = "; ".join(f"{tuner.base_fn.__name__} in {tuner.configs[number]}" for tuner in here)
-        yield _Other(f"configuration {number} ({name})", call, partial(pinned, number))
+        yield _Other(f"configuration {number} ({name})", _stable(name), call, partial(pinned, number))
 
 
-def _problems(other: _Other) -> list[str]:
-    """The problems of one configuration, each with its name in front."""
+def _stable(described: str) -> str:
+    """Without the addresses of functions."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", described)
+
+
+def _doubts(other: _Other) -> list[Doubt]:
+    """The problems of one configuration, each with its title in front."""
     try:
         with other.around():
-            wrong = check(other.call, full=False).wrong
+            checked = check(other.call, full=False)
     except Exception as error:
-        error.add_note(f"perfguard: raised in {other.name}")
+        error.add_note(f"perfguard: raised in {other.title}")
         raise
-    return [f"{other.name}: {problem}" for problem in wrong]
+    return [Doubt(other.name, f"{other.title}: {problem}", *checked.subject(problem)) for problem in checked.wrong]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from perfguard.model.records import Accuracy, Across, CaseResult, Parts, Reading, Value, Verdict, Word
+from perfguard.model.records import Accuracy, Across, CaseResult, Doubt, Parts, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit, format_bytes
 
 Key = TypeVar("Key", bound=Hashable)
@@ -53,7 +53,7 @@ def merge_ranks(results: Sequence[Sequence[CaseResult]]) -> list[CaseResult]:
             reason = f"ranks disagree: guarded on {ranks_of(having, ranks)} only; every rank must make the same calls"
             result = msgspec.structs.replace(result, readings=[], verdicts=[Verdict(Word.WRONG, reason=reason)])
         merged.append(result)
-    return [result for result in merged if result.readings or result.verdicts]
+    return [result for result in merged if result.readings or result.verdicts or result.doubts]
 
 
 def _merged(own: Sequence[CaseResult]) -> CaseResult:
@@ -69,6 +69,7 @@ def _merged(own: Sequence[CaseResult]) -> CaseResult:
         accuracy=_accuracies(own),
         readings=readings,
         verdicts=verdicts,
+        doubts=_doubts(own),
         notes=said_of_ranks([result.notes for result in own]) if _differ([r.notes for r in own]) else first.notes,
         seconds=max(result.seconds for result in own),
         ranks=len(own),
@@ -84,6 +85,18 @@ def _verdicts(own: Sequence[CaseResult]) -> list[Verdict]:
             reason=f"{key[2]} (on {ranks_of(which, len(own))})",
         )
         for key, which in _where(of_ranks).items()
+    ]
+
+
+def _doubts(own: Sequence[CaseResult]) -> list[Doubt]:
+    """The doubts of all ranks, each once, with its ranks."""
+    of_ranks = [{doubt.problem: doubt for doubt in result.doubts} for result in own]
+    return [
+        msgspec.structs.replace(
+            next(doubts[problem] for doubts in of_ranks if problem in doubts),
+            problem=f"{problem} (on {ranks_of(which, len(own))})",
+        )
+        for problem, which in _where(of_ranks).items()
     ]
 
 

@@ -129,19 +129,26 @@ class Runner:
     _checked_seconds: float = 0.0  # CPU time of the last call's check
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
-        """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
+        """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed; those
+        with doubts are.
 
         Raises:
             Exception: whatever the candidate or the reference raises.
         """
         self._preheat()
-        asks_more = self.plan.numerics and self.plan.hard and call.hard is not None and self.settings.hard_share > 0
-        if not asks_more:
-            return self._measured(call, case)
-        from perfguard.check.hard_inputs.sizes import kept_by
+        asked = self.plan.asked(case)
+        derives = self.plan.numerics and self.plan.hard and call.hard is not None and self.settings.hard_share > 0
+        if asked:
+            results = self._answered(call, self._measured(call, case), asked)
+        elif derives:
+            from perfguard.check.hard_inputs.sizes import kept_by
 
-        kept = kept_by(call)
-        return self._on_hard_inputs(call, self._measured(call, case), kept)
+            kept = kept_by(call)
+            results = self._on_hard_inputs(call, self._measured(call, case), kept)
+        else:
+            results = self._measured(call, case)
+        # A rank keeps empty readings: the other ranks may have found something.
+        return [each for each in results if each.readings or each.verdicts or each.doubts or call.together is not None]
 
     @contextlib.contextmanager
     def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:
@@ -167,9 +174,9 @@ class Runner:
         take(CaseResult(case=case, inputs=body, readings=readings, seconds=round(time.monotonic() - started, 3)))
 
     def _on_hard_inputs(self, call: Call, results: list[CaseResult], kept: Kept) -> list[CaseResult]:
-        """Add the verdicts on derived inputs. They run last, so that nothing of them is compiled, counted or timed with
-        the case. A result that is wrong there loses its readings, as any wrong result."""
-        if not results or any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts):
+        """Add the doubt about derived inputs. They run last, so that nothing of them is compiled, counted or timed with
+        the case."""
+        if any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts):
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
@@ -177,12 +184,13 @@ class Runner:
         found = run_hard(call, self.settings.hard_share * self._checked_seconds, self.plan.rotation, kept)
         seconds = round(results[0].seconds + time.monotonic() - started, 3)
         results = [msgspec.structs.replace(results[0], hard=found.counts, seconds=seconds), *results[1:]]
-        if not found.problem:
-            return results
-        at = len(results) - 1 if found.backward else 0
-        verdict = Verdict(Word.WRONG, reason=found.problem)
-        results[at] = msgspec.structs.replace(results[at], readings=[], throughput=None, verdicts=[verdict])
-        return results
+        return results if found.doubt is None else _with_doubts(results, [found.doubt])
+
+    def _answered(self, call: Call, results: list[CaseResult], asked: Sequence[Doubt]) -> list[CaseResult]:
+        """The results with nothing but the answers as doubts. As derived inputs, they come last."""
+        from perfguard.check.ask import ask
+
+        return _with_doubts([msgspec.structs.replace(each, doubts=[]) for each in results], ask(call, asked))
 
     def _measured(self, call: Call, case: Case) -> list[CaseResult]:
         started = time.monotonic()
@@ -206,14 +214,13 @@ class Runner:
                 verdicts=_wrong(checked, direction),
                 notes=checked.notes if checked else [],
             )
-            if checked is None or not call.agreed(bool(checked.wrong)):
+            if checked is None or not call.agreed(bool(checked.given)):
                 result = self._read(call, result, checked)
             elif in_group():
                 result = self._with_missing_waits(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
-        # A rank keeps empty readings: the other ranks may have found something.
-        return [result for result in results if result.readings or result.verdicts or call.together is not None]
+        return _with_doubts(results, checked.doubts if checked else [])
 
     def _preheat(self) -> None:
         """Heat the device once per session, before the first case: on an idle device the first readings are slow."""
@@ -389,22 +396,24 @@ def _varying(checked: Checked, direction: Pass) -> list[str]:
 
 
 def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
-    """One verdict for each wrong output or gradient, and for each problem, in the pass of the tensor that it begins
-    with. Problems of no single tensor belong to forward."""
+    """One verdict for each wrong output or gradient, and for each problem of the call as given, in the pass of the
+    tensor that it begins with. Problems of no single tensor belong to forward."""
     verdicts = [
         Verdict(word=Word.WRONG, metric=accuracy.output, reason=accuracy.problem)
         for accuracy in _accuracy(checked, direction)
         if accuracy.problem
     ]
     if checked is not None:
-        forward, backward = (
-            {accuracy.output for accuracy in part or []} for part in (checked.forward, checked.backward)
-        )
         for problem in checked.problems:
-            # `gradient of argument 0: …`, or `configuration 1 (candidate=1): gradient of argument 0: …`
-            subjects = problem.split(": ")[:2]
-            metric = next((subject for subject in subjects if subject in forward | backward), "")
-            of_backward = metric in backward or "backward" in subjects
+            output, of_backward = checked.subject(problem)
             if of_backward == (direction == "backward"):
-                verdicts.append(Verdict(word=Word.WRONG, metric=metric, reason=problem))
+                verdicts.append(Verdict(word=Word.WRONG, metric=output, reason=problem))
     return verdicts
+
+
+def _with_doubts(results: list[CaseResult], doubts: Sequence[Doubt]) -> list[CaseResult]:
+    """The results of a call's passes, each with the doubts about it added."""
+    for doubt in doubts:
+        at = len(results) - 1 if doubt.backward else 0
+        results[at] = msgspec.structs.replace(results[at], doubts=[*results[at].doubts, doubt])
+    return results

@@ -139,6 +139,10 @@ class Run:
                 f"{result.case.nodeid}: {known.case.nodeid} has the same name, {result.case.key}; rename one of them"
             )
         result = msgspec.structs.replace(result, device=self.device.identity.index)
+        if self.request is None or not self.request.doubts:  # those of a base that was asked are its answers
+            wrong = [Verdict(Word.WRONG, doubt.output, doubt.problem) for doubt in result.doubts]
+            if wrong:
+                result = msgspec.structs.replace(result, readings=[], throughput=None, verdicts=wrong)
         if not self.is_session and result.word is not Word.WRONG:
             self.measured[result.id] = result
             result = with_verdicts(result, judge_case(result, self.lane, beside=self._alone(result)))

@@ -15,17 +15,19 @@ import torch
 
 from perfguard._compat.triton_internals import silent_interpreter
 from perfguard.check.hard_inputs.comparison import Outcome
-from perfguard.check.hard_inputs.derivation import Derivation, derived_call, leaves_of
+from perfguard.check.hard_inputs.derivation import Derivation, Part, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
 from perfguard.check.hard_inputs.verdict import judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError, is_out_of_memory
-from perfguard.model.records import HardCounts
+from perfguard.model.records import Doubt, HardCounts
 
 LEAST_SECONDS = 0.2  # cheap for tiny calls, whose cost is mostly overhead
 MOST_SHRINKS = 24  # runs to reduce a failing input
+
+_GIVEN = Derivation(())
 
 
 @dataclass
@@ -36,15 +38,18 @@ class HardResult:
         ran: number of inputs compared.
         left_out: number of inputs not compared, by reason.
         waiting: number of inputs that did not fit into the budget.
-        problem: the smallest failing input and its error; '' if none fails.
-        backward: whether a gradient fails.
+        doubt: the smallest failing input and its error; None if none fails.
     """
 
     ran: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     waiting: int = 0
-    problem: str = ""
-    backward: bool = False
+    doubt: Doubt | None = None
+
+    @property
+    def problem(self) -> str:
+        """The failing input and its error in words; '' if none fails."""
+        return "" if self.doubt is None else self.doubt.problem
 
     @property
     def counts(self) -> HardCounts:
@@ -61,56 +66,91 @@ def run_hard(call: Call, seconds: float, rotation: int = 0, kept: Kept | None = 
     Raises:
         Exception: the device is lost.
     """
-    tensors = [leaf for leaf in leaves_of(call) if isinstance(leaf, torch.Tensor)]
-    other = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
-    kind = {"device_type": other[0].type} if other else {}
-    with torch.random.fork_rng(other, **kind), _quiet():
-        return _Hard(call, max(seconds, LEAST_SECONDS), other, kept or kept_by(call)).run(rotation)
+    with _aside(call) as devices:
+        return _Hard(call, devices).run(max(seconds, LEAST_SECONDS), rotation, kept or kept_by(call))
+
+
+def judge_again(call: Call, doubt: Doubt) -> Outcome:
+    """Run exactly the derived inputs of a doubt from another process on this call, and judge the last one.
+
+    Raises:
+        Exception: the device is lost.
+    """
+    with _aside(call) as devices:
+        return _Hard(call, devices).again(doubt)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence warnings of overflows and the like, which are due to the derived inputs: under `-W error` they would be
-    refusals. Triton's interpreter is silenced separately, as threads may enter `catch_warnings`."""
-    with warnings.catch_warnings(), silent_interpreter():
+def _aside(call: Call) -> Iterator[list[torch.device]]:
+    """Leave the user's generators as they are, and silence warnings of overflows and the like, which are due to the
+    derived inputs: under `-W error` they would be refusals. Triton's interpreter is silenced separately, as threads may
+    enter `catch_warnings`. Yields the call's devices without the CPU."""
+    tensors = [leaf for leaf in leaves_of(call) if isinstance(leaf, torch.Tensor)]
+    devices = sorted({tensor.device for tensor in tensors if tensor.device.type != "cpu"}, key=str)
+    kind = {"device_type": devices[0].type} if devices else {}
+    with torch.random.fork_rng(devices, **kind), warnings.catch_warnings(), silent_interpreter():
         warnings.simplefilter("ignore")
-        yield
+        yield devices
 
 
 class _Hard:
-    def __init__(self, call: Call, seconds: float, devices: Sequence[torch.device], kept: Kept) -> None:
-        self.call = replace(call, walk=(), rival=None)
-        self.kept = kept
+    def __init__(self, call: Call, devices: Sequence[torch.device]) -> None:
+        self.call = self.base = replace(call, walk=(), rival=None)  # as given, and as it is derived from
         self.devices = devices  # without the CPU
-        self.until = time.thread_time() + seconds
+        self.cut: Part | None = None  # from the call as given to the base
+        self.usual = functools.cache(lambda: usual_scales(self.base))
         self.found = HardResult()
-        self.usual = functools.cache(lambda: usual_scales(self.call))
-        self.took: list[float] = []  # seconds of each derived input
+        self.tried: list[Derivation] = []
+        self.took: list[float] = []  # seconds of each of them
 
-    def run(self, rotation: int) -> HardResult:
-        base = self._small()
-        self.usual = functools.cache(lambda: usual_scales(base))
-        self._derived(base, planned(base, self.call.seed + rotation, self.kept))
-        if self.found.ran and not self.found.problem:  # finds caches that now hold wrong values
-            outcome = self._judged(base, Derivation(()))
+    def run(self, seconds: float, rotation: int, kept: Kept) -> HardResult:
+        until = time.thread_time() + seconds
+        part = sizes_of(self.call, kept).small()
+        if part is not None and not (self.call.hard and "sizes" in self.call.hard.without):
+            outcome = self._judged(Derivation((part,)))
+            if not outcome.left_out and not outcome.problem:
+                self._cut(part)
+        self._derived(planned(self.base, self.call.seed + rotation, kept), until)
+        if self.found.ran and self.found.doubt is None:  # finds caches that now hold wrong values
+            outcome = self._judged(_GIVEN)
             if outcome.problem:
-                self.found.backward = outcome.backward
-                self.found.problem = f"the given inputs, once more after {self.found.ran} hard ones: {outcome.problem}"
+                words = f"the given inputs, once more after {self.found.ran} hard ones: {outcome.problem}"
+                self._doubt(
+                    "the given inputs, once more after hard ones", words, outcome, [_GIVEN, *self.tried, _GIVEN]
+                )
         return self.found
 
-    def _derived(self, base: Call, plan: Iterator[Derivation]) -> None:
+    def again(self, doubt: Doubt) -> Outcome:
+        if doubt.cut:
+            part = Part("sizes", doubt.cut)
+            outcome = self._judged(Derivation((part,)))
+            if outcome.left_out:
+                return outcome
+            self._cut(part)
+        outcome = Outcome()
+        for parts in doubt.tried:
+            outcome = self._judged(Derivation(tuple(Part(kind, steps) for kind, steps in parts)))
+        return outcome
+
+    def _cut(self, part: Part) -> None:
+        """Derive all further inputs from smaller ones, which are cheap."""
+        self.cut, self.base = part, derived_call(self.call, Derivation((part,)))
+        self.usual = functools.cache(lambda: usual_scales(self.base))
+
+    def _derived(self, plan: Iterator[Derivation], until: float) -> None:
         queue = deque(islice(plan, 1))
         while queue:
             # Leave time for this input, and for the given inputs at the end.
-            if time.thread_time() + 2 * sum(self.took) / max(1, len(self.took)) > self.until:
+            if time.thread_time() + 2 * sum(self.took) / max(1, len(self.took)) > until:
                 self.found.waiting += len(queue) + sum(1 for _ in plan)
                 break
             derivation = queue.popleft()
             began = time.thread_time()
-            outcome = self._judged(base, derivation)
+            self.tried.append(derivation)
+            outcome = self._judged(derivation)
             self.took.append(time.thread_time() - began)
             if outcome.problem:
-                self._report(base, derivation, outcome)
+                self._report(derivation, outcome)
                 break
             if outcome.left_out and len(derivation.parts) > 1:
                 middle = len(derivation.parts) // 2
@@ -121,18 +161,9 @@ class _Hard:
                 self.found.ran += 1
             queue.extend(islice(plan, 1 if not queue else 0))
 
-    def _small(self) -> Call:
-        """The call with its large dimensions cut, if that is valid and right; otherwise the call itself."""
-        part = sizes_of(self.call, self.kept).small()
-        if part is None or (self.call.hard and "sizes" in self.call.hard.without):
-            return self.call
-        derivation = Derivation((part,))
-        outcome = self._judged(self.call, derivation)
-        return self.call if outcome.left_out or outcome.problem else derived_call(self.call, derivation)
-
-    def _judged(self, base: Call, derivation: Derivation) -> Outcome:
+    def _judged(self, derivation: Derivation) -> Outcome:
         try:
-            outcome = judged(derived_call(base, derivation), derivation, self.usual)
+            outcome = judged(derived_call(self.base, derivation), derivation, self.usual)
             if derivation.far_apart:  # gigabytes, which other processes may need
                 for device in self.devices:
                     torch.get_device_module(device).empty_cache()
@@ -144,10 +175,10 @@ class _Hard:
                 return Outcome(left_out="memory is short")
             raise
 
-    def _report(self, base: Call, derivation: Derivation, outcome: Outcome) -> None:
-        derivation, outcome = self._smallest(base, derivation, outcome)
-        names = Inputs(base).names
-        shapes = "" if base is self.call else f" of the call cut to {Inputs(base).describe()}"
+    def _report(self, derivation: Derivation, outcome: Outcome) -> None:
+        derivation, outcome = self._smallest(derivation, outcome)
+        names = Inputs(self.base).names
+        shapes = "" if self.cut is None else f" of the call cut to {Inputs(self.base).describe()}"
         snippets = [
             f'perfguard.derived({name}, "{derivation.text(place)}")'
             for place, name in enumerate(names)
@@ -156,10 +187,20 @@ class _Hard:
         again = f"; made again by {', '.join(snippets)}".replace("argument ", "x") if snippets else ""
         kinds = ", ".join(f'"{kind}"' for kind in dict.fromkeys(part.kind for part in derivation.parts))
         again += f"; if such inputs are outside of the contract: hard=Hard(without=[{kinds}], reason=…)"
-        self.found.backward = outcome.backward
-        self.found.problem = f"hard input{shapes}, {derivation.words(names)}: {outcome.problem}{again}"
+        name = f"hard input{shapes}, {derivation.words(names)}"
+        self._doubt(name, f"{name}: {outcome.problem}{again}", outcome, [derivation])
 
-    def _smallest(self, base: Call, derivation: Derivation, outcome: Outcome) -> tuple[Derivation, Outcome]:
+    def _doubt(self, name: str, problem: str, outcome: Outcome, tried: Sequence[Derivation]) -> None:
+        self.found.doubt = Doubt(
+            name,
+            problem,
+            backward=outcome.backward,
+            inputs=Inputs(self.call).describe(),
+            cut=dict(self.cut.steps) if self.cut else {},
+            tried=[[(part.kind, dict(part.steps)) for part in each.parts] for each in tried],
+        )
+
+    def _smallest(self, derivation: Derivation, outcome: Outcome) -> tuple[Derivation, Outcome]:
         """Remove parts one by one while the rest still fails."""
         runs = 0
         for part in derivation.parts:
@@ -167,7 +208,7 @@ class _Hard:
             if not rest or runs >= MOST_SHRINKS:
                 continue
             runs += 1
-            smaller = self._judged(base, Derivation(rest))
+            smaller = self._judged(Derivation(rest))
             if smaller.problem:
                 derivation, outcome = Derivation(rest), smaller
         return derivation, outcome

@@ -112,7 +112,7 @@ def _defines_the_domain() -> Iterator[None]:
     try:
         yield
     except REFUSALS as error:
-        if is_out_of_memory(error) or _device_is_lost(error):
+        if is_out_of_memory(error) or device_is_lost(error):
             raise
         raise _LeftOut("the reference raises") from error
 
@@ -130,7 +130,7 @@ def usual_scales(call: Call) -> Usual:
     try:
         eager, upstream = _eager(Reference(call, inputs), Derivation(()))
     except REFUSALS as error:
-        if _device_is_lost(error):
+        if device_is_lost(error):
             raise
         return {}
     names = [*eager.names, *inputs.written_names, *(f"gradient of {name}" for name in inputs.leaf_names if upstream)]
@@ -138,7 +138,7 @@ def usual_scales(call: Call) -> Usual:
     return {name: rmse(tensor) for name, tensor in pairs if tensor is not None and follows_rule(tensor)}
 
 
-def _device_is_lost(error: BaseException) -> bool:
+def device_is_lost(error: BaseException) -> bool:
     """Whether the device no longer responds, so that later results are meaningless."""
     return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error) or "HIP error" in str(error)
 
@@ -160,7 +160,7 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
         with _between_guards(inputs, upstream, canaries, derivation) as incoming, poisoned("nan", canaries):
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
     except Exception as error:
-        if is_out_of_memory(error) or _device_is_lost(error):
+        if is_out_of_memory(error) or device_is_lost(error):
             raise
         refusable = derivation.may_be_refused or not _are_finite(inputs)
         if refusable and not isinstance(error, SLIPS):

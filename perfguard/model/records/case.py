@@ -243,8 +243,9 @@ class Doubt(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         name: what is tried: `hard input, argument 0 (zero)`, or the configuration's description without its number.
-        problem: what is wrong, as a sentence that says what was tried. In the base's answer: empty if the base is right.
-        backward: whether a gradient is wrong.
+        problem: what is wrong, in a sentence that says what was tried; in the base's answer empty if the base is right.
+        output: the output or gradient that is wrong; empty: none is singled out.
+        backward: whether the fault is the backward pass's.
         inputs: dtypes, shapes, strides and values of the given inputs, from which others are derived.
         cut: place among all leaves of the call -> steps that made the call small; empty: it is as given.
         tried: derived inputs, each by its parts (kind, place -> steps). They are run in order, and the last one is
@@ -253,6 +254,7 @@ class Doubt(Struct, frozen=True, omit_defaults=True):
 
     name: str
     problem: str = ""
+    output: str = ""
     backward: bool = False
     inputs: str = ""
     cut: dict[int, str] = {}
