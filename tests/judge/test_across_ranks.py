@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from perfguard.judge.across_ranks import merge_ranks, ranks_of, said_of_ranks
 from perfguard.judge.exact import describe_difference, judge_exact
-from perfguard.model.records import Accuracy, Across, Better, Case, CaseResult, Reading, Value, Verdict, Word
+from perfguard.model.records import Accuracy, Across, Better, Case, CaseResult, Doubt, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit
 
 CASE = Case("suite", "sum", "forward", "test_suite.py::test_sum")
@@ -35,6 +36,13 @@ def test_a_problem_of_several_ranks_is_said_once() -> None:
         "output: is wrong (on ranks 0, 2 of 3)",
         "outputs: two (on rank 2 of 3)",
     ]
+
+
+def test_a_doubt_of_several_ranks_is_said_once() -> None:
+    doubt = Doubt("candidate=1", "configuration 1 (candidate=1): output: is wrong", "output")
+    merged = only(result(1, doubts=[doubt]), result(1), result(1, doubts=[doubt]))
+    assert merged.doubts == [msgspec.structs.replace(doubt, problem=f"{doubt.problem} (on ranks 0, 2 of 3)")]
+    assert merged.readings
 
 
 @pytest.mark.parametrize("across", Across)

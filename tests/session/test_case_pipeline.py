@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from perfguard.measure.devices.device import Device
 from perfguard.measure.replay import seeded
 from perfguard.model.call import Call, Work
 from perfguard.model.config import Settings
-from perfguard.model.records import Case, CaseResult, Word
+from perfguard.model.records import Case, CaseResult, Doubt, Word
 from perfguard.pytest_plugin.fixture import Guarded, seed_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner
 
@@ -72,6 +73,52 @@ def test_a_wrong_result_is_not_timed(runner: Runner) -> None:
     (result,) = runner.measure(call(torch.randn(8, 4), factor=3), CASE)
     assert result.word is Word.WRONG
     assert result.readings == []
+
+
+class Doubtful(torch.autograd.Function):
+    """Right on the given inputs. Configuration 1 gives a wrong gradient, an outlier a wrong result."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor, candidate: int) -> torch.Tensor:
+        ctx.candidate = candidate  # type: ignore[attr-defined]
+        return x * (3.0 if x.abs().amax() > 500 else 2.0)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0] * (2.0 + ctx.candidate), None  # type: ignore[attr-defined]
+
+
+def doubtful(x: torch.Tensor, candidate: int = 0) -> torch.Tensor:
+    made: torch.Tensor = Doubtful.apply(x, candidate)
+    return made
+
+
+def doubtful_call() -> Call:
+    x = torch.randn(8, 16, requires_grad=True)
+    return Call(doubtful, (x,), lambda x: 2 * x, configurations=[{"candidate": 0}, {"candidate": 1}])
+
+
+def test_a_fault_that_the_given_inputs_do_not_show_is_a_doubt_of_its_pass(device: fake.FakeDevice) -> None:
+    first, second = Runner(device, Settings(case_seconds=0.1, hard_share=20.0)).measure(doubtful_call(), CASE)
+    (derived,), (other,) = first.doubts, second.doubts
+    assert derived.problem.startswith("hard input, argument 0 (")
+    assert other.name == "candidate=1"
+    assert other.problem.startswith("configuration 1 (candidate=1): gradient of argument 0: RMSE ")
+    for each in (first, second):
+        assert each.verdicts == []
+        assert each.is_timed
+
+
+def test_a_base_answers_what_it_is_asked_and_tries_nothing_else(device: fake.FakeDevice) -> None:
+    zero = Doubt("zero", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "row 0 zero"})]])
+    large = Doubt("large", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "times 2^17"})]])
+    other = Doubt("candidate=1", "?", backward=True, inputs="float32[8,16] grad")
+    for plan in (ReadingPlan(numerics=False, exact=False), ReadingPlan()):
+        asks = replace(plan, asked=lambda case: [zero, large, other] if case.name == CASE.name else [])
+        first, second = Runner(device, Settings(case_seconds=0.1, hard_share=20.0), asks).measure(doubtful_call(), CASE)
+        assert [(each.name, bool(each.problem)) for each in first.doubts] == [("zero", False), ("large", True)]
+        assert [(each.name, bool(each.problem)) for each in second.doubts] == [("candidate=1", True)]
+        assert first.hard is None
 
 
 def test_a_problem_of_a_gradient_is_the_backward_case_s(runner: Runner) -> None:

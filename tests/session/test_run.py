@@ -32,10 +32,12 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import Unit
+from perfguard.session.child import ANSWER, Request, read_request, write_request
 from perfguard.session.open_run import lost_suites, open_run
 from perfguard.session.run import Run
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_writer import render
+from perfguard.store.report_file import read_report
 
 
 def run_of(tmp_path: Path, **settings: object) -> Run:
@@ -47,6 +49,25 @@ def result(name: str, us: float = 50.0) -> CaseResult:
     case = Case("suite", name, "forward", f"test_suite.py::test_{name}")
     launches = Reading("launches", Unit.COUNT, 1)
     return CaseResult(case, readings=[launches, Reading("device_time_us", Unit.MICROSECONDS, us, timer="graph-u1")])
+
+
+def test_a_doubt_convicts_here_and_is_an_answer_where_a_base_is_asked(tmp_path: Path) -> None:
+    call = Call(lambda x: x * (3.0 if x.abs().amax() > 500 else 2.0), (torch.ones(4, 8),), lambda x: x * 2.0)
+    case = result("double").case
+    (found,) = run_of(tmp_path, case_seconds=0.05, hard_share=20.0).guard(call, case)
+    (doubt,) = found.doubts
+    assert [(verdict.word, verdict.reason) for verdict in found.verdicts] == [(Word.WRONG, doubt.problem)]
+    assert found.readings == []
+    folder = tmp_path / "session"
+    folder.mkdir()
+    write_request(folder, Request(doubts={"suite": {"double": [doubt]}}))
+    config = Config(root=tmp_path, session_folder=folder, settings=Settings(case_seconds=0.05))
+    for right in (True, False):
+        base = open_run(config, FakeDevice(seed=1), ["suite"], request=read_request(folder))
+        base.guard(dataclasses.replace(call, fn=lambda x: x * 2.0) if right else call, case)
+        (answered,) = read_report(folder / ANSWER).results
+        assert [(each.name, each.problem == "") for each in answered.doubts] == [(doubt.name, right)]
+        assert answered.verdicts == []
 
 
 def paired(change: float, pairs: int) -> PairedTime:
