@@ -129,19 +129,19 @@ class _Case:
         """The verdict on a fault that the given inputs do not show. SUSPECT: the base has not answered yet."""
         at = (self._base.commit or "")[:12]
         if self._base.equal:
-            return Verdict(Word.OLD_FAULT, reason=f"so it is at {at}, whose code this is: {doubt.problem}")
+            return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}, whose code this is: {doubt.problem}")
         if self._base.commit is None:
-            return Verdict(Word.WRONG, reason="\n".join(filter(None, (doubt.problem, self._unasked))))
+            return Verdict(Word.WRONG, doubt.output, "\n".join(filter(None, (doubt.problem, self._unasked))))
         if self.beside is None:
-            return Verdict(Word.SUSPECT, reason=doubt.problem)
+            return Verdict(Word.SUSPECT, reason=doubt.problem)  # of no metric, unlike a time in question
         base = self.beside.base
         answer = next((each for each in base.doubts if each.name == doubt.name), None) if base is not None else None
         if answer is None:
             why = self.beside.problem or "new since then"
-            return Verdict(Word.WRONG, reason=f"{doubt.problem}\nnot comparable with {at}: {why}")
+            return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}\nnot comparable with {at}: {why}")
         if answer.problem:
-            return Verdict(Word.OLD_FAULT, reason=f"so it is at {at}: {doubt.problem}")
-        return Verdict(Word.WRONG, reason=f"{doubt.problem}\nright at {at}")
+            return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}: {doubt.problem}")
+        return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}\nright at {at}")
 
     @property
     def _unasked(self) -> str:

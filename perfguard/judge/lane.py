@@ -14,6 +14,7 @@ from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, reme
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     NO_BASE,
+    NO_COMMIT,
     NO_RECORD,
     Baseline,
     BaseTree,
@@ -107,15 +108,16 @@ class Lane:
         slower since."""
         if self.base is not None:
             return self.base
+        if (suite, key) not in self.remembered:
+            return NO_RECORD
         commit = self.commit_of(suite, key)
-        return NO_RECORD if commit is None else self.base_at(commit)
+        return NO_COMMIT if commit is None else self.base_at(commit)
 
     def commit_of(self, suite: str, key: str) -> str | None:
-        """The commit of a case's record, as the record names it; None without one. Uncommitted changes that were
-        recorded with it are nowhere to be found."""
+        """The commit of a case's record, as the record names it; None without one."""
         for files in (self.baselines, self.portable):
             if suite in files and key in files[suite].cases:
-                return (files[suite].provenance_of(key).commit or "").removesuffix("+") or None
+                return files[suite].provenance_of(key).commit
         return None
 
     @cached_property

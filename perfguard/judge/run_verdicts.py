@@ -72,9 +72,10 @@ def judge_session(
         pairings: answers of bases, and readings of process pairs on the device.
     """
     cases = {case.id: case for pairing in pairings for case in pairing.cases}
-    verdicts = screen_session(results, lane, fresh, cases)
-    family = count_suspects(verdicts)
     why = next((pairing.problem for pairing in pairings if pairing.problem), NO_PAIRS)
+    unasked = {result.id: PairedCase(*result.id, problem=why) for result in results}
+    verdicts = screen_session(results, lane, fresh, {**unasked, **cases})
+    family = count_suspects(verdicts)
     tracks: dict[ReadingId, PairedReadings] = {}
     for result in results:
         name = result.id
@@ -96,9 +97,7 @@ def judge_session(
 
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
     """Number of times in question: the family over which a run's error is spread."""
-    return sum(
-        verdict.word is Word.SUSPECT and bool(verdict.metric) for found in verdicts.values() for verdict in found
-    )
+    return sum(verdict.word is Word.SUSPECT for found in verdicts.values() for verdict in found)
 
 
 def results_by_case(sessions: Iterable[Session]) -> dict[CaseId, list[CaseResult]]:
@@ -138,8 +137,6 @@ class _Pairs:
 def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs) -> Verdict:
     """The verdict by process pairs; if they cannot decide, the reason."""
     metric, case, found = suspect.metric, pairs.case, pairs.found
-    if not metric:  # a fault that no base was asked about is judged alone
-        return replace(suspect, word=Word.WRONG, reason=f"{suspect.reason}\nno base was asked: {pairs.why}")
     reading = reading_of(result, metric)
     assert reading is not None
     if reading.rival:

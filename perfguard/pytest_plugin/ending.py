@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -85,6 +85,21 @@ class Ending:
         for line in summary.lines:
             terminalreporter.write_line(line.text, **{line.color: True} if line.color else {})
         terminalreporter.write_line(f"report: {_relative(run.report_path, run)}")
+        self._count(run, terminalreporter.stats)
+
+    def _count(self, run: Run, stats: dict[str, list[Any]]) -> None:
+        """Let pytest's last line agree with the exit status: a test whose case failed after it had passed counts as
+        failed, and one of an inconclusive run as such."""
+        late = {result.case.nodeid for result in run.results.values() if run.judged_late(result) is not None}
+        late = {nodeid for nodeid in late if any(run.failing(each) for each in self._results(nodeid))}
+        kept = [report for report in stats.get("passed", []) if getattr(report, "nodeid", "") not in late]
+        known = {getattr(report, "nodeid", "") for report in stats.get("failed", [])}
+        if late - known:
+            stats["passed"] = kept
+            location: Location = ("perfguard", None, "")
+            stats.setdefault("failed", []).extend(failed_report(each, location, "") for each in sorted(late - known))
+        elif self._config.update is None and is_inconclusive(run.results.values()):
+            stats["inconclusive"] = [result for result in run.results.values() if result.word is Word.UNRESOLVED]
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -26,6 +26,7 @@ from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_f
 from perfguard.pytest_plugin.items import case_of, check_names, has_fixture, in_order, is_guarded, mark_of
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
+from perfguard.session.followed import write_followed
 from perfguard.session.open_run import open_run
 from perfguard.session.pairing.worker import join
 from perfguard.session.run import Collected, Run
@@ -310,6 +311,15 @@ class Measuring(Ending):
             finally:
                 self._tell_junit(session.config)
         return answer
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """As in any run. A base that was asked leaves what it has followed, even if it could collect no test."""
+        folder, request = self._config.session_folder, self.request
+        if folder is not None and request is not None and request.follow is not None:
+            followed = {} if self._run is None else self._run.runner.followed
+            write_followed(folder, request.follow, followed, self._uncollected)
+        super().pytest_sessionfinish(session, exitstatus)
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)

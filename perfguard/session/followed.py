@@ -25,24 +25,30 @@ class Followed(Struct, frozen=True):
         launches: suite -> case key -> its launches on each target.
         path: the child's sys.path, by which its kernels can be imported again.
         foreign: `name (file)` of a module that was loaded from the user's checkout; should be empty.
+        uncollected: node id of a test file -> the reason why it could not be collected.
     """
 
     launches: dict[str, dict[str, list[OnTarget]]] = {}
     path: list[str] = []
     foreign: str = ""
+    uncollected: dict[str, str] = {}
 
     def of(self, case: CaseId) -> list[OnTarget]:
         """The launches of a case; none of one that was not followed."""
         return self.launches.get(case[0], {}).get(case[1], [])
 
 
-def write_followed(folder: Path, following: Following, launches: Mapping[CaseId, list[OnTarget]]) -> None:
-    """In the child: write what it has followed."""
+def write_followed(
+    folder: Path, following: Following, launches: Mapping[CaseId, list[OnTarget]], uncollected: Mapping[str, str]
+) -> None:
+    """In the child: write what it has followed, and the files that it could not collect."""
     by_suite: dict[str, dict[str, list[OnTarget]]] = {}
     for (suite, key), found in launches.items():
         by_suite.setdefault(suite, {})[key] = found
     foreign = foreign_module(dict(sys.modules), Path(following.original), Path(following.worktree))
-    write_atomically(folder / FOLLOWED, msgspec.json.encode(Followed(by_suite, list(sys.path), foreign)))
+    write_atomically(
+        folder / FOLLOWED, msgspec.json.encode(Followed(by_suite, list(sys.path), foreign, dict(uncollected)))
+    )
 
 
 def read_followed(folder: Path) -> Followed:

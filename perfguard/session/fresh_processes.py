@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import CaseResult, Report, Session
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, write_request
@@ -77,9 +77,16 @@ def measure_fresh(
     return reports, problem
 
 
-def run_fresh(command: ChildCommand, folder: Path, minutes: float, variables: Mapping[str, str] | None = None) -> str:
+def run_fresh(
+    command: ChildCommand,
+    folder: Path,
+    minutes: float,
+    variables: Mapping[str, str] | None = None,
+    *,
+    name: str = "a fresh process",
+) -> str:
     """Run one child, with `variables` of its own, and return "" if it ended by itself, otherwise the problem with its
-    last output."""
+    last output. `name` describes the child."""
     with subprocess.Popen(
         command.line(folder), cwd=command.start, env={**command.environment(), **(variables or {})},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -89,14 +96,16 @@ def run_fresh(command: ChildCommand, folder: Path, minutes: float, variables: Ma
             output, _ = process.communicate(timeout=60 * minutes)
         except subprocess.TimeoutExpired:
             stop(process)
-            return f"a fresh process took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
+            return f"{name} took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
         except BaseException:
             stop(process)
             raise
     if process.returncode in (0, 1):  # 1: a test failed there; its other readings are valid
         return ""
     last = "\n".join(output.strip().splitlines()[-15:])
-    return f"a fresh process ended with status {process.returncode}:\n{last}"
+    if process.returncode == ExitStatus.USAGE_ERROR:
+        return f"{name}: pytest could not start:\n{last}"
+    return f"{name} ended with status {process.returncode}:\n{last}"
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

@@ -49,7 +49,6 @@ from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
 from perfguard.session.child import ANSWER, Request
 from perfguard.session.cold_start import first_results
-from perfguard.session.followed import write_followed
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
@@ -139,10 +138,6 @@ class Run:
                 f"{result.case.nodeid}: {known.case.nodeid} has the same name, {result.case.key}; rename one of them"
             )
         result = msgspec.structs.replace(result, device=self.device.identity.index)
-        if self.request is None or not self.request.doubts:  # those of a base that was asked are its answers
-            wrong = [Verdict(Word.WRONG, doubt.output, doubt.problem) for doubt in result.doubts]
-            if wrong:
-                result = msgspec.structs.replace(result, readings=[], throughput=None, verdicts=wrong)
         if not self.is_session and result.word is not Word.WRONG:
             self.measured[result.id] = result
             result = with_verdicts(result, judge_case(result, self.lane, beside=self._alone(result)))
@@ -236,10 +231,8 @@ class Run:
             outcomes: node id -> reason why its test did not run to its end; empty if it did.
             verbose: show each case that the update writes, even if there are many.
         """
-        if self.request is not None:
+        if self.is_session:
             self._read_later_passes()
-            if self.request.follow is not None and self.config.session_folder is not None:
-                write_followed(self.config.session_folder, self.request.follow, self.runner.followed)
         else:
             self._find_stale(collected, outcomes)
             self._find_unmeasured(collected, outcomes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -87,6 +88,12 @@ class Project:
         (self.path / ".gitignore").write_text("\n".join(ignored))
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message=as it is")
+
+    def record_is_of_head(self) -> None:
+        """Let the record name HEAD as its commit, and commit that."""
+        head = self.git("rev-parse", "HEAD").strip()
+        self.baseline.write_text(re.sub(r"commit: \w+", f"commit: {head}", self.baseline.read_text()))
+        self.commit()
 
     def git(self, *arguments: str) -> str:
         """What one git command in the project prints, which is nobody's in particular."""
@@ -197,7 +204,9 @@ def _record(path: Path, temporary: Path, python: str) -> None:
 
 @pytest.fixture
 def recorded(project: Project, recording: Path) -> Project:
-    """Recorded in five sessions, committed, and unchanged since."""
-    shutil.copytree(recording, project.path / "baselines")
+    """Recorded in five sessions at its first commit, and unchanged since."""
     project.commit()
+    shutil.copytree(recording, project.path / "baselines")
+    project.baseline.write_text(project.baseline.read_text().replace("recorded: ", "commit: none, recorded: "))
+    project.record_is_of_head()
     return project

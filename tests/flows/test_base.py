@@ -31,6 +31,7 @@ def test_what_equals_its_base_in_code_is_unchanged_whatever_the_machine_does(rec
     project = recorded
     (project.path / "conftest.py").write_text(SLOW_TODAY)
     project.commit()
+    project.record_is_of_head()
 
     for what in ("nothing", "what is no code"):
         if what != "nothing":
@@ -140,20 +141,148 @@ def test_a_base_that_is_wrong_is_no_measure_of_speed(recorded: Project) -> None:
     assert reason.startswith("UNPAIRED: WRONG at the base"), reason
 
 
-def test_a_slowdown_that_is_committed_shows_beside_the_branch_that_it_left(recorded: Project) -> None:
+@pytest.mark.parametrize("base", [(), ("--perfguard-base=main",)], ids=["record", "branch"])
+def test_a_slowdown_that_is_committed_shows_beside_the_commit_of_the_record_and_beside_the_branch(
+    recorded: Project, base: tuple[str, ...]
+) -> None:
+    """Nobody has to name a base: a record asks whether the code got slower since it was made."""
     project = recorded
     project.git("checkout", "--quiet", "-b", "topic")
     project.kernel(us=60.0)
     project.commit()
     (project.path / "README.md").write_text("What this is.\n")
     project.commit()
-    assert project.guard("-k", "64").ret == ExitStatus.PASSED
-    assert project.words("device_time_us") == {"double[64]/forward": {"UNCHANGED"}}
-    result = project.guard("-k", "64", "--perfguard-base=main")
+    result = project.guard(*base)
     assert result.ret == ExitStatus.REGRESSED
-    assert project.words("device_time_us") == {"double[64]/forward": {"SLOWER"}}
-    base = project.report()["pairings"][0]["base"]
-    assert base == (project.path / ".git" / "refs" / "heads" / "main").read_text().strip()
+    assert project.words("device_time_us") == {f"double[{n}]/forward": {"SLOWER"} for n in (64, 96)}
+    # The last line is that of the exit status.
+    result.stdout.fnmatch_lines(["*2 failed in *"])
+    expected = project.git("rev-parse", "main" if base else "main~1").strip()
+    assert [pairing["base"] for pairing in project.report()["pairings"]] == [expected]
+
+
+def test_a_record_of_a_commit_that_the_clone_lacks_says_how_to_fetch_it(recorded: Project) -> None:
+    project = recorded
+    text = re.sub(r"commit: \w+", "commit: 0123456789ab", project.baseline.read_text())
+    project.baseline.write_text(text)
+    project.git("checkout", "--quiet", "--orphan", "other")  # nor does its history hold what brought the record
+    project.kernel(us=60.0)
+    (project.path / ".gitignore").write_text("baselines/\n.perfguard/\nrunpytest-*\nstdout\nstderr\n")
+    project.git("rm", "--quiet", "-r", "-f", "--cached", ".")
+    project.git("add", "--all")
+    project.git("commit", "--quiet", "--message=other")
+    result = project.guard()
+    assert result.ret == ExitStatus.UNGUARDED
+    said = "0123456789ab, the commit of the record, is not in this clone: git fetch origin 0123456789ab"
+    assert reasons(project) == [f"UNPAIRED: {said}"]
+    result.stdout.fnmatch_lines([f"inconclusive: 2 of 2 timed cases could not be judged: UNPAIRED: {said}*"])
+
+
+def test_a_record_of_a_commit_that_was_squashed_is_of_the_commit_that_brought_it(recorded: Project) -> None:
+    project = recorded
+    text = re.sub(r"commit: \w+", "commit: 0123456789ab+", project.baseline.read_text())
+    project.baseline.write_text(text)
+    project.commit()
+    brought = project.git("rev-parse", "HEAD").strip()
+    assert project.guard().ret == ExitStatus.PASSED
+    assert set().union(*project.words("device_time_us").values()) == {"UNCHANGED"}
+    project.kernel(us=60.0)
+    project.commit()
+    assert project.guard().ret == ExitStatus.REGRESSED
+    assert [pairing["base"] for pairing in project.report()["pairings"]] == [brought]
+
+
+def test_in_the_job_of_a_pull_request_the_base_is_the_merge_base(
+    recorded: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = recorded
+    base = project.git("rev-parse", "HEAD").strip()
+    project.git("checkout", "--quiet", "-b", "topic")
+    project.kernel(us=60.0)
+    project.commit()
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(project.path))
+    monkeypatch.setenv("GITHUB_BASE_REF", "main")
+    assert project.guard().ret == ExitStatus.REGRESSED
+    assert [pairing["base"] for pairing in project.report()["pairings"]] == [base]
+    monkeypatch.setenv("GITHUB_BASE_REF", "develop")
+    result = project.guard()
+    assert result.ret == ExitStatus.UNGUARDED
+    result.stdout.fnmatch_lines(["*develop, the target of this pull request, is not in this clone: git fetch origin *"])
+
+
+def test_a_record_of_another_toolchain_takes_nothing_away(recorded: Project) -> None:
+    """Nobody touched the suite, and its record was made with another torch: the base answers for both."""
+    project = recorded
+    project.baseline.write_text(re.sub(r"torch: [^,]+", "torch: 2.11.0", project.baseline.read_text()))
+    project.commit()
+    (project.path / "other.py").write_text("# code that no test runs\n")
+    project.commit()
+    result = project.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*perfguard: fake-gpu, 2 of 2 cases guarded, baselines hold 2*"])
+    assert {word for words in project.words().values() for word in words} <= {"PASS", "UNCHANGED"}
+
+
+def test_a_metric_without_a_record_is_counted_and_takes_nothing_away(recorded: Project) -> None:
+    project = recorded
+    text = project.baseline.read_text()
+    assert "copies: 0, " in text
+    project.baseline.write_text(text.replace("copies: 0, ", ""))
+    project.commit()
+    result = project.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(
+        ["*perfguard: fake-gpu, 2 of 2 cases guarded, baselines hold 2*", "*; 1 metric new: copies; *"]
+    )
+
+
+# Its kernel takes every input for contiguous.
+STRIDES = """
+import torch
+from perfguard.measure.devices import fake
+
+def double(x):
+    fake.launch("double_kernel", us=50.0)
+    return 2 * {read}
+"""
+IGNORED, HEEDED = "x.as_strided(x.shape, (x.shape[1], 1))", "x"
+
+
+def test_an_old_fault_beside_the_given_inputs_is_listed_and_never_red(recorded: Project) -> None:
+    """Each commit draws another sample of derived inputs, and some of them show the fault."""
+    project = recorded
+    (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))
+    project.commit()
+    project.record_is_of_head()
+    listed = 0
+    for number in range(4):
+        (project.path / "other.py").write_text(f"NUMBER = {number}\n")
+        project.commit()
+        result = project.guard("-k", "64")
+        assert result.ret == ExitStatus.PASSED
+        assert "WRONG" not in result.stdout.str()
+        said = "OLD FAULT  1 case (double[[]64[]]/forward): *at the base too (so it is at *: hard input*"
+        listed += bool([line for line in result.stdout.lines if line.startswith("OLD FAULT")])
+        if listed:
+            result.stdout.fnmatch_lines([said])
+        result.stdout.fnmatch_lines(["*1 of 1 case guarded*"])
+    assert listed == 4  # among the few inputs of so small a call there is always a transposed one
+
+
+def test_the_same_fault_by_a_change_is_wrong(recorded: Project) -> None:
+    project = recorded
+    (project.path / "kernel.py").write_text(STRIDES.format(read=HEEDED))
+    project.commit()
+    project.record_is_of_head()
+    (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))
+    result = project.guard("-k", "64")
+    assert result.ret == ExitStatus.WRONG
+    result.stdout.fnmatch_lines(["WRONG  double[[]64[]]/forward  *hard input*", "*right at *", "*1 failed, 1 deselected*"])
+    # Without a base, and in a test that the base lacks, a fault is judged alone, and fails its test at once.
+    shutil.move(project.path / ".git", project.path.parent / "git")
+    alone = project.guard("-k", "64")
+    assert alone.ret == ExitStatus.WRONG
+    alone.stdout.fnmatch_lines(["FAILED *", "*1 failed*"])
 
 
 @pytest.mark.parametrize("where", ["option", "setting"])

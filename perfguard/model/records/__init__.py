@@ -30,6 +30,7 @@ from perfguard.model.records.case import (
 )
 from perfguard.model.records.report import (
     NO_BASE,
+    NO_COMMIT,
     NO_PAIRS,
     NO_RECORD,
     SCHEMA,
@@ -49,6 +50,7 @@ from perfguard.model.records.report import (
 __all__ = [
     "BY_TOOLCHAIN",
     "NO_BASE",
+    "NO_COMMIT",
     "NO_PAIRS",
     "NO_RECORD",
     "OTHER_CONDITIONS",

@@ -31,6 +31,7 @@ class BaseTree(Struct, frozen=True, omit_defaults=True):
 
 NO_BASE = BaseTree(problem="nobody looked for a base commit")
 NO_RECORD = BaseTree(problem="the case has no record, and so no commit to be compared with")
+NO_COMMIT = BaseTree(problem="the record names no commit; record again, or name a base: --perfguard-base")
 NO_PAIRS = "no process pair measured it"
 TOO_NOISY = "NOISY: process pairs scatter more than the change that would fail"
 

@@ -118,7 +118,12 @@ class Asking:
         for case, result in cases.items():
             base = found.get(case)
             if base is None:
-                self.problems[case] = answer.problem or "new since the base"
+                file = result.case.nodeid.partition("::")[0]
+                uncollected = answer.followed.uncollected.get(file)
+                new = (
+                    "new since the base" if uncollected is None else f"its file does not run at the base: {uncollected}"
+                )
+                self.problems[case] = answer.problem or new
                 continue
             self.answers[case] = base
             if (wrong := bad(base)) is not None:
@@ -154,7 +159,7 @@ class Asking:
         """Measure process pairs, and return the reason if times are left."""
         asked = {TimeId(*track): verdict for track, verdict in self.question.times.items()}
         for track in asked:
-            if why := self.problems.get(track[:2]):
+            if why := self.problems.get(track[:2]) or self._is_wrong(track[:2]):
                 self.tally.times[track].give_up(why)
         left = self.tally.undecided
         if not left:
@@ -167,6 +172,13 @@ class Asking:
             if self.tally.problem or time.monotonic() > self.deadline:
                 return self.tally.problem or out_of_time(self.run.config.settings)
         return ""
+
+    def _is_wrong(self, case: CaseId) -> str:
+        """Why a case needs no time: it has a fault that the base has not."""
+        base = self.answers.get(case)
+        right = {doubt.name for doubt in base.doubts if not doubt.problem} if base is not None else set()
+        faults = [doubt.problem for doubt in self.question.cases[case].doubts if doubt.name in right]
+        return f"not timed: {faults[0]}" if faults else ""
 
     def _keep(self, problem: str) -> None:
         """Keep the answers and readings so far, which stay valid if the run ends now."""

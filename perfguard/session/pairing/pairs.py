@@ -129,12 +129,11 @@ class Site:
         assert command.worktree is not None
         following = Following(list(self.settings.targets), str(command.worktree.folder), str(command.worktree.original))
         write_request(folder, msgspec.structs.replace(request, follow=following))
-        problem = run_fresh(command, folder, self.settings.session_minutes)
+        problem = run_fresh(command, folder, self.settings.session_minutes, name=describe(side))
         report, followed = read_answer(folder, self.slug), read_followed(folder)
         if followed.foreign:
             raise foreign_error(followed.foreign, side)
-        problem = problem.partition("\n")[0].removesuffix(":")
-        return Answer(report.results if report else [], followed, f"{describe(side)}: {problem}" if problem else "")
+        return Answer(report.results if report else [], followed, problem)
 
     def measure(self, tally: Tally, tracks: Sequence[TimeId] | None, deadline: float) -> None:
         """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is

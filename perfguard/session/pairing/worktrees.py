@@ -55,6 +55,14 @@ class Repository:
             )
         return done.stdout.strip()
 
+    def brought(self, text: str, folders: Sequence[Path]) -> str | None:
+        """The first commit of HEAD's history with `text` in a file of `folders`; None if there is none, or if the
+        clone's history begins later."""
+        paths = [str(folder) for folder in folders if folder.resolve().is_relative_to(self.root.resolve())]
+        found = self.git("log", "--format=%H", "--reverse", f"-S{text}", "HEAD", "--", *paths).split()
+        is_cut = bool(found) and self.is_shallow and self.commit(f"{found[0]}^") is None
+        return None if not found or is_cut else found[0]
+
     def holds(self, commit: str, path: str) -> bool:
         """Whether a commit has the file at this path, which begins in `root`."""
         return _git(self.root, ("cat-file", "-e", f"{commit}:{path}")).returncode == 0
@@ -204,7 +212,11 @@ def _git(
 
 
 class TreesOfRecords(dict[str, BaseTree]):
-    """Commit as a record names it -> its tree, looked up when it is asked for."""
+    """Commit as a record names it -> its tree, looked up when it is asked for.
+
+    A commit that was squashed or rebased away, and uncommitted changes that were recorded with one (`1a2b3c+`), are in
+    no history. The commit that brought the record has their code.
+    """
 
     def __init__(self, repository: Repository, data: Sequence[Path]) -> None:
         super().__init__()
@@ -218,8 +230,11 @@ class TreesOfRecords(dict[str, BaseTree]):
     def _found(self, name: str) -> BaseTree:
         repository = self._repository
         try:
-            commit = repository.commit(name)
+            commit = None if name.endswith("+") else repository.commit(name)
             if commit is None:
+                commit = repository.brought(f"commit: {name}", self._data)
+            if commit is None:
+                name = name.removesuffix("+")
                 step = "git fetch --unshallow" if repository.is_shallow else f"git fetch origin {name}"
                 return BaseTree(problem=f"{name[:12]}, the commit of the record, is not in this clone: {step}")
             return BaseTree(commit, equal=not changed_code(repository, commit, self._data))
