@@ -141,8 +141,8 @@ class Runner:
             observed_compilations() as (compiled, generated),
         ):
             yield
-        kernels = [] if launches is None else launches.compiled(seen)
-        subject = Subject.of_test(Observed(seen, compiled, generated, kernels))
+        kernels = [] if launches is None else launches.followed(seen)
+        subject = Subject.of_test(Observed(seen, compiled, generated, kernels), binaries)
         readings = read_exact(subject, self.device)
         if self.plan.exact_only:
             readings = [each for each in readings if each.portable or each.target]
