@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
+import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -14,6 +16,7 @@ from perfguard._compat.private import Private, privates
 _FOLLOW = "following launches without running them"
 _DRIVE = "compiling for a target that is not present"
 _TUNERS = "following tuners and their choices"
+_FRONT_END = "reading a kernel's first IR"
 _INTERPRET = "following kernels in Triton's interpreter"
 
 FUNCTION = Private("triton.runtime.jit", "JITFunction", _FOLLOW)
@@ -25,6 +28,10 @@ NVDISASM = Private("triton.knobs", "nvidia.nvdisasm", "reading the instructions 
 CUOBJDUMP = Private("triton.knobs", "nvidia.cuobjdump", "reading the resources of a cubin")
 INTERPRETED = Private("triton.runtime.interpreter", "InterpretedFunction", _INTERPRET)
 COMPILED = Private("triton.compiler.compiler", "CompiledKernel", "reading the scalars of a launch")
+SOURCE = Private("triton.compiler.compiler", "ASTSource", _FRONT_END)
+GLUON_SOURCE = Private("triton.experimental.gluon._runtime", "GluonASTSource", _FRONT_END)
+
+_PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 #: What a launch imports when it is made first: processes that fork import it before.
 OF_LAUNCHES = (
@@ -36,6 +43,9 @@ NAMES = (
     *OF_LAUNCHES,
     *privates("triton.runtime.jit", _FOLLOW, "JITFunction.run JITFunction.is_gluon"),
     Private("triton.runtime.jit", "JITFunction.preload", "compiling a kernel that another process has launched"),
+    Private("triton.compiler.compiler", "ASTSource.make_ir", _FRONT_END),
+    Private("triton.experimental.gluon._runtime", "GluonASTSource.make_ir", _FRONT_END),
+    Private("triton._C.libtriton", "ir.module.str_nodebug", _FRONT_END),
     *privates("triton.runtime", _DRIVE, "driver.set_active driver._active"),
     Private("triton.runtime.autotuner", "Autotuner.run", _TUNERS),
     Private("triton.runtime.interpreter", "InterpretedFunction.run", _INTERPRET),
@@ -65,14 +75,75 @@ def driven_by(driver: object) -> Iterator[None]:
         active._active = before
 
 
-def drive(driver: object) -> None:
-    """Launch and compile by this driver from now on."""
-    DRIVER.get().set_active(driver)
+class _Made(BaseException):
+    """Ends a compilation once there is a first IR; nothing of Triton's handles it."""
+
+
+def first_ir(kernel: Any, data: str, begins: Callable[[], None]) -> str:
+    """The IR that Triton's front end makes of a kernel (a JITFunction) before any pass, without locations.
+
+    Args:
+        data: the specialisation, as `JITFunction.preload` reads it.
+        begins: called before the front end reads the kernel.
+
+    Raises:
+        Exception: the front end's own.
+    """
+    sources = SOURCE.get(), GLUON_SOURCE.get()
+    with ExitStack() as stack:
+        for source in sources:
+            stack.enter_context(mock.patch.object(source, "make_ir", _made_by(source.make_ir, begins)))
+        try:
+            compiled = kernel.preload(data)
+        except _Made as made:
+            return str(made)
+    raise RuntimeError(f"{compiled} was compiled without a first IR: TRITON_ALWAYS_COMPILE is not set")
+
+
+def _made_by(make_ir: Any, begins: Callable[[], None]) -> Any:
+    def made(*args: Any, **kwargs: Any) -> Any:
+        begins()
+        raise _Made(make_ir(*args, **kwargs).str_nodebug())
+
+    return made
 
 
 def is_compiled(kind: type) -> bool:
     """Whether objects of this type are kernels that Triton compiled."""
     return kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton.")
+
+
+def specialisation_of(compiled: Any) -> tuple[Any, str] | None:
+    """The function (JITFunction) that Triton compiled, and its specialisation as `JITFunction.preload` reads it; None
+    if it was not compiled from a function."""
+    source = compiled.src
+    if not isinstance(source, SOURCE.get()):
+        return None
+    function, metadata = source.fn, compiled.metadata
+    options = {name: value for name, value in metadata._asdict().items() if isinstance(value, _PLAIN)}
+    # A warp-specialised kernel's metadata count all of its warps; its code names those that were asked for.
+    warps = re.search(r'"ttg\.num-warps" = (\d+)', compiled.asm.get("ttgir", ""))
+    options |= {"num_warps": int(warps[1])} if warps else {}
+    constants = {path: _as_data(value) for path, value in source.constants.items()}
+    described = {
+        "name": function._fn_name,
+        "signature": source.signature,
+        "constant_keys": list(constants),
+        "constant_vals": list(constants.values()),
+        "attrs_keys": list(source.attrs),
+        "attrs_vals": list(source.attrs.values()),
+        "options": options,
+        "target": vars(metadata.target),
+    }
+    return function, json.dumps(described)
+
+
+def _as_data(constant: Any) -> Any:
+    """A constant as Triton writes it into the data of a specialisation."""
+    kind = type(constant).__name__
+    if kind == "JITFunction":
+        return {"jit_function": f"{constant.module}:{constant.fn.__qualname__}"}
+    return str(constant) if kind == "dtype" else {"constexpr": constant.value} if kind == "constexpr" else constant
 
 
 def was_imported_as_interpreter() -> bool:

@@ -12,6 +12,7 @@ from perfguard.judge.lane import Lane
 from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time, timed_kernel
 from perfguard.model.records import NO_BASE, CaseResult, Reading, Verdict, Word
 from perfguard.model.records.baseline import UNSTABLE
+from perfguard.model.records.case import CODE, same_code
 from perfguard.model.units import Unit
 
 
@@ -49,9 +50,13 @@ def moved_kernels(result: CaseResult, lane: Lane) -> dict[str, str]:
             continue  # the test was edited
         then = before if isinstance(before, dict) else {}
         for part, value in reading.value.items() if isinstance(reading.value, dict) else ():
-            if then.get(part) != value:
+            if not _is_equal(reading.metric, then.get(part), value):
                 found.setdefault(part.partition("/")[0], reading.metric)  # `rows/2`: its second specialisation
     return found
+
+
+def _is_equal(metric: str, before: object, now: object) -> bool:
+    return same_code(str(before), str(now)) if metric == CODE else before == now
 
 
 def reading_of(result: CaseResult, metric: str) -> Reading | None:

@@ -30,6 +30,7 @@ from perfguard.model.records import (
     Toolchain,
 )
 from perfguard.model.records.baseline import entries_of
+from perfguard.model.records.case import CODE
 
 TARGETS = "targets/"  # begins the folders of targets; the others are slugs of hardware
 
@@ -207,6 +208,11 @@ class Lane:
     def stored(self, suite: str, key: str) -> Mapping[str, Entry]:
         """What is stored of a case for this hardware."""
         return entries_of(self.baselines, suite, key)
+
+    def code_of(self, suite: str, key: str) -> Mapping[str, str]:
+        """The fingerprints of a case's kernels, by kernel."""
+        found = [case.entries.get(CODE) for case in self.stored_cases(suite, key)]
+        return {kernel: str(code) for each in found if isinstance(each, dict) for kernel, code in each.items()}
 
     def to_read(self, suite: str, key: str) -> set[str]:
         """The stored metrics of a case that a run reads. Times of kernels in tests are read when they are recorded."""

@@ -16,8 +16,8 @@ from statistics import median
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, Record, same_board, timer_class
 from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, moderate, remember
-from perfguard.model.records import Case, CaseId, CaseResult, Reading, TimedEntry
-from perfguard.model.records.case import CODE, same_code
+from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, TimedEntry
+from perfguard.model.records.case import CODE, same_parts
 
 
 def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
@@ -48,7 +48,7 @@ def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
         metric
         for reading in work.readings
         for metric in reading.covers
-        if (other := base.reading(reading.metric)) is not None and other.value == reading.value
+        if (other := base.reading(reading.metric)) is not None and _is_equal(reading, other.value)
     )
 
 
@@ -58,18 +58,22 @@ def has_other_code(result: CaseResult, lane: Lane) -> bool:
     reading = result.reading(CODE)
     if reading is None or result.ranks > 1:
         return False
-    return not _is_recorded_code(reading, lane.record(result, reading).entry) and not covered(result, lane)
-
-
-def _is_recorded_code(reading: Reading, stored: object) -> bool:
-    if not isinstance(stored, dict) or not isinstance(reading.value, dict) or stored.keys() != reading.value.keys():
-        return reading.value == {} and stored in ({}, None)
-    return all(same_code(str(stored[kernel]), str(code)) for kernel, code in reading.value.items())
+    stored = lane.record(result, reading).entry
+    known = {} if reading.value == {} and stored is None else stored
+    return (known is None or not _is_equal(reading, known)) and not covered(result, lane)
 
 
 def _is_as_stored(reading: Reading, record: Record) -> bool:
-    entry = record.entry
-    return entry is not None and not isinstance(entry, TimedEntry) and not describe_difference(reading, entry)
+    return record.entry is not None and _is_equal(reading, record.entry)
+
+
+def _is_equal(reading: Reading, other: Entry) -> bool:
+    """Whether an exact reading equals another value of its metric; of fingerprints, either half may."""
+    if isinstance(other, TimedEntry):
+        return False
+    if reading.metric == CODE and isinstance(other, dict) and isinstance(reading.value, dict):
+        return same_parts(other, reading.value)
+    return not describe_difference(reading, other)
 
 
 # -- the record --------------------------------------------------------------------------------------------------------

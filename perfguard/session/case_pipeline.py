@@ -81,6 +81,7 @@ class ReadingPlan:
         times: whether times are read. Off in a process of a base that answers.
         exact_only: whether times and other metrics of this one machine are left out, so that the run holds for any
             machine of its target.
+        known_code: the record's fingerprints of a case's kernels, by kernel.
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
@@ -94,6 +95,7 @@ class ReadingPlan:
     exact: bool = True
     times: bool = True
     exact_only: bool = False
+    known_code: Callable[[Case], Mapping[str, str]] = lambda case: {}
     unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
     unread: frozenset[str] = frozenset()
     asked: Callable[[Case], Sequence[Doubt]] = lambda case: ()
@@ -165,9 +167,9 @@ class Runner:
             observed_compilations() as (compiled, generated),
         ):
             yield
-        kernels = [] if launches is None else launches.compiled(seen)
-        self.followed[case.id] = kernels
-        subject = Subject.of_test(Observed(seen, compiled, generated, kernels))
+        self.followed[case.id] = [] if launches is None else launches.followed(seen)
+        observed = Observed(seen, compiled, generated, self.followed[case.id])
+        subject = Subject.of_test(observed, binaries, self.plan.known_code(case))
         readings = read_exact(subject, self.device)
         if self.plan.exact_only:
             readings = [each for each in readings if each.portable or each.target]
@@ -293,6 +295,7 @@ class Runner:
             collect=self.hands.collect(case),
             call=call,
             binaries=self.hands.binaries if alone else None,  # kernels are guarded where they run alone
+            known_code=self.plan.known_code(case),
             # The parent counts over the steps; fresh processes only measure times.
             steps=_steps(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,

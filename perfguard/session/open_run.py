@@ -99,6 +99,7 @@ def open_run(
         exact=asked.exact,
         times=asked.times,
         exact_only=any_machine,
+        known_code=lambda case: lane.code_of(*case.id),
         unchanged=_unchanged(lane, controls),
         unread=frozenset(asked.unread),
         asked=lambda case: asked.doubts.get(case.suite, {}).get(case.name, ()),
@@ -122,7 +123,9 @@ def _binaries(config: Config, request: Request | None) -> Binaries | None:
     if not targets:
         return None
     compiler = Compiler(config.cache_dir / "binaries")
-    return Binaries(targets, compiler, sources=Sources(config.cache_dir / "sources.json"))
+    sources = Sources(config.cache_dir / "sources.json")
+    # Only a record needs the whole fingerprint of kernels that none knows.
+    return Binaries(targets, compiler, sources=sources, records=config.update is not None)
 
 
 def _lane(

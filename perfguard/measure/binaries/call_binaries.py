@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -76,6 +77,8 @@ class Binaries:
             own = self.own_target(device)
             targets = [] if own is None else [own]
             recordings = [record(call, target, self.sources, on_the_host=False) for target in targets]
+            for recording in recordings:  # that GPU counts its own operators, and runs every kernel
+                recording.memory_operators, recording.arguments = {}, {}
         return [OnTarget(target.name, distinct(each)) for target, each in zip(targets, recordings, strict=True)]
 
 
@@ -111,3 +114,16 @@ def distinct(recording: Recording) -> Recording:
         walked=list(walked.values()),
         tunings=list(dict.fromkeys(recording.tunings)),
     )
+
+
+def named(launches: Sequence[Launch]) -> list[tuple[str, Launch]]:
+    """The launches in order, with names that distinguish configurations and specialisations: `rows`, `rows@1`,
+    `rows/2`."""
+    counts: Counter[tuple[Pass, str]] = Counter()
+    found = []
+    for launch in launches:
+        name = launch.kernel if launch.configuration is None else f"{launch.kernel}@{launch.configuration}"
+        counts[launch.direction, name] += 1
+        count = counts[launch.direction, name]
+        found.append((name if count == 1 else f"{name}/{count}", launch))
+    return found

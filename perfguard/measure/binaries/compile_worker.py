@@ -1,59 +1,149 @@
 """The compiling process, with one request and one answer per line. Back ends may abort, hang or leak here.
 
-`python -m perfguard.measure.binaries.compile_worker`, started by `compiler`. It must define kernels for Triton's
-compiler, so TRITON_INTERPRET is not in its environment. TRITON_DISABLE_LINE_INFO keeps paths and line numbers out of
-binaries.
+Started by `compiler` with the id of its process as the last argument. It must define kernels for Triton's compiler, so
+TRITON_INTERPRET is not in its environment. TRITON_DISABLE_LINE_INFO keeps paths and line numbers out of binaries.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import hashlib
 import importlib
 import importlib.util
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from perfguard._compat.triton_internals import FUNCTION, drive
+from perfguard._compat.triton_internals import FUNCTION, driven_by, first_ir
+from perfguard.measure.binaries.first_ir import canonical
 from perfguard.measure.binaries.kernel_facts import Built, Facts, read_facts
 from perfguard.measure.binaries.launch_recorder import Driver, Launch
-from perfguard.measure.binaries.targets import Target, target_of
+from perfguard.measure.binaries.targets import target_of
+
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
+
+UNCOMPILABLE = "does not compile"  # a fact of the kernel
+HERE = "could not be compiled here"  # and none
 
 
 class Request(Struct, frozen=True):
-    """A launch to compile for a target; `path` is the requesting process's sys.path."""
+    """A launch to compile for a target. `path`: sys.path for the kernel's module; None: as it is."""
 
+    wanted: Literal["binary", "ir"]
     target: str
     launch: Launch
-    path: list[str]
+    path: list[str] | None
+
+
+class FirstIr(Struct, frozen=True, omit_defaults=True):
+    """Triton's first IR of a launch.
+
+    Attributes:
+        digest: of the canonical text; empty if there is none.
+        of_target: the kernel asks which target it is compiled for, so another target may have another IR.
+        error: why.
+        kept: whether a cache may keep it.
+    """
+
+    digest: str = ""
+    of_target: bool = False
+    error: str = ""
+    kept: bool = True
 
 
 def main() -> None:
-    """Answer requests until the requesting process closes its end."""
+    """Tell Triton's version, then answer requests until the requesting process ends, or closes its end."""
+    _die_with(int(sys.argv[-1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # for prints of compilers and imports
+    import triton
+
+    _send(answers, f"triton {triton.__version__}")
     for line in sys.stdin.buffer:
         request = msgspec.json.decode(line, type=Request)
-        answers.write(msgspec.json.encode(answer(request)) + b"\n")
-        answers.flush()
+        _send(answers, answer(request))
 
 
-def answer(request: Request) -> Built:
-    """The result of the compilation, or its error."""
-    sys.path[:] = request.path
+def _send(answers: Any, answer: Any) -> None:
+    answers.write(msgspec.json.encode(answer) + b"\n")
+    answers.flush()
+
+
+def _die_with(parent: int) -> None:
+    """Have the system end this process with its parent: a compiler at work reads no pipe."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit()
+
+
+def answer(request: Request) -> Built | FirstIr:
+    """What was wanted of the launch, or the error."""
     try:
-        kernel = _kernel(request.launch)
-        return _compiled(kernel, request.launch.data, target_of(request.target))
+        if request.path is not None:
+            sys.path[:] = request.path
+        kernel = _kernel(request.launch)  # no target is pretended while the user's modules are imported
     except Exception as error:
-        passing = isinstance(error, OSError | MemoryError | ImportError | subprocess.SubprocessError)
-        return Built(Facts(error=f"does not compile: {type(error).__name__}: {_reason(str(error))}", passing=passing))
+        return _failed(request, error, passing=not isinstance(error, _Inside))
+    driver = Driver(target_of(request.target))
+    try:
+        with driven_by(driver):
+            return _made(request, kernel, driver)
+    except Exception as error:
+        return _failed(request, error, passing=_of_the_machine(error))
+
+
+def _made(request: Request, kernel: Any, driver: Driver) -> Built | FirstIr:
+    data = request.launch.data
+    described = msgspec.json.decode(data)
+    asked = msgspec.json.encode({**described, "options": _unchecked(described["options"]), "key": data}).decode()
+    if request.wanted == "binary":
+        return read_facts(kernel.preload(asked), driver.target)
+    ir = canonical(first_ir(kernel, asked, driver.questions.clear))
+    return FirstIr(hashlib.sha256(ir.encode()).hexdigest()[:16], bool(driver.questions))
+
+
+class _Inside(ValueError):
+    """A kernel that no other process can find."""
+
+
+def _failed(request: Request, error: BaseException, *, passing: bool) -> Built | FirstIr:
+    text = f"{HERE if passing else UNCOMPILABLE}: {type(error).__name__}: {_reason(str(error))}"
+    if request.wanted == "ir":
+        return FirstIr(error=text, kept=not passing)
+    return Built(Facts(error=text, passing=passing), kept=not passing)
+
+
+def _of_the_machine(error: BaseException) -> bool:
+    """Whether an error tells of the machine that compiles, and not of the kernel: of files, memory, programs, modules;
+    or raised by torch, which misses a device when a kernel's own Python asks for one."""
+    causes = list(_causes(error))
+    if any(isinstance(each, OSError | MemoryError | ImportError | subprocess.SubprocessError) for each in causes):
+        return True
+    return any(_raised_in(each).partition(".")[0] == "torch" for each in causes)
+
+
+def _causes(error: BaseException | None) -> Any:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module whose code raised the error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
 
 
 def _reason(text: str) -> str:
@@ -62,14 +152,6 @@ def _reason(text: str) -> str:
     blamed = [line for line in lines if re.search(r"\b(error|fatal)\b", line, re.IGNORECASE)]
     line = (blamed or lines or ["no reason given"])[-1]
     return re.sub(r"\S*/(?=[^/\s])", "", line)
-
-
-def _compiled(kernel: Any, data: str, target: Target) -> Built:
-    drive(Driver(target))
-    described = msgspec.json.decode(data)
-    asked = {**described, "options": _unchecked(described["options"]), "key": data}
-    compiled = kernel.preload(msgspec.json.encode(asked).decode())
-    return read_facts(compiled, target)
 
 
 def _unchecked(options: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +165,7 @@ def _unchecked(options: dict[str, Any]) -> dict[str, Any]:
 def _kernel(launch: Launch) -> Any:
     """Triton's function, from the module that defines it."""
     if "<locals>" in launch.function:
-        raise ValueError(f"{launch.function} is defined inside a function; define it in a module")
+        raise _Inside(f"{launch.function} is defined inside a function; define it in a module")
     found: Any = _module(launch)
     for name in launch.function.split("."):
         found = getattr(found, name)
@@ -104,7 +186,11 @@ def _module(launch: Launch) -> ModuleType:
         raise ImportError(f"{launch.file}: cannot be imported")
     module = importlib.util.module_from_spec(specification)
     sys.modules[launch.module] = module
-    specification.loader.exec_module(module)
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[launch.module]
+        raise
     return module
 
 

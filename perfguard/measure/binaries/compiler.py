@@ -1,50 +1,74 @@
-"""Facts of launches, from the cache or from child processes that compile the missing ones.
+"""First IRs and facts of launches, from the cache or from child processes that compile the missing ones.
 
 The cache's key is the kernel's code, its specialisation, the target and the toolchain, so an unchanged kernel costs
-nothing. A compiler that hangs or dies ends only its own process.
+nothing, whichever tree it is compiled from. A compiler that hangs or dies ends only its own process.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from perfguard.measure.binaries.compile_worker import Request
-from perfguard.measure.binaries.kernel_facts import Built, Facts, disassembled, read_facts
-from perfguard.measure.binaries.launch_recorder import Launch
-from perfguard.measure.binaries.targets import Target, target_of
+from perfguard.measure.binaries.compile_worker import HERE, UNCOMPILABLE, FirstIr, Request
+from perfguard.measure.binaries.kernel_facts import Built, Facts, disassembled
+from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
+from perfguard.measure.binaries.targets import target_of
 from perfguard.model.atomic_files import write_atomically
 
-_FORMAT = 5  # version of the cached facts, and of the way they are read
+_FORMAT = 6  # version of what is cached, and of the way it is read
 _MOST_WORKERS = 8
 _WORDS = 300  # characters of a failed compiler's last output
+_OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # of a compiler that gives up a kernel
+_PACKAGE = Path(__file__).parents[2] / "__init__.py"
+# Starts the worker with this perfguard and no other package from beside it: another interpreter has its own.
+_START = """
+import importlib.util, runpy, sys
+file = sys.argv[1]
+found = importlib.util.spec_from_file_location("perfguard", file)
+sys.modules["perfguard"] = package = importlib.util.module_from_spec(found)
+found.loader.exec_module(package)
+runpy.run_module("perfguard.measure.binaries.compile_worker", run_name="__main__", alter_sys=True)
+"""
+
+T = TypeVar("T", Built, FirstIr)
 
 
-@dataclass
+class _Failed(Exception):
+    """A compiling process gave no answer. `own`: because of the kernel, as far as one can tell."""
+
+    def __init__(self, problem: str, *, own: bool = False) -> None:
+        super().__init__(problem)
+        self.own = own
+
+
+@dataclass(eq=False)
 class Compiler:
-    """Compiles for targets, and caches the facts.
+    """Compiles the launches of one side: of this process, or of the base's process.
 
     Attributes:
-        folder: of the cache; one small file per kernel, specialisation and target.
+        folder: of the cache, which several compilers may share; one small file per kernel, specialisation and target.
         path: the whole `sys.path` of the process whose launches are compiled, absolute; None: this process's.
         python: the interpreter of the compiling processes; another one has its own Triton.
         seconds: time limit of one compilation.
-        compiled: number of kernels that no cache held.
+        compiled: number of binaries that no cache held.
+        front_ends: number of first IRs that no cache held.
     """
 
     folder: Path
@@ -52,95 +76,193 @@ class Compiler:
     path: Sequence[str] | None = None
     python: str = sys.executable
     compiled: int = 0
-    _known: dict[str, Facts] = field(default_factory=dict)
+    front_ends: int = 0
+    _known: dict[str, Any] = field(default_factory=dict)
     _idle: queue.SimpleQueue[_Worker] = field(default_factory=queue.SimpleQueue)
-
-    def facts(self, wanted: Sequence[tuple[str, Launch]]) -> dict[tuple[str, Launch], Facts]:
-        """(target, launch) -> its facts."""
-        keys = {each: self._key(*each) for each in wanted}
-        missing = {key: each for each, key in keys.items() if self._cached(key) is None}
-        with ThreadPoolExecutor(self._size) as compilers:
-            answers = dict(zip(missing, compilers.map(self._compile, missing, missing.values()), strict=True))
-        for target in {target for target, _ in missing.values()}:
-            built = {key: each for key, each in answers.items() if each is not None and missing[key][0] == target}
-            for key, facts in _counted(target, built).items():
-                self._keep(key, facts)
-        return {each: self._known[key] for each, key in keys.items()}
-
-    def facts_of(self, target: Target, kernels: Mapping[str, Any]) -> dict[str, Facts]:
-        """Hash -> facts of kernels that Triton has compiled in this process, by their hashes."""
-        keys = {each: hashlib.sha256(repr((_FORMAT, target.name, each)).encode()).hexdigest()[:32] for each in kernels}
-        missing = {key: kernels[each] for each, key in keys.items() if self._cached(key) is None}
-        built = {key: _read(kernel, target) for key, kernel in missing.items()}
-        for key, facts in _counted(target.name, built).items():
-            self._keep(key, facts)
-        return {each: self._known[key] for each, key in keys.items()}
+    _started: list[_Worker] = field(default_factory=list)
 
     @cached_property
-    def _size(self) -> int:
-        """Number of concurrent compilers: each takes half a gigabyte, and pytest's other workers have their own."""
-        beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // beside))
+    def toolchain(self) -> str:
+        """`triton 3.9.0`; empty if the interpreter has no Triton."""
+        triton = sys.modules.get("triton")
+        if triton is not None and self.path is None and self.python == sys.executable:
+            return f"triton {triton.__version__}"
+        with contextlib.suppress(_Failed), self._lent() as worker:
+            return worker.toolchain(self.seconds)
+        return ""
 
-    def _key(self, target: str, launch: Launch) -> str:
-        toolchain = f"triton {sys.modules['triton'].__version__}"
-        facts = (_FORMAT, toolchain, target, launch.module, launch.function, launch.source, launch.data)
-        return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
-
-    def _cached(self, key: str) -> Facts | None:
-        if key not in self._known:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent or truncated
-                self._known[key] = msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=Facts)
-        return self._known.get(key)
-
-    def _keep(self, key: str, facts: Facts) -> None:
-        self.compiled += 1
-        self._known[key] = facts
-        if not facts.passing:
-            with contextlib.suppress(OSError):  # an unwritable cache is only slow
-                write_atomically(self.folder / f"{key}.json", msgspec.json.encode(facts))
-
-    def _compile(self, key: str, wanted: tuple[str, Launch]) -> Built | None:
-        """Compile one launch; None if another of pytest's workers has cached it since."""
-        if self._cached(key) is not None:
+    @property
+    def modules(self) -> list[str] | None:
+        """`sys.path` for the modules of kernels; None: that of the interpreter."""
+        if self.path is None and self.python != sys.executable:
             return None
-        target, launch = wanted
-        try:
-            worker = self._idle.get_nowait()
-        except queue.Empty:
-            worker = _Worker()
-        answer = worker.ask(Request(target, launch, list(sys.path)), self.seconds)
-        if worker.alive:
-            self._idle.put(worker)
-        return answer
+        return list(sys.path if self.path is None else self.path)
+
+    def ask(self, request: Request) -> bytes:
+        """A compiling process's answer.
+
+        Raises:
+            _Failed: there is none.
+        """
+        with self._lent() as worker:
+            return worker.ask(request, self.seconds)
 
     def close(self) -> None:
-        """End the child processes."""
-        while not self._idle.empty():
-            self._idle.get_nowait().stop()
+        """End the child processes, those at work as well."""
+        while self._started:
+            self._started.pop().stop()
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[_Worker]:
+        """An idle process, or a new one. It must be started by a thread that stays: a process ends with its parent's
+        thread."""
+        worker: _Worker | None = None
+        with contextlib.suppress(queue.Empty):
+            while worker is None or not worker.alive:
+                worker = self._idle.get_nowait()
+        if worker is None or not worker.alive:
+            worker = _Worker(self.python, self.modules or [])
+            self._started.append(worker)
+        try:
+            yield worker
+        finally:
+            if worker.alive:
+                self._idle.put(worker)
+
+    def cached(self, key: str, kind: type[T]) -> T | None:
+        if key not in self._known:
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent or truncated
+                self._known[key] = msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=kind)
+        found: T | None = self._known.get(key)
+        return found
+
+    def keep(self, key: str, made: Built | FirstIr) -> None:
+        self._known[key] = made
+        if made.kept:
+            with contextlib.suppress(OSError):  # an unwritable cache is only slow
+                write_atomically(self.folder / f"{key}.json", msgspec.json.encode(made))
 
 
-def _read(kernel: Any, target: Target) -> Built:
+@dataclass(frozen=True)
+class Job:
+    """A launch to compile for a target by its side's compiler."""
+
+    compiler: Compiler
+    target: str
+    launch: Launch
+
+    def key(self, *wanted: object) -> str:
+        """The cache's name for what is wanted of the launch."""
+        launch = self.launch
+        code = launch.source or self.compiler.modules  # of an unknown source nothing is known on another side
+        facts = (_FORMAT, self.compiler.toolchain, launch.module, launch.function, code, *wanted)
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def first_irs(jobs: Iterable[Job]) -> dict[Job, FirstIr]:
+    """The first IR of each launch, made once for all targets with equal specialisations, unless the kernel asks which
+    target it is compiled for."""
+    keys = {job: job.key("ir", front_end_of(job.launch)) for job in jobs}
+    made = _made(keys, FirstIr, _make_ir)
+    asking = {job: job.key("ir", job.target, job.launch.data) for job in keys if made[job].of_target}
+    return made | _made(asking, FirstIr, _make_ir)
+
+
+def binaries_of(jobs: Iterable[Job]) -> dict[Job, Facts]:
+    """The facts of each launch's binary, but for the instructions of NVIDIA's."""
+    return {job: built.facts for job, built in _made(_binary_keys(jobs), Built, _make_binary).items()}
+
+
+def facts_of(jobs: Iterable[Job]) -> dict[Job, Facts]:
+    """All facts of each launch's binary."""
+    keys = _binary_keys(jobs)
+    built = _made(keys, Built, _make_binary)
+    uncounted: dict[str, dict[str, Job]] = {}
+    for job, key in keys.items():
+        if built[job].code:
+            uncounted.setdefault(job.target, {}).setdefault(key, job)
+    counted: dict[str, Facts] = {}
+    for target, leaders in uncounted.items():
+        counted |= _counted(target, {key: built[job] for key, job in leaders.items()})
+        for key, job in leaders.items():
+            job.compiler.keep(key, Built(counted[key], kept=not counted[key].passing))
+    return {job: counted.get(key, built[job].facts) for job, key in keys.items()}
+
+
+def _binary_keys(jobs: Iterable[Job]) -> dict[Job, str]:
+    return {job: job.key("binary", job.target, job.launch.data) for job in jobs}
+
+
+def _make_binary(job: Job) -> Built:
+    compiler = job.compiler
+    compiler.compiled += 1
     try:
-        return read_facts(kernel, target)
-    except (OSError, subprocess.SubprocessError, LookupError) as error:
-        return Built(Facts(error=f"cannot be read: {type(error).__name__}", passing=True))
+        answer = compiler.ask(Request("binary", job.target, job.launch, compiler.modules))
+    except _Failed as failed:
+        return Built(Facts(error=_words(failed), passing=not failed.own), kept=False)
+    return msgspec.json.decode(answer, type=Built)
+
+
+def _make_ir(job: Job) -> FirstIr:
+    compiler = job.compiler
+    compiler.front_ends += 1
+    try:
+        answer = compiler.ask(Request("ir", job.target, job.launch, compiler.modules))
+    except _Failed as failed:
+        return FirstIr(error=_words(failed), kept=False)
+    return msgspec.json.decode(answer, type=FirstIr)
+
+
+def _words(failed: _Failed) -> str:
+    return f"{UNCOMPILABLE if failed.own else HERE}: {failed}"
+
+
+def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> dict[Job, T]:
+    """What the caches hold of each job, or what its compiler makes; jobs with one key are done once."""
+    leaders: dict[str, Job] = {}
+    for job, key in keys.items():
+        leaders.setdefault(key, job)
+    known = {key: found for key, job in leaders.items() if (found := job.compiler.cached(key, kind)) is not None}
+
+    def done(key: str) -> T:
+        compiler = leaders[key].compiler
+        found = compiler.cached(key, kind)  # another of pytest's workers may have made it since
+        if found is None:
+            found = make(leaders[key])
+            compiler.keep(key, found)
+        return found
+
+    missing = [key for key in leaders if key not in known]
+    futures = [_pool().submit(done, key) for key in missing]
+    try:
+        known |= {key: future.result() for key, future in zip(missing, futures, strict=True)}
+    except BaseException:  # Ctrl-C, above all
+        for future in futures:
+            future.cancel()
+        for compiler in {job.compiler for job in leaders.values()}:
+            compiler.close()
+        raise
+    return {job: known[key] for job, key in keys.items()}
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    """As many threads as compilers at once: each takes half a gigabyte, and pytest's other workers have their own."""
+    beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return ThreadPoolExecutor(max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // beside)))
 
 
 def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
     """The facts, with the instructions of all kernels of a target counted at once. If the disassembler fails, each
     kernel is tried alone, so that an unreadable one does not affect the others."""
-    facts = {key: each.facts for key, each in built.items()}
-    coded = {key: each for key, each in built.items() if each.code}
-    if not coded:
-        return facts
     try:
-        return facts | dict(zip(coded, disassembled(target_of(target), list(coded.values())), strict=True))
+        return dict(zip(built, disassembled(target_of(target), list(built.values())), strict=True))
     except (OSError, subprocess.SubprocessError) as error:
-        if len(coded) == 1:
-            problem = f"cannot be disassembled: {type(error).__name__}"
-            return facts | {key: Facts(error=problem, passing=True) for key in coded}
-        for key, each in coded.items():
+        if len(built) == 1:
+            problem = f"cannot be disassembled here: {type(error).__name__}"
+            return {key: Facts(error=problem, passing=True) for key in built}
+        facts: dict[str, Facts] = {}
+        for key, each in built.items():
             facts |= _counted(target, {key: each})
         return facts
 
@@ -148,14 +270,15 @@ def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
 class _Worker:
     """One compiling process."""
 
-    def __init__(self) -> None:
+    def __init__(self, python: str, path: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="perfguard-triton-")
         self._words = Path(self._folder.name) / "stderr"
+        self._toolchain = ""
         with self._words.open("wb") as words:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "perfguard.measure.binaries.compile_worker"],
+                [python, "-c", _START, str(_PACKAGE), str(os.getpid())],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
-                env=_environment(os.environ, self._folder.name), start_new_session=True,
+                env=_environment(os.environ, self._folder.name, path), start_new_session=True,
             )  # fmt: skip
         atexit.register(self.stop)
 
@@ -163,24 +286,45 @@ class _Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, request: Request, seconds: float) -> Built:
+    def toolchain(self, seconds: float) -> str:
+        """The version of Triton that it has loaded, its first answer.
+
+        Raises:
+            _Failed: it has none.
+        """
+        if not self._toolchain:
+            self._toolchain = msgspec.json.decode(self._line(seconds), type=str)
+        return self._toolchain
+
+    def ask(self, request: Request, seconds: float) -> bytes:
+        """Its answer.
+
+        Raises:
+            _Failed: it was late, or has ended.
+        """
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        line, late = b"", False
-        with contextlib.suppress(OSError):
+        self.toolchain(seconds)
+        with contextlib.suppress(OSError):  # it has ended, as its answer will tell
             self._process.stdin.write(msgspec.json.encode(request) + b"\n")
             self._process.stdin.flush()
+        return self._line(seconds)
+
+    def _line(self, seconds: float) -> bytes:
+        assert self._process.stdout is not None
+        late, line = False, b""
+        with contextlib.suppress(OSError, ValueError):  # ValueError: closed by another thread's `stop`
             late = not select.select([self._process.stdout], [], [], seconds)[0]
             line = b"" if late else self._process.stdout.readline()
         if line.endswith(b"\n"):
-            return msgspec.json.decode(line, type=Built)
-        problem = f"the compiler took longer than {seconds:g} s"
-        if not late:
-            code = self._process.wait()
-            words = self._words.read_text(errors="replace").strip()[-_WORDS:]
-            problem = f"the compiler ended with status {code}: {words}"
+            return line
+        if late:
+            self.stop()
+            raise _Failed(f"the compiler took longer than {seconds:g} s")
+        code = self._process.wait()
+        words = self._words.read_text(errors="replace").strip()[-_WORDS:] if self._words.exists() else ""
         self.stop()
-        return Built(Facts(error=f"does not compile: {problem}", passing=True))
+        own = code in _OWN_FAULTS and "bad_alloc" not in words
+        raise _Failed(f"the compiler ended with status {code}: {words}", own=own)
 
     def stop(self) -> None:
         """End the process and remove its files."""
@@ -190,13 +334,14 @@ class _Worker:
         atexit.unregister(self.stop)
 
 
-def _environment(given: Mapping[str, str], folder: str) -> dict[str, str]:
+def _environment(given: Mapping[str, str], folder: str, path: Sequence[str]) -> dict[str, str]:
     """The environment without variables that change binaries: only code, specialisation and toolchain may."""
     kept = {name: value for name, value in given.items() if not name.startswith(("TRITON_", "PYTEST_"))}
     kept |= {name: given[name] for name in ("TRITON_LIBDEVICE_PATH",) if name in given}
     return kept | {
+        "TRITON_ALWAYS_COMPILE": "1",  # there is a cache of its own, and no first IR without a compilation
         "TRITON_DISABLE_LINE_INFO": "1",
         "TRITON_CACHE_DIR": folder,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "OMP_NUM_THREADS": "1",
     }

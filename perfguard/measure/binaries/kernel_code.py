@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from perfguard.measure.binaries.call_binaries import OnTarget
-from perfguard.measure.binaries.compiler import Compiler
+from perfguard.measure.binaries.call_binaries import OnTarget, named
+from perfguard.measure.binaries.compiler import Compiler, Job, first_irs
+from perfguard.measure.binaries.launch_recorder import Launch, constants_of, options_of, specialised
 
 
 def code_of(
-    found: Sequence[OnTarget], compiler: Compiler | None, known: Mapping[str, str] | None = None
+    found: Sequence[OnTarget], compiler: Compiler, known: Mapping[str, str] | None = None, *, new: bool = True
 ) -> dict[str, str]:
     """Kernel function -> `<source>-<ir>`, 8 hex digits each, over all of its launches: those of the plain call, of its
     configurations and of its walk.
@@ -17,25 +21,98 @@ def code_of(
     `<source>` is of the code that the kernel may depend on and of its specialisations, `<ir>` of Triton's first IR in
     place of the code. Both are of what else would show on a GPU: targets, tunings, memory operators, and arguments of
     kernels that cannot be interpreted. Neither depends on paths, ids or addresses. `<ir>` is empty if it was not asked
-    for, or if it could not be made here.
+    for, or if it could not be made.
 
     Args:
         found: of one pass (`of_pass`).
-        compiler: makes the first IRs, in one pool. None: only kernels that `known` holds get one.
+        compiler: makes the first IRs, in one pool.
         known: the record's fingerprints. Of a kernel with the record's source, the record's own text is returned, and
             nothing is compiled.
+        new: whether kernels that `known` does not hold get an `<ir>`, which a record of them needs.
     """
-    raise NotImplementedError
+    known = known or {}
+    sources = {kernel: _half(found, kernel, lambda _, launch: launch.source) for kernel in _kernels(found)}
+    code = {kernel: text for kernel, text in known.items() if text.partition("-")[0] == sources.get(kernel)}
+    jobs = {
+        (each.target, launch): Job(compiler, each.target, launch)
+        for each in found
+        for launch in _launches(each)
+        if launch.kernel not in code and (new or launch.kernel in known)
+    }
+    irs = first_irs(jobs.values())
 
+    def ir_of(target: str, launch: Launch) -> str:
+        ir = irs.get(jobs.get((target, launch)))
+        return "" if ir is None else ir.digest or (ir.error if ir.kept else "")
 
-def same_code(a: str, b: str) -> bool:
-    """Whether two fingerprints are of equal code. One half is enough: the IR differs after an upgrade of Triton, and
-    the source after a renaming of variables."""
-    raise NotImplementedError
+    return {kernel: code.get(kernel) or f"{source}-{_half(found, kernel, ir_of)}" for kernel, source in sources.items()}
 
 
 def configuration_of(found: Sequence[OnTarget]) -> dict[str, str]:
-    """``\\`kernel\\`: NAME`` -> value, for every constant and option of the launches that the plain call chooses; `entry`
-    for the entry of a table that they come from, `tuned` for those that a tuner is to choose. Values that differ
-    between targets name them: `9 on sm_80 sm_90, 2 on gfx942`."""
-    raise NotImplementedError
+    """Parts and their values, "`quantize_ring`: held" -> "9": every constant and option of the launches that the plain
+    call chooses; `entry`, the entry of a table that they come from; `tuned`, if a tuner is to choose. Values that
+    differ between targets name them: "9 on sm_80 sm_90, 2 on gfx942"."""
+    values: dict[str, dict[str, list[str]]] = {}  # part -> value -> targets
+    for each in found:
+        for part, value in _configuration(each):
+            values.setdefault(part, {}).setdefault(value, []).append(each.target)
+    return {
+        part: next(iter(by_value))
+        if len(by_value) == 1
+        else ", ".join(f"{value} on {' '.join(targets)}" for value, targets in by_value.items())
+        for part, by_value in values.items()
+    }
+
+
+def _configuration(found: OnTarget) -> Iterator[tuple[str, str]]:
+    recording = found.recording
+    for name, launch in named(recording.launches):
+        if launch.configuration is not None:
+            continue
+        for constant, value in (constants_of(launch) | options_of(launch)).items():
+            yield f"`{name}`: {constant}", _text(value)
+        if launch.twin is not None:
+            entry = next(iter(recording.entries[launch.twin : launch.twin + 1]), "")
+            yield f"`{name}`: {'entry' if entry else 'configuration'}", entry or str(launch.twin)
+    for tuning in recording.tunings:
+        if tuning.configurations > 1:
+            yield f"`{tuning.kernel}`: tuned", f"one of {tuning.configurations}"
+
+
+def _text(value: Any) -> str:
+    """`1024`; `1024,4` of a tuple; a function by its name."""
+    if isinstance(value, dict):
+        value = value.get("constexpr", str(value.get("jit_function")).rpartition(":")[2])
+    return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
+
+
+def _kernels(found: Sequence[OnTarget]) -> list[str]:
+    return list(dict.fromkeys(launch.kernel for each in found for launch in _launches(each)))
+
+
+def _launches(found: OnTarget) -> list[Launch]:
+    return [*found.recording.launches, *found.recording.walked]
+
+
+def _half(found: Sequence[OnTarget], kernel: str, code: Callable[[str, Launch], str]) -> str:
+    """Half of a kernel's fingerprint; `code` is of one launch on a target. Empty if that of any launch is."""
+    described: list[object] = []
+    for each in found:
+        recording = each.recording
+        launches = [launch for launch in _launches(each) if launch.kernel == kernel]
+        codes = [code(each.target, launch) for launch in launches]
+        if not all(codes):
+            return ""
+        described.append(
+            [
+                each.target,
+                [
+                    (launch.direction, launch.configuration, launch.twin, specialised(launch), text)
+                    for launch, text in zip(launches, codes, strict=True)
+                ],
+                [(tuning.key, tuning.configurations) for tuning in recording.tunings if tuning.kernel == kernel],
+                recording.memory_operators,
+                {direction: kernels.get(kernel) for direction, kernels in recording.arguments.items()},
+            ]
+        )
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:8]

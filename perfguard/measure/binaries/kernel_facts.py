@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from perfguard._compat.triton_internals import CUOBJDUMP, NVDISASM
-from perfguard.measure.binaries.disassembly import Code, asked, mean_bits, read_gcn, read_sass, split_sass, written
+from perfguard.measure.binaries.disassembly import Code, mean_bits, read_gcn, read_sass, split_sass
 from perfguard.measure.binaries.sectors import sector_bytes
 from perfguard.measure.binaries.targets import Target
 
@@ -25,7 +25,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         error: the compiler's last output if there is no binary; nothing else is set then.
-        passing: the error may be transient, of the machine and not the kernel, and is worth another try.
+        passing: the error is of this machine and not of the kernel: it is worth another try, and no fact.
         binary: hash of the machine code.
         registers: of a thread (AMD: vector registers, accumulation registers among them).
         spills: instructions that move spilled or local values (AMD: vector registers that were spilled).
@@ -36,9 +36,7 @@ class Facts(Struct, frozen=True, omit_defaults=True):
         sector_bytes: mean bytes that its tiles use of each 32-byte sector they touch; 0 if unknown.
         fp64: instructions that compute in float64, or convert to or from it.
         special: instructions with their own units: matrices, conversions to fp8, copy engines.
-        mix: instructions by kind.
-        asked: the operations that the author requests by name (`perfguard.measure.binaries.disassembly`).
-        written: hash of the code before the compiler's first pass, without names of files and lines.
+        instructions: of any kind.
     """
 
     error: str = ""
@@ -55,21 +53,20 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     sector_bytes: float = 0.0
     fp64: int = 0
     special: list[str] = []
-    mix: dict[str, int] = {}
-    asked: str = ""
-    written: str = ""
-
-    @property
-    def instructions(self) -> int:
-        """Total number of instructions."""
-        return sum(self.mix.values())
+    instructions: int = 0
 
 
 class Built(Struct, frozen=True, omit_defaults=True):
-    """The result of one compilation. `code`: instructions still to be disassembled and counted."""
+    """The result of one compilation.
+
+    Attributes:
+        code: instructions still to be disassembled and counted.
+        kept: whether a cache may keep it.
+    """
 
     facts: Facts
     code: bytes = b""
+    kept: bool = True
 
 
 def unfit(facts: Facts, target: Target) -> str:
@@ -107,8 +104,6 @@ def read_facts(compiled: Any, target: Target) -> Built:
         binary=machine_code(binary) or "",
         threads=threads,
         sector_bytes=sector_bytes(assembly["ttir"]) if "ttir" in assembly else 0.0,  # Gluon's kernels have no ttir
-        asked=asked(assembly),
-        written=written(assembly),
     )
     if target.backend == "cuda":
         usage = _resources(binary)
@@ -162,7 +157,7 @@ def _counted(facts: Facts, code: Code) -> Facts:
         store_bits=mean_bits(code.stores),
         fp64=code.fp64,
         special=sorted(code.special),
-        mix=dict(sorted(code.mix.items())),
+        instructions=code.instructions,
     )
 
 

@@ -31,9 +31,8 @@ class Launch(Struct, frozen=True):
         data: the specialisation from Triton's own hook, as JSON; Triton can compile from it.
         configuration: the number of the configuration; None for the plain call's choice.
         twin: for the plain call's choice, the number of the identical configuration.
-        source: hash of the code that the kernel may depend on, without comments, paths and line numbers.
-        unspecialised: parameters that the decorator excludes from specialisation.
-        interpretable: whether Triton's interpreter can run the kernel; it cannot run Gluon.
+        source: hash of the code that the kernel may depend on, without comments, paths and line numbers; empty if it is
+            unknown.
     """
 
     module: str
@@ -44,8 +43,6 @@ class Launch(Struct, frozen=True):
     configuration: int | None = None
     twin: int | None = None
     source: str = ""
-    unspecialised: tuple[str, ...] = ()
-    interpretable: bool = True
 
     @property
     def kernel(self) -> str:
@@ -56,6 +53,71 @@ class Launch(Struct, frozen=True):
     def specialisation(self) -> tuple[str, ...]:
         """Equal for launches of the same binary in the same pass."""
         return self.direction, self.file, self.function, self.data
+
+
+_ARGUMENTS = ("constant_keys", "constant_vals", "attrs_keys", "attrs_vals")
+#: The data of a launch of which nothing is known.
+UNKNOWN = json.dumps(
+    {name: {} if name in ("signature", "options") else [] for name in ("signature", "options", *_ARGUMENTS)}
+)
+#: Options of a launch that a caller sets, in every version of Triton.
+_OPTIONS = (
+    "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "launch_cooperative_grid", "launch_pdl", "ptx_options",
+    "waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint", "instruction_sched_variant",
+)  # fmt: skip
+#: Options that follow from the target, and from where Triton is installed.
+_OF_TARGETS = (
+    "arch", "backend_name", "deprecated_fp8_dot_operand_dtypes", "extern_libs", "max_num_imprecise_acc_default",
+    "ptx_version", "supported_fp8_dtypes", "warp_size",
+)  # fmt: skip
+
+
+def options_of(launch: Launch) -> dict[str, Any]:
+    """The options that a caller has set, or could have."""
+    options = json.loads(launch.data)["options"]
+    return {name: options[name] for name in _OPTIONS if options.get(name) not in (None, 0, "", "none")}
+
+
+def constants_of(launch: Launch) -> dict[str, Any]:
+    """The constants of a launch by the names of their parameters."""
+    data = json.loads(launch.data)
+    names = list(data["signature"])
+    return {
+        names[path[0]]: value
+        for path, value in zip(data["constant_keys"], data["constant_vals"], strict=True)
+        if len(path) == 1
+    }
+
+
+def specialised(launch: Launch) -> str:
+    """The specialisation without names and without what depends on the version of Triton."""
+    types, paths, values, *attributes = _arguments(launch)
+    unnamed = ["function" if isinstance(each, dict) and "jit_function" in each else each for each in values]
+    return json.dumps([types, paths, unnamed, *attributes, options_of(launch)])
+
+
+def front_end_of(launch: Launch) -> str:
+    """What Triton's front end is told of a launch, but for the target."""
+    options = {name: value for name, value in json.loads(launch.data)["options"].items() if name not in _OF_TARGETS}
+    return json.dumps([*_arguments(launch), options])
+
+
+def compiled_as(launch: Launch) -> tuple[list[Any], dict[str, Any]]:
+    """Everything that one version of Triton is told of a launch, for one target: arguments and options."""
+    options = json.loads(launch.data)["options"]
+    return _arguments(launch), {name: value for name, value in options.items() if name != "extern_libs"}
+
+
+def types_of(launch: Launch) -> list[Any]:
+    """The types of the parameters."""
+    types: list[Any] = _arguments(launch)[0]
+    return types
+
+
+def _arguments(launch: Launch) -> list[Any]:
+    """Types, constants and attributes (divisibility), by the places of the parameters."""
+    data = json.loads(launch.data)
+    return [list(data["signature"].values()), *(data[name] for name in _ARGUMENTS)]
 
 
 class Tuning(Struct, frozen=True):
@@ -186,28 +248,28 @@ class Recorder:
         kernel = fn.jit_function
         launch = Launch(
             module=fn.module,
-            file=os.path.abspath(inspect.getsourcefile(kernel.fn) or ""),
+            file=source_file(kernel),
             function=fn.name,
             data=_canonical(compile["specialization_data"]),
             direction=self._direction,
             configuration=self._configuration,
-            source=self._sources.hash_of(fn.module),
-            unspecialised=tuple(
-                each.name for each in kernel.params if each.do_not_specialize and not each.is_constexpr
-            ),
-            interpretable=_is_interpretable(kernel),
+            source=self._sources.hash_of(fn.module, *_modules_of_constants(compile["constants"])),
         )
         self._launches.append(launch)
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
-        if not self._plain or _is_interpretable(kernel):
+        if (
+            not self._plain or not kernel.is_gluon()
+        ):  # Triton's interpreter runs all others, and their results are checked
             return
         bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
         parameters = kernel.signature.parameters.items()
         defaults = {name: each.default for name, each in parameters if each.default is not each.empty}
         size = grid({**defaults, **bound}) if callable(grid) else grid
-        text = f"grid={tuple(size)} " + " ".join(f"{name}={_described(value)}" for name, value in bound.items())
+        text = " ".join(
+            [f"grid={tuple(size)}", *(_described(bound[name]) for name in kernel.arg_names if name in bound)]
+        )
         arguments = self.recording.arguments.setdefault(self._direction, {})
         arguments.setdefault(kernel.fn.__name__, []).append(text)
 
@@ -236,8 +298,9 @@ class Recorder:
         tuner.nargs = None  # as after Triton's own run
 
 
-def _is_interpretable(kernel: Any) -> bool:
-    return not kernel.is_gluon()
+def _modules_of_constants(constants: Mapping[Any, Any]) -> list[str]:
+    """The modules of functions that a kernel is given as constants."""
+    return sorted({str(each.module) for each in constants.values() if isinstance(each, FUNCTION.get())})
 
 
 def _described(value: Any) -> str:
@@ -247,6 +310,11 @@ def _described(value: Any) -> str:
     parts = (getattr(value, name, None) for name in ("dtype", "shape", "strides", "block_shape"))
     stride = value.stride() if callable(getattr(value, "stride", None)) else None
     return "/".join(str(tuple(part) if isinstance(part, list | tuple) else part) for part in (*parts, stride) if part)
+
+
+def source_file(kernel: Any) -> str:
+    """The absolute path of the file that defines a kernel."""
+    return os.path.abspath(inspect.getsourcefile(kernel.fn) or "")
 
 
 _forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> the kernel, its compiled form
@@ -267,13 +335,19 @@ def _canonical(data: str) -> str:
 
 
 class Driver:
-    """A driver for Triton's launchers that answers for an absent device."""
+    """A driver for Triton's launchers that answers for an absent device.
+
+    Attributes:
+        questions: what was asked of it that depends on the target.
+    """
 
     def __init__(self, target: Target) -> None:
         self.target = target
+        self.questions: list[str] = []
         self.utils = SimpleNamespace(get_device_properties=self._properties)
 
     def get_current_target(self) -> Any:
+        self.questions.append("target")
         arch = int(self.target.name.removeprefix("sm_")) if self.target.backend == "cuda" else self.target.name
         return TARGET.get()(self.target.backend, arch, self.target.warp_width)
 
@@ -294,6 +368,7 @@ class Driver:
         return torch.cuda
 
     def _properties(self, device: Any = 0) -> dict[str, int]:
+        self.questions.append("properties")
         return {
             "max_shared_mem": self.target.block_shared_bytes,
             "multiprocessor_count": self.target.processors,

@@ -1,15 +1,22 @@
-"""The kernels that an observed test launches, compiled for targets: in Triton's interpreter, or on a GPU."""
+"""The kernels that an observed test launches: followed for targets in Triton's interpreter, or seen on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfguard._compat.triton_internals import OF_LAUNCHES
-from perfguard.measure.binaries.call_binaries import Binaries, Kernel, OnTarget, named_launches
-from perfguard.measure.binaries.compiler import Compiler
-from perfguard.measure.binaries.launch_recorder import Launch, Recorder, Recording, compiled_form
-from perfguard.measure.binaries.targets import Target, target_of
+from perfguard._compat.triton_internals import OF_LAUNCHES, specialisation_of
+from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, distinct
+from perfguard.measure.binaries.launch_recorder import (
+    UNKNOWN,
+    Launch,
+    Recorder,
+    Recording,
+    compiled_form,
+    source_file,
+)
+from perfguard.measure.binaries.source_hash import Sources
+from perfguard.measure.binaries.targets import target_of
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.activity import Seen
@@ -21,8 +28,8 @@ class ObservedLaunches:
     followed: its kernels are seen as they are launched."""
 
     def __init__(self, binaries: Binaries, device: Device) -> None:
-        self._compiler = binaries.compiler
         self._own = binaries.own_target(device)
+        self._sources = binaries.sources
         targets = [target_of(name) for name in binaries.names] if device.holds_cpu_tensors else []
         self._recorders = [Recorder(target, binaries.sources) for target in targets]
         self._problems: dict[str, str] = {}  # kernel -> why its launch could not be followed
@@ -39,32 +46,26 @@ class ObservedLaunches:
                     first_line = str(error).strip().partition("\n")[0]
                     self._problems[kernel.fn.__name__] = f"{type(error).__name__}: {first_line}"
 
-    def compiled(self, seen: Seen) -> list[OnTarget]:
-        """The launched kernels on every target; none for a test that launches none."""
+    def followed(self, seen: Seen) -> list[OnTarget]:
+        """The launched kernels on every target; none for a test that launches none. Nothing is compiled."""
         if self._own is not None:
-            return _of_gpu(seen.compiled, self._own, self._compiler)
-        found = []
-        for recorder in self._recorders:
-            launches = list({launch.specialisation: launch for launch in recorder.recording.launches}.values())
-            if launches or self._problems:
-                found.append((recorder.target, launches))
-        facts = self._compiler.facts([(target.name, launch) for target, launches in found for launch in launches])
+            launches = [_of_gpu(kernel, self._sources) for kernel in seen.compiled]
+            return [OnTarget(self._own.name, Recording(launches))] if launches else []
         problem = "; ".join(f"{kernel}: {why}" for kernel, why in self._problems.items())
         return [
-            OnTarget(
-                target,
-                Recording(problem=problem),
-                [Kernel(name, launch, facts[target.name, launch]) for name, launch in named_launches(launches)],
-            )
-            for target, launches in found
+            OnTarget(each.target.name, distinct(Recording(each.recording.launches, problem=problem)))
+            for each in self._recorders
+            if each.recording.launches or problem
         ]
 
 
-def _of_gpu(kernels: Sequence[Any], target: Target, compiler: Compiler) -> list[OnTarget]:
-    """The kernels that Triton has compiled for the GPU that runs them, in the order of their first launch."""
-    if not kernels:
-        return []
-    launches = [Launch(module="", file="", function=kernel.name, data=kernel.hash) for kernel in kernels]
-    facts = compiler.facts_of(target, {kernel.hash: kernel for kernel in kernels})
-    named = named_launches(launches)
-    return [OnTarget(target, Recording(), [Kernel(name, each, facts[each.data]) for name, each in named])]
+def _of_gpu(kernel: Any, sources: Sources) -> Launch:
+    """The launch of a kernel that Triton has compiled for the GPU that runs it."""
+    from perfguard.measure.devices.fingerprints import machine_code
+
+    found = specialisation_of(kernel)
+    source = "" if found is None else sources.hash_of(found[0].module)
+    if found is None or not source:  # generated, and of no module that could be compiled again
+        return Launch("", "", kernel.name, UNKNOWN, source=machine_code(kernel.kernel) or kernel.hash)
+    function, data = found
+    return Launch(function.module, source_file(function), function.fn.__qualname__, data, source=source)

@@ -21,6 +21,8 @@ from perfguard.model.atomic_files import write_atomically
 # Identified by their versions, which are part of the toolchain.
 _TOOLCHAIN = {"torch", "triton", "numpy", "pytest", "perfguard"}
 
+_FORMAT = 2  # of what is read of a file
+
 
 class _File(Struct, frozen=True):
     """One file as it was read. `state`: what would be another one if the file were."""
@@ -53,10 +55,13 @@ class Sources:
             with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent, or of another version
                 self._files = msgspec.json.decode(cache.read_bytes(), type=dict[str, _File])
 
-    def hash_of(self, module: str) -> str:
-        """Hash of a loaded module's code and of all code that it imports, except the toolchain's."""
+    def hash_of(self, *modules: str) -> str:
+        """Hash of the code of loaded modules and of all code that they import, except the toolchain's; empty if the
+        first one is not loaded. It does not depend on what else the process has loaded."""
+        if modules[0] not in sys.modules:
+            return ""
         reached: set[str] = set()
-        waiting = [module]
+        waiting = list(modules)
         while waiting:
             name = waiting.pop()
             if name not in reached and name in sys.modules:
@@ -79,7 +84,7 @@ class Sources:
             status = os.stat(path)
         except OSError:
             return _described(module)
-        state = f"{sys.version_info[:2]} {module.__name__} {status.st_mtime_ns} {status.st_size}"
+        state = f"{_FORMAT} {sys.version_info[:2]} {module.__name__} {status.st_mtime_ns} {status.st_size}"
         known = self._files.get(path)
         if known is None or known.state != state:
             digest, imported = _described(module)
@@ -120,7 +125,9 @@ def _described(module: ModuleType) -> Described:
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    for node in ast.walk(tree):
+    """The modules that a module imports whenever it is loaded. Kernels see its globals alone; and whether an import
+    within a function was reached would differ between runs of other tests."""
+    for node in _reached(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -130,6 +137,18 @@ def _imports(tree: ast.AST, package: str) -> Iterator[str]:
         else:
             continue
         yield from (name for name in names if name.partition(".")[0] not in _TOOLCHAIN | sys.stdlib_module_names)
+
+
+def _reached(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below `tree`, without those inside functions and those for type checkers."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from (found for other in node.orelse for found in (other, *_reached(other)))
+            continue
+        yield node
+        yield from _reached(node)
 
 
 def _without_docstrings(tree: ast.AST) -> ast.AST:

@@ -29,7 +29,7 @@ class Observed:
         seen: operators, memory and launches.
         compiled: compilations by torch.compile.
         generated: inductor's kernels, and its calls of others.
-        binaries: the Triton kernels launched, on every target.
+        binaries: the launches of Triton kernels, on every target.
     """
 
     seen: Seen
@@ -57,7 +57,8 @@ class Subject:
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
         collect: collects the blocks of a timed metric; another process may conduct it.
         call: the guarded call, for recorders of its launches; the same object for both passes.
-        binaries: compiles for targets; if None, their metrics are not read.
+        binaries: follows launches on targets; if None, nothing is read of their kernels.
+        known_code: the record's fingerprints by kernel; those of unchanged kernels need no compilation.
         steps: the whole case from scratch (forward, then backward if there are gradients), on its own inputs and then
             on each of its walk. Empty if compilation is not checked, and in backward cases, as the forward case has it.
         settings: the compiler's settings when the test began; None if they were not read.
@@ -83,6 +84,7 @@ class Subject:
     collect: Collect = collect
     call: Call | None = None
     binaries: Binaries | None = None
+    known_code: Mapping[str, str] = field(default_factory=dict)
     steps: Sequence[Callable[[], object]] = ()
     settings: Mapping[str, str] | None = None
     rival: Callable[[], Workload] | None = None
@@ -96,13 +98,24 @@ class Subject:
     _dispatched: list[Activity] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
-    def of_test(cls, test: Observed) -> Subject:
-        """An observed test."""
+    def of_test(
+        cls, test: Observed, binaries: Binaries | None = None, known_code: Mapping[str, str] | None = None
+    ) -> Subject:
+        """An observed test; of its kernels something is read only with `binaries`."""
 
         def again() -> Outputs:
             raise RuntimeError("an observed test cannot be run again")
 
-        return cls(again, "test", timed=False, warm=True, test=test, _activity=[test.seen.activity])
+        return cls(
+            again,
+            "test",
+            timed=False,
+            warm=True,
+            test=test,
+            binaries=binaries,
+            known_code=known_code or {},
+            _activity=[test.seen.activity],
+        )
 
     @property
     def together(self) -> bool:

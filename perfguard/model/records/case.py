@@ -355,9 +355,14 @@ CODE = "code"
 
 
 def same_code(one: str, other: str) -> bool:
-    """Whether two fingerprints are of one code. Either half tells: with another toolchain only the IR differs, after a
-    renaming only the source."""
-    return any(a == b and a for a, b in zip(one.split("-"), other.split("-"), strict=False))
+    """Whether two fingerprints are of equal code. One half is enough: the IR differs after an upgrade of Triton, and
+    the source after a renaming of variables."""
+    return any(a and a == b for a, b in zip(one.split("-"), other.split("-"), strict=False))
+
+
+def same_parts(one: Parts, other: Parts) -> bool:
+    """Whether two readings of CODE are of the same kernels with equal code."""
+    return one.keys() == other.keys() and all(same_code(str(one[kernel]), str(other[kernel])) for kernel in one)
 
 
 def kernel_of(part: str) -> str:
@@ -370,7 +375,7 @@ def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
     before, after = verdict.before, reading.value
     if reading.metric != CODE or not isinstance(before, dict) or not isinstance(after, dict):
         return False
-    return before.keys() != after.keys() or not all(same_code(str(before[k]), str(after[k])) for k in after)
+    return not same_parts(before, after)
 
 
 def is_guarded(result: CaseResult, word: Word | None) -> bool:
