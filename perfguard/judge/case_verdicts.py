@@ -14,7 +14,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from perfguard.judge.across_ranks import by_rank
-from perfguard.judge.exact import judge_exact, machine_change, spelled_out
+from perfguard.judge.exact import describe_difference, judge_exact, machine_change, spelled_out
 from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
@@ -40,6 +40,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.baseline import UNSTABLE
+from perfguard.model.records.case import CODE, CONFIGURATION
 from perfguard.model.units import Unit, format_change
 
 _WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is named as the cause
@@ -152,6 +153,8 @@ class _Case:
         """The verdict on an exact reading by its record; by the base's own reading, where no record is comparable."""
         if not reading.is_recorded:
             return self.only_beside_base(reading)
+        if reading.metric == CODE and self._at_base.get(CODE) == reading.value:
+            return Verdict(Word.PASS, CODE, "", before=reading.value, after=reading.value)
         verdict = self.by_record(reading)
         if verdict.word not in (Word.NEW, *OTHER_CONDITIONS):
             return verdict
@@ -192,7 +195,16 @@ class _Case:
         if verdict.word is not Word.CHANGED:
             return verdict
         details = spelled_out(reading.metric, self.result.readings, {**self._stored, **self._at_base})
-        return replace(verdict, reason="\n".join(filter(None, (verdict.reason, details, reading.note))))
+        cause = self._configured if reading.target else ""
+        return replace(verdict, reason="\n".join(filter(None, (verdict.reason, cause, details, reading.note))))
+
+    @cached_property
+    def _configured(self) -> str:
+        """Constants and options of launches that differ from the base's: the cause of what a compiler makes of them."""
+        reading = self.result.reading(CONFIGURATION)
+        before = self._at_base.get(CONFIGURATION)
+        difference = "" if reading is None or before is None else describe_difference(reading, before)
+        return f"because: {difference}" if difference else ""
 
     def timed(self, reading: Reading, controls: Mapping[str, Controls]) -> Verdict:
         shown, value = self._shown(reading), reading.value

@@ -10,7 +10,7 @@ from perfguard._compat.pytest_internals import junit_log
 from perfguard.judge.run_verdicts import exit_status
 from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus
-from perfguard.model.records import Case, CaseResult, Verdict, Word
+from perfguard.model.records import URGENCY, Case, CaseResult, Verdict, Word
 from perfguard.model.records.case import is_inconclusive, words_of
 from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
 from perfguard.pytest_plugin.fixture import failure_lines
@@ -97,7 +97,12 @@ class Ending:
         if late - known:
             stats["passed"] = kept
             location: Location = ("perfguard", None, "")
-            stats.setdefault("failed", []).extend(failed_report(each, location, "") for each in sorted(late - known))
+            stats.setdefault("failed", []).extend(
+                failed_report(
+                    each, location, min((result.word for result in self._results(each)), key=URGENCY.__getitem__)
+                )
+                for each in sorted(late - known)
+            )
         elif self._config.update is None and is_inconclusive(run.results.values()):
             stats["inconclusive"] = [result for result in run.results.values() if result.word is Word.UNRESOLVED]
 

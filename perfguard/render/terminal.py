@@ -206,7 +206,8 @@ class _Writer:
     def _details(self, finding: Finding) -> list[Line]:
         result, first = finding.result, finding.verdict
         told = sorted(result.verdicts, key=lambda verdict: (URGENCY[verdict.word], _rank(result, verdict)))
-        quiet = (Word.PASS, Word.UNCHANGED) if self.verbose else (Word.PASS, Word.UNCHANGED, Word.UNRESOLVED)
+        quiet = [Word.PASS, Word.UNCHANGED, Word.OLD_FAULT]  # the last kind has lines of its own
+        quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
         rest = [each for each in told if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
         head = f"{first.word}  {result.case.key}  {one_line(first)}"

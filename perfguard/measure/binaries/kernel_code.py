@@ -42,7 +42,8 @@ def code_of(
     irs = first_irs(jobs.values())
 
     def ir_of(target: str, launch: Launch) -> str:
-        ir = irs.get(jobs.get((target, launch)))
+        job = jobs.get((target, launch))
+        ir = None if job is None else irs.get(job)
         return "" if ir is None else ir.digest or (ir.error if ir.kept else "")
 
     return {kernel: code.get(kernel) or f"{source}-{_half(found, kernel, ir_of)}" for kernel, source in sources.items()}

@@ -352,6 +352,8 @@ def is_inconclusive(results: Iterable[CaseResult]) -> bool:
 
 #: The fingerprint of a call's kernels: kernel -> `<hash of its source>-<hash of its first IR>`.
 CODE = "code"
+#: Constants and options of a call's launches: "`kernel`: NAME" -> value.
+CONFIGURATION = "configuration"
 
 
 def same_code(one: str, other: str) -> bool:

@@ -19,6 +19,7 @@ from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Reading, Verdict, Word
+from perfguard.model.records.case import CODE
 from perfguard.model.units import counted
 from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of
@@ -153,7 +154,11 @@ class Asking:
             base.close()
         for case, compared in zip(cases, found, strict=True):
             run.measured[case] = _with(run.measured[case], compared.work, compared.problems)
-            self.answers[case] = _with(self.answers[case], compared.base, [])
+            answer = self.answers[case]
+            if not compared.other_code and not compared.problems:  # whatever was renamed
+                alike = {CODE: run.measured[case].reading(CODE)}
+                answer = replace(answer, readings=[alike.get(each.metric) or each for each in answer.readings])
+            self.answers[case] = _with(answer, compared.base, [])
 
     def _pair(self, site: Site) -> str:
         """Measure process pairs, and return the reason if times are left."""
