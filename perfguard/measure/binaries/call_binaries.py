@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -116,13 +116,14 @@ def distinct(recording: Recording) -> Recording:
     )
 
 
-def named(launches: Sequence[Launch]) -> list[tuple[str, Launch]]:
+def named(launches: Sequence[Launch], renamed: Mapping[str, str] | None = None) -> list[tuple[str, Launch]]:
     """The launches in order, with names that distinguish configurations and specialisations: `rows`, `rows@1`,
-    `rows/2`."""
+    `rows/2`. `renamed`: other names for kernels."""
     counts: Counter[tuple[Pass, str]] = Counter()
     found = []
     for launch in launches:
-        name = launch.kernel if launch.configuration is None else f"{launch.kernel}@{launch.configuration}"
+        name = (renamed or {}).get(launch.kernel, launch.kernel)
+        name = name if launch.configuration is None else f"{name}@{launch.configuration}"
         counts[launch.direction, name] += 1
         count = counts[launch.direction, name]
         found.append((name if count == 1 else f"{name}/{count}", launch))

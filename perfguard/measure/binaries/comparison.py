@@ -3,20 +3,21 @@ kernels that differ, and as far as they differ."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec import Struct
 
-from perfguard.measure.binaries.call_binaries import OnTarget, named
+from perfguard.measure.binaries.call_binaries import OnTarget
 from perfguard.measure.binaries.compile_worker import FirstIr
 from perfguard.measure.binaries.compiler import Compiler, Job, binaries_of, facts_of, first_irs
+from perfguard.measure.binaries.kernel_code import configuration_of
 from perfguard.measure.binaries.kernel_facts import Facts, unfit
-from perfguard.measure.binaries.launch_recorder import Launch, Recording, compiled_as, specialised, types_of
+from perfguard.measure.binaries.launch_recorder import Recording, compiled_as
+from perfguard.measure.binaries.matching import chosen, kernels_of, match
 from perfguard.measure.binaries.targets import target_of
-from perfguard.model.limits import Limits
+from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Parts, Reading, Value
 from perfguard.model.units import Unit
 
@@ -25,6 +26,9 @@ _TOLERANCE = 0.1
 
 #: The part for kernels that have no counterpart on the other side.
 ALL_KERNELS = "all kernels"
+
+CONFIGURATION = Limits(Better.SAME, gated=False, portable=EITHER)
+_CLOSEST = 10  # as a cause: a configuration explains better than what follows from it
 
 LIMITS_OF_TARGETS = {
     "compilations": Limits(Better.LOWER),
@@ -76,7 +80,8 @@ class Sides(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """The readings of one case that differ between base and working tree; `sm_90.spills` and so on, with `target` set.
+    """The readings of one case that differ between base and working tree: `sm_90.spills` and so on, with `target` set,
+    and `configuration`.
 
     Both sides have the same metrics in the same order and, of each, the kernels that differ by the working tree's
     names, so that `judge_exact(reading, compared.before[reading.metric])` gives the verdict of each reading of `work`.
@@ -84,7 +89,8 @@ class Compared(Struct, frozen=True):
     Attributes:
         problems: why something could not be compared here, `sm_90: rows: could not be compiled here: …`; these are no
             facts of a kernel.
-        other_code: target -> the kernels with another binary, by the working tree's names; empty if none has one.
+        other_code: target -> the kernels with another binary, by the working tree's names; without those that have
+            none.
     """
 
     base: list[Reading] = []
@@ -113,19 +119,19 @@ def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) 
     Args:
         compilers: the base's and the working tree's, with a `path` (and a `python`) of their own.
     """
-    cases_on_targets = [_on_targets(sides, compilers) for sides in cases]
-    every = [each for of_case in cases_on_targets for each in of_case]
+    found = [_on_targets(sides, compilers) for sides in cases]
+    every = [each for of_case in found for each in of_case]
     pairs = [pair for each in every for pair in each.pairs if not pair.is_known]
     if compilers[0].toolchain == compilers[1].toolchain:
-        irs = first_irs(job for pair in pairs for job in pair.jobs)
+        irs = first_irs(_jobs(pairs))
         pairs = [pair for pair in pairs if not pair.has_equal(irs)]
-    unmatched = [job for each in every for job in each.summed]
-    binaries = binaries_of([*(job for pair in pairs for job in pair.jobs), *unmatched])
+    summed = [job for each in every for side in each.summed for jobs in side.values() for job in jobs]
+    binaries = binaries_of([*_jobs(pairs), *summed])
     differing = {pair for pair in pairs if pair.differs(binaries)}
-    facts = facts_of([*(job for pair in differing for job in pair.jobs), *unmatched])
+    facts = facts_of([*_jobs(differing), *summed])
     for each in every:
         each.read([pair for pair in each.pairs if pair in differing], facts)
-    return [_joined(of_case) for of_case in cases_on_targets]
+    return [_joined(sides, of_case) for sides, of_case in zip(cases, found, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -135,10 +141,6 @@ class _Pair:
     name: str
     base: Job
     work: Job
-
-    @property
-    def jobs(self) -> tuple[Job, Job]:
-        return self.base, self.work
 
     @property
     def is_known(self) -> bool:
@@ -152,83 +154,62 @@ class _Pair:
 
     def has_equal(self, irs: Mapping[Job, FirstIr]) -> bool:
         """Whether both sides have one first IR, and equal options."""
-        base, work = (irs[job].digest for job in self.jobs)
+        base, work = irs[self.base].digest, irs[self.work].digest
         return base == work != "" and compiled_as(self.base.launch)[1] == compiled_as(self.work.launch)[1]
 
     def differs(self, binaries: Mapping[Job, Facts]) -> bool:
         """Whether the binaries differ, or one could not be made."""
-        base, work = (binaries[job] for job in self.jobs)
+        base, work = binaries[self.base], binaries[self.work]
         return base.binary != work.binary or bool(base.error or work.error)
 
 
-@dataclass
-class _Side:
-    """One side's launches of a case on a target, by name, and those that the other side lacks."""
-
-    recording: Recording
-    compiler: Compiler
-    unmatched: list[tuple[str, Launch]] = field(default_factory=list)
-
-    @property
-    def kernels(self) -> dict[str, list[Launch]]:
-        """Kernel -> its launches, in the order of their first ones."""
-        found: dict[str, list[Launch]] = {}
-        for launch in self.recording.launches:
-            found.setdefault(launch.kernel, []).append(launch)
-        return found
-
-    @property
-    def chosen(self) -> dict[str, list[Launch]]:
-        """Kernel -> the launches of the plain call; where a tuner chooses, all that it chooses from."""
-        return {
-            kernel: [each for each in launches if each.configuration is None] or launches
-            for kernel, launches in self.kernels.items()
-        }
+def _jobs(pairs: Iterable[_Pair]) -> list[Job]:
+    """Both sides by turns, so that both compile at once."""
+    return [job for pair in pairs for job in (pair.base, pair.work)]
 
 
-@dataclass
+Summed = dict[str, list[Job]]  # kernel -> what the call launches of it, or what a tuner chooses from
+
+
 class _OnOneTarget:
-    """One case on one target, matched, then read. Values are the base's and the working tree's."""
+    """One case on one target: matched, then read."""
 
-    target: str
-    base: _Side
-    work: _Side
-    pairs: list[_Pair] = field(default_factory=list)
-    renamed: dict[str, str] = field(default_factory=dict)  # the base's kernel -> the working tree's
-    values: dict[str, tuple[Parts, Parts]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    other_code: list[str] = field(default_factory=list)
+    def __init__(
+        self, target: str, recordings: tuple[Recording, Recording], compilers: tuple[Compiler, Compiler]
+    ) -> None:
+        self.target = target
+        self.base, self.work = recordings
+        self.problems: list[str] = []
+        self.other_code: list[str] = []
+        self.matched = match(*recordings)
+        self.pairs = [
+            _Pair(name, Job(compilers[0], target, old), Job(compilers[1], target, new))
+            for name, old, new in self.matched.pairs
+        ]
+        self.summed = self._summed(compilers)
+        self._values: dict[str, tuple[Parts, Parts]] = {}  # metric -> the base's and the working tree's parts
 
-    @property
-    def sides(self) -> tuple[_Side, _Side]:
-        return self.base, self.work
-
-    @property
-    def summed(self) -> list[Job]:
-        """The launches that are summed up because some of them have no counterpart. A call that was not followed to
-        its end, or has kernels on one side alone, has no sums to compare."""
-        followed = all(side.recording.launches and not side.recording.problem for side in self.sides)
-        lacking = any(launch in side.chosen[launch.kernel] for side in self.sides for _, launch in side.unmatched)
-        if not (followed and lacking):
+    def _summed(self, compilers: tuple[Compiler, Compiler]) -> list[Summed]:
+        """Both sides' launches, if some have no counterpart. A call that was not followed to its end, or has kernels
+        on one side alone, has no sums to compare."""
+        sides = list(zip((self.base, self.work), compilers, strict=True))
+        comparable = all(side.launches and not side.problem for side, _ in sides)
+        if not comparable or not any(self.matched.unmatched):
             return []
         return [
-            Job(side.compiler, self.target, launch)
-            for side in self.sides
-            for launches in side.chosen.values()
-            for launch in launches
+            {
+                kernel: [Job(compiler, self.target, launch) for launch in chosen(launches)]
+                for kernel, launches in kernels_of(side).items()
+            }
+            for side, compiler in sides
         ]
 
     def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts]) -> None:
         """Fill in values, problems and other code."""
         for pair in differing:
             base, work = facts[pair.base], facts[pair.work]
-            if self._failed_here(pair.name, base) or self._failed_here(pair.name, work):
-                continue
-            if base.error or work.error:
-                self._add("unfit", pair.name, self._unfit(base), self._unfit(work))
-                continue
-            self.other_code.append(pair.name)
-            self._add_facts(pair.name, base, work)
+            if not self._are_of_here(pair.name, (base, work)):
+                self._add_facts(pair.name, base, work)
         if self.summed:
             self._add_sums(facts)
         self._add_counts()
@@ -236,6 +217,9 @@ class _OnOneTarget:
     def _add_facts(self, name: str, base: Facts, work: Facts) -> None:
         reasons = self._unfit(base), self._unfit(work)
         self._add("unfit", name, *reasons)
+        if base.error or work.error:
+            return
+        self.other_code.append(name)
         for metric, of in _FACTS.items():
             values = of(base), of(work)
             unknown = metric in _UNKNOWN_AT_0 and not all(values)
@@ -243,74 +227,60 @@ class _OnOneTarget:
                 self._add(metric, name, *values)
 
     def _add_sums(self, facts: Mapping[Job, Facts]) -> None:
-        totals: list[list[Facts]] = []
-        for side in self.sides:
-            chosen = []
-            for kernel, launches in side.chosen.items():
-                made = [facts[Job(side.compiler, self.target, launch)] for launch in launches]
-                if any(self._failed_here(kernel, each) for each in made):
-                    return
-                compiled = [each for each in made if not each.error]
-                tuned = all(launch.configuration is not None for launch in launches)
-                chosen += [min(compiled, key=lambda each: each.spills)] if tuned and compiled else compiled
-            totals.append(chosen)
+        made = [{kernel: [facts[job] for job in jobs] for kernel, jobs in side.items()} for side in self.summed]
+        uncompiled = [kernel for side in made for kernel, each in side.items() if self._are_of_here(kernel, each)]
+        if uncompiled:
+            return
+        base, work = ([each for jobs in side.values() for each in _likely(jobs, facts)] for side in self.summed)
         for metric, total in _SUMS.items():
-            values = total(totals[0]), total(totals[1])
-            if values[0] != values[1]:
-                self._add(metric, ALL_KERNELS, *values)
-        before, after = (
-            {name: reason for name, launch in side.unmatched if (reason := self._unfit_of(side, launch, facts))}
-            for side in self.sides
-        )
-        for name, reason in after.items():
-            if reason not in before.values():  # the kernel that could not be matched had the same fault
+            if total(base) != total(work):
+                self._add(metric, ALL_KERNELS, total(base), total(work))
+        faults = [self._unmatched_faults(number, facts) for number in (0, 1)]
+        for name, reason in faults[1].items():
+            if reason not in faults[0].values():  # a kernel that it may have come from had the same one
                 self._add("unfit", name, "", reason)
 
+    def _unmatched_faults(self, side: int, facts: Mapping[Job, Facts]) -> dict[str, str]:
+        jobs = {job.launch: job for jobs in self.summed[side].values() for job in jobs}
+        return {
+            name: reason
+            for name, launch in self.matched.unmatched[side]
+            if (reason := self._unfit(facts[jobs[launch]]))
+        }
+
     def _add_counts(self) -> None:
-        base, work = self.base.recording, self.work.recording
-        for metric, kernels_of in _COUNTED.items():
-            before = Counter(self.renamed.get(kernel, kernel) for kernel in kernels_of(base))
-            after = Counter(kernels_of(work))
+        for metric, kernels in _COUNTED.items():
+            before = Counter(self.matched.renamed.get(kernel, kernel) for kernel in kernels(self.base))
+            after = Counter(kernels(self.work))
             for kernel in dict.fromkeys((*after, *before)):
                 if before[kernel] != after[kernel]:
                     self._add(metric, kernel, before[kernel], after[kernel])
-        self._add("unfit", "call", base.problem, work.problem or self._gone)
-
-    @property
-    def _gone(self) -> str:
-        """A call may fall back to torch's operators where nobody looks: on a chip that is not here."""
-        gone = self.base.recording.launches and not self.work.recording.launches
-        return "launches no Triton kernel any more" if gone else ""
+        # A call may fall back to torch's operators where nobody looks: on a chip that is not here.
+        gone = "launches no Triton kernel any more" if self.base.launches and not self.work.launches else ""
+        self._add("unfit", "call", self.base.problem, self.work.problem or gone)
 
     def _unfit(self, facts: Facts) -> str:
         return unfit(facts, target_of(self.target))
 
-    def _unfit_of(self, side: _Side, launch: Launch, facts: Mapping[Job, Facts]) -> str:
-        found = facts.get(Job(side.compiler, self.target, launch))
-        return "" if found is None else self._unfit(found)
-
-    def _failed_here(self, name: str, facts: Facts) -> bool:
-        if facts.passing:
-            self.problems.append(f"{self.target}: {name}: {facts.error}")
-        return facts.passing
+    def _are_of_here(self, name: str, made: Iterable[Facts]) -> bool:
+        """Whether a kernel could not be compiled here, which is a problem and no fact."""
+        errors = [facts.error for facts in made if facts.passing]
+        self.problems += [f"{self.target}: {name}: {error}" for error in errors]
+        return bool(errors)
 
     def _add(self, metric: str, part: str, base: int | float | str, work: int | float | str) -> None:
-        """Add a part's values; "" of `unfit` is no fault."""
-        before, after = self.values.setdefault(metric, ({}, {}))
-        if metric != "unfit" or base:
-            before[part] = base
-        if metric != "unfit" or work:
-            after[part] = work
+        """Add a part's values; an empty text is no part."""
+        before, after = self._values.setdefault(metric, ({}, {}))
+        before |= {} if base == "" else {part: base}
+        after |= {} if work == "" else {part: work}
 
     def readings(self) -> Iterator[tuple[Reading, Reading]]:
         """The readings that differ, of both sides."""
-        for metric in LIMITS_OF_TARGETS:
-            before, after = self.values.get(metric, ({}, {}))
+        values: dict[str, tuple[Value, Value]] = {**self._values}
+        values["memory_operators"] = _operators(self.base), _operators(self.work)
+        for metric, (before, after) in sorted(values.items()):
             if before != after:
                 yield self._reading(metric, before), self._reading(metric, after)
-        operators = _operators(self.base.recording), _operators(self.work.recording)
-        if operators[0] != operators[1]:
-            yield self._reading("memory_operators", operators[0]), self._reading("memory_operators", operators[1])
 
     def _reading(self, metric: str, value: Value) -> Reading:
         limits, name = LIMITS_OF_TARGETS[metric], f"{self.target}.{metric}"
@@ -319,6 +289,19 @@ class _OnOneTarget:
         faults = value.items() if metric == "unfit" and isinstance(value, dict) else ()
         note = "; ".join(f"{self.target}: {part}: {reason}" for part, reason in faults)
         return limits.reading(name, unit, value, target=self.target, note=note)
+
+
+def configuration_reading(configuration: Mapping[str, str], *, portable: bool = True) -> Reading:
+    """The reading of `configuration_of`'s parts."""
+    value: Parts = {**configuration}
+    return CONFIGURATION.reading("configuration", Unit.TEXT, value, rank=_CLOSEST, portable=portable)
+
+
+def _likely(jobs: Sequence[Job], facts: Mapping[Job, Facts]) -> list[Facts]:
+    """The facts of a kernel's launches; of those that a tuner chooses from, the one with the fewest spills."""
+    made = [facts[job] for job in jobs if not facts[job].error]
+    tuned = all(job.launch.configuration is not None for job in jobs)
+    return [min(made, key=lambda each: each.spills)] if tuned and made else made
 
 
 _COUNTED: dict[str, Callable[[Recording], list[str]]] = {
@@ -333,95 +316,26 @@ def _operators(recording: Recording) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(Counter(names).items())) or "none"
 
 
-def _joined(found: Sequence[_OnOneTarget]) -> Compared:
+def _on_targets(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_OnOneTarget]:
+    """The case on every target that both sides know."""
+    base = {each.target: each.recording for each in sides.base}
+    return [
+        _OnOneTarget(each.target, (base[each.target], each.recording), compilers)
+        for each in sides.work
+        if each.target in base
+    ]
+
+
+def _joined(sides: Sides, found: Sequence[_OnOneTarget]) -> Compared:
     both = [readings for each in found for readings in each.readings()]
+    renamed = {old: new for each in found for old, new in each.matched.renamed.items()}
+    chosen_ones = configuration_of(sides.base, renamed), configuration_of(sides.work)
+    if chosen_ones[0] != chosen_ones[1]:
+        before, after = (configuration_reading(each) for each in chosen_ones)
+        both.insert(0, (before, after))
     return Compared(
         [base for base, _ in both],
         [work for _, work in both],
         list(dict.fromkeys(problem for each in found for problem in each.problems)),
         {each.target: each.other_code for each in found if each.other_code},
     )
-
-
-# -- matching ----------------------------------------------------------------------------------------------------------
-
-
-def _on_targets(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_OnOneTarget]:
-    """The case on every target that both sides know."""
-    recordings = {each.target: each.recording for each in sides.base}
-    return [
-        _match(
-            _OnOneTarget(each.target, _Side(recordings[each.target], compilers[0]), _Side(each.recording, compilers[1]))
-        )
-        for each in sides.work
-        if each.target in recordings
-    ]
-
-
-def _match(case: _OnOneTarget) -> _OnOneTarget:
-    """Fill in pairs, renamed kernels and unmatched launches."""
-    base, work = case.sides
-    case.renamed.update(_counterparts(base.kernels, work.kernels))
-    of_base: dict[str, list[Launch]] = {case.renamed.get(name, ""): each for name, each in base.kernels.items()}
-    names = {id(launch): name for side in case.sides for name, launch in named(side.recording.launches)}
-    matched: set[int] = set()
-    for kernel, launches in work.kernels.items():
-        for before, after in _launch_pairs(of_base.get(kernel, []), launches):
-            matched |= {id(before), id(after)}
-            jobs = Job(base.compiler, case.target, before), Job(work.compiler, case.target, after)
-            case.pairs.append(_Pair(names[id(after)], *jobs))
-    for side in case.sides:
-        side.unmatched = [(names[id(each)], each) for each in side.recording.launches if id(each) not in matched]
-    return case
-
-
-def _counterparts(base: Mapping[str, Sequence[Launch]], work: Mapping[str, Sequence[Launch]]) -> dict[str, str]:
-    """The base's kernel -> the working tree's: of the same name, or renamed, after the same kernel and with parameters
-    of the same types."""
-    places = [_places(kernels, base.keys() & work.keys()) for kernels in (base, work)]
-    return {name: places[1].get(place, "") for place, name in places[0].items() if place in places[1]}
-
-
-def _places(kernels: Mapping[str, Sequence[Launch]], common: set[str]) -> dict[tuple[object, ...], str]:
-    """Place -> kernel."""
-    counts: Counter[tuple[object, ...]] = Counter()
-    found: dict[tuple[object, ...], str] = {}
-    last = ""
-    for name, launches in kernels.items():
-        if name in common:
-            last = name
-            found[name,] = name
-        else:
-            place = last, json.dumps(types_of(launches[0]))
-            counts[place] += 1
-            found[*place, counts[place]] = name
-    return found
-
-
-def _launch_pairs(base: Sequence[Launch], work: Sequence[Launch]) -> list[tuple[Launch, Launch]]:
-    """The launches of one kernel by their specialisations, whichever of them the plain call chooses. Of the others,
-    those of the plain call are paired in their order, and configurations if there are as many on both sides: one that
-    was inserted makes no other one worse."""
-    pairs: list[tuple[Launch, Launch]] = []
-    before, after = list(base), list(work)
-
-    def pair(candidates: list[Launch], fits: Callable[[Launch, Launch], bool]) -> None:
-        for launch in list(after):
-            found = next((each for each in candidates if fits(each, launch)), None)
-            if found is not None:
-                pairs.append((found, launch))
-                after.remove(launch)
-                if found in before:
-                    before.remove(found)
-
-    pair(before, lambda old, new: _is_plain(old) is _is_plain(new) and specialised(old) == specialised(new))
-    pair(before, lambda old, new: _is_plain(old) and _is_plain(new))
-    pair(list(base), lambda old, new: specialised(old) == specialised(new))
-    known = set(map(specialised, work))
-    before = [each for each in before if not _is_plain(each) and specialised(each) not in known]
-    after = [each for each in after if not _is_plain(each)]
-    return pairs + list(zip(before, after, strict=True)) if len(before) == len(after) else pairs
-
-
-def _is_plain(launch: Launch) -> bool:
-    return launch.configuration is None

@@ -11,12 +11,13 @@ import contextlib
 import functools
 import hashlib
 import os
-import queue
 import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from perfguard.model.atomic_files import write_atomically
 
 _FORMAT = 6  # version of what is cached, and of the way it is read
 _MOST_WORKERS = 8
+_START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time of a new process, and of its work
 _WORDS = 300  # characters of a failed compiler's last output
 _OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # of a compiler that gives up a kernel
 _PACKAGE = Path(__file__).parents[2] / "__init__.py"
@@ -78,8 +80,10 @@ class Compiler:
     compiled: int = 0
     front_ends: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
-    _idle: queue.SimpleQueue[_Worker] = field(default_factory=queue.SimpleQueue)
-    _started: list[_Worker] = field(default_factory=list)
+    _workers: _Workers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._workers = _Workers(lambda: _Worker(self.python, self.modules or []))
 
     @cached_property
     def toolchain(self) -> str:
@@ -87,7 +91,7 @@ class Compiler:
         triton = sys.modules.get("triton")
         if triton is not None and self.path is None and self.python == sys.executable:
             return f"triton {triton.__version__}"
-        with contextlib.suppress(_Failed), self._lent() as worker:
+        with contextlib.suppress(_Failed), self._workers.lent() as worker:
             return worker.toolchain(self.seconds)
         return ""
 
@@ -104,30 +108,16 @@ class Compiler:
         Raises:
             _Failed: there is none.
         """
-        with self._lent() as worker:
+        with self._workers.lent() as worker:
             return worker.ask(request, self.seconds)
+
+    def expect(self, seconds: float) -> None:
+        """Have as many child processes as pay for so much work."""
+        self._workers.limit = 1 + int(seconds / _START_SECONDS)
 
     def close(self) -> None:
         """End the child processes, those at work as well."""
-        while self._started:
-            self._started.pop().stop()
-
-    @contextlib.contextmanager
-    def _lent(self) -> Iterator[_Worker]:
-        """An idle process, or a new one. It must be started by a thread that stays: a process ends with its parent's
-        thread."""
-        worker: _Worker | None = None
-        with contextlib.suppress(queue.Empty):
-            while worker is None or not worker.alive:
-                worker = self._idle.get_nowait()
-        if worker is None or not worker.alive:
-            worker = _Worker(self.python, self.modules or [])
-            self._started.append(worker)
-        try:
-            yield worker
-        finally:
-            if worker.alive:
-                self._idle.put(worker)
+        self._workers.close()
 
     def cached(self, key: str, kind: type[T]) -> T | None:
         if key not in self._known:
@@ -233,6 +223,8 @@ def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> d
         return found
 
     missing = [key for key in leaders if key not in known]
+    for compiler, count in Counter(leaders[key].compiler for key in missing).items():
+        compiler.expect(count * (_IR_SECONDS if kind is FirstIr else _BINARY_SECONDS))
     futures = [_pool().submit(done, key) for key in missing]
     try:
         known |= {key: future.result() for key, future in zip(missing, futures, strict=True)}
@@ -265,6 +257,47 @@ def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
         for key, each in built.items():
             facts |= _counted(target, {key: each})
         return facts
+
+
+class _Workers:
+    """The compiling processes of one compiler. A process ends with the thread that has started it, so that has to be
+    one that stays."""
+
+    def __init__(self, start: Callable[[], _Worker]) -> None:
+        self.limit = 1
+        self._start = start
+        self._started: list[_Worker] = []
+        self._free: list[_Worker] = []
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[_Worker]:
+        """An idle process, or a new one; waits if there are as many as may be."""
+        with self._changed:
+            self._changed.wait_for(self._can_lend)
+            if not self._free:
+                self._free.append(self._start())
+                self._started += self._free
+            worker = self._free.pop()
+        try:
+            yield worker
+        finally:
+            with self._changed:
+                self._free.append(worker)
+                self._changed.notify()
+
+    def _can_lend(self) -> bool:
+        """Whether there is an idle process, or room for one; those that have ended are forgotten."""
+        self._started = [each for each in self._started if each.alive]
+        self._free = [each for each in self._free if each.alive]
+        return bool(self._free) or len(self._started) < self.limit
+
+    def close(self) -> None:
+        """End all of them."""
+        with self._changed:
+            for worker in self._started:
+                worker.stop()
+            self._changed.notify_all()
 
 
 class _Worker:

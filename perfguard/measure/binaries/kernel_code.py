@@ -42,20 +42,25 @@ def code_of(
     irs = first_irs(jobs.values())
 
     def ir_of(target: str, launch: Launch) -> str:
-        job = jobs.get((target, launch))
-        ir = None if job is None else irs.get(job)
-        return "" if ir is None else ir.digest or (ir.error if ir.kept else "")
+        if (target, launch) not in jobs:
+            return ""
+        ir = irs[jobs[target, launch]]
+        return ir.digest or (ir.error if ir.kept else "")
 
     return {kernel: code.get(kernel) or f"{source}-{_half(found, kernel, ir_of)}" for kernel, source in sources.items()}
 
 
-def configuration_of(found: Sequence[OnTarget]) -> dict[str, str]:
+def configuration_of(found: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
     """Parts and their values, "`quantize_ring`: held" -> "9": every constant and option of the launches that the plain
     call chooses; `entry`, the entry of a table that they come from; `tuned`, if a tuner is to choose. Values that
-    differ between targets name them: "9 on sm_80 sm_90, 2 on gfx942"."""
+    differ between targets name them: "9 on sm_80 sm_90, 2 on gfx942".
+
+    Args:
+        renamed: other names for kernels.
+    """
     values: dict[str, dict[str, list[str]]] = {}  # part -> value -> targets
     for each in found:
-        for part, value in _configuration(each):
+        for part, value in _configuration(each, renamed or {}):
             values.setdefault(part, {}).setdefault(value, []).append(each.target)
     return {
         part: next(iter(by_value))
@@ -65,9 +70,9 @@ def configuration_of(found: Sequence[OnTarget]) -> dict[str, str]:
     }
 
 
-def _configuration(found: OnTarget) -> Iterator[tuple[str, str]]:
+def _configuration(found: OnTarget, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     recording = found.recording
-    for name, launch in named(recording.launches):
+    for name, launch in named(recording.launches, renamed):
         if launch.configuration is not None:
             continue
         for constant, value in (constants_of(launch) | options_of(launch)).items():
@@ -77,7 +82,7 @@ def _configuration(found: OnTarget) -> Iterator[tuple[str, str]]:
             yield f"`{name}`: {'entry' if entry else 'configuration'}", entry or str(launch.twin)
     for tuning in recording.tunings:
         if tuning.configurations > 1:
-            yield f"`{tuning.kernel}`: tuned", f"one of {tuning.configurations}"
+            yield f"`{renamed.get(tuning.kernel, tuning.kernel)}`: tuned", f"one of {tuning.configurations}"
 
 
 def _text(value: Any) -> str:

@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 TIMED = False
 TESTS = True
 
-_CLOSEST = 10  # a configuration explains better than what follows from it
-
 LIMITS = {
     "autotune": Limits(Better.SAME, gated=False),
     "code": Limits(Better.SAME, gated=False, covers=(KERNEL_TIME,), portable=EITHER),
-    "configuration": Limits(Better.SAME, gated=False, portable=EITHER),
+    "configuration": comparison.CONFIGURATION,
 }
 LIMITS_OF_TARGETS = comparison.LIMITS_OF_TARGETS
 
@@ -42,12 +40,11 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if not found or subject.binaries is None:
         return []
     code: Parts = {**code_of(found, subject.binaries.compiler, subject.known_code, new=subject.binaries.records)}
-    chosen: Parts = {**configuration_of(found)}
     on_gpu, portable = device.asynchronous, device.holds_cpu_tensors
     covers = [KERNEL_TIME] if on_gpu and subject.test is not None else []
     readings = [
         LIMITS["code"].reading("code", Unit.TEXT, code, stored=True, portable=portable, covers=covers),
-        LIMITS["configuration"].reading("configuration", Unit.TEXT, chosen, portable=portable, rank=_CLOSEST),
+        comparison.configuration_reading(configuration_of(found), portable=portable),
     ]
     if on_gpu and code and subject.test is None:
         tuned: Parts = {**tuned_configurations(subject.run)}

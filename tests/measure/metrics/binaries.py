@@ -1,18 +1,20 @@
-"""Kernels in files of their own, so that a child process finds them, and what the metrics of targets say of them."""
+"""Kernels in files of their own, so that a child process finds them, and what is read of them and compared."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from perfguard.judge.exact import judge_exact
-from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, of_pass
+from perfguard.measure.binaries.comparison import Compared, compare
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.devices import open_device
 from perfguard.measure.metrics import binary
@@ -82,9 +84,9 @@ TUNED = SCALE.replace(
 )  # fmt: skip
 
 
-def load(folder: Path, source: str) -> Callable[..., Any]:
-    """The function `call` of a module with this source."""
-    name = f"kernels_{next(_NUMBERS)}"
+def load(folder: Path, source: str, name: str = "") -> Callable[..., Any]:
+    """The function `call` of a module with this source, of the given name or of a new one."""
+    name = name or f"kernels_{next(_NUMBERS)}"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.py"
     path.write_text(source, encoding="utf-8")
@@ -98,34 +100,44 @@ def load(folder: Path, source: str) -> Callable[..., Any]:
 
 
 class Reader:
-    """Reads the metrics of targets, with one compiler for all tests."""
+    """Follows, reads and compares calls, with one compiler a side for all tests."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.compiler = Compiler(folder / "cache", COMPILER_SECONDS)
+        self.compilers = Compiler(folder / "cache", COMPILER_SECONDS), Compiler(folder / "cache", COMPILER_SECONDS)
+        self.compiler = self.compilers[1]
         self.device = open_device("cpu")
 
-    def read(
-        self,
-        source: str,
-        *args: torch.Tensor,
-        targets: tuple[str, ...] = ("sm_90",),
-        direction: Pass = "forward",
-        **options: Any,
-    ) -> dict[str, Reading]:
-        """Metric -> reading, of the module's `call` on `args`; `options` are those of the guarded call."""
-        call = Call(load(self.folder, source), args, lambda *_, **__: None, **options)
-        return self.read_call(call, targets, direction)
+    def close(self) -> None:
+        for compiler in self.compilers:
+            compiler.close()
 
-    def read_call(self, call: Call, targets: tuple[str, ...], direction: Pass = "forward") -> dict[str, Reading]:
+    def call(self, source: str, *args: torch.Tensor, name: str = "", **options: Any) -> Call:
+        """Of the `call` in a module with this source, of a given or a new name, in a folder of its own, on `args`;
+        `options` are those of the guarded call."""
+        function = load(self.folder / str(next(_NUMBERS)), source, name)
+        return Call(function, args, lambda *_, **__: None, **options)
+
+    def read(
+        self, call: Call, targets: tuple[str, ...] = ("sm_90",), direction: Pass = "forward"
+    ) -> dict[str, Reading]:
+        """Metric -> reading of a run."""
         subject = Subject(call.run, direction=direction, call=call, binaries=Binaries(targets, self.compiler))
         return {reading.metric: reading for reading in binary.read(subject, self.device)}
 
+    def follow(self, call: Call, targets: tuple[str, ...] = ("sm_90",), direction: Pass = "forward") -> list[OnTarget]:
+        """As another process hands it over."""
+        found = Binaries(targets, self.compiler).of(call, self.device)
+        return of_pass(msgspec.json.decode(msgspec.json.encode(found), type=list[OnTarget]), direction)
 
-def changed(before: Mapping[str, Reading], after: Mapping[str, Reading]) -> dict[str, Verdict]:
+    def compare(self, base: Call, work: Call, targets: tuple[str, ...] = ("sm_90",)) -> Compared:
+        return compare(self.follow(base, targets), self.follow(work, targets), self.compilers)
+
+
+def verdicts(compared: Compared) -> dict[str, Verdict]:
     """Metric -> the verdict of every reading that is not PASS."""
-    verdicts = {name: judge_exact(reading, before[name].value) for name, reading in after.items() if name in before}
-    return {name: verdict for name, verdict in verdicts.items() if verdict.word is not Word.PASS}
+    found = [judge_exact(reading, compared.before[reading.metric]) for reading in compared.work]
+    return {verdict.metric: verdict for verdict in found if verdict.word is not Word.PASS}
 
 
 # Gluon, which nothing interprets: its numbers are known to a GPU alone.

@@ -1,0 +1,118 @@
+"""Which launches of the base and of the working tree are the same: a renaming hides nothing and accuses nobody."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from perfguard.measure.binaries.call_binaries import named
+from perfguard.measure.binaries.launch_recorder import Launch, Recording, specialised, types_of
+
+Kernels = Mapping[str, Sequence[Launch]]  # kernel -> its launches, in the order of their first ones
+Named = tuple[str, Launch]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The launches of one pass on one target.
+
+    Attributes:
+        pairs: the name in the working tree (`rows`, `rows@1`, `rows/2`), the base's launch, the working tree's.
+        unmatched: the base's and the working tree's launches without a counterpart, with their names. A configuration
+            that a call does not choose is none of them.
+        renamed: the base's kernel -> the working tree's, of all that have a counterpart.
+    """
+
+    pairs: list[tuple[str, Launch, Launch]]
+    unmatched: tuple[list[Named], list[Named]]
+    renamed: dict[str, str]
+
+
+def match(base: Recording, work: Recording) -> Matched:
+    """Match kernels by their names, else by their place among the launches and the types of their parameters; then the
+    launches of each kernel."""
+    before, after = kernels_of(base), kernels_of(work)
+    renamed = _counterparts(before, after)
+    found = [
+        pair
+        for old, new in renamed.items()
+        for pair in _launch_pairs(before[old], after[new])
+    ]  # fmt: skip
+    names = {id(launch): name for recording in (base, work) for name, launch in named(recording.launches)}
+    paired = {id(launch) for pair in found for launch in pair}
+    unmatched = [
+        [
+            (names[id(each)], each)
+            for launches in kernels.values()
+            for each in chosen(launches)
+            if id(each) not in paired
+        ]
+        for kernels in (before, after)
+    ]
+    return Matched([(names[id(new)], old, new) for old, new in found], (unmatched[0], unmatched[1]), renamed)
+
+
+def kernels_of(recording: Recording) -> dict[str, list[Launch]]:
+    """Kernel -> its launches, but for those of a walk."""
+    found: dict[str, list[Launch]] = {}
+    for launch in recording.launches:
+        found.setdefault(launch.kernel, []).append(launch)
+    return found
+
+
+def chosen(launches: Sequence[Launch]) -> list[Launch]:
+    """A kernel's launches in the plain call; where a tuner is to choose, all that it chooses from."""
+    return [each for each in launches if each.configuration is None] or list(launches)
+
+
+def _counterparts(base: Kernels, work: Kernels) -> dict[str, str]:
+    common = base.keys() & work.keys()
+    before, after = _places(base, common), _places(work, common)
+    return {name: after[place] for place, name in before.items() if place in after}
+
+
+def _places(kernels: Kernels, common: set[str]) -> dict[tuple[object, ...], str]:
+    """Place -> kernel: its name, or the last common kernel before it, its types, and which one of these it is."""
+    counts: Counter[tuple[object, ...]] = Counter()
+    found: dict[tuple[object, ...], str] = {}
+    last = ""
+    for name, launches in kernels.items():
+        if name in common:
+            last = name
+            found[name,] = name
+        else:
+            place = last, json.dumps(types_of(launches[0]))
+            counts[place] += 1
+            found[*place, counts[place]] = name
+    return found
+
+
+def _launch_pairs(base: Sequence[Launch], work: Sequence[Launch]) -> list[tuple[Launch, Launch]]:
+    """The launches of one kernel by their specialisations, whichever of them the plain call chooses. Of the others,
+    those of the plain call are paired in their order, and configurations if there are as many on both sides: one that
+    was inserted makes no other one worse."""
+    pairs: list[tuple[Launch, Launch]] = []
+    before, after = list(base), list(work)
+
+    def pair(candidates: list[Launch], fits: Callable[[Launch, Launch], bool]) -> None:
+        for launch in list(after):
+            found = next((each for each in candidates if fits(each, launch)), None)
+            if found is not None:
+                pairs.append((found, launch))
+                after.remove(launch)
+                if found in before:
+                    before.remove(found)
+
+    pair(before, lambda old, new: _is_plain(old) is _is_plain(new) and specialised(old) == specialised(new))
+    pair(before, lambda old, new: _is_plain(old) and _is_plain(new))
+    pair(list(base), lambda old, new: specialised(old) == specialised(new))
+    known = set(map(specialised, work))
+    before = [each for each in before if not _is_plain(each) and specialised(each) not in known]
+    after = [each for each in after if not _is_plain(each)]
+    return pairs + list(zip(before, after, strict=True)) if len(before) == len(after) else pairs
+
+
+def _is_plain(launch: Launch) -> bool:
+    return launch.configuration is None
