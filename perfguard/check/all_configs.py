@@ -17,11 +17,12 @@ import torch
 from msgspec.structs import replace as replaced
 
 from perfguard._compat.triton_internals import pinned, tuners_met
-from perfguard.check.correctness import Checked, check
+from perfguard.check.checked import Checked
+from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.verdict import device_is_lost
 from perfguard.model.call import Call
 from perfguard.model.mesh import in_group
-from perfguard.model.records import Doubt
+from perfguard.model.records import PASSES, Doubt
 
 # Triton's exception for a kernel that needs more than the chip has. Tuners skip such a configuration. Whether the
 # binary fits is a reading of its own.
@@ -144,4 +145,8 @@ def _doubts(other: _Other) -> list[Doubt]:
     except Exception as error:
         error.add_note(f"perfguard: raised in {other.title}")
         raise
-    return [Doubt(other.name, f"{other.title}: {problem}", *checked.subject(problem)) for problem in checked.wrong]
+    return [
+        Doubt(other.name, f"{other.title}: {problem}", output, direction == "backward")
+        for direction in PASSES
+        for output, problem in checked.given_of_pass(direction)
+    ]

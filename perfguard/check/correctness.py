@@ -10,20 +10,20 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 
 import torch
 
 from perfguard._compat.triton_internals import silent_interpreter
+from perfguard.check.checked import Checked
 from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, recycle
 from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial
 from perfguard.check.numerics.truth import Reference, with_hint
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import MeasurementError, described, next_step
-from perfguard.model.records import Accuracy, Doubt
+from perfguard.model.records import Accuracy
 from perfguard.tensors.layouts import equal_rows, transposed
 
 #: Further calls by kind of device, which may show atomic additions in another order: on a GPU two agree now and then.
@@ -34,47 +34,6 @@ NOTABLE_RATIO = 1.25  # candidate's error / eager's error, from which on it is n
 _MOVED = 0.1  # relative change of eager's result above which an unchanged result counts as cached
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
-
-
-@dataclass(frozen=True)
-class Checked:
-    """Result of `check`.
-
-    Attributes:
-        forward: one Accuracy for each output tensor, then for each argument of `mutates`.
-        backward: one for each gradient; None where there are none.
-        problems: problems beyond single comparisons, each a sentence that begins with its subject.
-        doubts: problems of configurations that are not chosen.
-        inputs: dtypes, shapes, strides and values of the inputs, the same in every process.
-        notes: remarks for the reader that are no problems.
-        varying: outputs and gradients that differ from run to run, by less than eager's own error.
-    """
-
-    forward: list[Accuracy]
-    backward: list[Accuracy] | None
-    problems: list[str]
-    inputs: str
-    notes: list[str] = field(default_factory=list)
-    varying: list[str] = field(default_factory=list)
-    doubts: list[Doubt] = field(default_factory=list)
-
-    @property
-    def given(self) -> list[str]:
-        """The problems of the call as given, those of the comparisons first; empty when it is right."""
-        accuracies = [*self.forward, *(self.backward or [])]
-        return [accuracy.problem for accuracy in accuracies if accuracy.problem] + self.problems
-
-    @property
-    def wrong(self) -> list[str]:
-        """Every problem, those of other configurations last; empty when all is right."""
-        return [*self.given, *(doubt.problem for doubt in self.doubts)]
-
-    def subject(self, problem: str) -> tuple[str, bool]:
-        """The output or gradient that a problem begins with, if it begins with one, and whether it is the backward
-        pass's."""
-        forward, backward = ({each.output for each in part or []} for part in (self.forward, self.backward))
-        first = problem.partition(": ")[0]
-        return first if first in forward | backward else "", first in backward or first == "backward"
 
 
 def check(call: Call, *, full: bool = True) -> Checked:

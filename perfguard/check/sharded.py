@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 
 from perfguard._compat import torch_utils
-from perfguard.check.correctness import Checked
+from perfguard.check.checked import Checked
 from perfguard.check.numerics.trial import Gradients, Inputs
 from perfguard.check.numerics.truth import Reference, Truth, with_hint
 from perfguard.model.call import Call

@@ -34,7 +34,6 @@ from perfguard.model.call import Call, Outputs
 from perfguard.model.config import Settings
 from perfguard.model.mesh import described, in_group, is_layout
 from perfguard.model.records import (
-    Accuracy,
     Case,
     CaseId,
     CaseResult,
@@ -50,7 +49,7 @@ from perfguard.model.units import format_bandwidth, format_percent
 from perfguard.tensors.step import Step, walk
 
 if TYPE_CHECKING:
-    from perfguard.check.correctness import Checked
+    from perfguard.check.checked import Checked
     from perfguard.check.hard_inputs.sizes import Kept
     from perfguard.measure.devices.device import Device
 
@@ -212,8 +211,8 @@ class Runner:
                 inputs="; ".join(
                     filter(None, [described(call.mesh), checked.inputs if checked else Inputs(call).describe()])
                 ),
-                accuracy=_accuracy(checked, direction),
-                verdicts=_wrong(checked, direction),
+                accuracy=checked.of_pass(direction) if checked else [],
+                verdicts=[Verdict(Word.WRONG, *each) for each in checked.given_of_pass(direction)] if checked else [],
                 notes=checked.notes if checked else [],
             )
             if checked is None or not call.agreed(bool(checked.given)):
@@ -244,7 +243,8 @@ class Runner:
         if self.plan.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
         if checked is not None and self.plan.exact:
-            exact.append(nondeterministic(_varying(checked, result.case.direction)))
+            outputs = [each.output for each in checked.of_pass(result.case.direction)]
+            exact.append(nondeterministic([each for each in outputs if each in checked.varying]))
         wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
         result = msgspec.structs.replace(result, readings=exact, verdicts=wrong)
         if wrong:
@@ -385,33 +385,6 @@ def _passes(call: Call, checked: Checked | None) -> list[Pass]:
     else:
         differentiable = Step(call).has_backward() if in_group() else bool(differentiable_outputs(call))
     return ["forward", "backward"] if differentiable else ["forward"]
-
-
-def _accuracy(checked: Checked | None, direction: Pass) -> list[Accuracy]:
-    if checked is None:
-        return []
-    return checked.forward if direction == "forward" else checked.backward or []
-
-
-def _varying(checked: Checked, direction: Pass) -> list[str]:
-    """Outputs or gradients of this pass that differ from run to run."""
-    return [each.output for each in _accuracy(checked, direction) if each.output in checked.varying]
-
-
-def _wrong(checked: Checked | None, direction: Pass) -> list[Verdict]:
-    """One verdict for each wrong output or gradient, and for each problem of the call as given, in the pass of the
-    tensor that it begins with. Problems of no single tensor belong to forward."""
-    verdicts = [
-        Verdict(word=Word.WRONG, metric=accuracy.output, reason=accuracy.problem)
-        for accuracy in _accuracy(checked, direction)
-        if accuracy.problem
-    ]
-    if checked is not None:
-        for problem in checked.problems:
-            output, of_backward = checked.subject(problem)
-            if of_backward == (direction == "backward"):
-                verdicts.append(Verdict(word=Word.WRONG, metric=output, reason=problem))
-    return verdicts
 
 
 def _with_doubts(results: list[CaseResult], doubts: Sequence[Doubt]) -> list[CaseResult]:

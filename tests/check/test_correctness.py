@@ -12,7 +12,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from perfguard.check import correctness
-from perfguard.check.correctness import Checked, check
+from perfguard.check.checked import Checked
+from perfguard.check.correctness import check
 from perfguard.check.memory import poisoned
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call, Tolerance

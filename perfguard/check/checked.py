@@ -1,0 +1,56 @@
+"""What the check of a call found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from perfguard.model.records import Accuracy, Doubt, Pass
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Result of `check`.
+
+    Attributes:
+        forward: one Accuracy for each output tensor, then for each argument of `mutates`.
+        backward: one for each gradient; None where there are none.
+        problems: problems beyond single comparisons, each a sentence that begins with its subject.
+        inputs: dtypes, shapes, strides and values of the inputs, the same in every process.
+        notes: remarks for the reader that are no problems.
+        varying: outputs and gradients that differ from run to run, by less than eager's own error.
+        doubts: problems of configurations that are not chosen.
+    """
+
+    forward: list[Accuracy]
+    backward: list[Accuracy] | None
+    problems: list[str]
+    inputs: str
+    notes: list[str] = field(default_factory=list)
+    varying: list[str] = field(default_factory=list)
+    doubts: list[Doubt] = field(default_factory=list)
+
+    @property
+    def given(self) -> list[str]:
+        """The problems of the call as given, those of the comparisons first; empty when it is right."""
+        accuracies = [*self.forward, *(self.backward or [])]
+        return [accuracy.problem for accuracy in accuracies if accuracy.problem] + self.problems
+
+    @property
+    def wrong(self) -> list[str]:
+        """Every problem, those of other configurations last; empty when all is right."""
+        return [*self.given, *(doubt.problem for doubt in self.doubts)]
+
+    def of_pass(self, direction: Pass) -> list[Accuracy]:
+        """The comparisons of a pass."""
+        return self.forward if direction == "forward" else self.backward or []
+
+    def given_of_pass(self, direction: Pass) -> list[tuple[str, str]]:
+        """The problems of the call as given in a pass, each with the output or gradient that it begins with. Problems
+        of no single tensor belong to forward, with an empty name."""
+        found = [(each.output, each.problem) for each in self.of_pass(direction) if each.problem]
+        forward, backward = ({each.output for each in self.of_pass(part)} for part in ("forward", "backward"))
+        for problem in self.problems:
+            subject = problem.partition(": ")[0]
+            if (subject in backward or subject == "backward") == (direction == "backward"):
+                found.append((subject if subject in forward | backward else "", problem))
+        return found
