@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from perfguard.model.records import Hardware, Toolchain, Value, Word
-from perfguard.model.units import Unit, counted, format_change, format_percent
+from perfguard.model.records import Hardware, Reading, Toolchain, Value, Word
+from perfguard.model.units import Unit, counted, format_change, format_move, format_percent
 from perfguard.render.words import change_text, tally
 
 if TYPE_CHECKING:
@@ -46,8 +47,22 @@ class Row(Struct, frozen=True, omit_defaults=True):
     nodeid: str = ""
 
 
+class KernelRow(Struct, frozen=True):
+    """What the compilers make of one kernel on one target, at the base and now: texts such as `0 -> 12`, empty where
+    both are alike."""
+
+    kernel: str
+    target: str
+    spills: str = ""
+    registers: str = ""
+    instructions: str = ""
+    shared_bytes: str = ""
+    unfit: str = ""
+
+
 class Comparison(Struct, frozen=True):
-    """All rows, worst first, and the two sides. `problem` is the reason for an early end, otherwise empty."""
+    """All rows, worst first, and the two sides. `kernels`: those with other binaries; `base_toolchain`: the base's, if
+    it ran. `problem` is the reason for an early end, otherwise empty."""
 
     schema: int
     base: str
@@ -59,6 +74,8 @@ class Comparison(Struct, frozen=True):
     hardware: Hardware
     toolchain: Toolchain
     rows: list[Row] = []
+    kernels: list[KernelRow] = []
+    base_toolchain: Toolchain | None = None
     measured: int = 0  # cases that both sides measured
     pairs: int = 0
     problem: str = ""
@@ -85,6 +102,8 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
         for row in shown:
             table.add_row(*cells(row), style=COLORS.get(row.word, "yellow"))
         console.print(table)
+    if comparison.kernels:
+        _print_kernels(comparison, console)
     hidden = len(comparison.rows) - len(shown)
     if hidden:
         console.print(f"… and {hidden} more rows: --json FILE writes them all")
@@ -93,12 +112,46 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
     console.print(closing(comparison))
 
 
+_COLUMNS = ("spills", "registers", "instructions", "shared_bytes", "unfit")
+
+
+def kernel_rows(base: Sequence[Reading], work: Sequence[Reading]) -> list[KernelRow]:
+    """A row for each kernel and target, from the readings of both sides (`perfguard.measure.binaries.comparison`)."""
+    before = {reading.metric: reading.value for reading in base}
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for reading in work:
+        column, old = reading.metric.removeprefix(f"{reading.target}."), before.get(reading.metric)
+        if column not in _COLUMNS or not isinstance(reading.value, dict) or not isinstance(old, dict):
+            continue
+        for kernel in dict.fromkeys((*old, *reading.value)):
+            then, now = old.get(kernel, ""), reading.value.get(kernel, "")
+            texts = cells.setdefault((kernel, reading.target), {})
+            texts[column] = "" if then == now else format_move(then or "fits", now or "fits", reading.unit)
+            if column != "unfit" and then == 0 and now != 0:
+                texts[column] = format_move(then, now, reading.unit)
+    return [KernelRow(*key, **texts) for key, texts in cells.items() if any(texts.values())]
+
+
+def _print_kernels(comparison: Comparison, console: Console) -> None:
+    from rich.table import Table
+
+    console.print(f"kernels with other binaries: {len(comparison.kernels)}")
+    table = Table("kernel", "target", "spills", "registers", "instructions", "shared", "", box=None, pad_edge=False)
+    for row in comparison.kernels[:MOST_ROWS]:
+        table.add_row(row.kernel, row.target, row.spills, row.registers, row.instructions, row.shared_bytes, row.unfit)
+    console.print(table)
+
+
 def title(comparison: Comparison) -> str:
     """One line: device, base and working tree."""
     work = f"{comparison.head_commit[:12]}{' with uncommitted changes' if comparison.uncommitted else ''}"
+    before, now = comparison.base_toolchain, comparison.toolchain
+    names = [name for name in Toolchain.__struct_fields__ if before is not None]
+    changed = [f"{name} {getattr(before, name)} -> {getattr(now, name)}" for name in names
+               if getattr(before, name) != getattr(now, name)]  # fmt: skip
     return (
         f"{comparison.hardware.name or 'no device'}: merge base {comparison.base_commit[:12]} with {comparison.base} "
-        f"-> working tree {work}"
+        f"-> working tree {work}{''.join(f', {each}' for each in changed)}"
     )
 
 
@@ -124,6 +177,6 @@ def _is_long(row: Row) -> bool:
 
 def closing(comparison: Comparison) -> str:
     """The number of rows with each word, and of process pairs."""
-    said = tally(Counter(comparison.words)) or "nothing to compare"
+    said = tally(Counter(comparison.words)) or ("nothing moved" if comparison.measured else "nothing to compare")
     pairs = counted(comparison.pairs, "process pair")
     return f"{said}; {counted(comparison.measured, 'case')} on both sides, {pairs}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -193,11 +194,16 @@ class Worktree:
                 return f"{option}={moved}" if path is value else moved
         return text
 
-    def python_path(self) -> str:
-        """The PYTHONPATH with which a child imports the worktree's code, and this perfguard."""
+    def python_path(self, site: str = "") -> str:
+        """The PYTHONPATH with which a child imports the worktree's code, and this perfguard.
+
+        Args:
+            site: a folder of packages that come before all others; empty: none.
+        """
         inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         paths = [str(self._only_perfguard()), str(self.folder)]
         paths += [str(self.folder / "src")] * (self.folder / "src").is_dir()
+        paths += [site] * bool(site)
         paths += [self.moved(str(Path(path).absolute())) for path in inherited]
         return os.pathsep.join(paths)
 
@@ -211,6 +217,52 @@ class Worktree:
 
 
 @dataclass(frozen=True)
+class Packages:
+    """The environment of a child, where it is not this process's. Create it with `packages_at`.
+
+    Attributes:
+        python: its interpreter.
+        site: a folder of packages that come before those of the interpreter; empty: none.
+        has_plugin: whether pytest finds perfguard's plugin there by itself.
+    """
+
+    python: str = sys.executable
+    site: str = ""
+    has_plugin: bool = True
+
+
+OWN_PACKAGES = Packages()
+
+_LOOK = """
+import importlib.metadata, importlib.util, sys
+needs = "msgspec numpy pytest rich scipy torch yaml filelock".split()
+print(*[name for name in needs if importlib.util.find_spec(name) is None])
+print(any(each.value == "perfguard.plugin" for each in importlib.metadata.entry_points(group="pytest11")))
+"""
+
+
+def packages_at(path: Path) -> Packages:
+    """The environment that `--base-python` names: an interpreter, or a folder of site-packages for this one.
+
+    Raises:
+        UsageError: neither, or something that perfguard needs is not installed there.
+    """
+    python, site = (sys.executable, str(path.absolute())) if path.is_dir() else (str(path.absolute()), "")
+    if not path.exists():
+        raise UsageError(f"--base-python={path}: no such file; name an interpreter, or a folder of site-packages")
+    variables = {**os.environ, "PYTHONPATH": site} if site else {**os.environ}
+    try:
+        line = [python, "-P", "-c", _LOOK]
+        said = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, env=variables).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UsageError(f"--base-python={path}: does not run ({error}); name a Python of 3.11 or later") from error
+    missing, has_plugin = said.splitlines()[:2]
+    if missing:
+        raise UsageError(f"--base-python={path}: {', '.join(missing.split())} is missing there; pip install it")
+    return Packages(python, site, has_plugin == "True")
+
+
+@dataclass(frozen=True)
 class ChildCommand:
     """The command that starts pytest again as it was started before. Create it with `child_command`.
 
@@ -220,11 +272,13 @@ class ChildCommand:
         arguments: pytest's, without the program.
         folder: the working folder in which they were given.
         worktree: the checkout to measure; None: the user's.
+        packages: the environment that it runs in.
     """
 
     arguments: tuple[str, ...]
     folder: Path
     worktree: Worktree | None = None
+    packages: Packages = OWN_PACKAGES
 
     @property
     def start(self) -> Path:
@@ -239,11 +293,14 @@ class ChildCommand:
         if self.worktree is None:
             return [sys.executable, "-m", "pytest", *self.arguments, *own]
         moved = [self.worktree.moved(argument) for argument in self.arguments]
-        return [sys.executable, "-P", "-c", _PYTEST, *moved, *_IN_WORKTREE, *own]
+        plugin = () if self.packages.has_plugin else ("-p", "perfguard.plugin")
+        return [self.packages.python, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *own]
 
     def environment(self) -> dict[str, str]:
         """The child's environment."""
-        return environment() | ({} if self.worktree is None else {"PYTHONPATH": self.worktree.python_path()})
+        if self.worktree is None:
+            return environment()
+        return environment() | {"PYTHONPATH": self.worktree.python_path(self.packages.site)}
 
 
 def child_command(arguments: Sequence[str], folder: Path, device: str) -> ChildCommand:

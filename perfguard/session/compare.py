@@ -7,6 +7,7 @@ import argparse
 import datetime
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -17,17 +18,29 @@ from perfguard.judge.exact import because, describe_difference, judge_exact, spe
 from perfguard.judge.pair_test import in_cycles
 from perfguard.judge.run_verdicts import exit_status, middle, paired_readings_of
 from perfguard.judge.screen import covered_beside
+from perfguard.measure.binaries.comparison import Sides, compare_cases
+from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import check_file, write_atomically
-from perfguard.model.config import find_project, read_settings
+from perfguard.model.config import Config, find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import TOO_NOISY, URGENCY, CaseId, CaseResult, Reading, Value, Word
-from perfguard.render.comparison import SCHEMA, Comparison, Row, dump_comparison, print_comparison
-from perfguard.session.child import child_command, named_device
+from perfguard.model.units import counted
+from perfguard.render.comparison import (
+    SCHEMA,
+    Comparison,
+    KernelRow,
+    Row,
+    dump_comparison,
+    kernel_rows,
+    print_comparison,
+)
+from perfguard.session.child import OWN_PACKAGES, child_command, named_device, packages_at
 from perfguard.session.device_lock import DeviceLock
+from perfguard.session.followed import Followed
 from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.pairs import Site
-from perfguard.session.pairing.processes import Interrupts
+from perfguard.session.pairing.processes import Interrupts, Side
 from perfguard.session.pairing.tally import Tally, bad, why_not_compared
 from perfguard.session.pairing.worktrees import find_base, find_repository
 
@@ -45,6 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BASE",
         nargs="?",
         help="branch, tag or commit that the work will be merged into (default: the remote's or local main branch)",
+    )
+    parser.add_argument(
+        "--base-python",
+        type=Path,
+        metavar="PATH",
+        help="an interpreter, or a folder of site-packages, that the base runs with: compares two environments "
+        "(torch, Triton, the driver's libraries), with HEAD as BASE of the same code",
     )
     parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found to FILE")
@@ -79,7 +99,8 @@ def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) 
     base = find_base(folder, name, [project / settings.baselines, project / settings.reports])
     if base.commit is None:
         raise UsageError(base.problem)
-    if base.equal:
+    packages = OWN_PACKAGES if options.base_python is None else packages_at(options.base_python)
+    if base.equal and options.base_python is None:
         _say(f"UNCHANGED: the working tree is {base.commit[:12]}, the merge base with {name}, but for documentation")
         return ExitStatus.PASSED
     # Every side opens the same device, regardless of its own settings.
@@ -87,9 +108,10 @@ def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) 
     device = open_device(device_name)
     command = child_command(options.pytest_arguments, folder, device_name)
     tally, work, problem = Tally(), base.commit, ""
+    kernels: list[KernelRow] = []
     try:
         with (
-            Site(repository, command, device.identity.slug, settings, interrupts, _say) as site,
+            Site(repository, command, device.identity.slug, settings, interrupts, _say, packages) as site,
             DeviceLock(device.key) as lock,
             interrupts.armed(),
         ):
@@ -100,6 +122,7 @@ def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) 
             lock.acquire(settings.lock_minutes, _say)
             site.measure(tally, None, math.inf)
             problem = tally.problem
+            kernels = _compare_kernels(site, tally, project)
     except KeyboardInterrupt:
         _say("interrupted; the worktrees are removed")
         problem = INTERRUPTED
@@ -115,6 +138,8 @@ def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) 
         hardware=device.identity,
         toolchain=device.toolchain(),
         rows=rows_of(tally),
+        kernels=kernels,
+        base_toolchain=tally.toolchain,
         measured=tally.measured,
         pairs=tally.pairs,
         problem=problem,
@@ -125,9 +150,38 @@ def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) 
         write_atomically(options.json, dump_comparison(comparison))
     if problem == INTERRUPTED:
         return ExitStatus.INTERRUPTED
-    if not comparison.rows:
+    if not comparison.measured:
         _say("no guarded test was measured on both sides; name tests that use the perfguard fixture")
     return exit_status(comparison.words, strict=False, measured=comparison.measured, tests_failed=bool(problem))
+
+
+def _compare_kernels(site: Site, tally: Tally, project: Path) -> list[KernelRow]:
+    """Add to the results of both sides what the compilers make of kernels that are not alike, and list these."""
+    base, work = (site.followed.get(side, Followed()) for side in ("base", "work"))
+    cases = [case for case in tally.results["work"] if case in tally.results["base"] and work.of(case)]
+    if not cases:
+        return []
+    _say(f"comparing kernels of {counted(len(cases), 'case')} on {', '.join(site.settings.targets)}")
+    folder = Config(project, site.settings).cache_dir / "binaries"
+    compilers = (
+        Compiler(folder, path=base.path, python=site.packages.python),
+        Compiler(folder, path=work.path),
+    )
+    try:
+        found = compare_cases([Sides(base.of(case), work.of(case)) for case in cases], compilers)
+    finally:
+        for compiler in compilers:
+            compiler.close()
+    rows: dict[KernelRow, None] = {}
+    for case, compared in zip(cases, found, strict=True):
+        for problem in compared.problems:
+            _say(f"{case[1]}: {problem}")
+        both: dict[Side, Sequence[Reading]] = {"base": compared.base, "work": compared.work}
+        for side, readings in both.items():
+            result = tally.results[side][case]
+            tally.results[side][case] = replace(result, readings=[*result.readings, *readings])
+        rows |= dict.fromkeys(kernel_rows(compared.base, compared.work))
+    return list(rows)
 
 
 def _say(text: str) -> None:

@@ -19,7 +19,16 @@ from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
 from perfguard.model.records import CaseResult, Report
 from perfguard.model.units import counted, format_minutes
-from perfguard.session.child import ChildCommand, Following, Request, Worktree, read_answer, write_request
+from perfguard.session.child import (
+    OWN_PACKAGES,
+    ChildCommand,
+    Following,
+    Packages,
+    Request,
+    Worktree,
+    read_answer,
+    write_request,
+)
 from perfguard.session.followed import Followed, read_followed
 from perfguard.session.fresh_processes import run_fresh
 from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
@@ -56,6 +65,8 @@ class Site:
         command: starts pytest in the user's checkout.
         slug: the device's slug; results of another one are refused.
         tell: called with progress messages.
+        packages: the environment of the base, if it is not this process's.
+        followed: what each side has followed in a process pair that finds the times by itself.
     """
 
     repository: Repository
@@ -64,6 +75,8 @@ class Site:
     settings: Settings
     interrupts: Interrupts
     tell: Tell
+    packages: Packages = OWN_PACKAGES
+    followed: dict[Side, Followed] = field(default_factory=dict)
     _players: list[Player] = field(default_factory=list)
     _temporary: Path = field(
         default_factory=lambda: (
@@ -82,7 +95,8 @@ class Site:
 
     def command_of(self, side: Side) -> ChildCommand:
         """The command that starts pytest in the worktree of a side."""
-        return replace(self.command, worktree=Worktree(self._temporary / side, self.repository.root))
+        packages = self.packages if side != "work" else OWN_PACKAGES
+        return replace(self.command, worktree=Worktree(self._temporary / side, self.repository.root), packages=packages)
 
     def has(self, side: Side, nodeid: str, root: Path) -> bool:
         """Whether a side has the file of a test. `root`: folder of the user's checkout that its node id begins in."""
@@ -126,14 +140,15 @@ class Site:
         folder = self._temporary / f"answer-{side}"
         folder.mkdir()
         command = self.command_of(side)
-        assert command.worktree is not None
-        following = Following(list(self.settings.targets), str(command.worktree.folder), str(command.worktree.original))
-        write_request(folder, msgspec.structs.replace(request, follow=following))
+        write_request(folder, msgspec.structs.replace(request, follow=self._following(side)))
         problem = run_fresh(command, folder, self.settings.session_minutes, name=describe(side))
         report, followed = read_answer(folder, self.slug), read_followed(folder)
         if followed.foreign:
             raise foreign_error(followed.foreign, side)
         return Answer(report.results if report else [], followed, problem)
+
+    def _following(self, side: Side) -> Following:
+        return Following(list(self.settings.targets), str(self._temporary / side), str(self.repository.root))
 
     def measure(self, tally: Tally, tracks: Sequence[TimeId] | None, deadline: float) -> None:
         """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
@@ -166,7 +181,12 @@ class Site:
             )
             requests: dict[Side, Request] = {
                 # The second checkout of the base is not checked, since its results are the base's.
-                side: msgspec.structs.replace(request, exact=side in judged, numerics=side in judged and side != "copy")
+                side: msgspec.structs.replace(
+                    request,
+                    exact=side in judged,
+                    numerics=side in judged and side != "copy",
+                    follow=self._following(side) if side in judged and side != "copy" else None,
+                )
                 for side in SIDES
             }
             sought = None if tally.finds else set(left)
@@ -189,6 +209,9 @@ class Site:
             limit=self._limit(deadline), chance=self._random, common_only=not tally.finds,
         )  # fmt: skip
         self._stop_players()
+        for side, player in players.items():
+            if requests[side].follow is not None and (folder / side).exists():
+                self.followed.setdefault(side, read_followed(player.folder))
         return outcome, {side: player.report(self.slug) for side, player in players.items()}
 
     def _limit(self, deadline: float) -> Limit:

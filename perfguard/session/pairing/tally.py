@@ -11,7 +11,17 @@ from perfguard.judge.pair_test import PairVerdict, judge_paired
 from perfguard.judge.run_verdicts import paired_readings_of
 from perfguard.judge.screen import covered_beside
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import CaseId, CaseResult, PairedCase, PairedTime, Pairing, PairReading, Report, Word
+from perfguard.model.records import (
+    CaseId,
+    CaseResult,
+    PairedCase,
+    PairedTime,
+    Pairing,
+    PairReading,
+    Report,
+    Toolchain,
+    Word,
+)
 from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.lockstep import PairOutcome, TimeId, paired
 from perfguard.session.pairing.processes import SIDES, Side
@@ -53,6 +63,7 @@ class Tally:
         problem: reason why no more process pairs can be measured; otherwise empty.
         finds: whether the times in question are still unknown: whatever both sides time.
         lost: node id of a test in which a process died -> its side and problem. Later pairs leave the test out.
+        toolchain: the base's.
         verdicts: verdicts so far on the times that any pair read.
     """
 
@@ -70,6 +81,7 @@ class Tally:
         self.times = {track: Time(work) for track, work in (asked or {}).items()}
         self.verdicts: dict[TimeId, PairVerdict] = {}
         self.lost: dict[str, tuple[Side, str]] = {}
+        self.toolchain: Toolchain | None = None
         self._tests: set[str] = set()  # tests that any side has collected
         self._family = family
 
@@ -89,6 +101,8 @@ class Tally:
         self.pairs += 1
         self._take_end(outcome)
         self._tests.update(*outcome.tests.values())
+        if (report := reports.get("base")) is not None:
+            self.toolchain = report.toolchain
         latest: dict[Side, Results] = {}
         for side in SIDES:
             report = reports[side]
