@@ -22,7 +22,7 @@ from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.verdict import device_is_lost
 from perfguard.model.call import Call
 from perfguard.model.mesh import in_group
-from perfguard.model.records import PASSES, Doubt
+from perfguard.model.records import Doubt
 
 # Triton's exception for a kernel that needs more than the chip has. Tuners skip such a configuration. Whether the
 # binary fits is a reading of its own.
@@ -146,7 +146,6 @@ def _doubts(other: _Other) -> list[Doubt]:
         error.add_note(f"perfguard: raised in {other.title}")
         raise
     return [
-        Doubt(other.name, f"{other.title}: {problem}", output, direction == "backward")
-        for direction in PASSES
-        for output, problem in checked.given_of_pass(direction)
+        Doubt(other.name, f"{other.title}: {problem}", output, backward)
+        for output, problem, backward in checked.placed()
     ]

@@ -44,13 +44,15 @@ class Checked:
         """The comparisons of a pass."""
         return self.forward if direction == "forward" else self.backward or []
 
-    def given_of_pass(self, direction: Pass) -> list[tuple[str, str]]:
-        """The problems of the call as given in a pass, each with the output or gradient that it begins with. Problems
-        of no single tensor belong to forward, with an empty name."""
-        found = [(each.output, each.problem) for each in self.of_pass(direction) if each.problem]
-        forward, backward = ({each.output for each in self.of_pass(part)} for part in ("forward", "backward"))
+    def placed(self) -> list[tuple[str, str, bool]]:
+        """The problems of the call as given: the output or gradient that each begins with, its words, and whether it is
+        the backward pass's. Problems of no single tensor belong to forward, with an empty name."""
+        forward, backward = self.of_pass("forward"), self.of_pass("backward")
+        found = [(each.output, each.problem, False) for each in forward if each.problem]
+        found += [(each.output, each.problem, True) for each in backward if each.problem]
+        outputs, gradients = ({each.output for each in part} for part in (forward, backward))
         for problem in self.problems:
             subject = problem.partition(": ")[0]
-            if (subject in backward or subject == "backward") == (direction == "backward"):
-                found.append((subject if subject in forward | backward else "", problem))
+            name = subject if subject in outputs | gradients else ""
+            found.append((name, problem, subject in gradients or subject == "backward"))
         return found

@@ -212,7 +212,7 @@ class Runner:
                     filter(None, [described(call.mesh), checked.inputs if checked else Inputs(call).describe()])
                 ),
                 accuracy=checked.of_pass(direction) if checked else [],
-                verdicts=[Verdict(Word.WRONG, *each) for each in checked.given_of_pass(direction)] if checked else [],
+                verdicts=_wrong(checked, direction) if checked else [],
                 notes=checked.notes if checked else [],
             )
             if checked is None or not call.agreed(bool(checked.given)):
@@ -385,6 +385,15 @@ def _passes(call: Call, checked: Checked | None) -> list[Pass]:
     else:
         differentiable = Step(call).has_backward() if in_group() else bool(differentiable_outputs(call))
     return ["forward", "backward"] if differentiable else ["forward"]
+
+
+def _wrong(checked: Checked, direction: Pass) -> list[Verdict]:
+    """One verdict for each problem of the call as given in this pass."""
+    return [
+        Verdict(Word.WRONG, output, problem)
+        for output, problem, backward in checked.placed()
+        if backward == (direction == "backward")
+    ]
 
 
 def _with_doubts(results: list[CaseResult], doubts: Sequence[Doubt]) -> list[CaseResult]:
