@@ -100,6 +100,8 @@ class _Case:
         return stored_values(self.result, self.lane)
 
     def exact(self, reading: Reading) -> Verdict:
+        if not reading.is_recorded:
+            return replace(_unjudged(Word.PASS, reading, ""), storable=False)
         record = self.lane.record(self.result, reading)
         entry = record.implied
         if reading.tells_of_nothing and not entry:
@@ -114,8 +116,6 @@ class _Case:
         if changed or isinstance(entry, TimedEntry):
             return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
         drift = differing_versions(record.provenance, self.lane.toolchain, portable=self.lane.is_portable(reading))
-        if reading.target:  # compiled code does not depend on the torch that called it
-            drift = [change for change in drift if change.startswith("triton ")]
         verdict = judge_exact(reading, entry, drift)
         if verdict.word is not Word.CHANGED:
             return verdict
@@ -235,9 +235,7 @@ class _Case:
         if record.case is None and slugs and not portable:
             reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
             return _unjudged(Word.OTHER_HARDWARE, reading, reason)
-        where = (
-            (reading.target or lane.hardware.target) if portable else folder_of_ranks(lane.hardware, self.result.ranks)
-        )
+        where = lane.hardware.target if portable else folder_of_ranks(lane.hardware, self.result.ranks)
         return _unjudged(Word.NEW, reading, f"no baseline on {where}")
 
     def _other_method(self, record: Record, entry: Entry) -> str:
