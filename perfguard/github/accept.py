@@ -201,7 +201,7 @@ def _check_commit(report: Report, baselines: Path) -> None:
 def _judged(report: Report, store: Store, settings: Settings) -> Report:
     """The report, judged by the baselines of this checkout."""
     remembered = BaselineSet({folder: store.baselines(folder) for folder in folders_of(report)})
-    lane = remembered.lane(report.hardware, report.toolchain, targets=settings.targets, exact_only=report.exact_only)
+    lane = remembered.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
     return judge_again(report, lane)
 
 

@@ -12,7 +12,7 @@ import dataclasses
 from msgspec.structs import replace
 
 from perfguard.judge.lane import Lane, differing_versions
-from perfguard.judge.time_record import TimeRecord, is_stored
+from perfguard.judge.time_record import TimeRecord
 from perfguard.judge.update_plan import lane_of, plan
 from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, timed_kernel
 from perfguard.model.records import CaseResult, Parts, Provenance, Report, TimedEntry, Word
@@ -35,7 +35,8 @@ def measured_changes(store: Store, judged: Report, result: CaseResult, sessions:
     """
     lane = lane_of(store, judged.hardware, judged.toolchain, result)
     result = _with_kernel_times(lane, result)
-    records = {each.metric: TimeRecord(result, each, lane) for each in result.readings if is_stored(each)}
+    times = [each for each in result.readings if each.timed and each.is_recorded]
+    records = {each.metric: TimeRecord(result, each, lane) for each in times}
     base = _result_of_base(judged, result)
     scaled = {
         metric: [value * ratio for value in record.comparable.sessions]

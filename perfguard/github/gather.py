@@ -47,7 +47,7 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     if missing:  # a lane's file may be among the unread ones
         raise GitHubError(f"{root} at {base[:12]}: {missing}; merge suites of one hardware")
     after, unread = _baselines(files, root, head) if head else (None, "")
-    judged = judge_lanes(receive_all(artifacts, run.head_sha), Trusted(before, after, compared, settings.targets))
+    judged = judge_lanes(receive_all(artifacts, run.head_sha), Trusted(before, after, compared))
     return msgspec.structs.replace(
         judged,
         head=run.head_sha,

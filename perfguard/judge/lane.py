@@ -29,10 +29,8 @@ from perfguard.model.records import (
     TimedEntry,
     Toolchain,
 )
-from perfguard.model.records.baseline import entries_of
+from perfguard.model.records.baseline import EVERY_CPU, entries_of
 from perfguard.model.records.case import CODE
-
-TARGETS = "targets/"  # begins the folders of targets; the others are slugs of hardware
 
 #: What the absence of a reading from the record of an observed test stands for, by its type.
 NOTHING: Mapping[type, Entry] = {int: 0, list: [], dict: {}}
@@ -68,11 +66,13 @@ class Record:
     @property
     def is_of_test(self) -> bool:
         """Whether the case is an observed test, of which nothing is stored where there is nothing."""
-        return self.key.endswith("/test") and not self.reading.target
+        return self.key.endswith("/test")
 
     @property
     def implied(self) -> Entry | None:
         """The stored value, or the one that a record without the metric implies."""
+        if not self.reading.is_recorded:
+            return None
         value, implied = self.reading.value, self.reading.unrecorded
         if self.case is not None and self.entry is None and self.is_of_test:
             return NOTHING.get(type(value))
@@ -92,8 +92,8 @@ class Lane:
     """The lane of one hardware in the judgement: identity, baselines, and the base of its times.
 
     Attributes:
-        files: baselines of this hardware, of its target, of the targets that it compiles for, and of other hardware.
-            The last only show where else a case is known.
+        files: baselines of this hardware, of its target, and of other hardware. The last only show where else a case
+            is known.
         base: the commit that every case is compared with; None: each case has that of its own record.
         base_at: the tree of a commit, as a record names it.
     """
@@ -136,14 +136,14 @@ class Lane:
     @property
     def portable(self) -> Mapping[str, Baseline]:
         """Suite -> baseline that holds on every machine of the hardware's target."""
-        return self._by_folder.get(f"{TARGETS}{self.hardware.target}", {})
+        return self._by_folder.get(self.hardware.target or "", {})
 
     @cached_property
     def elsewhere(self) -> Mapping[CaseId, Sequence[str]]:
         """(suite, case key) -> slugs of other hardware with a baseline of the case, sorted."""
         found: dict[CaseId, list[str]] = defaultdict(list)
         for file in sorted(self.files, key=lambda file: file.hardware):
-            for key in () if self._judges(file) else file.cases:
+            for key in () if self._judges(file) or file.hardware == EVERY_CPU else file.cases:
                 found[file.suite, key].append(file.hardware)
         return found
 
@@ -198,7 +198,7 @@ class Lane:
 
     def is_portable(self, reading: Reading) -> bool:
         """Whether `reading` is stored for a target, not for this hardware."""
-        return bool(reading.target) or (reading.portable and self.hardware.target is not None)
+        return reading.portable and self.hardware.target is not None
 
     def record(self, result: CaseResult, reading: Reading) -> Record:
         """What is stored of a reading of the case."""
@@ -220,18 +220,17 @@ class Lane:
         return stored - {KERNEL_TIME} - _NO_LONGER_READ
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
-        """All records of a case, for this hardware and for targets."""
+        """All records of a case, for this hardware and for every machine of its target."""
         found = [file for file in self.files if file.suite == suite and key in file.cases]
         return [file.cases[key] for file in found if self._judges(file)]
 
     def _judges(self, file: Baseline) -> bool:
-        return is_own(self.hardware.slug, file.hardware) or file.hardware.startswith(TARGETS)
+        return is_own(self.hardware.slug, file.hardware) or file.hardware == self.hardware.target
 
 
 def folder_of(hardware: Hardware, reading: Reading, ranks: int) -> str:
     """The folder of baselines that holds a reading of a case on `ranks` ranks."""
-    target = reading.target or (hardware.target if reading.portable else None)
-    return f"{TARGETS}{target}" if target else folder_of_ranks(hardware, ranks)
+    return (hardware.target if reading.portable else None) or folder_of_ranks(hardware, ranks)
 
 
 def folder_of_ranks(hardware: Hardware, ranks: int) -> str:
@@ -245,13 +244,17 @@ def is_own(slug: str, folder: str) -> bool:
 
 
 def joined(files: Iterable[Baseline]) -> dict[str, Baseline]:
-    """Suite -> its files of several folders as one, each case with its own provenance."""
+    """Suite -> its files of several folders as one, in which a recording's name begins with its folder."""
     found: dict[str, Baseline] = {}
     for file in files:
-        known = found.setdefault(file.suite, file)
-        if known is not file:
-            cases = {key: replace(case, provenance=file.provenance_of(key)) for key, case in file.cases.items()}
-            found[file.suite] = replace(known, cases={**known.cases, **cases})
+        known = found.get(file.suite)
+        if known is None:
+            found[file.suite] = file
+            continue
+        recordings = {f"{file.hardware}/{name}": each for name, each in file.recordings.items()}
+        cases = {key: replace(case, recording=f"{file.hardware}/{case.recording}") for key, case in file.cases.items()}
+        recordings, cases = known.recordings | recordings, known.cases | cases
+        found[file.suite] = replace(known, recordings=recordings, cases=cases)
     return found
 
 

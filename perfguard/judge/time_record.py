@@ -18,7 +18,6 @@ from perfguard.judge.lane import Lane, Record, differing_versions, other_power
 from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, least_effect, moderate, remember
 from perfguard.model.config import Category
 from perfguard.model.records import (
-    Across,
     Better,
     CaseResult,
     Entry,
@@ -32,12 +31,6 @@ from perfguard.model.records import (
 #: in 1,750.
 OTHER_BOARD = 0.075
 _CHANCE = 0.005  # probability, in one direction, that noise alone moves a level so far
-
-
-def is_stored(reading: Reading) -> bool:
-    """Whether a timed reading is recorded. One that is only shown, or is compared with a rival's, is not. One of
-    several ranks is, though not gated: sessions show its noise, without which no gate could be set."""
-    return reading.timed and (reading.gated or reading.across is Across.EQUAL) and not reading.rival
 
 
 def anchor_of(entry: TimedEntry) -> float:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
 from perfguard.judge.removals import BaselineSource, cases_gone, metrics_gone
-from perfguard.judge.statistics import without_wild
-from perfguard.judge.time_record import TimeRecord, anchor_of, grow, is_stored
+from perfguard.judge.statistics import MIN_SESSIONS, without_wild
+from perfguard.judge.time_record import TimeRecord, anchor_of, grow
 from perfguard.model.config import Category
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
@@ -31,11 +31,10 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
-from perfguard.model.records.baseline import UNSTABLE, as_stored
+from perfguard.model.records.baseline import MOST_SESSIONS, UNSTABLE, as_stored
 from perfguard.model.records.change import Change, category_of, relevant, show_apart
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
-MOST_SESSIONS = 20  # latest sessions that are stored of one timed metric
 _SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.BETTER: "faster"}  # of kernels in observed tests
 _WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a device's time is not recorded
 _HOST_PROMISE = 0.5  # and more: that of times which the host takes
@@ -107,13 +106,17 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
         sessions: number of fresh processes for a recorded time.
     """
     found: dict[str, frozenset[Category]] = {}
-    for reading in result.readings if not _is_wrong(result) else ():
-        if is_stored(reading):
+    for reading in _recorded(result) if not _is_wrong(result) else ():
+        if reading.timed:
             found[reading.metric] = TimeRecord(result, reading, lane).possible(sessions)
         elif (category := _category(result, reading)) is not None:
             with_times = reading.covers and category == "changed"  # it has the category of their change
             found[reading.metric] = frozenset((category, "slower", "faster") if with_times else (category,))
     return {metric: categories for metric, categories in found.items() if categories}
+
+
+def _recorded(result: CaseResult) -> list[Reading]:
+    return [reading for reading in result.readings if reading.is_recorded]
 
 
 def _category(result: CaseResult, reading: Reading) -> Category | None:
@@ -152,17 +155,14 @@ class _Planner:
     def changes(self) -> list[Change]:
         readings = [
             each
-            for each in self.result.readings
+            for each in _recorded(self.result)
             if self.before(each) is not None or not goes_unsaid(self.result, each) or self.is_unstable(each)
         ]
         moved = {reading.metric: change for reading in readings if (change := self.change(reading))}
-        # Metrics that are not gated explain the others (kernel names …). They are written with them, or would explain
-        # older values.
+        # Metrics that tell of the code are written with the others, or would tell of older code.
         leaders = {change.folder: change for change in moved.values()}
         for reading in readings:
             leader = leaders.get(folder_of(self.lane.hardware, reading, self.result.ranks))
-            if leader is None and reading.metric == KERNEL_TIME:  # the kernels' binaries stand in a target's folder
-                leader = next(iter(leaders.values()), None)
             along = not reading.gated or self.before(reading) is None
             if along and not reading.timed and reading.metric not in moved and leader is not None:
                 category, before = leader.category, self.before(reading)
@@ -180,7 +180,7 @@ class _Planner:
     def change(self, reading: Reading) -> Change | None:
         """The change that follows from the reading: of a time from its value, of any other metric from its verdict."""
         change = None
-        if is_stored(reading):
+        if reading.timed:
             change = self.time(reading)
         elif (category := _category(self.result, reading)) is not None:
             change = self.exact(reading, category, verdict_on(self.result, reading))
@@ -242,6 +242,9 @@ class _Planner:
         grown = asks = ""
         if entry is None or known:
             after = replace(after, anchor=known.anchor if known else None)
+            if known and len(values) > MOST_SESSIONS and len(known.sessions) >= MIN_SESSIONS:
+                # The level of the first sessions stays the anchor when they make room for later ones.
+                after = replace(after, anchor=anchor_of(known))
         else:
             then, now = record.provenance, self.provenance
             growth = grow(entry, after, reading, one_board=then.board is not None and then.board == now.board)

@@ -39,6 +39,7 @@ class Limits(Struct, frozen=True):
     Attributes:
         promise: of a time, before the timer's own floor is added (as in `Meter.reading`).
         floor: of an exact metric in its unit, of a time in µs.
+        stored: whether an exact metric is recorded although it is not gated.
         covers: times that cannot have moved if the reading, a hash, equals the stored one.
         unrecorded: the value assumed for a record without the metric; None: no value.
         portable: None: taken from the reading, because it is portable on a CPU and not on a GPU.
@@ -46,6 +47,7 @@ class Limits(Struct, frozen=True):
 
     better: Better
     gated: bool = True
+    stored: bool = False
     promise: float = 0.03
     floor: float = 0.0
     tolerance: float = 0.0
@@ -58,6 +60,7 @@ class Limits(Struct, frozen=True):
         limits: dict[str, Any] = {
             "better": self.better,
             "gated": self.gated,
+            "stored": self.stored,
             "floor": self.floor,
             "tolerance": self.tolerance,
             "covers": list(self.covers),
@@ -68,4 +71,6 @@ class Limits(Struct, frozen=True):
 
 
 #: One sum of few launches, whose caches are as the test left them: coarser than the time of a call.
-KERNEL_TIME_LIMITS = Limits(Better.LOWER, gated=False, promise=0.10, tolerance=0.10, floor=COARSEST_TIMER_US)
+KERNEL_TIME_LIMITS = Limits(
+    Better.LOWER, gated=False, stored=True, promise=0.10, tolerance=0.10, floor=COARSEST_TIMER_US
+)

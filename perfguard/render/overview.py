@@ -66,7 +66,7 @@ class BaselineEdit(Struct, frozen=True):
     """One entry of the baselines that the change edits.
 
     Attributes:
-        folder: `nvidia-h200`, `targets/sm_90`.
+        folder: `nvidia-h200`, `cpu`.
         before, after: the entry's value, the centre of its sessions for a time; None where it is added or removed.
         loosens: the edit lets a worse reading pass than before (a removal does, too).
         measured: the reading in this change's own report, if any.

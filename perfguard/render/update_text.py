@@ -58,7 +58,7 @@ def _cases(new: Sequence[Change]) -> list[str]:
 
 
 def _suites(new: Sequence[Change]) -> list[str]:
-    """`new: targets/sm_90 tests.moe: 40 cases, 520 values`."""
+    """`new: cpu tests.moe: 40 cases, 520 values`."""
     cases: dict[str, list[str]] = {}
     for change in new:
         cases.setdefault(f"{change.category}: {change.folder} {change.suite}", []).append(change.key)

@@ -17,7 +17,7 @@ from perfguard.judge.screen import ControlDraw, covered
 from perfguard.measure.binaries.call_binaries import Binaries
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.binaries.source_hash import Sources
-from perfguard.measure.binaries.targets import TARGETS, target_of
+from perfguard.measure.binaries.targets import target_of
 from perfguard.measure.timers.blocks import Interleaved, collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
@@ -136,11 +136,10 @@ def _lane(
     bases: BaseTree | TreesOfRecords,
     any_machine: bool,
 ) -> Lane:
-    """The baselines that cases of `suites` are judged with on `device`, compiling for `targets`.
+    """The baselines that cases of `suites` are judged with on `device`. `targets`: those it compiles for.
 
     Args:
-        any_machine: load only the baselines of its target and of compiled targets, which hold on any machine of the
-            target.
+        any_machine: load only the baselines of its target, which hold on any machine of it.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -149,12 +148,8 @@ def _lane(
     identity = device.identity
     for name in targets:
         target_of(name)
-    # On a GPU, kernels are read for its own architecture only; a machine without a GPU covers the others.
-    own = {identity.architecture} & set(TARGETS) if targets else ()
-    compiled_for = targets if device.holds_cpu_tensors else own
-
     folders = [] if any_machine else store.folders()
-    folders += [f"targets/{name}" for name in (identity.target, *compiled_for) if name]
+    folders += [identity.target] if identity.target else []
     loaded = [store.load(folder, suite) for folder in dict.fromkeys(folders) for suite in suites]
     files = [file for file in loaded if file is not None]
     if isinstance(bases, BaseTree):
@@ -166,7 +161,7 @@ def lost_suites(store: Store, device: Device, root: Path) -> list[str]:
     """Suites with baselines on `device` whose test file is gone."""
     identity = device.identity
     folders = [folder for folder in store.folders() if is_own(identity.slug, folder)]
-    folders += [f"targets/{identity.target}"] if identity.target else []
+    folders += [identity.target] if identity.target else []
     return sorted({suite for folder in folders for suite in store.suites(folder) if not file_of(suite, root).is_file()})
 
 

@@ -104,7 +104,7 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> 
 def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, Baseline]:
     found: dict[str, Baseline] = {}
     own = [folder for folder in store.folders() if is_own(report.hardware.slug, folder)]
-    folders = [f"targets/{report.lane}"] if report.exact_only else own
+    folders = [report.lane] if report.exact_only else own
     for suite in sorted({result.case.suite for result in report.results}):
         try:
             found |= joined(file for folder in folders if (file := store.load(folder, suite)) is not None)

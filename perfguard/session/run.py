@@ -297,7 +297,7 @@ class Run:
         identity, sessions, provenance = self.device.identity, self.config.settings.sessions, self.snapshot().provenance
         found = plan(self.store, identity, results, self.fresh_by_case, self.report.stale, provenance, sessions)
         # Only metrics of every machine: this machine's own stay with its times.
-        return [each for each in found if each.folder.startswith("targets/") or not self.report.exact_only]
+        return [each for each in found if each.folder == identity.target or not self.report.exact_only]
 
     def snapshot(self) -> Report:
         """The report as it stands now."""

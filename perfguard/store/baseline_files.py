@@ -9,13 +9,15 @@ from pathlib import Path
 from perfguard.model.atomic_files import clear_stale, write_atomically
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline
-from perfguard.store.baseline_parser import parse
+from perfguard.model.records.baseline import EVERY_CPU
+from perfguard.store import schema2
+from perfguard.store.baseline_form import parse
 
 _PART = re.compile(r"[\w+-][\w.+-]*")
 
 
 class Store:
-    """The baseline files under `root`. A folder is a hardware's slug or `targets/<target>`."""
+    """The baseline files under `root`. A folder is a hardware's slug, or `cpu` for what holds on every CPU."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -41,7 +43,7 @@ class Store:
         Raises:
             BaselineError: the file cannot be read as a baseline of this folder.
         """
-        path = self.path(folder, suite)
+        path = self.older_path(folder, suite) or self.path(folder, suite)
         data = _read(path)
         if data is None:
             return None
@@ -50,28 +52,30 @@ class Store:
             known = self._parsed[path] = data, parse(data, path, folder, suite)
         return known[1]
 
+    def older_path(self, folder: str, suite: str) -> Path | None:
+        """The file of schema 2 that stands for the suite's, if it is not converted yet."""
+        older = self.root / schema2.FOLDER / f"{suite}.yaml"
+        return older if folder == EVERY_CPU and older.is_file() and not self.path(folder, suite).exists() else None
+
     def folders(self) -> list[str]:
-        """Slugs of the hardware with any baselines, sorted.
+        """The folders with any baselines, sorted.
 
         Raises:
             BaselineError: a file stands where the folder of baselines should.
         """
         if self.root.is_file():
             raise _in_the_way(self.root)
-        return sorted(
+        there = {
             folder.name
             for folder in (self.root.iterdir() if self.root.is_dir() else ())
-            if folder.name != "targets" and folder.is_dir() and any(folder.rglob("*.yaml"))
-        )
-
-    def targets(self) -> list[str]:
-        """The folders of targets, for example `targets/sm_90`, sorted."""
-        folder = self.root / "targets"
-        return sorted(f"targets/{each.name}" for each in (folder.iterdir() if folder.is_dir() else ()) if each.is_dir())
+            if folder.name != schema2.TARGETS and folder.is_dir() and any(folder.rglob("*.yaml"))
+        }
+        return sorted(there | ({EVERY_CPU} if self.suites(EVERY_CPU) else set()))
 
     def suites(self, folder: str) -> list[str]:
         """The suites with a file in a folder, sorted."""
-        return sorted(path.stem for path in (self.root / folder).glob("*.yaml"))
+        names = [folder, *([schema2.FOLDER] if folder == EVERY_CPU else [])]
+        return sorted({path.stem for name in names for path in (self.root / name).glob("*.yaml")})
 
     def baselines(self, folder: str) -> dict[str, Baseline]:
         """Suite -> the baseline in a folder.

@@ -1,6 +1,6 @@
 """Writes chosen changes. All files are made and checked before the first one is replaced.
 
-The layout is perfguard's own: comments in a file are lost when it is written.
+Comments in a file are lost when it is written.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, T
 from perfguard.model.records.baseline import as_stored
 from perfguard.model.records.change import Change, relevant
 from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_parser import CASE_FIELDS, parse
-from perfguard.store.baseline_writer import render
+from perfguard.store.baseline_form import CASE_FIELDS, parse, render
 
 
 def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reason: str = "") -> list[Path]:
-    """Write `changes`, which `select` chose; the lines of other cases stay as they are.
+    """Write `changes`, which `select` chose; the lines of other cases stay as they are. A file without cases is
+    removed.
 
-    A file keeps its head. Cases that are recorded anew carry their own provenance, unless all cases are. A file without
-    cases is removed.
+    Args:
+        provenance: that of the new entries.
+        reason: kept with them.
 
     Returns:
         The files written or removed.
@@ -39,20 +40,21 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
         if change.needs_reason and not reason.strip():
             raise BaselineError(f"{change.name}: {change.demand}")
         files.setdefault((change.folder, change.suite), []).append(change)
-    contents = {}
+    contents: dict[Path, bytes | None] = {}
     for (folder, suite), group in files.items():
         path = store.path(folder, suite)
-        now = relevant(folder, provenance)
-        old = store.load(folder, suite) or Baseline(hardware=folder, suite=suite, provenance=now)
-        new = _changed(old, group, now, reason.strip(), path)
+        old = store.load(folder, suite) or Baseline(folder, suite)
+        new = _changed(old, group, provenance, reason.strip(), path)
         contents[path] = _bytes(new, path) if new.cases else None
+        if (older := store.older_path(folder, suite)) is not None:
+            contents[older] = None
     store.replace(contents)
     return list(contents)
 
 
 def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: str, path: Path) -> Baseline:
-    cases = dict(old.cases)
-    recorded: dict[str, Provenance] = {}
+    cases, recordings = dict(old.cases), old
+    own: dict[str, Provenance] = {}  # case -> provenance that one of its changes has for itself
     for change in changes:
         if change.metric in CASE_FIELDS:
             raise BaselineError(
@@ -68,19 +70,13 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
             else:
                 cases.pop(change.key, None)
             continue
-        recorded[change.key] = change.provenance or recorded.get(change.key, now)
-        cases[change.key] = replace(
-            case,
-            entries={**case.entries, change.metric: as_stored(_anchored(change, reason))},
-            inputs=change.inputs,
-            reasons=_reasons(case, change, reason),
-        )
-    afresh = recorded.keys() >= set(cases)  # the head applies to no case any more
-    head = now if afresh else old.provenance
-    for key, own in recorded.items():
-        same = own == replace(head, clock_mhz=own.clock_mhz)  # clocks differ a little between any two runs
-        cases[key] = replace(cases[key], provenance=None if same else own)
-    return replace(old, provenance=head, cases=cases)
+        if change.provenance is not None:
+            own[change.key] = change.provenance
+        origin = replace(relevant(old.hardware, own.get(change.key, now)), reason=reason)
+        recordings, recording = recordings.with_recording(origin)
+        entries = {**case.entries, change.metric: as_stored(_anchored(change, reason))}
+        cases[change.key] = CaseBaseline(entries, change.inputs, recording)
+    return replace(recordings, cases=cases).pruned()
 
 
 def _anchored(change: Change, reason: str) -> Entry:
@@ -91,22 +87,15 @@ def _anchored(change: Change, reason: str) -> Entry:
     return change.after
 
 
-def _reasons(case: CaseBaseline, change: Change, reason: str) -> dict[str, str]:
-    if change.needs_reason or (change.category == "slower" and reason):
-        return {**case.reasons, change.metric: reason}
-    if change.category == "faster":
-        return {metric: why for metric, why in case.reasons.items() if metric != change.metric}
-    return case.reasons
-
-
 def _bytes(new: Baseline, path: Path) -> bytes:
     """The file's new bytes, which are parsed before anything is written, so that perfguard can read every file it
     writes."""
+    data = render(new).encode("utf-8", "backslashreplace")
     try:
-        data = render(new).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise BaselineError(f"{path}: a name is no text ({error}); give the case another id") from error
-    if parse(data, path, new.hardware, new.suite) != new:
+        same = parse(data, path, new.hardware, new.suite) == new
+    except BaselineError as error:
+        raise BaselineError(f"{path}: what would be written is not read ({error}); give the case another id") from error
+    if not same:
         raise BaselineError(
             f"{path}: a name or value in it reads back otherwise; give the case or the metric another name"
         )

@@ -277,7 +277,9 @@ def test_the_same_fault_by_a_change_is_wrong(recorded: Project) -> None:
     (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))
     result = project.guard("-k", "64")
     assert result.ret == ExitStatus.WRONG
-    result.stdout.fnmatch_lines(["WRONG  double[[]64[]]/forward  *hard input*", "*right at *", "*1 failed, 1 deselected*"])
+    result.stdout.fnmatch_lines(
+        ["WRONG  double[[]64[]]/forward  *hard input*", "*right at *", "*1 failed, 1 deselected*"]
+    )
     # Without a base, and in a test that the base lacks, a fault is judged alone, and fails its test at once.
     shutil.move(project.path / ".git", project.path.parent / "git")
     alone = project.guard("-k", "64")

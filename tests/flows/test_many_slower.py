@@ -11,7 +11,7 @@ import pytest
 
 from perfguard import ExitStatus
 from perfguard.model.records import Baseline, CaseBaseline, Entry, TimedEntry, Word
-from perfguard.store.baseline_writer import render
+from perfguard.store.baseline_form import render
 from tests.flows.conftest import Project
 from tests.flows.test_unchanged import SPREAD, as_recorded
 
@@ -104,7 +104,9 @@ def record(project: Project, names: list[str]) -> None:
         for reading in report.results[0].readings
         if reading.timed and reading.gated and isinstance(reading.value, float)
     }
-    baseline = Baseline("fake-gpu", "test_suite", report.provenance, {name: CaseBaseline(entries) for name in names})
+    baseline = Baseline(
+        "fake-gpu", "test_suite", {"": report.provenance}, {name: CaseBaseline(entries) for name in names}
+    )
     project.baseline.parent.mkdir(parents=True)
     project.baseline.write_text(render(baseline))
 

@@ -18,7 +18,7 @@ from perfguard.model.records import (
     Report,
     TimedEntry,
 )
-from perfguard.store.baseline_writer import render
+from perfguard.store.baseline_form import render
 from tests.flows.conftest import Project
 
 CASES = CONTROLS + 4  # of these four hardly all are audited
@@ -81,7 +81,9 @@ def as_recorded(report: Report) -> Baseline:
     tools = report.toolchain
     provenance = Provenance(torch=tools.torch, triton=tools.triton, driver=tools.driver, toolkit=tools.toolkit,
                             python=tools.python, power_limit_watts=300.0, board="gpu-a")  # fmt: skip
-    return Baseline("fake-gpu", "test_suite", provenance, {result.case.key: case(result) for result in report.results})
+    return Baseline(
+        "fake-gpu", "test_suite", {"": provenance}, {result.case.key: case(result) for result in report.results}
+    )
 
 
 @pytest.fixture

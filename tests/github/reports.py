@@ -34,8 +34,7 @@ from perfguard.model.records import (
     dump_report,
 )
 from perfguard.model.units import Unit
-from perfguard.store.baseline_parser import parse
-from perfguard.store.baseline_writer import render
+from perfguard.store.baseline_form import parse, render
 from tests.github.fake import sha
 
 SLUG, SUITE, TIMER = "nvidia-h200", "area", "graph-cold"
@@ -117,17 +116,17 @@ def entries(us: float = 50.0, launches: int = 1, code: str | None = None) -> dic
     return found | ({"fingerprint": code} if code is not None else {})
 
 
-def baseline_file(cases: Mapping[str, dict[str, Entry]], reasons: Mapping[str, dict[str, str]] | None = None) -> bytes:
+def baseline_file(cases: Mapping[str, dict[str, Entry]], reasons: Mapping[str, str] | None = None) -> bytes:
     """The YAML of `cases` (names without a pass)."""
     held = {
-        key(name): CaseBaseline(found, "float32[64]", (reasons or {}).get(name, {})) for name, found in cases.items()
+        key(name): CaseBaseline(found, "float32[64]", name if name in (reasons or {}) else "")
+        for name, found in cases.items()
     }
-    data = render(Baseline(SLUG, SUITE, PROVENANCE, held)).encode()
+    recordings = {name: replace(PROVENANCE, reason=why) for name, why in (reasons or {}).items()}
+    data = render(Baseline(SLUG, SUITE, {"": PROVENANCE, **recordings}, held)).encode()
     parse(data, Path(PATH), SLUG, SUITE)
     return data
 
 
-def remembered(
-    cases: Mapping[str, dict[str, Entry]], reasons: Mapping[str, dict[str, str]] | None = None
-) -> BaselineSet:
+def remembered(cases: Mapping[str, dict[str, Entry]], reasons: Mapping[str, str] | None = None) -> BaselineSet:
     return read_files({PATH: baseline_file(cases, reasons)}, "baselines")

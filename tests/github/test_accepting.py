@@ -89,7 +89,7 @@ def test_what_process_pairs_found_moves_the_record(checkout: Path, capsys: pytes
     found = stored("f")["device_time_us"]
     assert found.sessions == pytest.approx(scaled(1.1), rel=1e-3)
     assert (found.timer, found.anchor) == ("graph-cold", None)
-    assert in_the_file().cases[key("f")].reasons == {"device_time_us": "more accurate"}
+    assert in_the_file().provenance_of(key("f")).reason == "more accurate"
     provenance = in_the_file().provenance_of(key("f"))
     assert (provenance.board, provenance.commit, provenance.recorded) == ("a", sha("head")[:12], "2026-11-21")
     assert stored("g") == entries()
@@ -101,7 +101,7 @@ def test_a_little_slower_than_the_base_keeps_its_reason_and_its_anchor(checkout:
     assert accept(compared({"f": 51.2, "g": 50.0})) == ExitStatus.PASSED
     found = stored("f")["device_time_us"]
     assert (found.sessions[2], found.anchor) == (pytest.approx(51.2, rel=1e-3), 50.0)
-    assert in_the_file().cases[key("f")].reasons == {"device_time_us": "more accurate"}
+    assert in_the_file().provenance_of(key("f")).reason == "more accurate"
 
 
 def test_however_much_a_record_scatters_the_pairs_move_it(checkout: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_report_cannot_lead_out_of_the_baselines(checkout: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("metric", "value", "said"),
     [
-        *((name, 2, f"{name!r} names a field of a baseline") for name in ("inputs", "reasons", "provenance")),
+        *((name, 2, f"{name!r} names a field of a baseline") for name in ("inputs", "recording", "facts")),
         ("launches", -3, "invalid value: value is -3"),
         ("launches", -0.5, "invalid value: value is -0.5"),
         ("sm_90.registers", {"kernel": -1}, "invalid value: value is -1"),

@@ -28,7 +28,7 @@ from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.overview import Headline, Overview
 from perfguard.render.terminal import render_summary
-from perfguard.store.baseline_writer import render
+from perfguard.store.baseline_form import render
 from tests.github.fake import sha
 from tests.github.reports import PROVENANCE, SUITE, archive, key, report
 
@@ -59,10 +59,10 @@ def untimed(result: CaseResult, **fields: object) -> Report:
 
 def remembered(**more: dict[str, object]) -> BaselineSet:
     """Of every CPU; `more`: of this one."""
-    held = {"targets/cpu": BEFORE, **({SLUG: more["own"]} if more else {})}
+    held = {"cpu": BEFORE, **({SLUG: more["own"]} if more else {})}
     files = {
         f"baselines/{folder}/{SUITE}.yaml": render(
-            Baseline(folder, SUITE, PROVENANCE, {key("f"): CaseBaseline(entries, "float32[64]")})  # type: ignore[arg-type]
+            Baseline(folder, SUITE, {"": PROVENANCE}, {key("f"): CaseBaseline(entries, "float32[64]")})  # type: ignore[arg-type]
         ).encode()
         for folder, entries in held.items()
     }
@@ -158,40 +158,3 @@ def test_commands_name_the_lane() -> None:
     added = untimed(measured())
     text = render_markdown(judged(replace(added, results=[measured(), new]), remembered()))
     assert "pytest --perfguard --perfguard-lane=cpu --perfguard-update=new" in text
-
-
-SPILLS = Reading("sm_90.spills", Unit.COUNT, 0, target="sm_90")
-
-
-def compiled(spills: int) -> BaselineSet:
-    """What one kernel is on an H100, beside what every CPU reads."""
-    held = {"targets/cpu": BEFORE, "targets/sm_90": {"sm_90.spills": spills}}
-    reasons = {"sm_90.spills": "fewer warps"} if spills else {}
-    return read_files(
-        {
-            f"baselines/{folder}/{SUITE}.yaml": render(
-                Baseline(folder, SUITE, PROVENANCE, {key("f"): CaseBaseline(entries, "float32[64]", reasons)})  # type: ignore[arg-type]
-            ).encode()
-            for folder, entries in held.items()
-        },
-        "baselines",
-    )
-
-
-def test_what_is_compiled_for_a_gpu_is_judged_here_and_an_edit_of_its_folder_covers_it() -> None:
-    worse = replace(measured(), readings=[*measured().readings, replace(SPILLS, value=4)])
-    for head, headline in ((compiled(0), Headline.WORSE), (compiled(4), Headline.ACCEPTED)):
-        views = viewed(untimed(worse), Trusted(compiled(0), head))
-        assert views.headline is headline
-        assert [edit.folder for edit in views.edits] == (["targets/sm_90"] if headline is Headline.ACCEPTED else [])
-
-
-def test_what_is_stored_for_a_target_that_the_settings_no_longer_name_is_not_missed() -> None:
-    views = viewed(untimed(measured()), Trusted(compiled(0), compiled(0), targets=("sm_80",)))
-    assert views.headline is Headline.UNCHANGED
-
-
-def test_what_is_no_longer_compiled_is_missed_unless_its_baseline_goes_too() -> None:
-    for head, headline in ((compiled(0), Headline.INCOMPLETE), (remembered(), Headline.ACCEPTED)):
-        views = viewed(untimed(measured()), Trusted(compiled(0), head))
-        assert views.headline is headline

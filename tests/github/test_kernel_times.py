@@ -48,7 +48,7 @@ def facts(grid: str, us: float) -> dict[str, Entry]:
 
 
 def stored(entries: dict[str, Entry], reason: str = "") -> bytes:
-    text = baseline_file({"rms_norm": entries}, {"rms_norm": {"kernel_time_us": reason}} if reason else None)
+    text = baseline_file({"rms_norm": entries}, {"rms_norm": reason} if reason else None)
     return text.replace(b"rms_norm/forward", KEY.encode()).replace(b"float32[64]", BODY.encode())
 
 
@@ -131,5 +131,5 @@ def test_perfguard_accept_writes_such_an_edit(tmp_path: Path, monkeypatch: pytes
     case = accepted.cases[KEY]
     assert case.entries["grids"] == {"rows": "1 x (8,)"}
     assert case.entries["kernel_time_us"] == {"rows": pytest.approx(55.0, rel=1e-3), "other": 7.0}
-    assert case.reasons["kernel_time_us"] == "wider tiles"
+    assert accepted.provenance_of(KEY).reason == "wider tiles"
     assert Overview(lanes=[seen(given, (tmp_path / PATH).read_bytes())]).headline is Headline.ACCEPTED

@@ -132,7 +132,7 @@ def simulate(stored: Recording, now: Recording, effect: float, random: Random) -
         processes[results[-1].id] = [
             _reading(pair, *(values[index] for index in three), slower) for pair, three in enumerate(picked, 1)
         ]
-    baseline = Baseline("here", now.suite, Provenance(board=stored.board), cases)
+    baseline = Baseline("here", now.suite, {"": Provenance(board=stored.board)}, cases)
     lane = Lane(HARDWARE, Toolchain(), [baseline], base=BASE)
     verdicts, taken = judge(results, lane, processes)
     judged = [verdicts[result.id] for result in results[:CHANGED]]

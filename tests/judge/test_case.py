@@ -36,6 +36,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
+from perfguard.model.records.case import is_guarded
 from perfguard.model.units import Unit
 
 QUIET = [100.0, 100.2, 99.9, 100.1, 100.0, 99.8, 100.1, 99.9]
@@ -77,8 +78,8 @@ def lane(
     provenance = fields.pop("provenance", PROVENANCE)
 
     files = [
-        Baseline(folder, "area", provenance, {CASE.key: CaseBaseline(held, inputs)})
-        for folder, held in (("here", entries), ("targets/any", portable))
+        Baseline(folder, "area", {"": provenance}, {CASE.key: CaseBaseline(held, inputs)})
+        for folder, held in (("here", entries), ("any", portable))
         if held is not None
     ]
     fields = {"hardware": HARDWARE, "toolchain": TOOLCHAIN, **fields}
@@ -100,7 +101,7 @@ def words(measured: CaseResult, where: Lane) -> dict[str, Word]:
 OWN = {name: entry for name, entry in ENTRIES.items() if name != "shape"}
 SHAPED: dict[str, Entry] = {"shape": "[64]"}
 ELSEWHERE = [Baseline(slug, "area", cases={CASE.key: CaseBaseline({})}) for slug in ("nvidia-y", "amd-x")]
-OTHERS = dict.fromkeys(("span", "steps", "names"), Word.METHOD_CHANGED)
+OTHERS = {"span": Word.METHOD_CHANGED, "steps": Word.METHOD_CHANGED, "names": Word.PASS}
 
 
 @pytest.mark.parametrize(
@@ -144,21 +145,22 @@ def test_a_reading_beside_what_is_stored(
     assert reason is None or verdicts[readings[0].metric].reason == reason
 
 
-def test_a_cases_own_provenance_wins_over_the_files() -> None:
-    case = CaseBaseline({"span": TIME}, "f32[64]", provenance=replace(PROVENANCE, triton="3.5.0"))
-    where = Lane(HARDWARE, TOOLCHAIN, [Baseline("here", "area", PROVENANCE, {CASE.key: case})])
+def test_each_case_is_of_the_recording_that_it_names() -> None:
+    case = CaseBaseline({"span": TIME}, "f32[64]", "older")
+    recordings = {"": PROVENANCE, "older": replace(PROVENANCE, triton="3.5.0")}
+    where = Lane(HARDWARE, TOOLCHAIN, [Baseline("here", "area", recordings, {CASE.key: case})])
     verdict = judged(result(SPAN), where)["span"]
     assert (verdict.word, verdict.reason) == (Word.DRIFT, "another toolchain: triton 3.5.0 -> 3.6.0")
 
 
-@pytest.mark.parametrize(
-    ("now", "word"), [(replace(TOOLCHAIN, torch="2.12.0"), Word.CHANGED), (NEWER, Word.DRIFT)], ids=["torch", "triton"]
-)
-def test_compiled_code_does_not_depend_on_the_torch_that_called_it(now: Toolchain, word: Word) -> None:
-    registers = Reading("sm_90.registers", Unit.COUNT, {"kernel": 48}, target="sm_90", drifts=True)
-    case = CaseBaseline({"sm_90.registers": {"kernel": 40}}, "f32[64]")
-    files = [Baseline("targets/sm_90", "area", PROVENANCE, {CASE.key: case})]
-    assert words(result(registers), lane(more=files, toolchain=now)) == {"sm_90.registers": word}
+def test_what_describes_a_target_or_only_explains_is_no_matter_of_records() -> None:
+    compiled = Reading("sm_90.registers", Unit.COUNT, {"kernel": 48}, target="sm_90", drifts=True)
+    found = judged(result(SPAN, compiled, NAMES), lane({"span": TIME, "sm_90.registers": {"kernel": 40}, "names": []}))
+    assert [(each.metric, each.word, each.before) for each in found.values() if each.metric != "span"] == [
+        ("sm_90.registers", Word.PASS, None),
+        ("names", Word.PASS, None),
+    ]
+    assert not is_guarded(result(compiled, verdicts=[found["sm_90.registers"]]), Word.PASS)
 
 
 def test_a_wrong_case_misses_nothing() -> None:
@@ -179,7 +181,7 @@ def test_a_lane_learns_its_noise_per_timer() -> None:
     entries: dict[str, Entry] = {"span": TimedEntry(QUIET, "clock-u4"), "wait": TimedEntry(loud, "wall"), "steps": 1}
     cases = {f"f[{index}]/forward": CaseBaseline(entries) for index in range(15)}
     cases["g/forward"] = CaseBaseline({"span": TimedEntry(QUIET, "rare")})
-    own = Lane(HARDWARE, TOOLCHAIN, [Baseline("here", "area", PROVENANCE, cases)])
+    own = Lane(HARDWARE, TOOLCHAIN, [Baseline("here", "area", {"": PROVENANCE}, cases)])
     assert len(own.timed) == 31
     assert own.prior("rare") == own.prior("never seen") == UNLEARNT
     assert own.prior("wall").sigma == pytest.approx(6 * own.prior("clock").sigma, rel=0.02)
@@ -394,5 +396,5 @@ def test_a_changed_count_says_what_came_and_where() -> None:
     more = replace(MORE, note="asked for at f.py:3 in g")
     names = exact("names", ["a", "b"], details="steps", gated=False)
     found = judged(result(SPAN, more, names), lane({"span": TIME, "steps": 1, "names": ["a"]}))
-    assert found["steps"].reason == "steps 1 -> 2 (+100.0 %)\nnames + b\nasked for at f.py:3 in g"
-    assert found["names"].word is Word.PASS
+    assert found["steps"].reason == "steps 1 -> 2 (+100.0 %)\nasked for at f.py:3 in g"
+    assert found["names"].word is Word.PASS  # nothing of it is stored

@@ -36,29 +36,24 @@ CASE = Case("ops", "norm", "test", "test_ops.py::test_norm")
 HARDWARE = Hardware("here", "nvidia", "Here", "sm_90")
 STORED: dict[str, Entry] = {
     "grids": {"rows": "1 x (4,)", "columns": "2 x (2,)"},
-    "kernel_launches": {"rows": 1, "columns": 2},
+    "kernel_launches": {"rows": 1, "columns": 2, "columns/2": 1},
     TIME: {"rows": 41.0, "columns": 9.0},
 }
-BINARIES: dict[str, Entry] = {"sm_90.binary": {"rows": "aa", "columns": "bb", "columns/2": "cc"}}
 
 
 def lane(stored: dict[str, Entry] | None = None, base: BaseTree | None = None) -> Lane:
-    files = {"here": STORED | (stored or {}), "targets/sm_90": BINARIES}
-    cases = {folder: {"norm/test": CaseBaseline(entries, "body 1")} for folder, entries in files.items()}
-    baselines = [Baseline(folder, "ops", cases=found) for folder, found in cases.items()]
-    return Lane(HARDWARE, Toolchain(), baselines, base or BaseTree(commit="c0ffee"))
+    baseline = Baseline("here", "ops", cases={"norm/test": CaseBaseline(STORED | (stored or {}), "body 1")})
+    return Lane(HARDWARE, Toolchain(), [baseline], base or BaseTree(commit="c0ffee"))
 
 
 def result(inputs: str = "body 1", **moved: dict[str, str | int]) -> CaseResult:
-    """The test as it is stored, but for the values in `moved`; a reading of a target is named without it."""
+    """The test as it is stored, but for the values in `moved`."""
 
     def reading(metric: str, stored: Entry) -> Reading:
-        target, _, name = metric.rpartition(".")
-        value: Value = {**stored, **moved.get(name, {})} if isinstance(stored, dict) else {}
-        return Reading(metric, Unit.TEXT, value, Better.SAME, gated=False, target=target, covers=[TIME])
+        value: Value = {**stored, **moved.get(metric, {})} if isinstance(stored, dict) else {}
+        return Reading(metric, Unit.TEXT, value, Better.SAME, gated=False, covers=[TIME])
 
-    facts = {**{name: each for name, each in STORED.items() if name != TIME}, **BINARIES}
-    return CaseResult(CASE, inputs, readings=[reading(*each) for each in facts.items()])
+    return CaseResult(CASE, inputs, readings=[reading(*each) for each in STORED.items() if each[0] != TIME])
 
 
 def of_times(verdicts: list[Verdict]) -> dict[str, tuple[Word, str]]:
@@ -71,11 +66,11 @@ def of_times(verdicts: list[Verdict]) -> dict[str, tuple[Word, str]]:
         ({}, {}),
         ({"grids": {"rows": "1 x (8,)"}}, {"rows": "grids"}),
         ({"kernel_launches": {"columns": 3}}, {"columns": "kernel_launches"}),
-        ({"binary": {"columns/2": "dd"}}, {"columns": "sm_90.binary"}),  # its second specialisation
+        ({"kernel_launches": {"columns/2": 2}}, {"columns": "kernel_launches"}),  # its second specialisation
         ({"grids": {"new": "1 x (8,)"}}, {"new": "grids"}),
     ],
 )
-def test_a_kernel_is_in_question_if_its_launches_or_its_binary_moved(
+def test_a_kernel_is_in_question_if_its_launches_moved(
     moved: dict[str, dict[str, str | int]], kernels: dict[str, str]
 ) -> None:
     assert moved_kernels(result(**moved), lane()) == kernels
@@ -114,20 +109,17 @@ class Files:
     def load(self, folder: str, suite: str) -> Baseline | None:
         return next(file for file in lane().files if file.hardware == folder)
 
-    def targets(self) -> list[str]:
-        return ["targets/sm_90"]
-
 
 @pytest.mark.parametrize(("us", "category"), [(80.0, "slower"), (44.0, "changed"), (30.0, "faster")])
-def test_a_new_binary_is_written_with_its_times(us: float, category: str) -> None:
+def test_new_launches_are_written_with_its_times(us: float, category: str) -> None:
     """Nothing gated moved, and yet the record would ask for pairs for ever. Slower ones ask for a reason."""
-    measured = result(binary={"rows": "dd"})
+    measured = result(grids={"rows": "1 x (8,)"})
     times = KERNEL_TIME_LIMITS.reading(TIME, Unit.MICROSECONDS, {"rows": us, "columns": 9.2})
     measured = replace(measured, readings=[*measured.readings, times])
     judged = replace(measured, verdicts=judge_case(measured, lane()))
     changes = plan(Files(), HARDWARE, [judged], {}, [], Provenance(), 5)
     assert {(each.metric, each.category, each.needs_reason) for each in changes} == {
-        ("sm_90.binary", category, False),
+        ("grids", category, False),
         (TIME, category, category == "slower"),
     }
 

@@ -220,7 +220,7 @@ def remembering(own: dict[str, str], portable: dict[str, str] | None = None, sui
     def file(folder: str, held: dict[str, str]) -> Baseline:
         return Baseline(folder, suite, cases={key: CaseBaseline({"steps": 1}, inputs) for key, inputs in held.items()})
 
-    files = [file("here", own), file("targets/any", portable or {})]
+    files = [file("here", own), file("any", portable or {})]
     return Lane(replace(HARDWARE, target="any"), Toolchain(), files)
 
 

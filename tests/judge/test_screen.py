@@ -106,7 +106,7 @@ def run(controls: Sequence[float], board: str | None = "a") -> tuple[list[CaseRe
         for at, factor in enumerate(controls)
     ]
     changed = CaseResult(Case("area", "new", "forward"), "x", readings=[SPAN, CODE], conditions=Conditions(board=board))
-    baseline = Baseline("here", "area", Provenance(board="a"), cases)
+    baseline = Baseline("here", "area", {"": Provenance(board="a")}, cases)
     return [*results, changed], Lane(HARDWARE, Toolchain(), [baseline], base=BaseTree(commit="c" * 40))
 
 

@@ -150,7 +150,7 @@ def baseline_of(stored: Logs, controls: int) -> Baseline:
         entry = TimedEntry([significant(value) for value in sessions], "clock")
         code = {"code": "same"} if number < controls else {}
         cases[f"case{number}/forward"] = CaseBaseline({"span": entry, **code}, "x")
-    return Baseline("here", "suite", Provenance(board="a"), cases)
+    return Baseline("here", "suite", {"": Provenance(board="a")}, cases)
 
 
 def results_of(now: Logs, controls: int, board: str) -> list[CaseResult]:

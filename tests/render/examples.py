@@ -130,7 +130,7 @@ def lane(slug: str, *results: CaseResult, **changes: object) -> LaneView:
     provenance = Provenance(torch=tools.torch, triton=tools.triton, driver=tools.driver, toolkit=tools.toolkit,
                             commit="9ab77e2", recorded="2026-11-16")  # fmt: skip
     cases = {each.case.key: stored for each in results if Word.NEW not in {v.word for v in each.verdicts}}
-    view = LaneView(slug, report, baselines={"norms": Baseline(slug, "norms", provenance, cases)})
+    view = LaneView(slug, report, baselines={"norms": Baseline(slug, "norms", {"": provenance}, cases)})
     return msgspec.structs.replace(view, **changes)
 
 

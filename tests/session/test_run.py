@@ -25,7 +25,6 @@ from perfguard.model.records import (
     PairedTime,
     Pairing,
     PairReading,
-    Provenance,
     Reading,
     Report,
     TimedEntry,
@@ -36,7 +35,7 @@ from perfguard.session.child import ANSWER, Request, read_request, write_request
 from perfguard.session.open_run import lost_suites, open_run
 from perfguard.session.run import Run
 from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_writer import render
+from perfguard.store.baseline_form import render
 from perfguard.store.report_file import read_report
 
 
@@ -130,10 +129,10 @@ def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
     """Nor does it ask for what is remembered of this very processor."""
     device = CpuDevice()
     key, inputs = "double/forward", "float32[64]"
-    held = {device.identity.slug: TimedEntry([5.0] * 5, "wall-u1"), "targets/cpu": 1}
+    held = {device.identity.slug: TimedEntry([5.0] * 5, "wall-u1"), "cpu": 1}
     for folder, entry in held.items():
         metric = "device_time_us" if isinstance(entry, TimedEntry) else "operators"
-        baseline = Baseline(folder, "suite", Provenance(), {key: CaseBaseline({metric: entry}, inputs)})
+        baseline = Baseline(folder, "suite", cases={key: CaseBaseline({metric: entry}, inputs)})
         path = tmp_path / "baselines" / folder / "suite.yaml"
         path.parent.mkdir(parents=True)
         path.write_text(render(baseline))
@@ -151,31 +150,6 @@ def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
     assert found_words["cpu"]["operators"] is Word.PASS
     assert {"device_time_us", "peak_memory_bytes"}.isdisjoint(found_words["cpu"])
     assert {"device_time_us", "peak_memory_bytes"} <= set(found_words[device.identity.slug])
-
-
-@pytest.mark.parametrize("targets", [(), ("gfx942",)])
-def test_a_gpu_reads_binaries_of_its_architecture_or_asks_for_none(tmp_path: Path, targets: tuple[str, ...]) -> None:
-    """With `targets = []` none are read, so none that are remembered are missing."""
-    path = tmp_path / "baselines" / "targets" / "sm_90" / "suite.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text(
-        render(
-            Baseline(
-                "targets/sm_90",
-                "suite",
-                Provenance(),
-                {"double/forward": CaseBaseline({"sm_90.spills": 0}, "float32[64]")},
-            )
-        )
-    )
-
-    class Gpu(FakeDevice):
-        holds_cpu_tensors = False
-
-    device = Gpu(seed=1)
-    device._identity = msgspec.structs.replace(device.identity, architecture="sm_90")
-    run = open_run(Config(root=tmp_path, settings=Settings(targets=targets), measure=True), device, ["suite"])
-    assert [file.hardware for file in run.lane.files] == (["targets/sm_90"] if targets else [])
 
 
 @pytest.mark.parametrize("lane", ["cpu", "nvidia-h200"])

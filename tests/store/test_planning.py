@@ -35,7 +35,7 @@ from perfguard.model.records import (
 from perfguard.model.records.change import Change, category_of, select, show_apart
 from perfguard.model.units import Unit
 from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_writer import render
+from perfguard.store.baseline_form import render
 
 SLUG, SUITE, KEY = "nvidia-h200", "fp8", "quantize[64x48]/forward"
 NODEID = "tests/test_fp8.py::test_quantize[64x48]"
@@ -70,7 +70,7 @@ def store(root: Path, entries: dict[str, Entry] | None = None, folder: str = SLU
         cases = {KEY: CaseBaseline(entries=entries, inputs="bf16")}
         path = root / folder / f"{SUITE}.yaml"
         path.parent.mkdir(parents=True)
-        path.write_text(render(Baseline(hardware=folder, suite=SUITE, provenance=STORED, cases=cases)))
+        path.write_text(render(Baseline(folder, SUITE, {"": STORED}, cases)))
     return Store(root)
 
 
@@ -253,7 +253,7 @@ def test_missing_sessions_are_counted_and_the_command_is_given(tmp_path: Path) -
         ((60.0,), (), None),
         ((50.0,) * 5, (), None),  # sessions are not thrown away for one value
         ((60.0, 60.1), (60.2, 60.3, 60.4), (60.0, 60.1, 60.2, 60.3, 60.4)),
-        ((60.0,), (60.1,) * 20, (60.1,) * 20),  # only the last twenty are kept
+        ((60.0,), (60.1,) * 8, (60.1,) * 8),  # only the last eight are kept
         ((50.0, 50.1), (60.1,) * 5, (60.1,) * 5),  # another level: the old ones go, and that needs a reason
         ((60.0,) * 5, (60.1,) * 5, None),
     ],
@@ -320,7 +320,7 @@ def test_no_time_is_refused(tmp_path: Path, value: float) -> None:
         (exact(1000, tolerance=0.01), 1020, True),
         (exact(1000, floor=50.0), 1020, False),
         (exact(["a"]), ["b"], True),
-        (exact(["a"], gated=False), ["b"], False),
+        (exact(["a"], gated=False, stored=True), ["b"], False),
         (exact(float("nan")), 1.0, True),
     ],
 )
@@ -335,13 +335,29 @@ def test_an_exact_reading_must_be_the_same_in_every_process(
 # -- what belongs together -------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_gated_goes_along_with_what_is(tmp_path: Path) -> None:
+def test_what_is_stored_without_a_gate_goes_along_with_what_is_gated(tmp_path: Path) -> None:
     where = store(tmp_path, {LAUNCHES: 1, NAMES: ["a"]})
-    names = exact(["a", "b"], NAMES, gated=False)
+    names = exact(["a", "b"], NAMES, gated=False, stored=True)
     assert planned(where, result((exact(1), Word.PASS), (names, Word.PASS))) == {}
     changes = planned(where, result((exact(2), Word.CHANGED), (names, Word.PASS)))
     assert (changes[NAMES].category, changes[NAMES].after) == ("changed", ["a", "b"])
     assert changes[NAMES].needs_reason  # it may not go alone where the other is left for want of a reason
+    only_shown = [replace(names, stored=False), exact(3, "sm_90.spills", target="sm_90")]
+    assert planned(where, result((exact(2), Word.CHANGED), *((each, Word.PASS) for each in only_shown))).keys() == {
+        LAUNCHES
+    }
+
+
+def test_other_text_of_the_code_is_recorded_though_nothing_else_moved(tmp_path: Path) -> None:
+    where = store(tmp_path, {LAUNCHES: 1, "code": {"rows": "aa"}})
+    read = exact({"rows": "bb"}, "code", gated=False, stored=True)
+    judged = result((exact(1), Word.PASS))
+    for unit, found in ((Unit.TEXT, {"code"}), (Unit.MICROSECONDS, set())):
+        verdict = Verdict(Word.PASS, "code", before={"rows": "aa"}, after={"rows": "bb"})
+        more = replace(
+            judged, readings=[*judged.readings, replace(read, unit=unit)], verdicts=[*judged.verdicts, verdict]
+        )
+        assert planned(where, more).keys() == found
 
 
 CODE = "fingerprint"
@@ -404,24 +420,22 @@ def test_sessions_of_other_code_are_not_added(tmp_path: Path) -> None:
 
 def test_portable_readings_go_to_the_target_if_there_is_one(tmp_path: Path) -> None:
     judged = result((timed(60.0), Word.NEW), (exact(2, portable=True), Word.NEW))
-    for hardware, folder in ((GPU, SLUG), (CPU, "targets/cpu")):
+    for hardware, folder in ((GPU, SLUG), (CPU, "cpu")):
         changes = planned(store(tmp_path), judged, FIVE, hardware=hardware)
         assert (changes[TIME].folder, changes[LAUNCHES].folder) == (hardware.slug, folder)
 
 
 def test_a_gone_case_leaves_hardware_and_target(tmp_path: Path) -> None:
-    for target in ("targets/cpu", "targets/sm_90"):
-        store(tmp_path, {LAUNCHES: 1}, target)
+    store(tmp_path, {LAUNCHES: 1}, "cpu")
     where = store(tmp_path, {TIME: times(60.0)}, "cpu-x")
     judged = result((exact(2), Word.PASS))
     gone = Verdict(Word.STALE, suite=SUITE, case=KEY, reason="the case is gone")
     changes = plan(where, CPU, [judged], {}, [gone], NOW, 5)
     assert [(change.category, change.folder, change.after) for change in changes] == [
+        ("stale", "cpu", None),
         ("stale", "cpu-x", None),
-        ("stale", "targets/cpu", None),
-        ("stale", "targets/sm_90", None),
     ]
-    assert changes[0].describe() == f"stale: cpu-x fp8 {KEY}: removed; the case is gone"
+    assert changes[1].describe() == f"stale: cpu-x fp8 {KEY}: removed; the case is gone"
 
 
 # -- what is chosen --------------------------------------------------------------------------------------------------
@@ -453,7 +467,7 @@ def test_values_of_two_toolchains_never_stand_side_by_side() -> None:
         f"goes only with {TIME} of the same case, which is left: "
         "slower, heavier or different; say why with --perfguard-reason"
     )
-    elsewhere = Change(category="faster", folder="targets/cpu", suite=SUITE, key=KEY, metric="breaks", after=0)
+    elsewhere = Change(category="faster", folder="cpu", suite=SUITE, key=KEY, metric="breaks", after=0)
     assert select([drifted, launches, elsewhere], CATEGORIES, "")[0] == [elsewhere]
     assert select([drifted, launches], CATEGORIES, "torch 2.12")[0] == [drifted, launches]
 

@@ -10,7 +10,7 @@ import pytest
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline
 from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_writer import render
+from perfguard.store.baseline_form import render
 
 
 def put(root: Path, folder: str, suite: str, *keys: str) -> Path:
@@ -32,11 +32,11 @@ def test_an_empty_store(tmp_path: Path) -> None:
     assert not (tmp_path / "baselines").exists()
 
 
-def test_folders_of_hardware_are_no_targets_and_not_empty(tmp_path: Path) -> None:
-    for folder in ("nvidia-h200", "amd-mi300x", "cpu-x", "targets/cpu"):
+def test_folders_are_not_empty(tmp_path: Path) -> None:
+    for folder in ("nvidia-h200", "amd-mi300x", "cpu-x", "cpu"):
         put(tmp_path, folder, "fp8", "a/forward")
     (tmp_path / "empty").mkdir()
-    assert Store(tmp_path).folders() == ["amd-mi300x", "cpu-x", "nvidia-h200"]
+    assert Store(tmp_path).folders() == ["amd-mi300x", "cpu", "cpu-x", "nvidia-h200"]
 
 
 def test_a_file_changed_behind_the_store_is_read_again(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perfguard.judge.time_record import OTHER_BOARD, anchor_of, grow, is_stored
+from perfguard.judge.time_record import OTHER_BOARD, anchor_of, grow
 from perfguard.judge.update_plan import plan
 from perfguard.model.config import CATEGORIES
-from perfguard.model.records import Better, Provenance, TimedEntry
+from perfguard.model.records import Across, Better, Provenance, TimedEntry
+from perfguard.model.records.baseline import MOST_SESSIONS
 from perfguard.model.records.change import select
 from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_update import apply
 from tests.store.creep import GPU, READING, SUITE, TIME, read, record, simulated
 
 levels = st.floats(1.0, 1e4)
@@ -76,10 +78,9 @@ def test_a_floor_and_a_reading_of_which_more_is_better() -> None:
 
 
 def test_what_is_only_shown_or_beside_a_rival_is_not_stored() -> None:
-    assert is_stored(READING)
-    assert not any(
-        is_stored(replace(READING, **field)) for field in ({"gated": False}, {"rival": 9.0}, {"timer": None})
-    )
+    assert READING.is_recorded
+    assert replace(READING, gated=False, across=Across.EQUAL).is_recorded  # of several ranks
+    assert not any(replace(READING, **field).is_recorded for field in ({"gated": False}, {"rival": 9.0}))
 
 
 # -- by the real planner ---------------------------------------------------------------------------------------------
@@ -106,6 +107,19 @@ def test_what_is_left_says_how_much_since_when_and_what_to_do(tmp_path: Path) ->
         "+4.0 % over its anchor of 50 µs, last recorded 2026-11-03 at 0000002, in one recording on another board: "
         "the next one that reads so needs a reason"
     )
+
+
+def test_the_first_level_stays_the_anchor_when_its_sessions_make_room(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for values in ([50.0] * 5, [50.5] * 4, [51.0] * 8):
+        judged, fresh = read(0, values, 0)
+        stored = store.load(GPU.slug, SUITE)
+        judged = replace(judged, verdicts=[] if stored else judged.verdicts)
+        changes = plan(store, GPU, [judged], {(SUITE, judged.case.key): fresh}, [], Provenance(), MOST_SESSIONS)
+        apply(store, changes, Provenance())
+    stored = store.load(GPU.slug, SUITE)
+    assert stored is not None
+    assert stored.cases[judged.case.key].entries[TIME] == TimedEntry([50.0] * 4 + [50.5] * 4, "graph", 50.0)
 
 
 def test_creep_is_found_on_changing_boards(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, Recorded, folders_of
 from perfguard.github.lanes.limits import declared
 from perfguard.judge.lane import differing_versions, folder_of, other_power
 from perfguard.judge.statistics import MIN_SESSIONS, remember
@@ -53,7 +53,7 @@ class Edited:
     head: BaselineSet
     among: Sequence[str]
 
-    def cases(self) -> Iterator[tuple[str, str, str, CaseBaseline | None, CaseBaseline | None]]:
+    def cases(self) -> Iterator[tuple[str, str, str, Recorded | None, Recorded | None]]:
         """Folder, suite, key, and the case before and after, of each case that differs."""
         for folder in self.among:
             files = [each.folders.get(folder, {}) for each in (self.base, self.head)]
@@ -87,7 +87,7 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
                         unit=reading.unit if reading else _unit(metric, entries[metric]),
                         before=_shown(before),
                         after=_shown(after),
-                        reason=new.reasons.get(metric, "") if new else "",
+                        reason=_reason(old, new),
                         loosens=_loosens(before, after, _limits(metric, reading)),
                         measured=reading.value if reading else None,
                         growth=_growth(before, after, _limits(metric, reading)),
@@ -102,12 +102,16 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
     return edits
 
 
-def _read_under(case: CaseBaseline, folder: str, suite: str, key: str, reports: Sequence[Report]) -> bool:
+def _reason(old: Recorded | None, new: Recorded | None) -> str:
+    """The reason of the change; one that a case had before is of another change."""
+    return "" if new is None or (old is not None and old.provenance == new.provenance) else new.provenance.reason
+
+
+def _read_under(case: Recorded, folder: str, suite: str, key: str, reports: Sequence[Report]) -> bool:
     """Whether a lane read the case under its stored conditions; if not, its metrics are no longer compared."""
-    assert case.provenance is not None
-    portable = folder.startswith("targets/")
     for report in reports:
         if folder in folders_of(report):
+            portable = folder == report.hardware.target
             result = next((each for each in report.results if each.id == (suite, key)), None)
             same = not differing_versions(case.provenance, report.toolchain, portable=portable)
             powered = portable or not other_power(case.provenance, report.hardware)
@@ -124,8 +128,8 @@ def patched(edited: Edited) -> BaselineSet:
             continue
         entries = {metric: _recentred(_entry(old, metric), entry) for metric, entry in new.entries.items()}
         suites = folders.setdefault(folder, {})
-        file = suites.get(suite) or Baseline(folder, suite)
-        suites[suite] = replace(file, cases={**file.cases, key: replace(new, entries=entries)})
+        file, recording = (suites.get(suite) or Baseline(folder, suite)).with_recording(new.provenance)
+        suites[suite] = replace(file, cases={**file.cases, key: CaseBaseline(entries, new.inputs, recording)})
     return BaselineSet(folders)
 
 
@@ -184,7 +188,7 @@ def _is_afresh(
     before, after = _entry(old, reading.metric), _entry(new, reading.metric)
     if old is None or new is None or old == new or before is None or after is None:
         return False
-    if _asks(before, after, old, new, reading) and not new.reasons.get(reading.metric):
+    if _asks(before, after, old, new, reading) and not _reason(old, new):
         return False
     if not reading.timed:
         return reading.metric in passing
@@ -192,13 +196,13 @@ def _is_afresh(
     return equal or _is_read(verdict, reading, before, after)
 
 
-def _asks(before: Entry, after: Entry, old: CaseBaseline, new: CaseBaseline, reading: Reading) -> bool:
+def _asks(before: Entry, after: Entry, old: Recorded, new: Recorded, reading: Reading) -> bool:
     """Whether an update would ask for a reason to replace the entry (`perfguard.judge.update_plan`)."""
     if not reading.timed:
         return is_worse(reading, before, after)
     if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
         return False
-    if old.inputs not in ("", new.inputs) or old.provenance is None or new.provenance is None:
+    if old.inputs not in ("", new.inputs):
         return False
     one_board = old.provenance.board is not None and old.provenance.board == new.provenance.board
     return grow(before, after, reading, one_board=one_board).asks
@@ -239,7 +243,7 @@ def _readings(reports: Sequence[Report]) -> dict[tuple[str, str, str, str], Read
     }
 
 
-def _entry(case: CaseBaseline | None, metric: str) -> Entry | None:
+def _entry(case: Recorded | None, metric: str) -> Entry | None:
     return case.entries.get(metric) if case else None
 
 
@@ -256,14 +260,13 @@ def _unit(metric: str, entry: Entry) -> Unit:
     return Unit.BYTES if metric.endswith("_bytes") else Unit.COUNT
 
 
-def _conditions(case: CaseBaseline) -> str:
+def _conditions(case: Recorded) -> str:
     """The conditions under which readings are compared, as text."""
     provenance = case.provenance
-    fields = provenance.__struct_fields__ if provenance else ()
     versions = [
         f"{name} {getattr(provenance, name)}"
-        for name in fields
-        if name not in ("commit", "recorded") and getattr(provenance, name) is not None
+        for name in provenance.__struct_fields__
+        if name not in ("commit", "recorded", "reason") and getattr(provenance, name) is not None
     ]
     return ", ".join([case.inputs or "any inputs", *versions])
 

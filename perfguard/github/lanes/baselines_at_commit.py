@@ -2,51 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from msgspec.structs import replace
-
 from perfguard.judge.lane import Lane, folder_of_ranks, is_own
-from perfguard.measure.binaries.targets import TARGETS
 from perfguard.model.errors import BaselineError
-from perfguard.model.records import Baseline, CaseBaseline, Hardware, Report, Toolchain
-from perfguard.store.baseline_parser import parse
+from perfguard.model.records import Baseline, Entry, Hardware, Provenance, Report, Toolchain
+from perfguard.model.records.baseline import EVERY_CPU
+from perfguard.store import schema2
+from perfguard.store.baseline_form import parse
 
-_TARGETS = "targets"
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is stored of a case, with its recording, which another commit may call otherwise."""
+
+    entries: Mapping[str, Entry]
+    inputs: str
+    provenance: Provenance
 
 
 @dataclass(frozen=True)
 class BaselineSet:
-    """Folder (`nvidia-h200`, `targets/cpu`) -> suite -> baseline; `problems`: unreadable files -> the reason."""
+    """Folder (`nvidia-h200`, `cpu`) -> suite -> baseline; `problems`: unreadable files -> the reason."""
 
     folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
 
-    def lane(
-        self,
-        hardware: Hardware,
-        toolchain: Toolchain,
-        *,
-        targets: Collection[str] = tuple(TARGETS),
-        exact_only: bool = False,
-    ) -> Lane:
+    def lane(self, hardware: Hardware, toolchain: Toolchain, *, exact_only: bool = False) -> Lane:
         """The lane of one hardware with all its baselines; with `exact_only`, only those of every machine of its
-        target. `targets`: those of [tool.perfguard]; what is stored for others is not read any more."""
-        own = [folder for folder in self.folders if is_own(hardware.slug, folder)]
-        others = [folder for folder in self.folders if _is_slug(folder) and folder not in own]
-        judging = [*([] if exact_only else own), *_targets(hardware, targets)]
-        folders = [self.folders.get(folder, {}) for folder in (*judging, *others)]
-        return Lane(hardware, toolchain, [file for suites in folders for file in suites.values()])
+        target."""
+        files = [
+            file
+            for folder, suites in self.folders.items()
+            if not (exact_only and is_own(hardware.slug, folder))
+            for file in suites.values()
+        ]
+        return Lane(hardware, toolchain, files)
 
-    def case(self, folder: str, suite: str, key: str) -> CaseBaseline | None:
-        """The record of a case in a folder, with its full provenance: moving that to the head of the file changes
-        nothing."""
+    def case(self, folder: str, suite: str, key: str) -> Recorded | None:
+        """The record of a case in a folder."""
         baseline = self.folders.get(folder, {}).get(suite)
         if baseline is None or key not in baseline.cases:
             return None
-        return replace(baseline.cases[key], provenance=baseline.provenance_of(key))
+        case = baseline.cases[key]
+        return Recorded(case.entries, case.inputs, baseline.provenance_of(key))
 
 
 def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
@@ -60,12 +61,14 @@ def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
     problems: dict[str, str] = {}
     for path, data in sorted(files.items()):
         parts = PurePosixPath(path).relative_to(root).parts
-        depth = 2 if parts[0] == _TARGETS else 1
-        if len(parts) <= depth:
-            problems[path] = f"{path}: no folder of a hardware or target; move it to {root}/<hardware>/"
+        if parts[0] == schema2.TARGETS:  # not converted yet
+            if parts[1:2] != (EVERY_CPU,) or f"{root}/{'/'.join(parts[1:])}" in files:
+                continue
+            parts = parts[1:]
+        if len(parts) <= 1:
+            problems[path] = f"{path}: no folder of a hardware; move it to {root}/<hardware>/"
             continue
-        folder = "/".join(parts[:depth])
-        suite = "/".join(parts[depth:]).removesuffix(".yaml")
+        folder, suite = parts[0], "/".join(parts[1:]).removesuffix(".yaml")
         try:
             folders.setdefault(folder, {})[suite] = parse(data, Path(path), folder, suite)
         except BaselineError as error:
@@ -74,19 +77,7 @@ def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
 
 
 def folders_of(report: Report) -> list[str]:
-    """The folders that judge a report: its hardware, its target, and the targets it compiled for."""
+    """The folders that judge a report: its hardware's and its target's."""
     ranks = {1, *(result.ranks for result in report.results)}
     own = set() if report.exact_only else {folder_of_ranks(report.hardware, each) for each in ranks}
-    return [*sorted(own), *_targets(report.hardware, TARGETS)]
-
-
-def _targets(hardware: Hardware, targets: Collection[str]) -> list[str]:
-    # A run compiles for all targets without a GPU, for its own architecture on a GPU, and with none for none.
-    own = {hardware.architecture} if targets else ()
-    compiled = [name for name in TARGETS if name in (targets if hardware.target else own)]
-    targets = [*([hardware.target] if hardware.target else []), *compiled]
-    return [f"{_TARGETS}/{name}" for name in targets]
-
-
-def _is_slug(folder: str) -> bool:
-    return not folder.startswith(f"{_TARGETS}/")
+    return [*sorted(own), *([report.hardware.target] if report.hardware.target else [])]

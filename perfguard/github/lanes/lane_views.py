@@ -11,7 +11,7 @@ only if the base is the right commit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -22,7 +22,6 @@ from perfguard.github.lanes.judge_again import judge_again, unmeasured
 from perfguard.github.lanes.limits import hold, lenient
 from perfguard.github.lanes.stranger_report import Received
 from perfguard.judge.lane import Lane
-from perfguard.measure.binaries.targets import TARGETS
 from perfguard.model.records import BaseTree, ReadingId, Report
 from perfguard.model.records.report import commits_beside
 from perfguard.render.overview import LaneView, Overview
@@ -35,19 +34,17 @@ class Trusted:
     Attributes:
         base: baselines of the merge base.
         head: baselines of the change; None if its edits are not judged (a push).
-        targets: those that the suites are compiled for.
         commit: full hash of the right base of all times: the merge base; None if GitHub does not give it (a push).
     """
 
     base: BaselineSet
     head: BaselineSet | None = None
     commit: str | None = None
-    targets: Collection[str] = tuple(TARGETS)
 
     def lane(self, baselines: BaselineSet, report: Report) -> Lane:
         """The lane that judges `report` by these baselines."""
         hardware, toolchain = report.hardware, report.toolchain
-        return baselines.lane(hardware, toolchain, targets=self.targets, exact_only=report.exact_only)
+        return baselines.lane(hardware, toolchain, exact_only=report.exact_only)
 
 
 def judge_lanes(received: Mapping[str, Received | str], trusted: Trusted) -> Overview:

@@ -64,6 +64,7 @@ def _held(reading: Reading) -> Reading:
         reading,
         better=own.better,
         gated=own.gated,
+        stored=own.stored,
         portable=reading.portable if own.portable is None else own.portable,
         promise=promise,
         floor=floor,

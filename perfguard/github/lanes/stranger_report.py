@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from perfguard.model.errors import LaneError
 from perfguard.model.records import SCHEMA, CaseId, CaseResult, PairedCase, Pairing, Report, Session
 from perfguard.render.overview import Refused
-from perfguard.store.baseline_parser import CASE_FIELDS
+from perfguard.store.baseline_form import CASE_FIELDS
 
 T = TypeVar("T")
 C = TypeVar("C", CaseResult, PairedCase)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from statistics import median
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from perfguard.model.records.case import Parts, Positive
 from perfguard.model.units import rounded, significant
@@ -39,14 +41,22 @@ class Toolchain(Struct, frozen=True, omit_defaults=True):
     python: str | None = None
 
 
-class Provenance(Toolchain, frozen=True, omit_defaults=True):
-    """The origin of a stored reading."""
+class Provenance(Toolchain, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The origin of stored readings: one recording."""
 
     power_limit_watts: float | None = None
     clock_mhz: int | None = None  # under load
     board: str | None = None  # if a single board measured it
-    commit: str | None = None
+    commit: str | None = None  # with `+` if the code had uncommitted changes
     recorded: str | None = None  # ISO date
+    reason: str = ""  # of a person, for what got worse
+
+
+#: Latest sessions that are stored of one time.
+MOST_SESSIONS = 8
+
+#: The folder of what holds on every CPU.
+EVERY_CPU = "cpu"
 
 
 class TimedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -56,7 +66,7 @@ class TimedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     improvement. None if it is the level of `sessions`.
     """
 
-    sessions: Annotated[list[Positive], Meta(min_length=1, max_length=20)]
+    sessions: Annotated[list[Positive], Meta(min_length=1, max_length=MOST_SESSIONS)]
     timer: str
     anchor: Positive | None = None
 
@@ -65,26 +75,42 @@ Entry = TimedEntry | int | float | str | list[str] | Parts
 
 
 class CaseBaseline(Struct, frozen=True):
-    """The stored readings of one case: metric -> entry. `reasons` holds the reasons for worse values."""
+    """The stored readings of one case: metric -> entry. `recording` names the one that they come from."""
 
     entries: dict[str, Entry]
     inputs: str = ""
-    reasons: dict[str, str] = {}
-    provenance: Provenance | None = None  # only where it differs from the file's
+    recording: str = ""
 
 
 class Baseline(Struct, frozen=True):
-    """One file: the cases of one suite on one hardware (or target)."""
+    """One file: the cases of one suite on one hardware, or on every CPU."""
 
     hardware: str
     suite: str
-    provenance: Provenance = Provenance()
+    recordings: dict[str, Provenance] = {}
     cases: dict[str, CaseBaseline] = {}
 
     def provenance_of(self, key: str) -> Provenance:
-        """The case's own provenance, otherwise the file's."""
-        own = self.cases[key].provenance
-        return self.provenance if own is None else own
+        """The recording of the case; an empty one if nothing is known of it."""
+        return self.recordings.get(self.cases[key].recording, Provenance())
+
+    def with_recording(self, provenance: Provenance) -> tuple[Baseline, str]:
+        """The file with this recording, and its name: the commit, or the date, numbered if that is another's already.
+        Clocks differ a little between any two runs, so they make no other recording."""
+        stem = provenance.commit or provenance.recorded or "unknown"
+        for number in itertools.count(1):
+            name = stem if number == 1 else f"{stem}-{number}"
+            known = self.recordings.get(name)
+            if known is None:
+                return replace(self, recordings={**self.recordings, name: provenance}), name
+            if replace(known, clock_mhz=None) == replace(provenance, clock_mhz=None):
+                return self, name
+        raise AssertionError
+
+    def pruned(self) -> Baseline:
+        """The file without the recordings that no case names."""
+        named = {case.recording for case in self.cases.values()}
+        return replace(self, recordings={name: each for name, each in self.recordings.items() if name in named})
 
 
 def entries_of(baselines: Mapping[str, Baseline], suite: str, key: str) -> Mapping[str, Entry]:

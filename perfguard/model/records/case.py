@@ -136,10 +136,10 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     promise: float = 0.03
     floor: float = 0.0
     tolerance: float = 0.0
-    gated: bool = True  # False: stored and shown as a cause of other verdicts
+    gated: bool = True  # False: shown as a cause of other verdicts
     stored: bool = False  # recorded although it gates nothing
     portable: bool = False  # holds on every machine of the target (contract, operators)
-    target: str = ""  # the architecture that it describes; stored for that target
+    target: str = ""  # the architecture that it describes; never stored, but compared with the base's
     covers: list[str] = []  # timed metrics that cannot have moved if this exact reading is as stored
     drifts: bool = False  # depends on driver, toolkit, torch or triton: DRIFT, not CHANGED, under other versions
     unrecorded: int | str | None = None
@@ -157,9 +157,12 @@ class Reading(Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether records hold it: what gates, covers or is a time. What only explains is compared with the base's own
-        reading, and what a compiler makes of a kernel for a target is never recorded."""
-        return not self.target and (self.gated or self.stored or bool(self.covers) or self.timed)
+        """Whether baselines hold it: it gates, covers times, or is to be stored. Of the times, those that are only
+        shown, or compared with a rival's, are left out. Those of several ranks are not, though not gated: sessions show
+        their noise, without which no gate could be set."""
+        if self.target or self.rival:
+            return False
+        return self.gated or bool(self.covers) or self.stored or (self.timed and self.across is Across.EQUAL)
 
     @property
     def tells_of_nothing(self) -> bool:

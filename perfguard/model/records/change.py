@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perfguard.model.config import Category
 from perfguard.model.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
-from perfguard.model.records.case import tells_of_other_code
+from perfguard.model.records.baseline import EVERY_CPU
 from perfguard.model.units import Unit, format_change, format_list_change, format_value
 
 #: What an update has to name, so that it writes what a verdict reports.
@@ -33,7 +33,7 @@ class Change(Struct, frozen=True, kw_only=True):
     """One entry that an update would write or remove.
 
     Attributes:
-        folder: a slug, or `targets/<target>`.
+        folder: a slug, or `cpu`.
         metric: empty for the whole case (removal).
         before, after: the stored and the new entry; None if there is none.
         unit: unit of both.
@@ -96,13 +96,12 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
     """The category of the change that follows from the verdict on an exact metric or a whole case; None if an update
     leaves the entry alone. A time's category does not depend on a verdict (`perfguard.judge.time_record`).
 
-    `reading`: the judged reading. If it covers times, another value means other code. Its times are then recorded anew
-    even if they are equal, or they would stand for code that they were not read from. Other code for a target is
-    recorded too, or what explains the next change would be of older code.
+    `reading`: the judged reading. If it covers times, or is a text without a gate, another value means other code. Its
+    times are then recorded anew even if they are equal, or they would stand for code that they were not read from.
     """
     if not verdict.storable:
         return None
-    of_code = reading is not None and (bool(reading.covers) or tells_of_other_code(reading, verdict))
+    of_code = reading is not None and (bool(reading.covers) or (reading.stored and reading.unit is Unit.TEXT))
     if of_code and verdict.word is Word.PASS and verdict.before != verdict.after:
         return "changed"
     return CATEGORY_OF.get(verdict.word)
@@ -142,9 +141,9 @@ def _why_left(change: Change, categories: Collection[Category], reason: str) -> 
 
 
 def relevant(folder: str, provenance: Provenance) -> Provenance:
-    """The provenance that a folder's metrics depend on. Those of a target hold on any board, with any driver, power
+    """The provenance that a folder's metrics depend on. Those of every CPU hold on any board, with any driver, power
     limit and clock."""
-    if folder.startswith("targets/"):
+    if folder == EVERY_CPU:
         return replace(provenance, driver=None, toolkit=None, power_limit_watts=None, clock_mhz=None, board=None)
     return provenance
 

@@ -1,0 +1,277 @@
+"""The form of a baseline file: YAML by PyYAML, checked by msgspec.
+
+A file may be hostile: its size and depth are bounded, and anchors and tags refused, before anything is built of it.
+People edit and merge files, so a mistake is one error that names file and place, and nothing is guessed: keys occur
+once, and the file ends with the line `...`, without which it counts as cut short.
+
+Plain git merges branches that change different cases: a case is a block of lines, closed by a blank one, and an entry
+is one line. A block ends with the name of its recording: if two branches add a case at the same place, the conflict is
+then one block per side, and not a mixture of lines of two cases. Recordings are sorted by commit, so that two branches
+seldom add neighbouring ones.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import msgspec
+import yaml
+from msgspec import Meta, Struct
+
+from perfguard.model.errors import BaselineError
+from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
+from perfguard.model.records.baseline import as_stored
+
+SCHEMA = 3
+#: Fields of a case's block other than metrics.
+CASE_FIELDS = ("facts", "inputs", "recording")
+
+_OLDER = (1, 2)  # forms that are read, too, for one release
+_MOST_BYTES = 1_000_000
+_DEEPEST = 8  # levels of nesting; a file of ours has five
+_SHORT = 40  # most characters of a text among the facts
+_WIDTH = 1_000_000
+_CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
+
+_Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Decimal = Annotated[float, Meta(ge=-1e300, le=1e300)]  # neither infinite nor NaN
+_Part = _Integer | _Decimal | str
+_Fact = _Part | list[str] | dict[str, _Part]
+
+T = TypeVar("T")
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    schema: int
+    hardware: str
+    recordings: dict[str, Provenance]
+    cases: dict[str, dict[str, Any]]
+
+
+class _Fields(Struct, forbid_unknown_fields=True):
+    """The fields of a case other than metrics on a line of their own."""
+
+    recording: str = ""
+    inputs: str = ""
+    facts: dict[str, Any] = {}
+
+
+def parse(data: bytes, path: Path, folder: str, suite: str) -> Baseline:
+    """Read the bytes of `<root>/<folder>/<suite>.yaml`.
+
+    Raises:
+        BaselineError: any mistake, with file, place, what is expected, and the next step.
+    """
+    text = text_of(data, path)
+    found = loaded(text, path)
+    schema = found.get("schema") if isinstance(found, dict) else None
+    if schema in _OLDER:
+        from perfguard.store import schema2
+
+        return schema2.baseline(text, path, folder, suite)
+    if isinstance(schema, int) and schema != SCHEMA:
+        step = "update perfguard" if schema > SCHEMA else ""
+        raise mistake(path, f"schema {schema}, expected {SCHEMA}", step)
+    file = _converted(found, _File, path, "")
+    if file.hardware != folder:
+        step = f"move the file to the folder of {file.hardware}, or remove it and record with --perfguard-update"
+        raise mistake(path, f"hardware {file.hardware}, expected {folder}, as the folder says", step)
+    cases = {key: _case(key, case, path) for key, case in file.cases.items()}
+    for key, case in cases.items():
+        if case.recording and case.recording not in file.recordings:
+            step = f"take its line from the other side of the merge, or remove {key} and record it again"
+            raise mistake(path, f"cases.{key}: no {case.recording} in recordings", step)
+    return Baseline(folder, suite, file.recordings, cases)
+
+
+def mistake(path: Path, what: str, step: str = "") -> BaselineError:
+    """The error of a file that is not as it should be."""
+    return BaselineError(f"{path}: {what}; {step or f'mend it, or restore the file with: git checkout -- {path}'}")
+
+
+def text_of(data: bytes, path: Path) -> str:
+    """The text of a whole file, in which nothing is hidden or nested deeply.
+
+    Raises:
+        BaselineError: it is none.
+    """
+    if len(data) > _MOST_BYTES:
+        raise mistake(path, f"{len(data)} bytes, expected at most {_MOST_BYTES}", "split the suite into several files")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise mistake(path, f"line {line}: the byte 0x{data[error.start]:02x}, expected UTF-8 text") from error
+    if conflict := _CONFLICT.search(text):
+        line = text.count("\n", 0, conflict.start()) + 1
+        step = "resolve the merge: keep the recordings and cases of both sides, or record cases named on both again"
+        raise mistake(path, f"line {line}: a conflict marker of git", step)
+    if not text.rstrip().endswith("\n..."):
+        line = len(text.splitlines()) or 1
+        raise mistake(path, f"line {line}: the end of the file, expected more cases or the line '...'")
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            line = event.start_mark.line + 1 if event.start_mark is not None else 1
+            mark = getattr(event, "anchor", None) or getattr(event, "tag", None)  # an alias has an anchor, too
+            if mark is not None:
+                raise mistake(path, f"line {line}: the anchor, alias or tag {mark!r}, expected plain values")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise mistake(path, f"line {line}: deeper nesting, expected one baseline")
+    except yaml.YAMLError as error:
+        raise _no_yaml(error, path) from error
+    return text
+
+
+def loaded(text: str, path: Path) -> Any:
+    """The content of a file that `text_of` has checked.
+
+    Raises:
+        BaselineError: a name occurs twice.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise _no_yaml(error, path) from error
+
+
+def _no_yaml(error: yaml.YAMLError, path: Path) -> BaselineError:
+    where, found = "", str(error)
+    if isinstance(error, yaml.MarkedYAMLError):
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        found = ", ".join(filter(None, (error.context, error.problem)))
+    return mistake(path, f"{where}{found}, expected the fields and cases of a baseline")
+
+
+def _case(key: str, found: Mapping[str, Any], path: Path) -> CaseBaseline:
+    where = f"cases.{key}"
+    fields = _converted({name: found[name] for name in CASE_FIELDS if name in found}, _Fields, path, where)
+    metrics = {metric: entry for metric, entry in found.items() if metric not in CASE_FIELDS}
+    twice = sorted(metrics.keys() & fields.facts.keys() | fields.facts.keys() & set(CASE_FIELDS))
+    if twice:
+        raise mistake(path, f"{where}: {twice[0]} among the facts and beside them, expected it once")
+    entries = {metric: entry_of(entry, path, f"{where}.{metric}") for metric, entry in (metrics | fields.facts).items()}
+    if not entries:
+        raise mistake(path, f"{where}: no metric, expected one at least")
+    return CaseBaseline(entries, fields.inputs, fields.recording)
+
+
+def entry_of(found: Any, path: Path, where: str) -> Entry:
+    """The entry as YAML gives it, checked.
+
+    Raises:
+        BaselineError: it is none.
+    """
+    kind: Any = TimedEntry if is_time(found) else _Fact
+    entry: Entry = _converted(found, kind, path, where)
+    return entry
+
+
+def is_time(entry: object) -> bool:
+    """Whether it is one of a time, as YAML gives it."""
+    return isinstance(entry, dict) and isinstance(entry.get("sessions"), list)  # no part is a list, whatever its name
+
+
+def _converted(found: Any, kind: type[T], path: Path, where: str) -> T:
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        raise mistake(path, f"{where}: {error}" if where else str(error)) from error
+
+
+def render(baseline: Baseline) -> str:
+    """The whole file."""
+    recordings = {name: _OneLine(msgspec.to_builtins(each)) for name, each in sorted(baseline.recordings.items())}
+    head = _yaml({"schema": SCHEMA, "hardware": baseline.hardware, "recordings": recordings})
+    blocks = [textwrap.indent(_yaml({key: _block(case)}), "  ") for key, case in sorted(baseline.cases.items())]
+    return head + "cases:\n" + "".join(f"{block}\n" for block in blocks) + "...\n"
+
+
+def _yaml(content: object) -> str:
+    """YAML without broken lines."""
+    text: str = yaml.dump(
+        content, Dumper=_Dumper, allow_unicode=True, default_flow_style=False, sort_keys=False, width=_WIDTH
+    )
+    return text
+
+
+def _block(case: CaseBaseline) -> dict[str, Any]:
+    stored = {metric: as_stored(entry) for metric, entry in sorted(case.entries.items())}
+    facts = {metric: entry for metric, entry in stored.items() if _is_fact(entry)}
+    block = {metric: _line(entry) for metric, entry in stored.items() if metric not in facts}
+    fields = {"facts": _OneLine(facts), "inputs": case.inputs, "recording": case.recording}
+    return block | {name: field for name, field in fields.items() if field}
+
+
+def _is_fact(entry: Entry) -> bool:
+    """Whether it goes onto the line of facts: a number, a short text, parts of which there are none."""
+    if isinstance(entry, str):
+        return len(entry) <= _SHORT
+    return isinstance(entry, int | float) or entry == {}
+
+
+def _line(entry: Entry) -> Any:
+    if isinstance(entry, TimedEntry):
+        anchor = {} if entry.anchor is None else {"anchor": entry.anchor}
+        return _OneLine(timer=entry.timer, sessions=entry.sessions, **anchor)
+    return _OneLine(entry) if isinstance(entry, dict) else entry
+
+
+# -- YAML --------------------------------------------------------------------------------------------------------------
+
+
+_TEXT = "tag:yaml.org,2002:str"
+
+
+class _OneLine(dict[str, Any]):
+    """Fields on one line."""
+
+
+class _Dumper(yaml.SafeDumper):  # that of libyaml writes some names otherwise, and is not everywhere
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+_Dumper.add_representer(
+    _OneLine, lambda dumper, fields: dumper.represent_mapping("tag:yaml.org,2002:map", fields.items(), flow_style=True)
+)
+_Dumper.add_representer(  # without quotes PyYAML reads some line breaks of Unicode back as spaces
+    str, lambda dumper, text: dumper.represent_scalar(_TEXT, text, style=None if text.isprintable() else '"')
+)
+_Dumper.add_representer(
+    list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
+)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Keys occur once. A number is what `render` writes: no other base, no other notation, no date, and none so long
+    that reading it takes long."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in found if tag.endswith((":null", ":bool"))]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:
+        known = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag != _TEXT:
+                raise yaml.constructor.ConstructorError(None, None, "a name that is no text", key.start_mark)
+            if key.value in known:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value} twice", key.start_mark)
+            known.add(key.value)
+        found: dict[str, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+for _tag, _number in (
+    ("int", r"-?(0|[1-9][0-9]{0,18})$"),
+    ("float", r"-?(0|[1-9][0-9]{0,29})\.[0-9]{0,29}(e[-+][0-9]{1,3})?$"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_number), list("-0123456789"))
