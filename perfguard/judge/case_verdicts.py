@@ -153,9 +153,9 @@ class _Case:
         """The verdict on an exact reading by its record; by the base's own reading, where no record is comparable."""
         if not reading.is_recorded:
             return self.only_beside_base(reading)
-        if reading.metric == CODE and self._at_base.get(CODE) == reading.value:
-            return Verdict(Word.PASS, CODE, "", before=reading.value, after=reading.value)
         verdict = self.by_record(reading)
+        if reading.metric == CODE and verdict.before not in (None, reading.value) and self._is_known_code(reading):
+            return replace(verdict, word=Word.UNCHANGED, reason="")
         if verdict.word not in (Word.NEW, *OTHER_CONDITIONS):
             return verdict
         before = self._at_base.get(reading.metric)
@@ -165,12 +165,16 @@ class _Case:
             return replace(verdict, word=Word.UNCHANGED, reason=f"{self._same_tree}; {verdict.reason}")
         return verdict
 
+    def _is_known_code(self, reading: Reading) -> bool:
+        """Whether the kernels are the record's, by one half of their fingerprints, or the base's by another name."""
+        return not has_other_code(self.result, self.lane) or self._at_base.get(CODE) == reading.value
+
     def only_beside_base(self, reading: Reading) -> Verdict:
         """The verdict on a reading that no record holds: an explanation of others, or what a compiler makes of a kernel
         for a target, unless it is of the recorded code."""
         before = self._at_base.get(reading.metric)
         if before is None or (reading.target and not has_other_code(self.result, self.lane)):
-            return _unjudged(Word.PASS, reading, "")
+            return replace(_unjudged(Word.PASS, reading, ""), storable=False)
         return self._explained(judge_exact(reading, before), reading)
 
     def by_record(self, reading: Reading) -> Verdict:

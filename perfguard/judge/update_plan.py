@@ -18,6 +18,7 @@ from perfguard.judge.time_record import TimeRecord, anchor_of, grow
 from perfguard.model.config import Category
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
+    BY_TOOLCHAIN,
     OTHER_CONDITIONS,
     CaseId,
     CaseResult,
@@ -32,6 +33,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.baseline import MOST_SESSIONS, UNSTABLE, as_stored
+from perfguard.model.records.case import CODE
 from perfguard.model.records.change import Change, category_of, relevant, show_apart
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
@@ -109,7 +111,7 @@ def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, froze
     for reading in _recorded(result) if not _is_wrong(result) else ():
         if reading.timed:
             found[reading.metric] = TimeRecord(result, reading, lane).possible(sessions)
-        elif (category := _category(result, reading)) is not None:
+        elif (category := _category(result, reading, lane.record(result, reading).entry)) is not None:
             with_times = reading.covers and category == "changed"  # it has the category of their change
             found[reading.metric] = frozenset((category, "slower", "faster") if with_times else (category,))
     return {metric: categories for metric, categories in found.items() if categories}
@@ -119,10 +121,21 @@ def _recorded(result: CaseResult) -> list[Reading]:
     return [reading for reading in result.readings if reading.is_recorded]
 
 
-def _category(result: CaseResult, reading: Reading) -> Category | None:
-    """The category of an exact metric's change, by its verdict, otherwise by the one on the whole case."""
+def _category(result: CaseResult, reading: Reading, entry: Entry | None) -> Category | None:
+    """The category of an exact metric's change, by its verdict, otherwise by the one on the whole case.
+
+    Args:
+        entry: the record. Where the base judged in its place, it is missing, or of another toolchain.
+    """
     verdict = verdict_on(result, reading) if not reading.timed else None
-    category = category_of(verdict, reading) if verdict is not None else None
+    if verdict is None:
+        return None
+    if verdict.word in (Word.PASS, Word.UNCHANGED) and verdict.storable and verdict.metric:
+        if entry is None and verdict.before is not None:
+            return None if goes_unsaid(result, reading) else "new"
+        if verdict.before not in (None, entry) or BY_TOOLCHAIN in verdict.reason:
+            return "changed"
+    category = category_of(verdict, reading)
     return None if category == "stale" else category
 
 
@@ -182,7 +195,7 @@ class _Planner:
         change = None
         if reading.timed:
             change = self.time(reading)
-        elif (category := _category(self.result, reading)) is not None:
+        elif (category := _category(self.result, reading, self.before(reading))) is not None:
             change = self.exact(reading, category, verdict_on(self.result, reading))
         return change if change and (change.before != change.after or change.together) else None
 
@@ -210,10 +223,18 @@ class _Planner:
         worse = drifted and is_worse(reading, before, as_stored(reading.value))
         return replace(
             change,
-            needs_reason=word in (Word.SLOWER, Word.CHANGED) or worse,
+            needs_reason=worse or word in (Word.SLOWER, Word.CHANGED) or self.accepts_worse_code(reading),
             refused="" if value == UNSTABLE else _no_fact(reading, again),
             together=word in OTHER_CONDITIONS and before is not None,  # older values of the case do not go with it
         )
+
+    def accepts_worse_code(self, reading: Reading) -> bool:
+        """Whether the record of the reading, the kernels' code, accepts that compilers make worse of them for a target
+        than of the base's."""
+        if reading.metric != CODE:
+            return False
+        worse = {verdict.metric for verdict in self.result.verdicts if verdict.word is Word.CHANGED}
+        return any(each.target and each.metric in worse for each in self.result.readings)
 
     def time(self, reading: Reading) -> Change | None:
         """The change of a time, from the readings of fresh processes. Without these, it follows from the run's own

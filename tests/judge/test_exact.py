@@ -28,15 +28,15 @@ def judged(value: Value, stored: Value, drift: list[str] | None = None, **readin
     [
         (1, 1, LOWER, Word.PASS, 1.0),
         (1, 2, LOWER, Word.CHANGED, 2.0),
-        (2, 1, LOWER, Word.FASTER, 0.5),
+        (2, 1, LOWER, Word.BETTER, 0.5),
         (2, 1, HIGHER, Word.CHANGED, 2.0),
-        (1, 2, HIGHER, Word.FASTER, 0.5),
+        (1, 2, HIGHER, Word.BETTER, 0.5),
         (1, 2, SAME, Word.CHANGED, 2.0),
         (2, 1, SAME, Word.CHANGED, 2.0),
         (0, 3, LOWER, Word.CHANGED, None),
-        (3, 0, LOWER, Word.FASTER, 0.0),
+        (3, 0, LOWER, Word.BETTER, 0.0),
         (3, 0, HIGHER, Word.CHANGED, None),
-        (0, 3, HIGHER, Word.FASTER, 0.0),
+        (0, 3, HIGHER, Word.BETTER, 0.0),
         (0, 0, LOWER, Word.PASS, 1.0),
         (-1, 1, LOWER, Word.CHANGED, None),
     ],
@@ -56,7 +56,7 @@ def test_direction(stored: int, value: int, better: Better, word: Word, ratio: f
         (100 * MIB, 100 * MIB + MIB * 3 // 4, SIZE, Word.PASS, None),
         (1000 * MIB, 1002 * MIB, SIZE, Word.PASS, None),
         (100 * MIB, 102 * MIB, SIZE, Word.CHANGED, None),
-        (100 * MIB, 98 * MIB, SIZE, Word.FASTER, None),
+        (100 * MIB, 98 * MIB, SIZE, Word.BETTER, None),
         (100, 101, {"tolerance": 0.02}, Word.PASS, "within its tolerance: things 100 -> 101 (+1.0 %)"),
         # the scaled text would hide the difference
         (100 * MIB, 100 * MIB + 8, {"unit": Unit.BYTES}, Word.CHANGED, "things 104857600 B -> 104857608 B (+0.0 %)"),
@@ -93,7 +93,7 @@ def test_a_ratio_above_one_is_worse_and_below_one_better(stored: int, value: int
     verdict = judged(value, stored, better=better)
     if verdict.ratio is not None and verdict.word is Word.CHANGED:
         assert verdict.ratio > 1
-    if verdict.word is Word.FASTER:
+    if verdict.word is Word.BETTER:
         assert verdict.ratio is not None
         assert verdict.ratio < 1
     assert (verdict.word is Word.PASS) == (stored == value)
@@ -107,7 +107,7 @@ def test_a_ratio_above_one_is_worse_and_below_one_better(stored: int, value: int
     [
         ({"a": 0, "b": 1}, {"b": 1, "a": 0}, LOWER, Word.PASS, ""),  # launched in another order
         ({"a": 0, "b": 8}, {"a": 4, "b": 0}, LOWER, Word.CHANGED, "a 0 -> 4"),  # no part makes up for another
-        ({"a": 4, "b": 8}, {"a": 4, "b": 2}, LOWER, Word.FASTER, "b 8 -> 2 (-75.0 %)"),
+        ({"a": 4, "b": 8}, {"a": 4, "b": 2}, LOWER, Word.BETTER, "b 8 -> 2 (-75.0 %)"),
         ({"a": 64}, {"a": 16}, HIGHER, Word.CHANGED, "a 64 -> 16 (-75.0 %)"),
         ({"a": 16}, {"a": 8}, SAME, Word.CHANGED, "a 16 -> 8 (-50.0 %)"),
         ({"a": 1}, {"a": 1, "b": 2}, LOWER, Word.NEW, "+ b 2"),  # nothing to compare b with
@@ -116,10 +116,10 @@ def test_a_ratio_above_one_is_worse_and_below_one_better(stored: int, value: int
         ({"a": "HGMMA"}, {"a": "HMMA"}, SAME, Word.CHANGED, "a HGMMA -> HMMA"),
         ({"a": "HGMMA"}, {"a": "HGMMA", "b": "none"}, SAME, Word.NEW, "+ b none"),
         ({}, {"a": "needs 96 KB"}, LOWER, Word.CHANGED, "a needs 96 KB"),  # a problem that was not there
-        ({"a": "needs 96 KB"}, {}, LOWER, Word.FASTER, "- a"),
+        ({"a": "needs 96 KB"}, {}, LOWER, Word.BETTER, "- a"),
         ({"a": "none", "b": "none"}, {"a": "none"}, SAME, Word.NEW, "- b"),
         ({"a": "none"}, {}, SAME, Word.CHANGED, "- a"),  # all of them are gone
-        ({"a": "needs 96 KB"}, {"a": 40}, LOWER, Word.FASTER, "a needs 96 KB -> 40"),
+        ({"a": "needs 96 KB"}, {"a": 40}, LOWER, Word.BETTER, "a needs 96 KB -> 40"),
         ({"a": 0.1234}, {"a": 0.123449}, LOWER, Word.PASS, ""),
         ({}, {}, LOWER, Word.PASS, ""),
     ],

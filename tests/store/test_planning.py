@@ -113,7 +113,7 @@ def test_a_verdict_on_the_whole_case_is_one_on_each_reading(tmp_path: Path, word
 @pytest.mark.parametrize(
     ("word", "category", "needs_reason"),
     [
-        (Word.FASTER, "faster", False),
+        (Word.BETTER, "faster", False),
         (Word.CHANGED, "changed", True),
         (Word.PASS, None, False),
         (Word.UNRESOLVED, None, False),
