@@ -147,11 +147,11 @@ def _raised_in(error: BaseException) -> str:
 
 
 def _reason(text: str) -> str:
-    """The line with the error, without folders, which differ between machines."""
+    """The line with the error, without folders and addresses, which differ between machines and processes."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "Repro command" not in line]
     blamed = [line for line in lines if re.search(r"\b(error|fatal)\b", line, re.IGNORECASE)]
     line = (blamed or lines or ["no reason given"])[-1]
-    return re.sub(r"\S*/(?=[^/\s])", "", line)
+    return re.sub(r"\S*/(?=[^/\s])| at 0x[0-9a-f]+", "", line)
 
 
 def _unchecked(options: dict[str, Any]) -> dict[str, Any]:

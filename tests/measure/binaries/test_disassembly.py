@@ -50,8 +50,7 @@ def test_sass() -> None:
     assert dict(code.stores) == {64: 1}
     assert code.local == 2
     assert code.special == {"LDGSTS", "HGMMA", "F2FP.E4M3", "UTMALDG"}
-    assert code.mix["matrix"] == code.mix["shared"] == code.mix["bulk copy"] == 1
-    assert code.mix.total() == 14  # padding is no instruction
+    assert code.instructions == 14  # padding is none
     assert mean_bits(code.loads) == 76.0
     assert mean_bits(read_sass("").loads) == 0.0
 
@@ -61,7 +60,7 @@ def test_kernels_behind_one_another_are_told_apart_by_their_addresses() -> None:
     assert first.splitlines()[-1].split("*/")[1].split()[0].startswith("F2FP")
     assert read_sass(first).local == 0
     assert read_sass(second).local == 2
-    assert read_sass(first).mix + read_sass(second).mix == read_sass(SASS).mix
+    assert read_sass(first).instructions + read_sass(second).instructions == read_sass(SASS).instructions
 
 
 def test_gcn() -> None:
@@ -70,7 +69,7 @@ def test_gcn() -> None:
     assert dict(code.stores) == {32: 1, 8: 1}
     assert code.local == 1
     assert code.special == {"mfma", "cvt_fp8"}
-    assert code.mix.total() == 12
+    assert code.instructions == 12
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,10 @@ RENAMINGS = {
         (("n, factor, BLOCK:", "count, factor, TILE:"), ("* BLOCK", "* TILE"), ("0, BLOCK)", "0, TILE)"),
          ("< n", "< count"), ("BLOCK=block", "TILE=block")),
     ),
-    "inline helpers": (HELPED, (("doubled", "twice"), ("halved", "half_of"), ("half =", "part ="), ("return half\n", "return part\n"))),
+    "inline helpers": (
+        HELPED,
+        (("doubled", "twice"), ("halved", "half_of"), ("half =", "part ="), ("return half\n", "return part\n")),
+    ),
     "a kernel of a loop and a dot": (PRODUCT, (("total", "sums"), ("start", "first"), ("depth", "inner"))),
     "Gluon": (GLUON, (("    at = gl", "    place = gl"), ("_ptr + at", "_ptr + place"), ("mask=at", "mask=place"))),
 }  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 
 from perfguard.judge.exact import judge_exact
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, of_pass
-from perfguard.measure.binaries.comparison import Compared, compare
+from perfguard.measure.binaries.comparison import Compared
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.devices import open_device
 from perfguard.measure.metrics import binary
@@ -129,9 +129,6 @@ class Reader:
         """As another process hands it over."""
         found = Binaries(targets, self.compiler).of(call, self.device)
         return of_pass(msgspec.json.decode(msgspec.json.encode(found), type=list[OnTarget]), direction)
-
-    def compare(self, base: Call, work: Call, targets: tuple[str, ...] = ("sm_90",)) -> Compared:
-        return compare(self.follow(base, targets), self.follow(work, targets), self.compilers)
 
 
 def verdicts(compared: Compared) -> dict[str, Verdict]:
