@@ -103,6 +103,17 @@ class Repository:
         told = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
         return [path for path in told.split("\0") if path]
 
+    def copy_folder(self, commit: str, folder: str, to: Path, index: Path) -> None:
+        """Copy what `folder` (a path from the top folder) held at a commit, if there was one, to the folder `to`.
+
+        Args:
+            index: path for a temporary index.
+        """
+        if self.git("ls-tree", commit, "--", folder):
+            variables = {"GIT_INDEX_FILE": str(index)}
+            self.git("read-tree", f"{commit}:{folder}", variables=variables)
+            self.git("checkout-index", "--all", f"--prefix={to}/", variables=variables)
+
     def untracked(self) -> list[str]:
         """Paths of files that git neither tracks nor ignores."""
         told = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
