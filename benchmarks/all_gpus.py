@@ -23,13 +23,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.checkouts import ROOT, copied, git, guard, recording
+from benchmarks.checkouts import RECORDING, ROOT, copied, git, guard
 from benchmarks.fleet import CASES
 from benchmarks.pairs.__main__ import SUITES, file_of
 
 FLEET = "fleet"
 STEPS = (FLEET, *reversed(SUITES))  # compiled blocks, which take longest, first
-_RECORD = recording("benchmarks.all_gpus")
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Host:
         """On one GPU, with caches of its own: how warm they are is not to depend on what runs beside it."""
         folders = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
         variables = {each: str(self.clones / "caches" / name / folder) for each, folder in folders.items()}
-        arguments = (f"--perfguard-device={self.device}", *_RECORD, file_of(name))
+        arguments = (f"--perfguard-device={self.device}", *RECORDING, file_of(name))
 
         def record(checkout: Path, out: Path) -> int:
             return guard(checkout, out, *arguments, CUDA_VISIBLE_DEVICES=str(gpu), **variables).status
@@ -65,7 +64,7 @@ class Host:
         checkout, out = copied(self.clones / name, self.source), self.out / name
         out.mkdir(parents=True, exist_ok=True)
         status = run(checkout, out)
-        changed = git(checkout, "ls-files", "-z", "--modified", "--others", "baselines", ":!baselines/targets")
+        changed = git(checkout, "ls-files", "-z", "--modified", "--others", "baselines", ":!baselines/cpu")
         for file in filter(None, changed.split("\0")):
             kept = self.out / file
             kept.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.checkouts import ROOT, Ran, copied, guard, recording
+from benchmarks.checkouts import RECORDING, ROOT, Ran, copied, guard
 from perfguard.model.records import CaseResult, Report, TimedEntry
 from perfguard.store.baseline_files import Store
 from tests.corpus.mutant import Change, Edit
@@ -36,7 +36,6 @@ FACTS = (
 CASES = {2: "two_ and not inductor", 4: "four_ and not inductor"}
 # What a plant can change: the other cases exchange the same once more.
 PLANTED = ("-k", f"{CASES[2]} and not compiled and not hot and not 128 and not tp2")
-RECORD = recording("benchmarks.fleet")
 SHOWN = ("exposed_us", "overlap_share", "transfer_us", "skew_us", "bus_gb_per_second", "bus_share", "interconnect")
 
 
@@ -160,7 +159,7 @@ def main() -> None:
     on_gpus = None
     chosen = ("-k", CASES[options.ranks])
     if torch.cuda.device_count() >= options.ranks:
-        on_gpus = run(ROOT, out / "gpus", *RECORD, EXACT, TIMED, *chosen).report
+        on_gpus = run(ROOT, out / "gpus", *RECORDING, EXACT, TIMED, *chosen).report
     if on_gpus is not None:  # kept at once: a machine that is lent may be gone before the next step
         folder = f"{on_gpus.hardware.slug}-x{options.ranks}"
         if (baselines / folder).is_dir():

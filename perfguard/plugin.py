@@ -39,6 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--perfguard-reason", metavar="TEXT", default="", help="why slower or heavier is accepted")
     group.addoption(
+        "--perfguard-dirty",
+        action="store_true",
+        default=False,
+        help="record although the code has changes that are not committed; the commit in the baselines gets a '+'",
+    )
+    group.addoption(
         "--perfguard-base",
         metavar="REF",
         help="branch, tag or commit: times in question are measured by turns beside its merge base with HEAD "

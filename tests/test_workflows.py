@@ -140,7 +140,7 @@ def test_a_lane_guards_what_is_remembered_of_it(tmp_path: Path, lane: str) -> No
     told = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
     files = [ROOT / word for word in told if word.endswith(".py")]
     assert all(file.is_file() for file in files)
-    folder = ROOT / "baselines" / ("targets/cpu" if lane == "cpu" else lane)
+    folder = ROOT / "baselines" / lane
     assert {suite_of(file, ROOT) for file in files} == {path.stem for path in folder.glob("*.yaml")} != set()
 
 
@@ -189,11 +189,11 @@ def test_a_lane_is_compared_with_what_its_commit_is_for_and_a_recording_with_not
 
 def test_what_a_lane_measured_anew_is_proposed_where_it_belongs(tmp_path: Path) -> None:
     """The step of refresh.yml that takes the lanes' folders over, with a `gh` that has downloaded them."""
-    for lane, file in (("cpu", "cpu/area.yaml"), ("cpu", "sm_90/area.yaml"), ("nvidia-h200", "area.yaml")):
-        path = tmp_path / "runner" / "measured" / f"baselines-{lane}" / file
+    for lane in ("cpu", "nvidia-h200"):
+        path = tmp_path / "runner" / "measured" / f"baselines-{lane}" / "area.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"new {lane} {file}")
-    for file in ("nvidia-h200/gone.yaml", "targets/cpu/area.yaml", "amd-mi300x/area.yaml"):
+        path.write_text(f"new {lane}")
+    for file in ("nvidia-h200/gone.yaml", "cpu/area.yaml", "amd-mi300x/area.yaml"):
         path = tmp_path / "baselines" / file
         path.parent.mkdir(parents=True)
         path.write_text("old")
@@ -207,9 +207,8 @@ def test_what_a_lane_measured_anew_is_proposed_where_it_belongs(tmp_path: Path) 
     folder = tmp_path / "baselines"
     assert {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.yaml")} == {
         "amd-mi300x/area.yaml": "old",
-        "nvidia-h200/area.yaml": "new nvidia-h200 area.yaml",
-        "targets/cpu/area.yaml": "new cpu cpu/area.yaml",
-        "targets/sm_90/area.yaml": "new cpu sm_90/area.yaml",
+        "cpu/area.yaml": "new cpu",
+        "nvidia-h200/area.yaml": "new nvidia-h200",
     }
 
 

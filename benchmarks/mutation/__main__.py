@@ -105,7 +105,7 @@ def sample(
     first: Iterable[Mutant], seed: int, minutes: float, path: Path, jobs: int, lane: str, tests: int, again: bool
 ) -> None:
     """Judge the first mutants of a seed's order; what was seen is saved after each."""
-    folders = "targets/*" if lane != "gpu" else "*"  # what compiles, or what launches
+    folders = "cpu" if lane != "gpu" else "*"
     cases = Cases(load(REACHED), seconds_by_test(), folders=folders, most=tests)
     seen: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["mutants"] if path.exists() else []
     settled = argued("equivalent") | argued("open")

@@ -100,7 +100,7 @@ class Cases:
         reached: Reached,
         seconds: dict[str, float],
         root: Path = ROOT,
-        folders: str = "targets/*",
+        folders: str = "cpu",
         most: int = MOST_TESTS,
     ) -> None:
         self.reached, self.seconds, self.root, self.most = reached, seconds, root, most
@@ -323,8 +323,7 @@ def _tests_by_kernel(root: Path, folders: str) -> dict[str, set[str]]:
         assert baseline is not None
         for key, case in baseline.cases.items():
             test = f"tests/kernels/test_{suite}.py::test_{re.split('[/:](?![^[]*])', key)[0]}"
-            for metric in (f"{path.parent.name}.configuration", "kernels"):
-                named = case.entries.get(metric)
-                for kernel in named if isinstance(named, dict | list) else ():
-                    found.setdefault(re.split("[@ ]", kernel)[0], set()).add(test)
+            code = case.entries.get("code")
+            for kernel in code if isinstance(code, dict) else ():
+                found.setdefault(re.split("[@/ ]", kernel)[0], set()).add(test)
     return found

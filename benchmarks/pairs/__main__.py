@@ -33,7 +33,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.checkouts import ROOT, Ran, commit, copied, git, guard, recording
+from benchmarks.checkouts import RECORDING, ROOT, Ran, commit, copied, git, guard
 from benchmarks.pairs.plants import FAMILIES, plant_other_code
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import Report
@@ -52,7 +52,6 @@ HEAD = (
 _HERE = Path(__file__).parent
 _SETTINGS = "[tool.perfguard]\npair_minutes = 60\n"
 _PROJECT = f'[tool.pytest.ini_options]\npythonpath = ["."]\n{_SETTINGS}hard_share = 0\n'
-_RECORD = recording("benchmarks.pairs")
 
 Entry = dict[str, Any]
 
@@ -90,7 +89,7 @@ class Bench:
     def record(self, suite: str) -> Ran:
         """All of it, as it is here and now: the suite's record may be of older code."""
         self.clean()
-        ran = self._guard(suite, *_RECORD)
+        ran = self._guard(suite, *RECORDING)
         if (self.checkout / "baselines").is_dir():
             shutil.copytree(self.checkout / "baselines", self.out / "baselines", dirs_exist_ok=True)
         return ran
@@ -147,7 +146,7 @@ class Bench:
         (folder / ".gitignore").write_text(".perfguard/\n__pycache__/\nbaselines/\n")
         (folder / "plan.json").write_text(json.dumps(before))
         commit(folder)
-        self._run(folder, *_RECORD, f"test_{name}.py")
+        self._run(folder, *RECORDING, f"test_{name}.py")
         (folder / "plan.json").write_text(json.dumps(after))
         plant_other_code(folder)
         return self._run(folder, f"test_{name}.py")

@@ -19,6 +19,7 @@ from perfguard.measure import metrics, timers
 from perfguard.measure.devices import find_devices, vendors
 from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
+from perfguard.model.units import counted
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import OBSERVED, observed_paths
@@ -26,6 +27,7 @@ from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.observing import Observer
 from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, XdistWorker
 from perfguard.session.child import read_request
+from perfguard.session.pairing.worktrees import uncommitted_code
 from perfguard.session.ranks.world import rank_here
 
 # Option -> its value in such a process. Options that no plugin has defined stay undefined.
@@ -51,6 +53,8 @@ def start(config: pytest.Config) -> None:
             in_rank = InRank(built, measure=request.measure, request=request)
             config.pluginmanager.register(in_rank, "perfguard-ranks")
             return
+        if built.update is not None and not config.option.perfguard_dirty:
+            _refuse_uncommitted(built)
         for kind in (metrics.KIND, vendors.KIND, timers.KIND):
             for each in kind.installed():
                 each.load()  # so that one error ends the run instead of one in every case
@@ -112,6 +116,21 @@ def build_config(config: pytest.Config) -> Config:
         device=option.perfguard_device or "",
         here=config.invocation_params.dir,
     )
+
+
+def _refuse_uncommitted(config: Config) -> None:
+    """Refuse to record code of no commit.
+
+    Raises:
+        UsageError: names it.
+    """
+    code = uncommitted_code(config.root, [config.baselines_dir, config.reports_dir, config.cache_dir.parent])
+    if code:
+        more = f" and {counted(len(code) - 1, 'other file')} are" if len(code) > 1 else " is"
+        raise UsageError(
+            f"--perfguard-update: {code[0]}{more} not committed, so no commit would hold what is recorded; commit "
+            "first, or record all the same with --perfguard-dirty"
+        )
 
 
 def _device_name(option: Any) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import subprocess
 import zlib
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTi
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.cold_start import ColdStarts
 from perfguard.session.pairing.worker import PairWorker
-from perfguard.session.pairing.worktrees import TreesOfRecords, find_bases
+from perfguard.session.pairing.worktrees import TreesOfRecords, commit_of, find_bases
 from perfguard.session.run import Run
 from perfguard.store.baseline_files import Store
 
@@ -73,7 +72,7 @@ def open_run(
     if request is None:
         for folder in own_folders:
             make_folder(folder)
-    commit = commit_of(config.root)
+    commit = commit_of(config.root, [config.baselines_dir, *own_folders])
     report = Report(
         schema=SCHEMA,
         hardware=device.identity,
@@ -201,15 +200,3 @@ def _timers(lane: Lane, request: Request | None, worker: PairWorker | None) -> S
         return known if worker is None else ChainMap(worker.timers(case), known)
 
     return timers
-
-
-def commit_of(root: Path) -> str | None:
-    """The checkout's short commit hash, with `+` if there are uncommitted changes; None outside git."""
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"],
-            cwd=root, capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None

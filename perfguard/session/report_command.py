@@ -1,19 +1,25 @@
-"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form."""
+"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form; or what a
+change did to a folder of baselines."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from perfguard.judge.lane import is_own, joined
+from perfguard.measure.metrics import all_limits
 from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.records import Baseline, Report
+from perfguard.render.escaping import fenced
 from perfguard.render.outputs import output, output_names
 from perfguard.render.overview import LaneView, Overview
+from perfguard.render.record_changes import summarize
+from perfguard.session.pairing.worktrees import find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.report_file import read_report
 
@@ -27,7 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="[LANE=]REPORT.json",
         help="reports that pytest --perfguard saved; a lane is named by its hardware (one that was not timed by its "
-        "target) unless a name is given",
+        "target) unless a name is given. Or a folder of baselines: what changed in it since --base",
+    )
+    parser.add_argument(
+        "--base",
+        metavar="REF",
+        help="commit that a folder of baselines is compared with (default: the merge base with the main branch)",
     )
     parser.add_argument("--as", dest="form", choices=output_names(), default="terminal", help="default: terminal")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
@@ -45,18 +56,40 @@ def run(options: argparse.Namespace) -> int:
     """Print saved reports in the requested form."""
     if options.output is not None:
         check_file(options.output)
-    reports = read_lanes(options.reports)
-    project = find_project(Path.cwd())
-    settings = read_settings(project)
-    form = output(options.form)
-    alone = len(reports) == 1 and getattr(form, "ALONE", False)
-    expected = options.expect or ([] if alone else settings.lanes)
-    text = form.render(merge(reports, expected, Store(project / settings.baselines)))
+    folder = Path(options.reports[0])
+    if folder.is_dir():
+        text = _changes(folder, options)
+    else:
+        reports = read_lanes(options.reports)
+        project = find_project(Path.cwd())
+        settings = read_settings(project)
+        form = output(options.form)
+        alone = len(reports) == 1 and getattr(form, "ALONE", False)
+        expected = options.expect or ([] if alone else settings.lanes)
+        text = form.render(merge(reports, expected, Store(project / settings.baselines)))
     if options.output is None:
         print(text)
     else:
         write_atomically(options.output, f"{text.rstrip()}\n".encode())
     return int(ExitStatus.PASSED)
+
+
+def _changes(folder: Path, options: argparse.Namespace) -> str:
+    """What changed in a folder of baselines since a commit."""
+    if len(options.reports) > 1 or options.form not in ("terminal", "markdown"):
+        raise UsageError(f"{folder}: a folder of baselines is shown alone, --as terminal or markdown")
+    repository = find_repository(folder)
+    commit = repository.merge_base(options.base or repository.main_branch())
+    with tempfile.TemporaryDirectory(prefix="perfguard-") as temporary:
+        before = Store(Path(temporary, "baselines"))
+        place = folder.resolve().relative_to(repository.root.resolve()).as_posix()
+        repository.copy_folder(commit, place, before.root, Path(temporary, "index"))
+        old, new = ({name: each.baselines(name) for name in each.folders()} for each in (before, Store(folder)))
+    promises = {metric: limits.promise for metric, limits in all_limits().items()}
+    title, *lines = summarize(old, new, promises, commit[:12])
+    if options.form == "terminal":
+        return "\n".join([title, *lines])
+    return "\n".join([f"### {title}", *([fenced(lines)] if lines else [])])
 
 
 def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
 
-CPU = Path("baselines/targets/cpu/test_moe.yaml")
+CPU = Path("baselines/cpu/test_moe.yaml")
 FULL = """
 import errno
 import os
@@ -28,7 +28,7 @@ def removed(root: Path) -> None:
 
 
 def rewritten(old: str | None, new: str) -> Change:
-    """The baseline of targets with `old` replaced, or as a whole."""
+    """The baseline of every CPU with `old` replaced, or as a whole."""
 
     def change(root: Path) -> None:
         text = (root / CPU).read_text()
@@ -82,18 +82,18 @@ MUTANTS = [
         (removed, Append("pyproject.toml", "strict = true")), Expect("NEW", cases=("*",), status=13),
     ),
     hygiene(
-        "an empty baseline", "aiter", rewritten(None, ""), Expect("", says=("targets/cpu/test_moe.yaml",), status=4),
+        "an empty baseline", "aiter", rewritten(None, ""), Expect("", says=("cpu/test_moe.yaml",), status=4),
     ),
     hygiene(
-        "a truncated baseline", "aiter", cut, Expect("", says=("targets/cpu/test_moe.yaml",), status=4),
+        "a truncated baseline", "aiter", cut, Expect("", says=("cpu/test_moe.yaml",), status=4),
     ),
     hygiene(
-        "a foreign baseline", "aiter", rewritten("target: cpu", "target: sm_90"),
-        Expect("", says=("targets/cpu/test_moe.yaml", "sm_90"), status=4),
+        "a foreign baseline", "aiter", rewritten("hardware: cpu", "hardware: nvidia-h200"),
+        Expect("", says=("cpu/test_moe.yaml", "nvidia-h200"), status=4),
     ),
     hygiene(
-        "a baseline from the future", "aiter", rewritten("schema: 2", "schema: 99"),
-        Expect("", says=("targets/cpu/test_moe.yaml", "schema 99"), status=4),
+        "a baseline from the future", "aiter", rewritten("schema: 3", "schema: 99"),
+        Expect("", says=("cpu/test_moe.yaml", "schema 99"), status=4),
     ),
     hygiene(
         "a skip on half the cases", "torchao#4090: a file stopped running, unnoticed",

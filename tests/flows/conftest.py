@@ -101,8 +101,9 @@ class Project:
         return subprocess.run(line, cwd=self.path, check=True, capture_output=True, text=True).stdout
 
     def run(self, *arguments: str) -> pytest.RunResult:
-        """`pytest`, as a user runs it."""
-        return self.pytester.runpytest_subprocess(*arguments)
+        """`pytest`, as a user runs it, who records without a commit of each edit."""
+        recording = any(each.startswith("--perfguard-update") for each in arguments)
+        return self.pytester.runpytest_subprocess(*arguments, *["--perfguard-dirty"] * recording)
 
     def guard(self, *arguments: str) -> pytest.RunResult:
         """`pytest --perfguard`, as a user runs it."""

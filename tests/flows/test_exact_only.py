@@ -67,8 +67,8 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # Recorded is what every processor has in common, and nothing of this one: to the run it is an unknown one.
-    assert files(untimed) == ["targets/cpu/test_suite.yaml"]
-    text = (untimed.path / "baselines/targets/cpu/test_suite.yaml").read_text()
+    assert files(untimed) == ["cpu/test_suite.yaml"]
+    text = (untimed.path / "baselines/cpu/test_suite.yaml").read_text()
     assert "operators: " in text
     assert "_us" not in text
     pull_request = open_pull_request(untimed, github, clock, lane="cpu")
@@ -118,15 +118,15 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
 
     # Accepted from the report: the folder of every CPU is written, none of this one.
     assert main(["accept", "--lane=cpu", f"--from={path}", "--reason=needed"]) == ExitStatus.PASSED
-    assert files(untimed) == ["targets/cpu/test_suite.yaml"]
-    assert "needed" in (untimed.path / "baselines/targets/cpu/test_suite.yaml").read_text()
+    assert files(untimed) == ["cpu/test_suite.yaml"]
+    assert "needed" in (untimed.path / "baselines/cpu/test_suite.yaml").read_text()
     untimed.guard(LANE).assert_outcomes(passed=2)
 
 
 def test_what_is_measured_anew_by_schedule_takes_over_what_is_better_and_fails_for_what_is_worse(
     untimed: Project,
 ) -> None:
-    held = untimed.path / "baselines/targets/cpu/test_suite.yaml"
+    held = untimed.path / "baselines/cpu/test_suite.yaml"
     recorded = held.read_text()
     held.write_text(recorded.replace("operators: 1", "operators: 3"))
     assert untimed.guard(LANE, "--perfguard-update=new,faster").ret == ExitStatus.PASSED
@@ -135,7 +135,7 @@ def test_what_is_measured_anew_by_schedule_takes_over_what_is_better_and_fails_f
     kernel(untimed, "(x + 0) * 2")
     assert untimed.guard(LANE, "--perfguard-update=new,faster").ret == ExitStatus.REGRESSED
     assert held.read_text() == better
-    assert files(untimed) == ["targets/cpu/test_suite.yaml"]
+    assert files(untimed) == ["cpu/test_suite.yaml"]
 
 
 def let_two_meet(project: Project, variable: str) -> None:
@@ -181,7 +181,7 @@ def test_runs_that_time_nothing_share_the_processor(project: Project) -> None:
 def test_workers_share_the_processor_and_write_together_what_one_process_writes(project: Project) -> None:
     # A worker that waited for the other's lock would give up at once; a barrier lets neither go on alone.
     let_two_meet(project, "PYTEST_XDIST_WORKER")
-    held = project.path / "baselines/targets/cpu/test_suite.yaml"
+    held = project.path / "baselines/cpu/test_suite.yaml"
 
     project.guard(LANE, "-n2", "--perfguard-update=new").assert_outcomes(passed=2)
     assert len(list(project.path.glob("met-*"))) == 2

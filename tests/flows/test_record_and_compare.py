@@ -220,3 +220,26 @@ def test_a_metric_that_is_gone_is_named_and_can_be_removed(recorded: Project) ->
     assert b"device_time_us" not in recorded.baseline.read_bytes()
     assert b"launches" in recorded.baseline.read_bytes()
     recorded.guard().stdout.no_fnmatch_line("UNRESOLVED*")
+
+
+def test_uncommitted_code_is_recorded_only_if_one_says_so(recorded: Project) -> None:
+    """Baselines, reports and documents are no code; a new test file is."""
+    head = recorded.git("rev-parse", "HEAD").strip()[:12]
+    update = ("--perfguard", "--perfguard-update=all", "-k", "64", "--perfguard-reason=slower")
+    recorded.baseline.write_text(recorded.baseline.read_text().replace("...\n", "# read by hand\n...\n"))
+    (recorded.path / "notes.md").write_text("of no test")
+    clean = recorded.pytester.runpytest_subprocess(*update)
+    assert (clean.ret, recorded.report()["commit"]) == (0, head)
+    recorded.kernel(us=80.0)
+    (recorded.path / "test_new.py").write_text("")
+    refused = recorded.pytester.runpytest_subprocess(*update)
+    assert refused.ret == ExitStatus.USAGE_ERROR
+    refused.stderr.fnmatch_lines(
+        [
+            "ERROR: --perfguard-update: kernel.py and 1 other file are not committed, so no commit would hold what is "
+            "recorded; commit first, or record all the same with --perfguard-dirty"
+        ]
+    )
+    assert "80.0" not in recorded.baseline.read_text()
+    assert recorded.guard("--perfguard-update=all", "-k", "64", "--perfguard-reason=slower").ret == 0  # with the option
+    assert f"commit: {head}+" in recorded.baseline.read_text()

@@ -116,6 +116,17 @@ class Repository:
         told = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
         return [path for path in told.split("\0") if path]
 
+    def copy_folder(self, commit: str, folder: str, to: Path, index: Path) -> None:
+        """Copy what `folder` (a path from the top folder) held at a commit, if there was one, to the folder `to`.
+
+        Args:
+            index: path for a temporary index.
+        """
+        if self.git("ls-tree", commit, "--", folder):
+            variables = {"GIT_INDEX_FILE": str(index)}
+            self.git("read-tree", f"{commit}:{folder}", variables=variables)
+            self.git("checkout-index", "--all", f"--prefix={to}/", variables=variables)
+
     def untracked(self) -> list[str]:
         """Paths of files that git neither tracks nor ignores."""
         told = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
@@ -310,13 +321,43 @@ def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
     try:
         repository = find_repository(folder)
         commit = repository.merge_base(wanted or "HEAD")
-        code = changed_code(repository, commit, data)
-        new = [path for path in repository.untracked() if not _is_output(PurePosixPath(path))]
-        return BaseTree(commit, equal=not code and not _code(repository, new, data))
+        return BaseTree(commit, equal=not _all_code(repository, commit, data))
     except UnknownCommit:
         raise
     except UsageError as error:
         return BaseTree(problem=str(error))
+
+
+def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:
+    """Files of the working tree around `folder` that are no documents, and differ from HEAD or are not tracked; none
+    where there is no commit.
+
+    Args:
+        data: as of `find_base`.
+    """
+    try:
+        repository = find_repository(folder)
+        return [] if repository.commit("HEAD") is None else _all_code(repository, "HEAD", data)
+    except UsageError:
+        return []
+
+
+def commit_of(folder: Path, data: Sequence[Path]) -> str | None:
+    """The checkout's short commit hash, with `+` if there is uncommitted code; None outside git.
+
+    Args:
+        data: as of `find_base`.
+    """
+    try:
+        commit = find_repository(folder).commit("HEAD")
+    except UsageError:
+        return None
+    return None if commit is None else commit[:12] + "+" * bool(uncommitted_code(folder, data))
+
+
+def _all_code(repository: Repository, commit: str, data: Sequence[Path]) -> list[str]:
+    new = [path for path in repository.untracked() if not _is_output(PurePosixPath(path))]
+    return [*changed_code(repository, commit, data), *_code(repository, new, data)]
 
 
 def changed_code(repository: Repository, commit: str, data: Sequence[Path]) -> list[str]:

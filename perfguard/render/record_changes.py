@@ -1,0 +1,175 @@
+"""What a change of the baselines did, in few lines that a person reads before merging it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from perfguard.model.records import Baseline, CaseId, Entry, Provenance, TimedEntry, Toolchain
+from perfguard.model.units import counted, format_percent
+from perfguard.render.escaping import clean
+
+MOST_LINES = 36  # with a title and the marks of a block, of Markdown, at most forty
+_MOST_PAIRS = 3  # values before and after of one metric, each of which gets a line
+_SHORT = 20  # most characters of a text that is shown
+
+Files = Mapping[str, Mapping[str, Baseline]]  # folder -> suite -> baseline
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What is stored of a case."""
+
+    entries: Mapping[str, Entry]
+    inputs: str
+    provenance: Provenance
+
+
+@dataclass
+class _Changes:
+    """The changes of one folder.
+
+    Attributes:
+        promises: time -> the change of it that its gate promises to catch, relative.
+        anew: number of cases that were recorded before and after, and differ.
+        told: words -> the number of cases of which they are true.
+        moves: metric -> its numbers and short texts before and after, of each case in which they differ.
+        times: metric -> the new level / the old one, of each case in which it was read anew.
+    """
+
+    promises: Mapping[str, float]
+    anew: int = 0
+    told: Counter[str] = field(default_factory=Counter)
+    moves: dict[str, list[tuple[float | str, float | str]]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def compare(self, before: Mapping[CaseId, _Record], after: Mapping[CaseId, _Record]) -> None:
+        for word, cases in (("new", after.keys() - before.keys()), ("gone", before.keys() - after.keys())):
+            if cases:
+                self.told[word] += len(cases)
+        for case in sorted(before.keys() & after.keys()):
+            if before[case] != after[case]:
+                self._case(before[case], after[case])
+
+    def _case(self, before: _Record, after: _Record) -> None:
+        self.anew += 1
+        if before.entries == after.entries and before.inputs == after.inputs:
+            self.told["recorded anew, in which nothing moved"] += 1
+        if before.inputs != after.inputs:
+            self.told["with other inputs"] += 1
+        then, now = before.provenance, after.provenance
+        for name in (*Toolchain.__struct_fields__, "power_limit_watts"):
+            if getattr(then, name) != getattr(now, name):
+                self.told[f"under {name} {getattr(then, name)} -> {getattr(now, name)}"] += 1
+        if now.reason and now.reason != then.reason:
+            self.told[f"for the reason: {now.reason}"] += 1
+        for metric in {**before.entries, **after.entries}:
+            self._entry(metric, before.entries.get(metric), after.entries.get(metric))
+
+    def _entry(self, metric: str, before: Entry | None, after: Entry | None) -> None:
+        if before == after:
+            return
+        if before is None or after is None:
+            self.told[f"with {metric} {'new' if before is None else 'gone'}"] += 1
+        elif isinstance(before, TimedEntry) and isinstance(after, TimedEntry) and before.timer == after.timer:
+            self.times[metric].append(median(after.sessions) / median(before.sessions))
+        elif _is_shown(before) and _is_shown(after):
+            self.moves[metric].append((before, after))  # type: ignore[arg-type]
+        else:
+            self.told[f"with another {metric}"] += 1
+
+    def all_lines(self) -> list[str]:
+        """The lines, those of most cases first."""
+        found = [(count, f"{counted(count, 'case')} {words}") for words, count in self.told.items()]
+        for metric, ratios in self.times.items():
+            found += _of_time(metric, ratios, self.promises.get(metric, 0.0))
+        for metric, moves in self.moves.items():
+            found += _of_metric(metric, moves)
+        return [line for _, line in sorted(found, key=lambda each: (-each[0], each[1]))]
+
+
+def summarize(before: Files, after: Files, promises: Mapping[str, float], base: str) -> list[str]:
+    """At most `MOST_LINES` lines: a title, then by hardware what moved, in how many cases, the most cases first.
+
+    Args:
+        promises: time -> the change of it that its gate promises to catch, relative.
+        base: name of the commit of `before`.
+    """
+    told: dict[str, _Changes] = {}
+    for folder in sorted({*before, *after}):
+        changes = _Changes(promises)
+        changes.compare(_records(before.get(folder, {})), _records(after.get(folder, {})))
+        if changes.anew or changes.told:
+            told[folder] = changes
+    if not told:
+        return [f"Records: as at {base}"]
+    anew, new, gone = (sum(counts) for counts in zip(*map(_totals, told.values()), strict=True))
+    lines = [f"Records beside {base}: {counted(anew, 'case')} recorded anew, {new} new, {gone} gone"]
+    most = max(1, (MOST_LINES - 1) // len(told) - 1)
+    for folder, changes in told.items():
+        lines += [f"{folder}:", *(f"  {clean(line)}" for line in _at_most(changes.all_lines(), most))]
+    return lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "…"]
+
+
+def _totals(changes: _Changes) -> tuple[int, int, int]:
+    return changes.anew, changes.told["new"], changes.told["gone"]
+
+
+def _at_most(lines: Sequence[str], most: int) -> list[str]:
+    return [*lines] if len(lines) <= most else [*lines[: most - 1], f"… and {len(lines) - most + 1} more lines"]
+
+
+def _records(files: Mapping[str, Baseline]) -> dict[CaseId, _Record]:
+    return {
+        (suite, key): _Record(case.entries, case.inputs, file.provenance_of(key))
+        for suite, file in files.items()
+        for key, case in file.cases.items()
+    }
+
+
+def _is_shown(entry: Entry) -> bool:
+    return isinstance(entry, int | float) or (isinstance(entry, str) and len(entry) <= _SHORT)
+
+
+def _of_time(metric: str, ratios: Sequence[float], promise: float) -> list[tuple[int, str]]:
+    """`31 cases faster by 3 to 17 % (device_time_us)`."""
+    faster = [1 - ratio for ratio in ratios if ratio < 1 / (1 + promise)]
+    slower = [ratio - 1 for ratio in ratios if ratio > 1 + promise]
+    same = len(ratios) - len(faster) - len(slower)
+    lines = [
+        (len(shares), f"{counted(len(shares), 'case')} {word} by {_span(shares)} ({metric})")
+        for word, shares in (("faster", faster), ("slower", slower))
+        if shares
+    ]
+    within = f"within {format_percent(promise, 0)}"
+    return [*lines, *([(same, f"{counted(same, 'case')} read anew, {within} ({metric})")] if same else [])]
+
+
+def _of_metric(metric: str, moves: Sequence[tuple[float | str, float | str]]) -> list[tuple[int, str]]:
+    """`launches 2 -> 1 in 4 cases`; of many pairs of numbers `peak_memory_bytes lower by 3 to 12 % in 9 cases`."""
+    pairs = Counter(moves)
+    if len(pairs) <= _MOST_PAIRS:
+        return [
+            (count, f"{metric} {before} -> {after} in {counted(count, 'case')}")
+            for (before, after), count in pairs.items()
+        ]
+    lines = []
+    numbers = [(b, a) for b, a in moves if isinstance(b, int | float) and isinstance(a, int | float)]
+    for word, found in (
+        ("lower", [(b, a) for b, a in numbers if a < b]),
+        ("higher", [(b, a) for b, a in numbers if a > b]),
+    ):
+        if found:
+            shares = [abs(a / b - 1) for b, a in found if b > 0]
+            by = f" by {_span(shares)}" if len(shares) == len(found) else ""
+            lines.append((len(found), f"{metric} {word}{by} in {counted(len(found), 'case')}"))
+    texts = len(moves) - len(numbers)
+    return [*lines, *([(texts, f"{metric} otherwise in {counted(texts, 'case')}")] if texts else [])]
+
+
+def _span(shares: Collection[float]) -> str:
+    """`3 to 17 %`."""
+    low, high = (f"{100 * share:.{0 if share >= 0.01 else 1}f}" for share in (min(shares), max(shares)))
+    return f"{high} %" if low == high else f"{low} to {high} %"
