@@ -14,6 +14,7 @@ import torch
 from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.correctness import Checked, check
 from perfguard.model.call import Call
+from perfguard.model.errors import shown
 from perfguard.model.mesh import in_group
 
 # Triton's exception for a kernel that needs more than the chip has. Tuners skip such a configuration. Whether the
@@ -74,7 +75,7 @@ def check_configurations(call: Call) -> Checked:
 
 def _named(call: Call) -> Iterator[_Other]:
     for number, (entry, chosen) in enumerate(call.choices):
-        described = ", ".join([*filter(None, [entry]), *(f"{name}={value!r}" for name, value in chosen.items())])
+        described = ", ".join([*filter(None, [entry]), *(f"{name}={shown(value)}" for name, value in chosen.items())])
         other = replace(call, kwargs={**call.kwargs, **chosen}, reference=_without(call, chosen))
         yield _Other(f"configuration {number} ({described})", other)
 
