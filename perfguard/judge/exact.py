@@ -14,6 +14,7 @@ from perfguard.model.units import format_change, format_list_change, format_move
 
 Part = int | float | str | list[str]
 
+_MOST = 80  # characters of one of two values in a reason
 _URGENCY = (Word.CHANGED, Word.NEW, Word.FASTER)
 
 
@@ -110,13 +111,13 @@ def _difference(reading: Reading, name: str, before: Part | None, after: Part | 
         error = isinstance(after, str) and reading.better is Better.LOWER
         return f"{'' if error else '+ '}{name} {format_value(after, reading.unit)}"
     if isinstance(before, list) and isinstance(after, list):
-        return format_list_change(before, after)
+        return format_list_change(before, after, 2 * _MOST)
     if reading.across is Across.EACH and (of_rank := lists_of(before, after)) is not None:
-        return f"{name} {format_list_change(*of_rank)}"
+        return f"{name} {format_list_change(*of_rank, 2 * _MOST)}"
     change = ""
     if isinstance(before, int | float) and isinstance(after, int | float) and before > 0 and after > 0:
         change = f" ({format_change(after / before)})"
-    return f"{name} {format_move(before, after, reading.unit)}{change}".lstrip()
+    return f"{name} {format_move(before, after, reading.unit, _MOST)}{change}".lstrip()
 
 
 def _as_kept(part: Part | None) -> Part | None:

@@ -16,6 +16,7 @@ from perfguard.render.escaping import clean
 from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel
 from perfguard.render.overview import LaneView
 from perfguard.render.words import (
+    MOST_OF_A_VALUE,
     NOT_TIMED,
     accept_command,
     compare_command,
@@ -204,7 +205,7 @@ class _Writer:
         quiet = (Word.PASS, Word.UNCHANGED) if self.verbose else (Word.PASS, Word.UNCHANGED, Word.UNRESOLVED)
         rest = [each for each in told if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
-        head = f"{first.word}  {result.case.key}  {one_line(first)}"
+        head = f"{first.word}  {result.case.key}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
         commands, more = self._commands(result, finding.grouped), self._explanation(result, first, others)
         if not self.verbose:
             head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
