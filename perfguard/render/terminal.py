@@ -152,6 +152,9 @@ class _Writer:
         if (other := self.found.other_code).moved:
             kernels = listed(other.kernels)
             parts.append(clean(f"{other} on {', '.join(other.targets)}, which nothing here times: {kernels}"))
+        if strides := self._other_strides():
+            more = f" and {len(strides) - 1} more" if len(strides) > 1 else ""
+            parts.append(f"other strides, which no reference declares: {strides[0]}{more}")
         if report.base is not None and report.base.equal and report.base.commit:
             parts.append(f"the working tree is that of {report.base.commit[:12]}")
         if pairs := sum(pairing.pairs for pairing in report.pairings):
@@ -175,6 +178,15 @@ class _Writer:
         if any(counts.values()):
             parts.append(f"hard inputs: {', '.join(f'{count} {what}' for what, count in counts.items() if count)}")
         return "; ".join(parts)
+
+    def _other_strides(self) -> list[str]:
+        """`double[64]/backward contract strides (1,48) -> (48,1)` for each case that passes so."""
+        return [
+            clean(f"{result.case.key} {verdict.reason.rpartition(': ')[2]}")
+            for result in self.report.results
+            for verdict in result.verdicts
+            if verdict.word is Word.PASS and verdict.reason and _tells_strides(result, verdict)
+        ]
 
     # -- cases that need action ----------------------------------------------------------------------------------------
 
@@ -315,6 +327,11 @@ def _rank(result: CaseResult, verdict: Verdict) -> int:
     """The place of a verdict's metric among causes, the closest first; times and errors come before exact metrics."""
     reading = result.reading(verdict.metric)
     return 0 if reading is None or reading.timed else reading.rank
+
+
+def _tells_strides(result: CaseResult, verdict: Verdict) -> bool:
+    reading = result.reading(verdict.metric)
+    return reading is not None and reading.binding_strides is not None
 
 
 def _by_case(findings: Sequence[Finding]) -> list[tuple[str, Verdict]]:

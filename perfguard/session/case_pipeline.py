@@ -259,6 +259,7 @@ class Runner:
             seconds=self.settings.case_seconds,
             stored_timers=self.plan.timers(case),
             args=(*call.args, *call.kwargs.values()),
+            declared_strides=checked.strides if checked is not None and case.direction == "forward" else (),
             weights=weights(call),
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if timed and alone else 0,  # only timers use it
