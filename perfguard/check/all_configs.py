@@ -21,6 +21,7 @@ from perfguard.check.checked import Checked
 from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.verdict import device_is_lost
 from perfguard.model.call import Call
+from perfguard.model.errors import shown
 from perfguard.model.mesh import in_group
 from perfguard.model.records import Doubt
 
@@ -109,7 +110,7 @@ def check_named(call: Call, names: Collection[str]) -> dict[str, list[Doubt]]:
 
 def _named(call: Call) -> Iterator[_Other]:
     for number, (entry, chosen) in enumerate(call.choices):
-        described = ", ".join([*filter(None, [entry]), *(f"{name}={value!r}" for name, value in chosen.items())])
+        described = ", ".join([*filter(None, [entry]), *(f"{name}={shown(value)}" for name, value in chosen.items())])
         other = replace(call, kwargs={**call.kwargs, **chosen}, reference=_without(call, chosen))
         # An entry of a table keeps its name where others move it to another number.
         yield _Other(f"configuration {number} ({described})", entry or _stable(described), other)

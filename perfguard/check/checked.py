@@ -18,6 +18,7 @@ class Checked:
         inputs: dtypes, shapes, strides and values of the inputs, the same in every process.
         notes: remarks for the reader that are no problems.
         varying: outputs and gradients that differ from run to run, by less than eager's own error.
+        strides: of the reference's dense outputs, in order: `48,1`.
         doubts: problems of configurations that are not chosen.
     """
 
@@ -27,6 +28,7 @@ class Checked:
     inputs: str
     notes: list[str] = field(default_factory=list)
     varying: list[str] = field(default_factory=list)
+    strides: list[str] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
 
     @property

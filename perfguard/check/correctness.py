@@ -21,8 +21,9 @@ from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, rec
 from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial
 from perfguard.check.numerics.truth import Reference, with_hint
+from perfguard.check.other_results import OtherResults
 from perfguard.model.call import GRADIENTS, Call
-from perfguard.model.errors import MeasurementError, described, next_step
+from perfguard.model.errors import MeasurementError, described, next_step, shown
 from perfguard.model.records import Accuracy
 from perfguard.tensors.layouts import equal_rows, transposed
 
@@ -90,7 +91,8 @@ class _Check:
                 right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
                 self._against_itself(right, not self.call.agreed(len(right) < len(accuracies)), full)
         problems = list(dict.fromkeys(self.problems))
-        return Checked(forward, backward, problems, self.inputs.describe(), self.reference.notes, self.varying)
+        inputs, notes, strides = self.inputs.describe(), self.reference.notes, self.eager.strides
+        return Checked(forward, backward, problems, inputs, notes, self.varying, strides)
 
     def _against_itself(self, right: set[int], all_right: bool, full: bool) -> None:
         """`right`: positions of the tensors that the first call got right."""
@@ -147,9 +149,14 @@ class _Check:
             got, want = (", ".join(trial.names) or "no tensor" for trial in (base, eager))
             self.problems.append(f"outputs: the candidate returns {got}; the reference returns {want}")
             return False
-        if not _alike(base.others, eager.others):
-            got, want = repr(base.others), repr(eager.others)
+        others = OtherResults()
+        if not others.alike(base.others, eager.others):
+            got, want = shown(base.others), shown(eager.others)
             self.problems.append(f"outputs: beside tensors the candidate returns {got}; the reference {want}")
+        self.reference.notes += (
+            f"outputs: what a {name} holds is not compared; return tensors, numbers or texts"
+            for name in others.by_class
+        )
         for name, has, needs in zip(base.names, base.differentiable, eager.differentiable, strict=True):
             if needs and not has and self.inputs.leaf_names:
                 self.problems.append(f"{name}: does not require grad, the reference's does: a detached path")
@@ -359,11 +366,3 @@ def _moves(old: torch.Tensor, new: torch.Tensor) -> bool:
     if not (old.is_floating_point() or old.is_complex()):
         return int((old != new).sum()) > _MOVED * old.numel()
     return rmse(old, new) > _MOVED * max(rmse(old), rmse(new))
-
-
-def _alike(got: Sequence[object], want: Sequence[object]) -> bool:
-    """Equal, floats within 1e-5."""
-    return len(got) == len(want) and all(
-        math.isclose(a, b, rel_tol=1e-5) if isinstance(a, float) and isinstance(b, float) else a == b
-        for a, b in zip(got, want, strict=True)
-    )

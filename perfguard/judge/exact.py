@@ -6,6 +6,7 @@ name. The worst part decides, whatever the others. No metric is known by name: e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from perfguard.judge.across_ranks import by_rank, lists_of
@@ -14,6 +15,8 @@ from perfguard.model.units import format_change, format_list_change, format_move
 
 Part = int | float | str | list[str]
 
+_STRIDES = re.compile(r"(?<= strides )\(([\d,]*)\)")
+_MOST = 80  # characters of one of two values in a reason
 _URGENCY = (Word.CHANGED, Word.NEW, Word.BETTER)
 
 
@@ -37,7 +40,8 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
     if not reading.gated:
         word, reason = Word.PASS, f"not gated: {reason}{drifted}" if reason else ""
     elif word is Word.PASS:
-        reason = f"within its tolerance: {reason}" if reason else ""
+        why = "the reference does not declare them" if reading.binding_strides is not None else "within its tolerance"
+        reason = f"{why}: {reason}" if reason else ""
     elif drifted:
         word, reason = Word.DRIFT, f"{reason}{drifted}"
     ratio, limit = _ratio(reading, stored), _limit(reading, stored)
@@ -77,13 +81,28 @@ def _word(reading: Reading, before: Part | None, after: Part | None) -> Word:
             return Word.PASS
         worse = reading.better is Better.SAME or (after > before) is lower
         return Word.CHANGED if worse else Word.BETTER
-    if before == after:
+    if before == after or _moved_strides(reading, before, after):
         return Word.PASS
     if lower and isinstance(after, str):
         return Word.CHANGED
     if lower and isinstance(before, str):
         return Word.BETTER
     return Word.NEW if before is None or after is None else Word.CHANGED
+
+
+def _moved_strides(reading: Reading, before: Part | None, after: Part | None) -> list[str]:
+    """`(1,48) -> (48,1)` for each tensor of a text that lies otherwise in memory. Empty if more than that differs, or
+    if the record's strides are the reference's, which declares them."""
+    if reading.binding_strides is None or not isinstance(before, str) or not isinstance(after, str):
+        return []
+    then, now = _STRIDES.findall(before), _STRIDES.findall(after)
+    if _STRIDES.sub("", before) != _STRIDES.sub("", after):
+        return []
+    moved = [(old, new) for old, new in zip(then, now, strict=True) if old != new]
+    kept = zip(then, now, reading.binding_strides, strict=False)
+    if any(old != new and old == declared for old, new, declared in kept):
+        return []
+    return [f"({old}) -> ({new})" for old, new in dict.fromkeys(moved)]
 
 
 def _moved(reading: Reading, before: int | float, after: int | float) -> bool:
@@ -106,17 +125,19 @@ def _difference(reading: Reading, name: str, before: Part | None, after: Part | 
     if after is None:
         return f"- {name}"
     name = reading.lines.get(name, name)
+    if moved := _moved_strides(reading, before, after):
+        return f"{name} strides {', '.join(moved)}".lstrip()
     if before is None:
         error = isinstance(after, str) and reading.better is Better.LOWER
         return f"{'' if error else '+ '}{name} {format_value(after, reading.unit)}"
     if isinstance(before, list) and isinstance(after, list):
-        return format_list_change(before, after)
+        return format_list_change(before, after, 2 * _MOST)
     if reading.across is Across.EACH and (of_rank := lists_of(before, after)) is not None:
-        return f"{name} {format_list_change(*of_rank)}"
+        return f"{name} {format_list_change(*of_rank, 2 * _MOST)}"
     change = ""
     if isinstance(before, int | float) and isinstance(after, int | float) and before > 0 and after > 0:
         change = f" ({format_change(after / before)})"
-    return f"{name} {format_move(before, after, reading.unit)}{change}".lstrip()
+    return f"{name} {format_move(before, after, reading.unit, _MOST)}{change}".lstrip()
 
 
 def _as_kept(part: Part | None) -> Part | None:

@@ -28,9 +28,7 @@ _ALIGNMENT = 64
 
 def differentiable_outputs(call: Call) -> list[torch.Tensor]:
     """The outputs of one call that a gradient can flow back from."""
-    from perfguard._compat import torch_utils
-
-    return [leaf for leaf in torch_utils.tree_leaves(call.run()) if getattr(leaf, "requires_grad", False)]
+    return [tensor for tensor in tree_tensors(call.run()) if tensor.requires_grad]
 
 
 def forward(call: Call) -> Callable[[], object]:
@@ -151,7 +149,7 @@ def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]
         return value
 
     args, kwargs = torch_utils.tree_map(leaf, (call.args, dict(call.kwargs)))
-    inputs = [value for value in torch_utils.tree_leaves((args, kwargs)) if getattr(value, "requires_grad", False)]
+    inputs = [value for value in tree_tensors((args, kwargs)) if value.requires_grad]
     inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
     return differentiable_outputs(replace(call, args=args, kwargs=kwargs)), inputs
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import UsageError, shown
 
 GRADIENTS: Literal["gradients"] = "gradients"
 Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
@@ -36,7 +36,7 @@ class Work:
         for name in ("bytes", "flop", "backward_bytes", "backward_flop"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise UsageError(f"Work({name}={value!r}): give a count >= 0 as an int, or leave it out")
+                raise UsageError(f"Work({name}={shown(value)}): give a count >= 0 as an int, or leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,17 +64,26 @@ class Tolerance:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        if not self.reason.strip():
+        if not isinstance(self.reason, str) or not self.reason.strip():
             raise UsageError("Tolerance: say why the default does not fit: Tolerance(…, reason='…')")
         for name in ("k", "phi"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UsageError(f"Tolerance({name}={value!r}): must be above 0")
-        if not 0 <= self.fp8_step_fraction <= 1:
-            raise UsageError(f"Tolerance(fp8_step_fraction={self.fp8_step_fraction!r}): must lie in [0, 1]")
+            if value is not None and not (isinstance(value, int | float) and value > 0):
+                raise UsageError(f"Tolerance({name}={shown(value)}): give a number above 0")
+        share = self.fp8_step_fraction
+        if not (isinstance(share, int | float) and 0 <= share <= 1):
+            raise UsageError(f"Tolerance(fp8_step_fraction={shown(share)}): give a number in [0, 1]")
+        if self.group_dim is not None and not isinstance(self.group_dim, int):
+            raise UsageError(f"Tolerance(group_dim={shown(self.group_dim)}): give the number of a dimension")
+        if self.min_sqnr_db is not None and not isinstance(self.min_sqnr_db, int | float):
+            raise UsageError(f"Tolerance(min_sqnr_db={shown(self.min_sqnr_db)}): give a number of dB")
 
 
 HARD_KINDS = ("values", "non-finite", "layouts", "sizes", "integers", "gradients")
+
+
+def _is_hard_kind(value: object) -> bool:
+    return isinstance(value, str) and value in HARD_KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +100,10 @@ class Hard:
     reason: str = ""
 
     def __post_init__(self) -> None:
-        unknown = [kind for kind in self.without if kind not in HARD_KINDS]
-        if isinstance(self.without, str) or unknown:
-            raise UsageError(f"Hard(without={self.without!r}): give a list of {', '.join(HARD_KINDS)}")
-        if self.without and not self.reason.strip():
+        kinds = self.without
+        if not isinstance(kinds, Sequence) or isinstance(kinds, str) or not all(map(_is_hard_kind, kinds)):
+            raise UsageError(f"Hard(without={shown(kinds)}): give a list of {', '.join(HARD_KINDS)}")
+        if kinds and not (isinstance(self.reason, str) and self.reason.strip()):
             raise UsageError("Hard: say why the call need not be right there: Hard(without=[…], reason='…')")
 
 
@@ -112,9 +121,9 @@ class Together:
     exchange: Callable[[str, object], list[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
-    """One guarded call.
+    """One guarded call. It is equal to itself alone: what a user passes is never compared.
 
     Attributes:
         fn: the candidate.
@@ -178,6 +187,23 @@ class Call:
 
     @property
     def choices(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """The configurations for the device that the inputs report, by name. Names are empty if the test gave none."""
+        """The configurations for the device that the inputs report, by name. Names are empty if the test gave none.
+
+        Raises:
+            UsageError: they are no keyword arguments.
+        """
         given = self.configurations() if callable(self.configurations) else self.configurations
-        return [*given.items()] if isinstance(given, Mapping) else [("", chosen) for chosen in given]
+        if not isinstance(given, Mapping | Sequence):
+            raise _no_configurations(given)
+        choices = [*given.items()] if isinstance(given, Mapping) else [("", chosen) for chosen in given]
+        for name, chosen in choices:
+            if not isinstance(chosen, Mapping) or not all(isinstance(each, str) for each in (name, *chosen)):
+                raise _no_configurations(chosen if isinstance(name, str) else name)
+        return choices
+
+
+def _no_configurations(given: object) -> UsageError:
+    return UsageError(
+        f"perfguard(configurations=…): {shown(given)} gives no keyword arguments; "
+        "write [{'candidate': 0}, …], or by name {'width <= 512': {'candidate': 0}, …}"
+    )

@@ -62,6 +62,14 @@ class Regression(GuardFailure):
     """The case is slower, heavier or different than its baseline."""
 
 
+def shown(value: object) -> str:
+    """A value of the user's in a message: its repr, or its class where it has none."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
 _OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate memory", re.IGNORECASE)
 
 

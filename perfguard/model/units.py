@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections import Counter
 
-_Value = float | int | str | list[str] | dict[str, int | float | str]
+_Parts = dict[str, int | float | str]
+_Value = float | int | str | list[str] | _Parts
+_TIMES = [(1e6, "s"), (1e3, "ms"), (1.0, "µs"), (1e-3, "ns")]
+_MORE_DIGITS = (6, 8, 12, 17)  # of two times that look alike with four
 
 
 class Unit(enum.StrEnum):
@@ -28,16 +32,13 @@ def rounded(value: float) -> float:
 
 
 def _scaled(value: float, steps: list[tuple[float, str]], digits: int = 4) -> str:
-    for factor, suffix in steps:
-        if abs(value) >= factor:
-            return f"{significant(value / factor, digits):g} {suffix}"
-    factor, suffix = steps[-1]
-    return f"{significant(value / factor, digits):g} {suffix}"
+    factor, suffix = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    return f"{significant(value / factor, digits):.{max(6, digits)}g} {suffix}"
 
 
 def format_time(microseconds: float) -> str:
     """61.2 -> '61.2 µs', 1530 -> '1.53 ms'."""
-    return _scaled(microseconds, [(1e6, "s"), (1e3, "ms"), (1.0, "µs"), (1e-3, "ns")])
+    return _scaled(microseconds, _TIMES)
 
 
 def format_bytes(count: float) -> str:
@@ -75,23 +76,127 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def format_list_change(before: list[str], after: list[str]) -> str:
-    """`+ added x2 - removed`; `in another order` if the entries are equal."""
-    added, removed = Counter(after) - Counter(before), Counter(before) - Counter(after)
-    parts = [
-        f"{sign} {name}" if count == 1 else f"{sign} {name} x{count}"
-        for sign, names in (("+", added), ("-", removed))
-        for name, count in names.items()
-    ]
-    return " ".join(parts) or "in another order"
+def format_list_change(before: list[str], after: list[str], most: int | None = None) -> str:
+    """`+ added x2 - removed`; `in another order` if the entries are equal.
+
+    Args:
+        most: about the most characters, of which what was added and what was removed have half each.
+    """
+    added, removed = (
+        [name if count == 1 else f"{name} x{count}" for name, count in (Counter(these) - Counter(those)).items()]
+        for these, those in ((after, before), (before, after))
+    )
+    if most is not None and added and removed:
+        most //= 2
+        for at, entries in enumerate(zip(added, removed, strict=False)):
+            added[at], removed[at] = _cut_apart(*entries, most)
+    parts = [_signed("+", added, most), _signed("-", removed, most)]
+    return " ".join(filter(None, parts)) or "in another order"
 
 
-def format_move(before: _Value, after: _Value, unit: Unit) -> str:
-    """`81.25 MiB -> 91.25 MiB`; in bytes if they look alike in a larger unit."""
+def _signed(sign: str, names: list[str], most: int | None) -> str:
+    """`+ a + b … and 3 more`: as many as fit, but one."""
+    texts = [f"{sign} {name}" for name in names]
+    ends = itertools.accumulate(len(text) + 1 for text in texts)
+    fit = len(texts) if most is None else max(1, sum(end <= most for end in ends))
+    shown = " ".join(text if most is None else _cut(text, most) for text in texts[:fit])
+    return f"{shown} … and {len(texts) - fit} more" if fit < len(texts) else shown
+
+
+def format_move(before: _Value, after: _Value, unit: Unit, most: int | None = None) -> str:
+    """`81.25 MiB -> 91.25 MiB`, the two texts of `format_apart`."""
+    return " -> ".join(format_apart(before, after, unit, most))
+
+
+def format_apart(before: _Value, after: _Value, unit: Unit, most: int | None = None) -> tuple[str, str]:
+    """Two values on one line each. If they differ, so do their texts, and what is alike is left out: equal parts, equal
+    entries, and of long texts what they share at either end. Numbers that look alike have more digits.
+
+    Args:
+        most: most characters of each text, 16 or more; None: no limit.
+    """
+    if type(before) is type(after) and before == after:
+        text = _line(format_value(before, unit))
+        return (text, text) if most is None else (_cut(text, most), _cut(text, most))
+    then, now = _texts_apart(before, after, unit)
+    return (then, now) if most is None else _cut_apart(then, now, most)
+
+
+def _texts_apart(before: _Value, after: _Value, unit: Unit) -> tuple[str, str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        then, now = _parts_apart(before, after, unit)
+    elif isinstance(before, list) and isinstance(after, list):
+        gone, came = Counter(before) - Counter(after), Counter(after) - Counter(before)
+        lists = ([*gone.elements()], [*came.elements()]) if gone or came else _reordered(before, after)
+        then, now = (_line(format_value(each, unit)) for each in lists)
+    elif isinstance(before, int | float) and isinstance(after, int | float):
+        return _numbers_apart(before, after, unit)
+    else:
+        then, now = (_line(format_value(value, unit)) for value in (before, after))
+    return (then, now) if then != now else (repr(before), repr(after))  # a list beside its text, other blanks
+
+
+def _parts_apart(before: _Parts, after: _Parts, unit: Unit) -> tuple[str, str]:
+    texts: tuple[list[str], list[str]] = ([], [])
+    for name in dict.fromkeys((*before, *after)):
+        if name in before and name in after:
+            if before[name] != after[name]:
+                for side, part in zip(texts, format_apart(before[name], after[name], unit), strict=True):
+                    side.append(_line(f"{name} {part}"))
+        else:
+            side, value = (texts[0], before[name]) if name in before else (texts[1], after[name])
+            side.append(_line(f"{name} {format_value(value, unit)}"))
+    then, now = (", ".join(side) or "none" for side in texts)
+    return then, now
+
+
+def _reordered(before: list[str], after: list[str]) -> tuple[list[str], list[str]]:
+    """Two orders of the same entries, from the first to the last that is in another place."""
+    places = [at for at, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
+    return before[places[0] : places[-1] + 1], after[places[0] : places[-1] + 1]
+
+
+def _numbers_apart(before: int | float, after: int | float, unit: Unit) -> tuple[str, str]:
     then, now = format_value(before, unit), format_value(after, unit)
     if then == now and unit is Unit.BYTES:
         then, now = (f"{format_value(value, Unit.COUNT)} B" for value in (before, after))
-    return f"{then} -> {now}"
+    for digits in _MORE_DIGITS if unit is Unit.MICROSECONDS and then == now else ():
+        then, now = (_scaled(value, _TIMES, digits) for value in (before, after))
+        if then != now:
+            break
+    return (then, now) if then != now else (repr(before), repr(after))
+
+
+def _line(text: str) -> str:
+    """`text` on one line. What would not be seen is written out: outputs leave it away."""
+    line = " ".join(text.split())
+    return line if line.isprintable() else repr(line)[1:-1]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _shared(one: str, other: str) -> int:
+    """Characters with which both texts begin."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _cut_apart(one: str, other: str, most: int) -> tuple[str, str]:
+    """Two texts that differ, each of at most `most` characters, and the place where they differ among these."""
+    if max(len(one), len(other)) <= most:
+        return one, other
+    alike = _shared(one, other)
+    if alike >= most // 2:  # from the word on that differs, or from within a long one
+        start = max(one.rfind(" ", 0, alike) + 1, alike - most // 2)
+        one, other = (f"…{text[start:]}" for text in (one, other))
+        alike -= start - 1
+    shared = _shared(one[alike:][::-1], other[alike:][::-1])
+    blank = one.find(" ", len(one) - shared)
+    if blank > 0 and len(one) - blank < min(len(one), len(other)) - 1:  # up to the word that is alike again
+        end = len(one) - blank
+        one, other = (f"{text[:-end]} …" for text in (one, other))
+    return _cut(one, most), _cut(other, most)
 
 
 def format_value(value: _Value, unit: Unit) -> str:

@@ -23,10 +23,11 @@ from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
 from perfguard.measure.replay import seeded
 from perfguard.measure.timers.timing import Blocks, Meter
-from perfguard.model.call import GRADIENTS, Call, Configurations, Hard, Layers, Tolerance, Work
+from perfguard.model.call import Call, Configurations, Hard, Layers, Tolerance, Work
 from perfguard.model.config import read_settings
-from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult
+from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult, shown
 from perfguard.model.records import Case, CaseResult, Word
+from perfguard.pytest_plugin.arguments import check_options, clobbers_of, hard_of, layers_of, mutates_of, walk_of
 from perfguard.pytest_plugin.items import case_of, mark_of
 from perfguard.render.words import compare_command, describe_verdict, reproduce_command, started
 from perfguard.session.run import Run
@@ -183,7 +184,8 @@ class Guarded:
         given: dict[str, object] = {"fn": fn, "reference": reference}
         for name, value in (given if rival is None else {**given, "rival": rival}).items():
             if not callable(value):
-                raise UsageError(f"perfguard({name}={value!r}): must be callable; pass the function itself")
+                raise UsageError(f"perfguard({name}={shown(value)}): must be callable; pass the function itself")
+        check_options(tolerance=tolerance, work=work, oracle=oracle, kwargs=kwargs, cache=cache, label=label)
         if label in self._labels:
             raise UsageError(
                 f"{self._case.nodeid}: two guarded calls with label {label!r}; one call is one case: "
@@ -198,23 +200,23 @@ class Guarded:
             fn,
             args,
             reference,
-            dict(kwargs or {}),
+            {} if kwargs is None else dict(kwargs),
             tolerance=tolerance,
             work=work,
             oracle=oracle,
-            mutates=tuple(mutates),
-            clobbers=_clobbers(clobbers, args),
+            mutates=mutates_of(mutates, args),
+            clobbers=clobbers_of(clobbers, args),
             timed=timed,
             cache=cache,
             seed=seed_of(case, "calls"),
-            cold_start=_layers(cold_start),
-            walk=_walk(walk),
+            cold_start=layers_of(cold_start),
+            walk=walk_of(walk),
             configurations=configurations,
             every=self._every,
             settings=self._settings,
             groups=groups,
             rival=rival,
-            hard=_hard(hard),
+            hard=hard_of(hard),
             mesh={} if self._among is None else self._among.dimensions,
         )
         if self._ranked is not None:
@@ -249,56 +251,6 @@ class Guarded:
             problems = list(filter(None, [run_hard(call, seconds, kept=kept).problem]))
         if problems:
             raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
-
-
-def _hard(given: bool | Hard) -> Hard | None:
-    """The kinds to leave out; None for no derived inputs."""
-    if isinstance(given, Hard):
-        return given
-    if not isinstance(given, bool):
-        raise UsageError(f"perfguard(hard={given!r}): give True, False, or perfguard.Hard(without=[…], reason='…')")
-    return Hard() if given else None
-
-
-def _layers(given: bool | Layers) -> bool | Layers:
-    """Return `given` if it has enough points for a slope."""
-    if not isinstance(given, bool) and (len(given) < 2 or not all(map(callable, given.values()))):
-        raise UsageError(
-            f"perfguard(cold_start={given!r}): give True, or a function for each of two or more numbers of layers"
-        )
-    return given
-
-
-def _clobbers(
-    given: Sequence[int | Literal["gradients"]], args: Sequence[Any]
-) -> tuple[int | Literal["gradients"], ...]:
-    """Return `given` if each entry is the incoming gradients or an argument of floats. Timed calls run many times in a
-    row on what the last one left, so no overwritten value may decide what is computed."""
-    for each in given:
-        if each == GRADIENTS:
-            continue
-        if not (isinstance(each, int) and 0 <= each < len(args)):
-            raise UsageError(
-                f"perfguard(clobbers=…): {each!r} is neither a position of the {len(args)} arguments nor "
-                f'"{GRADIENTS}"; write (0,) for the first argument, (0, "{GRADIENTS}") for the incoming gradients too'
-            )
-        if not getattr(getattr(args[each], "dtype", None), "is_floating_point", False):
-            raise UsageError(f"perfguard(clobbers=…): argument {each} is no tensor of floats; clone it in the call")
-    return tuple(given)
-
-
-def _walk(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...]:
-    """Each step as a tuple of arguments, or a function that returns one."""
-
-    def arguments(given: Any) -> tuple[Any, ...]:
-        return given if isinstance(given, tuple) else (given,)
-
-    def prepared(step: Callable[[], Any]) -> Callable[[], tuple[Any, ...]]:
-        return lambda: arguments(step())
-
-    if not isinstance(steps, Sequence):
-        raise UsageError(f"perfguard(walk=…): is a {type(steps).__name__}; give a list with one entry for each step")
-    return tuple(prepared(step) if callable(step) else arguments(step) for step in steps)
 
 
 def raise_for(run: Run, results: list[CaseResult]) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from perfguard.model.limits import KERNEL_TIME, timed_kernel
 from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit, counted, format_change, format_move, format_value
-from perfguard.render.words import MOST_LISTED, listed
+from perfguard.render.words import MOST_LISTED, MOST_OF_A_VALUE, listed
 
 #: Metrics whose details are causes by themselves: kernels, guards, breaks. Names of operators show no place.
 _NAMED = {"launches", "recompiles", "graph_breaks"}
@@ -39,7 +39,7 @@ class Move:
 
     def __str__(self) -> str:
         """`0 -> 12`."""
-        return format_move(self.before, self.after, self.unit)
+        return format_move(self.before, self.after, self.unit, MOST_OF_A_VALUE)
 
     @property
     def ratio(self) -> float | None:

@@ -16,6 +16,7 @@ from perfguard.render.escaping import clean
 from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel
 from perfguard.render.overview import LaneView
 from perfguard.render.words import (
+    MOST_OF_A_VALUE,
     NOT_TIMED,
     accept_command,
     compare_command,
@@ -153,6 +154,9 @@ class _Writer:
             parts.append(clean(f"{counted(len(unrecorded), 'metric')} new: {listed(unrecorded)}", MOST_CHARACTERS))
         if (other := self.found.other_code).moved:
             parts.append(clean(f"{other}, which nothing here times: {listed(other.kernels)}"))
+        if strides := self._other_strides():
+            more = f" and {len(strides) - 1} more" if len(strides) > 1 else ""
+            parts.append(f"other strides, which no reference declares: {strides[0]}{more}")
         trees = [report.base] if report.base is not None else [*report.bases.values()]
         if trees and all(base.equal for base in trees):
             commits = listed(sorted({base.commit[:12] for base in trees if base.commit}))
@@ -179,6 +183,15 @@ class _Writer:
         if any(counts.values()):
             parts.append(f"hard inputs: {', '.join(f'{count} {what}' for what, count in counts.items() if count)}")
         return "; ".join(parts)
+
+    def _other_strides(self) -> list[str]:
+        """`double[64]/backward contract strides (1,48) -> (48,1)` for each case that passes so."""
+        return [
+            clean(f"{result.case.key} {verdict.reason.rpartition(': ')[2]}")
+            for result in self.report.results
+            for verdict in result.verdicts
+            if verdict.word is Word.PASS and verdict.reason and _tells_strides(result, verdict)
+        ]
 
     # -- cases that need action ----------------------------------------------------------------------------------------
 
@@ -210,7 +223,7 @@ class _Writer:
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
         rest = [each for each in told if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
-        head = f"{first.word}  {result.case.key}  {one_line(first)}"
+        head = f"{first.word}  {result.case.key}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
         commands, more = self._commands(result, finding.grouped), self._explanation(result, first, others)
         if not self.verbose:
             head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
@@ -326,6 +339,11 @@ def _rank(result: CaseResult, verdict: Verdict) -> int:
     """The place of a verdict's metric among causes, the closest first; times and errors come before exact metrics."""
     reading = result.reading(verdict.metric)
     return 0 if reading is None or reading.timed else reading.rank
+
+
+def _tells_strides(result: CaseResult, verdict: Verdict) -> bool:
+    reading = result.reading(verdict.metric)
+    return reading is not None and reading.binding_strides is not None
 
 
 def _by_case(findings: Sequence[Finding]) -> list[tuple[str, Verdict]]:

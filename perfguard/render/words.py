@@ -25,6 +25,7 @@ from perfguard.model.units import (
 
 MOST_LISTED = 5  # tests, parts or kernels by name
 MOST_NAMED = 8  # metrics of one case in a line
+MOST_OF_A_VALUE = 60  # characters of one of two values in a line
 NOT_TIMED = "not timed"
 EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind was read"
 
@@ -53,9 +54,13 @@ def describe_verdict(verdict: Verdict) -> list[str]:
     return lines
 
 
-def one_line(verdict: Verdict) -> str:
-    """`device_time_us 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`; without a change, the reason's first line."""
-    if verdict.metric and (change := _change(verdict)):
+def one_line(verdict: Verdict, most: int | None = MOST_OF_A_VALUE) -> str:
+    """`device_time_us 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`; without a change, the reason's first line.
+
+    Args:
+        most: most characters of each value; None: no limit.
+    """
+    if verdict.metric and (change := _change(verdict, most)):
         return f"{verdict.metric} {change}"
     first = next(iter(verdict.reason.splitlines()), "")
     return first if first.startswith(verdict.metric) else f"{verdict.metric}: {first}".removesuffix(": ")
@@ -107,10 +112,10 @@ def next_step(reason: str, nodeids: Sequence[str]) -> str:
     return ""
 
 
-def _change(verdict: Verdict) -> str:
+def _change(verdict: Verdict, most: int | None = None) -> str:
     if verdict.before is None or verdict.after is None:
         return ""
-    text = change_text(verdict.before, verdict.after, verdict.unit)
+    text = change_text(verdict.before, verdict.after, verdict.unit, most)
     if verdict.ratio is None or verdict.unit is Unit.TEXT:
         return text
     higher = higher_is_better(verdict)
@@ -178,15 +183,15 @@ def _over_targets(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return merged
 
 
-def change_text(before: Value, after: Value, unit: Unit) -> str:
-    """`1 -> 2`; for lists and parts, only the differences."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        moved = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
-        then, now = ({name: parts[name] for name in moved if name in parts} for parts in (before, after))
-        return format_move(then, now, unit)
+def change_text(before: Value, after: Value, unit: Unit, most: int | None = MOST_OF_A_VALUE) -> str:
+    """`1 -> 2`; for lists and parts, only the differences.
+
+    Args:
+        most: most characters of each value; None: no limit.
+    """
     if isinstance(before, list) and isinstance(after, list):
-        return format_list_change(before, after)
-    return format_move(before, after, unit)
+        return format_list_change(before, after, None if most is None else 2 * most)
+    return format_move(before, after, unit, most)
 
 
 def moved(verdict: Verdict) -> str:

@@ -289,6 +289,7 @@ class Runner:
             seconds=self.settings.case_seconds,
             stored_timers=self.plan.timers(case),
             args=(*call.args, *call.kwargs.values()),
+            declared_strides=checked.strides if checked is not None and case.direction == "forward" else (),
             weights=weights(call),
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if timed and alone else 0,  # only timers use it
@@ -309,7 +310,9 @@ class Runner:
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
         """The forward case includes the start of both passes."""
         start = self.hands.cold
-        wanted = call.cold_start and call.timed and not self.plan.exact_only and case.direction == "forward"
+        wanted = (
+            call.cold_start is not False and call.timed and not self.plan.exact_only and case.direction == "forward"
+        )
         depths = () if isinstance(call.cold_start, bool) else tuple(call.cold_start)
         return (lambda: start(case, depths)) if wanted and start is not None else None
 

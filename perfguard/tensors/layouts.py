@@ -5,6 +5,11 @@ from __future__ import annotations
 import torch
 
 
+def strides_of(tensor: torch.Tensor) -> str:
+    """`48,1`, in elements."""
+    return ",".join(map(str, tensor.stride()))
+
+
 def transposed(tensor: torch.Tensor) -> torch.Tensor:
     """The same values with the last two dimensions swapped in memory (vectors: every second element), from an
     odd storage offset."""

@@ -158,3 +158,31 @@ def test_a_cause_too_slight_to_be_shown_stands_back_unless_it_is_the_only_one() 
     assert because("device_time_us", readings, before | {"workspace": 2560}).startswith(
         "because: workspace 2.5 KiB -> "
     )
+
+
+@pytest.mark.parametrize(
+    ("stored", "value", "binding", "word", "reason"),
+    [
+        ("f32[3,4] strides (4,1)", "f32[3,4] strides (1,3)", None, Word.CHANGED, "strides (4,1) -> f32"),
+        ("f32[3,4] strides (4,1)", "f32[3,4] strides (1,3)", [], Word.PASS, "things strides (4,1) -> (1,3)"),
+        # the reference declares them
+        ("f32[3,4] strides (4,1)", "f32[3,4] strides (1,3)", ["4,1"], Word.CHANGED, "strides (4,1) -> f32"),
+        ("f32[3,4] strides (4,1)", "f32[3,4] strides (1,3)", ["1,3"], Word.PASS, "things strides (4,1) -> (1,3)"),
+        ("f32[3,4] strides (8,1)", "f32[3,4] strides (1,3)", ["4,1"], Word.PASS, "things strides (8,1) -> (1,3)"),
+        # each tensor for itself
+        ("a strides (4,1); b strides ()", "a strides (1,3); b strides ()", ["1,3", ""], Word.PASS, "strides (4,1) ->"),
+        ("a strides (4,1); b strides (2)", "a strides (1,3); b strides (1)", ["1,3", "2"], Word.CHANGED, "b strides"),
+        # nothing but strides may differ
+        ("f32[3,4] strides (4,1)", "f16[3,4] strides (1,3)", [], Word.CHANGED, "f32[3,4] strides (4,1) ->"),
+        ("f32[3,4] strides (4,1)", "f32[3,4] strides (1,3) offset 1", [], Word.CHANGED, "offset 1"),
+        ("f32[3,4] strides (4,1)", "f32[3,4] sparse_coo", [], Word.CHANGED, "sparse_coo"),
+        ("f32[3,4] strides (4,1)", "f32[3,4] strides (4,1)", [], Word.PASS, ""),
+    ],
+)
+def test_strides_bind_where_they_are_the_reference_s(
+    stored: str, value: str, binding: list[str] | None, word: Word, reason: str
+) -> None:
+    verdict = judged(value, stored, unit=Unit.TEXT, better=SAME, binding_strides=binding)
+    assert verdict.word is word
+    assert reason in verdict.reason
+    assert bool(verdict.reason) is (stored != value)

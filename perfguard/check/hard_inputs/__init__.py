@@ -84,7 +84,8 @@ def derived(tensor: torch.Tensor, text: str) -> torch.Tensor:
 
 def mark_of(value: Any) -> Mark | None:
     """The mark of a tensor, or None."""
-    return getattr(value, _NAME, None)
+    mark = getattr(value, _NAME, None)
+    return mark if isinstance(mark, Mark) else None  # some objects have every attribute
 
 
 def marked(tensor: torch.Tensor, mark: Mark) -> torch.Tensor:

@@ -142,8 +142,12 @@ def _is_vector(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.ndim == 1 and not leaf.is_floating_point()
 
 
+def _requires_grad(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
+
+
 def _has_gradients(call: Call, leaves: Sequence[Any]) -> bool:
-    return _has_parameters(call) or any(getattr(leaf, "requires_grad", False) for leaf in leaves)
+    return _has_parameters(call) or any(map(_requires_grad, leaves))
 
 
 def _has_parameters(call: Call) -> bool:
@@ -154,7 +158,7 @@ def _has_parameters(call: Call) -> bool:
 def _frozen(call: Call, leaves: Sequence[Any]) -> list[Part]:
     """Inputs that need no gradient while others do: each alone, then all but each. First what training has: the first
     input frozen, as below the first layer, and all but it, as with frozen weights; then all, as in inference."""
-    inputs = {id(leaf): place for place, leaf in enumerate(leaves) if getattr(leaf, "requires_grad", False)}
+    inputs = {id(leaf): place for place, leaf in enumerate(leaves) if _requires_grad(leaf)}
     places = list(inputs.values())
     sets = [turn for place in places for turn in ((place,), tuple(other for other in places if other != place))]
     sets.insert(2, tuple(places))

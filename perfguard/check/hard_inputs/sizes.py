@@ -65,7 +65,7 @@ def _kept(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
     if id(fn) in seen:
         return
     seen.add(id(fn))
-    kept = [*_cells(fn), *(getattr(fn, "__defaults__", None) or ())]
+    kept = [*_cells(fn), *_tuple_of(fn, "__defaults__")]
     if isinstance(fn, functools.partial):
         kept += [fn.func, *fn.args, *fn.keywords.values()]
     yield from torch_utils.tree_leaves(kept)
@@ -75,9 +75,15 @@ def _kept(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
 
 
 def _cells(fn: Any) -> Iterator[Any]:
-    for cell in getattr(fn, "__closure__", None) or ():
+    for cell in _tuple_of(fn, "__closure__"):
         with contextlib.suppress(ValueError):  # it is not filled yet
             yield cell.cell_contents
+
+
+def _tuple_of(fn: Any, name: str) -> tuple[Any, ...]:
+    """An attribute of functions. Of another callable it may be anything."""
+    found = getattr(fn, name, None)
+    return found if isinstance(found, tuple) else ()
 
 
 class Sizes:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from perfguard.check.numerics.sums import Sums
+from perfguard.model.errors import UsageError, shown
 
 _CLOSE = 1e-2  # share of the oracle's spread: a right result in the wrong place is this close to a moved oracle
 _MOST_SHIFT = 2
@@ -170,10 +171,19 @@ class Jagged:
 
 
 def jagged(ends: torch.Tensor | Sequence[int] | None, inputs: Sequence[torch.Tensor]) -> Jagged | None:
-    """The groups by the ends that a call names."""
+    """The groups by the ends that a call names.
+
+    Raises:
+        UsageError: they are no running ends.
+    """
     if ends is None:
         return None
-    values = tuple(int(end) for end in (ends.tolist() if isinstance(ends, torch.Tensor) else ends))
+    try:
+        values = tuple(int(end) for end in (ends.tolist() if isinstance(ends, torch.Tensor) else ends))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"perfguard(groups={shown(ends)}): give the running ends of the groups, as a vector of integers or a list"
+        ) from error
     last = values[-1] if values else 0
     sizes = {size for tensor in inputs if tensor.is_floating_point() for size in tensor.shape[:1] + tensor.shape[-1:]}
     return Jagged(values, frozenset({size for size in sizes if size >= last} or {last}))

@@ -22,7 +22,8 @@ from perfguard.check.numerics.hints import Jagged
 from perfguard.check.numerics.oracle import widened
 from perfguard.check.numerics.sums import dtype_name, first_true, real_numbers
 from perfguard.model.call import GRADIENTS, Call
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import UsageError, shown
+from perfguard.tensors.layouts import strides_of
 from perfguard.tensors.seeding import seed_all
 from perfguard.tensors.snapshot import Snapshot, bits, storage_key
 
@@ -38,6 +39,7 @@ class Trial:
 
     names: list[str] = field(default_factory=list)  # of the outputs
     outputs: list[torch.Tensor] = field(default_factory=list)
+    strides: list[str] = field(default_factory=list)  # as returned, of each dense output: `48,1`
     others: list[Any] = field(default_factory=list)  # outputs other than tensors
     written: list[torch.Tensor] = field(default_factory=list)  # the writable arguments after the run
     gradients: list[torch.Tensor | None] = field(default_factory=list)  # in the order of `Inputs.leaf_names`
@@ -106,7 +108,7 @@ class Inputs:
                 raise UsageError(f"{each.name}: {what}; pass dense tensors, and make others of them inside the call")
         self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
         self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
-        parameters = self.module.named_parameters() if self.module else ()
+        parameters = () if self.module is None else self.module.named_parameters()
         self.parameters = [(name, value) for name, value in parameters if value.requires_grad]
         self.leaf_names = [each.name for each in self._of_tensors if each.value.requires_grad]
         self.leaf_names += [f"parameter {name}" for name, _ in self.parameters]
@@ -214,8 +216,7 @@ class Inputs:
             name, leaf = each.name, each.value
             if leaf.numel() == 0 or leaf.is_contiguous():
                 continue
-            strides = ",".join(map(str, leaf.stride()))
-            words.append(f"{name} is not contiguous: strides ({strides})")
+            words.append(f"{name} is not contiguous: strides ({strides_of(leaf)})")
             first = -(-_WRAP // leaf.stride(0)) if leaf.stride(0) > 0 else 0
             if index and 0 < first < leaf.shape[0] and index[0] >= first:
                 words.append(f"row {first} of {name} is the first that lies past 2^31 elements")
@@ -230,7 +231,7 @@ class Inputs:
         for each in self._inputs:
             keyword = each.name.removeprefix("argument ")
             words.append(("" if keyword[0].isdigit() else f"{keyword}=") + _described(each.value))
-        if self.module:
+        if self.module is not None:
             counts: Counter[str] = Counter()
             for parameter in self.module.parameters():
                 counts[dtype_name(parameter)] += parameter.numel()
@@ -270,6 +271,7 @@ def run_trial(
         trial = Trial(
             names=[f"output {_path(path)}".rstrip() for path, leaf in flat if isinstance(leaf, torch.Tensor)],
             outputs=[tensor.detach().clone() for tensor in tensors],
+            strides=[strides_of(tensor) for tensor in tensors if tensor.layout is torch.strided],
             others=[leaf for _, leaf in flat if not isinstance(leaf, torch.Tensor)],
             differentiable=[tensor.requires_grad for tensor in tensors],
             modified=[*saved.freed(), *saved.changes()] if saved else [],
@@ -370,8 +372,8 @@ def _described(value: Any) -> str:
     """A tensor's spec; else repr without addresses, functions and classes by name."""
     if not isinstance(value, torch.Tensor):
         name = getattr(value, "__qualname__", None)
-        return str(name) if name else _ADDRESS.sub("", repr(value))
+        return name if isinstance(name, str) and name else _ADDRESS.sub("", shown(value))
     text = described(value)
     if not value.is_contiguous():
-        text += f" strides ({','.join(str(stride) for stride in value.stride())})"
+        text += f" strides ({strides_of(value)})"
     return text + (" grad" if value.requires_grad else "")

@@ -309,7 +309,14 @@ def _described(value: Any) -> str:
         return repr(value)
     parts = (getattr(value, name, None) for name in ("dtype", "shape", "strides", "block_shape"))
     stride = value.stride() if callable(getattr(value, "stride", None)) else None
-    return "/".join(str(tuple(part) if isinstance(part, list | tuple) else part) for part in (*parts, stride) if part)
+    return "/".join(
+        str(tuple(part) if isinstance(part, list | tuple) else part) for part in (*parts, stride) if _tells(part)
+    )
+
+
+def _tells(part: Any) -> bool:
+    """Whether an argument has this part. A user's may hold anything there, which is not asked for its truth."""
+    return part is not None and not (isinstance(part, list | tuple) and len(part) == 0)
 
 
 def source_file(kernel: Any) -> str:

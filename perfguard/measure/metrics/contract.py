@@ -21,6 +21,7 @@ from perfguard.model.limits import Limits
 from perfguard.model.mesh import is_layout
 from perfguard.model.records import Across, Better, Reading
 from perfguard.model.units import Unit
+from perfguard.tensors.graph import tree_tensors
 from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ _ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # differs between processes
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`contract`: dtype, shape and strides of every output or gradient. Unusual properties follow: requires_grad,
-    storage offset, alignment below 16 bytes, another device, shared memory, prints."""
+    storage offset, alignment below 16 bytes, another device, shared memory, prints.
+
+    Of the strides only those bind that the reference's outputs have, too: how a gradient lies in memory nobody
+    declares.
+    """
+    import torch
+
     if is_layout():  # whose tensors have no addresses
         return []
     subject.warm_up(device)
@@ -57,7 +64,10 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         same = not isinstance(subject.run, Step) and _run(subject.run, device)[1] == printed
         text += f"; prints {len(printed)} bytes ({line!r})" if same else "; prints"
         note = f"a call prints {line!r}: printing takes time; remove it before the case is measured"
-    return [LIMITS["contract"].reading("contract", Unit.TEXT, text, note=note)]
+    declared = list(subject.declared_strides)
+    dense = [each for each in tree_tensors(outputs) if each.layout is torch.strided]
+    binding = declared if len(declared) == len(dense) else []
+    return [LIMITS["contract"].reading("contract", Unit.TEXT, text, note=note, binding_strides=binding)]
 
 
 def nondeterministic(outputs: Sequence[str]) -> Reading:

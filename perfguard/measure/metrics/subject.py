@@ -52,6 +52,7 @@ class Subject:
         skipped: timed metrics that need no reading, because they cannot have changed or nobody judges them.
         stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
         args: the inputs, so that outputs sharing memory with them are reported.
+        declared_strides: of the dense outputs of the reference, in order: `48,1`. Empty for gradients, and if unknown.
         weights: parameters of the called module; their memory exists whatever a call does.
         copies: n passes like `run`, each on its own inputs (`timers.timing.Workload`); None if they cannot be copied.
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
@@ -78,6 +79,7 @@ class Subject:
     skipped: Collection[str] = ()
     stored_timers: Mapping[str, str] = field(default_factory=dict)
     args: tuple[Any, ...] = ()
+    declared_strides: Sequence[str] = ()
     weights: tuple[Any, ...] = ()
     copies: Callable[[int], Sequence[Callable[[], Outputs]]] | None = None
     bytes: int = 0

@@ -122,7 +122,9 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     explains only that one. `lines` holds the line of Python that a part stands for. `unrecorded` is the value, in every
     part, that a record without the metric implies. None: it implies none, and the reading is NEW. A timed reading with
     a `rival` holds the times of candidate and rival, read by turns. It is judged by these two alone and never stored.
-    `across` is for cases of several ranks.
+    `across` is for cases of several ranks. `binding_strides` are of a text that tells strides: those of the reference,
+    which the reading should have if its record has them; other strides are shown and not judged. None: every word of a
+    text is judged.
     """
 
     metric: str
@@ -150,6 +152,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     problem: str = ""  # why the reading alone shows that the case is wrong; empty: it does not
     note: str = ""
     across: Across = Across.EACH
+    binding_strides: list[str] | None = None
 
     @property
     def timed(self) -> bool:

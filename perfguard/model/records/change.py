@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
 from statistics import median
 
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 from perfguard.model.config import Category
 from perfguard.model.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import EVERY_CPU
-from perfguard.model.units import Unit, format_change, format_list_change, format_value
+from perfguard.model.units import Unit, format_apart, format_change, format_list_change, format_value
 
 #: What an update has to name, so that it writes what a verdict reports.
 CATEGORY_OF: dict[Word, Category] = {
@@ -82,9 +81,9 @@ class Change(Struct, frozen=True, kw_only=True):
         elif self.before is None:
             what = show(self.after, self.unit)
         elif isinstance(self.before, list) and isinstance(self.after, list):
-            what = _short(format_list_change(self.before, self.after), 2 * _WIDEST)
+            what = format_list_change(self.before, self.after, 2 * _WIDEST)
         else:
-            what = f"{show(self.before, self.unit)} -> {show(self.after, self.unit)}"
+            what = " -> ".join(show_apart(self.before, self.after, self.unit))
             old, new = level(self.before), level(self.after)
             if old is not None and new is not None and old > 0 and new != old:
                 what += f" ({format_change(new / old)})"
@@ -164,12 +163,10 @@ def show(entry: Entry, unit: Unit) -> str:
 
 
 def show_apart(one: Entry, other: Entry, unit: Unit) -> tuple[str, str]:
-    """Two entries that differ. Of long texts that begin alike, from the word on that differs."""
-    if isinstance(one, str) and isinstance(other, str) and max(len(one), len(other)) > _WIDEST:
-        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
-        start = one.rfind(" ", 0, alike) + 1
-        one, other = (f"…{each[start:]}" if start else each for each in (one, other))
-    return show(one, unit), show(other, unit)
+    """Two entries that differ, by what differs in them."""
+    if isinstance(one, TimedEntry) or isinstance(other, TimedEntry):
+        return show(one, unit), show(other, unit)
+    return format_apart(one, other, unit, _WIDEST)
 
 
 def _short(text: str, most: int) -> str:

@@ -6,12 +6,13 @@ from typing import Any
 
 from perfguard.model.records import URGENCY, CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.units import Unit, format_value
+from perfguard.model.units import Unit, format_apart, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.overview import LaneView, Overview
 from perfguard.render.words import Started, limit_text, moved, percent, rates, reproduce_command, started, why
 
 MOST_REASON = 2000  # characters of a reason or note
+MOST_OF_A_VALUE = 1000
 
 
 def cases(overview: Overview) -> list[dict[str, Any]]:
@@ -119,12 +120,16 @@ def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, 
     if verdict.ratio is not None and verdict.unit is not Unit.TEXT:
         change = moved(verdict) if verdict.interval or verdict.word.fails else percent(verdict)
     word = verdict.word.value if verdict.word is not Word.PASS or _is_gated(result, verdict) else "not gated"
+    before = "" if verdict.before is None else format_value(verdict.before, verdict.unit)
+    now = "" if after is None else format_value(after, unit)
+    if verdict.before is not None and after is not None:
+        before, now = format_apart(verdict.before, after, unit, MOST_OF_A_VALUE)
     return {
         "word": f"{word}, accepted" if accepted else word,
         "tone": tone(verdict.word),
         "metric": clean(verdict.metric),
-        "before": "" if verdict.before is None else clean(format_value(verdict.before, verdict.unit), 1000),
-        "after": "" if after is None else clean(format_value(after, unit), 1000),
+        "before": clean(before, MOST_OF_A_VALUE),
+        "after": clean(now, MOST_OF_A_VALUE),
         "change": change,
         "limit": limit_text(verdict) if verdict.limit is not None else "",
         "reason": clean(why(verdict), MOST_REASON),

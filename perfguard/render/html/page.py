@@ -15,12 +15,12 @@ from importlib.resources import files
 from string import Template
 
 from perfguard.model.records import Value
-from perfguard.model.units import Unit, counted, format_value
+from perfguard.model.units import Unit, counted, format_apart, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.html.data import cases
 from perfguard.render.overview import SIGNS, BaselineEdit, LaneView, Overview
 from perfguard.render.title import title_of
-from perfguard.render.words import environment, listed, tally
+from perfguard.render.words import MOST_OF_A_VALUE, environment, listed, tally
 
 
 def render_html(overview: Overview) -> str:
@@ -101,12 +101,17 @@ def _edits(edits: list[BaselineEdit]) -> str:
     head = "<tr><th>folder</th><th>case</th><th>metric</th><th>old → new</th><th>measured here</th><th>reason</th></tr>"
     rows = "".join(
         f"<tr{' class=loose' if edit.loosens else ''}><td>{_text(edit.folder)}</td><td>{_text(edit.case)}</td>"
-        f"<td>{_text(edit.metric)}</td><td>{_value(edit.before, edit.unit, 'none')} → "
-        f"{_value(edit.after, edit.unit, 'removed')}{' (looser)' if edit.loosens else ''}</td>"
+        f"<td>{_text(edit.metric)}</td><td>{_move(edit)}{' (looser)' if edit.loosens else ''}</td>"
         f"<td>{_value(edit.measured, edit.unit, 'not measured')}</td><td>{_text(edit.reason) or 'no reason'}</td></tr>"
         for edit in edits
     )
     return f'<section class="edits"><h2>Baseline edits in this change</h2><table>{head}{rows}</table></section>'
+
+
+def _move(edit: BaselineEdit) -> str:
+    if edit.before is None or edit.after is None:
+        return f"{_value(edit.before, edit.unit, 'none')} → {_value(edit.after, edit.unit, 'removed')}"
+    return " → ".join(map(_text, format_apart(edit.before, edit.after, edit.unit, MOST_OF_A_VALUE)))
 
 
 def _value(value: Value | None, unit: Unit, nothing: str) -> str:

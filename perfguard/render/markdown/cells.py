@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from perfguard.model.records import Value, Verdict
-from perfguard.model.units import Unit, counted, format_value
+from perfguard.model.units import Unit, counted, format_apart, format_value
 from perfguard.render.escaping import code
 from perfguard.render.findings import MOVED
-from perfguard.render.words import change_text, interval_text, moved, percent
+from perfguard.render.words import MOST_OF_A_VALUE, change_text, interval_text, moved, percent
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
@@ -74,7 +74,15 @@ def before_and_after(verdict: Verdict) -> tuple[str, str]:
     if isinstance(before, list | dict) and type(after) is type(before):
         size = counted(len(before), "part") if isinstance(before, dict) else f"{len(before)} entries"
         return size, code(change_text(before, after, verdict.unit))
-    return value(before, verdict.unit), value(after, verdict.unit)
+    return apart(before, after, verdict.unit)
+
+
+def apart(before: Value | None, after: Value | None, unit: Unit, none: str = "", gone: str = "") -> tuple[str, str]:
+    """Two values, by what differs in them."""
+    if before is None or after is None or not isinstance(before, str | list | dict):
+        return value(before, unit, none), value(after, unit, gone)
+    then, now = format_apart(before, after, unit, MOST_OF_A_VALUE)
+    return code(then), code(now)
 
 
 def change(verdict: Verdict) -> str:

@@ -13,7 +13,7 @@ from perfguard.model.records.report import commits_beside
 from perfguard.model.units import counted, format_change, format_percent
 from perfguard.render.escaping import code, link
 from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, Finding, by_kernel
-from perfguard.render.markdown.cells import NAME, before_and_after, change, table, text, together, value
+from perfguard.render.markdown.cells import NAME, apart, before_and_after, change, table, text, together, value
 from perfguard.render.markdown.steps import next_steps
 from perfguard.render.overview import SIGNS, BaselineEdit, Headline, LaneView, Overview
 from perfguard.render.title import title_of
@@ -270,7 +270,7 @@ def _edits(overview: Overview, most: int) -> str:
 
 def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
     over = "" if edit.growth is None else f", {format_change(1 + edit.growth)} over its anchor"
-    moved_ = f"{value(edit.before, edit.unit, 'none')} → {value(edit.after, edit.unit, 'removed')}"
+    moved_ = " → ".join(apart(edit.before, edit.after, edit.unit, "none", "removed"))
     return (
         code(edit.folder, NAME), code(edit.case), code(edit.metric, NAME),
         f"{moved_} ⚠️ looser{over}" if edit.loosens else moved_,

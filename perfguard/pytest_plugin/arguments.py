@@ -1,0 +1,103 @@
+"""Refuses wrong arguments of a guarded call, each in one sentence that names it and what to give instead.
+
+What a user passes is asked for its type alone: its truth, its length and what equals it may be the user's own code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from perfguard.model.call import GRADIENTS, Hard, Layers, Tolerance, Work
+from perfguard.model.errors import UsageError, shown
+
+_OPTIONS: dict[str, tuple[tuple[type, ...], str]] = {
+    "tolerance": ((Tolerance, type(None)), "a perfguard.Tolerance(…, reason='…')"),
+    "work": ((Work, type(None)), "a perfguard.Work(bytes=…, flop=…)"),
+    "kwargs": ((Mapping, type(None)), "the keyword arguments as a dict"),
+    "label": ((str,), "a text"),
+}
+_CHOICES = {"oracle": ("auto", "float64", "float32"), "cache": ("cold", "warm")}
+
+
+def check_options(**given: object) -> None:
+    """Refuse an option of another type, and a word that is none of its choices."""
+    for name, value in given.items():
+        if name in _CHOICES:
+            words = _CHOICES[name]
+            if not isinstance(value, str) or value not in words:
+                raise UsageError(f"perfguard({name}={shown(value)}): give one of {', '.join(map(repr, words))}")
+        elif not isinstance(value, _OPTIONS[name][0]):
+            raise UsageError(f"perfguard({name}={shown(value)}): is a {type(value).__name__}; give {_OPTIONS[name][1]}")
+
+
+def hard_of(given: bool | Hard) -> Hard | None:
+    """The kinds to leave out; None for no derived inputs."""
+    if isinstance(given, Hard):
+        return given
+    if not isinstance(given, bool):
+        raise UsageError(
+            f"perfguard(hard={shown(given)}): give True, False, or perfguard.Hard(without=[…], reason='…')"
+        )
+    return Hard() if given else None
+
+
+def layers_of(given: bool | Layers) -> bool | Layers:
+    """Return `given` if it has enough points for a slope."""
+    if isinstance(given, bool):
+        return given
+    if not isinstance(given, Mapping) or len(given) < 2 or not all(map(callable, given.values())):
+        raise UsageError(
+            f"perfguard(cold_start={shown(given)}): give True, or a function for each of two or more numbers of layers"
+        )
+    return given
+
+
+def mutates_of(given: Collection[int], args: Sequence[Any]) -> tuple[int, ...]:
+    """Return `given` if each entry is the position of an argument."""
+    if not isinstance(given, Collection):
+        raise UsageError(f"perfguard(mutates={shown(given)}): give positions of arguments, e.g. (0,) for the first one")
+    for each in given:
+        if not _is_position(each, args):
+            raise UsageError(
+                f"perfguard(mutates=…): {shown(each)} is no position of the {len(args)} arguments; "
+                "write (0,) for the first argument"
+            )
+    return tuple(given)
+
+
+def _is_position(given: object, args: Sequence[Any]) -> bool:
+    return isinstance(given, int) and 0 <= given < len(args)
+
+
+def clobbers_of(
+    given: Collection[int | Literal["gradients"]], args: Sequence[Any]
+) -> tuple[int | Literal["gradients"], ...]:
+    """Return `given` if each entry is the incoming gradients or an argument of floats. Timed calls run many times in a
+    row on what the last one left, so no overwritten value may decide what is computed."""
+    entries = given if isinstance(given, Collection) and not isinstance(given, str) else (given,)
+    for each in entries:
+        if isinstance(each, str) and each == GRADIENTS and entries is given:
+            continue
+        if entries is not given or not isinstance(each, int) or not _is_position(each, args):
+            raise UsageError(
+                f"perfguard(clobbers=…): {shown(each)} is neither a position of the {len(args)} arguments nor "
+                f'"{GRADIENTS}"; write (0,) for the first argument, (0, "{GRADIENTS}") for the incoming gradients too'
+            )
+        if getattr(getattr(args[each], "dtype", None), "is_floating_point", False) is not True:
+            raise UsageError(f"perfguard(clobbers=…): argument {each} is no tensor of floats; clone it in the call")
+    return tuple(given)
+
+
+def walk_of(steps: Sequence[Any]) -> tuple[tuple[Any, ...] | Callable[[], tuple[Any, ...]], ...]:
+    """Each step as a tuple of arguments, or a function that returns one."""
+
+    def arguments(given: Any) -> tuple[Any, ...]:
+        return given if isinstance(given, tuple) else (given,)
+
+    def prepared(step: Callable[[], Any]) -> Callable[[], tuple[Any, ...]]:
+        return lambda: arguments(step())
+
+    if not isinstance(steps, Sequence):
+        raise UsageError(f"perfguard(walk=…): is a {type(steps).__name__}; give a list with one entry for each step")
+    return tuple(prepared(step) if callable(step) else arguments(step) for step in steps)
