@@ -65,7 +65,7 @@ _LIBRARY.define("bare(Tensor x) -> Tensor")
 
 
 @triton.jit
-def _bare(  # type: ignore[no-untyped-def]
+def _bare(  # type: ignore[no-untyped-def]  # noqa: PLR0913  # as many as a kernel takes
     a_ptr, b_ptr, c_ptr, rows, inner, width, stride_0, stride_1, stride_2,
     A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, D: tl.constexpr, E: tl.constexpr, F: tl.constexpr,
 ):  # fmt: skip

@@ -215,7 +215,7 @@ def _eager(
 
 
 @jit(do_not_specialize=["ignore_index"])
-def _rows(  # type: ignore[no-untyped-def]
+def _rows(  # type: ignore[no-untyped-def]  # noqa: C901  # most branches are the compiler's
     logits_ptr, target_ptr, kept_ptr, losses_ptr, gradient_ptr, vocabulary, ignore_index,
     logits_row, logits_column, target_stride, gradient_row, gradient_column,
     weight_ptr, weight_stride, ratio_ptr, smoothing, softcap, z_scale, z_losses,

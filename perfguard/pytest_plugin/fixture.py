@@ -117,7 +117,7 @@ class Guarded:
             self._run.unsupported(self._case, reason)
         pytest.skip(f"unsupported on {self._device.identity.slug}: {reason}")
 
-    def __call__(
+    def __call__(  # noqa: PLR0913  # the public call: each argument is documented, and all but `fn` go by name
         self,
         fn: Callable[..., Any],
         *args: Any,

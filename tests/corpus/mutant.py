@@ -108,7 +108,7 @@ class Mutant:
     open: Mapping[Place, str] = field(default_factory=dict)
 
 
-def planted(
+def planted(  # noqa: PLR0913  # the fields of a Mutant and of its Expect
     word: str,
     classes: str,
     name: str,

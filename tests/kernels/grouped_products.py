@@ -34,7 +34,7 @@ class Product:
     grad: torch.Tensor
 
     @staticmethod
-    def draw(
+    def draw(  # noqa: PLR0913  # each is what some test varies alone
         form: str,
         split: Split,
         inner: int,

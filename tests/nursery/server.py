@@ -76,11 +76,7 @@ def serve(listener: socket.socket) -> Request | None:
                     continue
                 child = os.fork()
                 if not child:
-                    for key in [*events.get_map().values()]:
-                        if isinstance(key.fileobj, socket.socket):
-                            key.fileobj.detach()  # `become` closes its number
-                    connection.detach()
-                    events.close()
+                    leave(events, connection)
                     return request
                 for file in request.files.values():
                     os.close(file)
@@ -94,17 +90,31 @@ def serve(listener: socket.socket) -> Request | None:
                     events.unregister(key.fileobj)
                     kill(key.data)
             else:
-                child, connection = key.data
-                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-                if status < 0:  # as from whoever ends a group: what it has started ends as well
-                    kill(child)
-                with contextlib.suppress(KeyError):
-                    events.unregister(connection)
-                with contextlib.suppress(OSError):
-                    connection.sendall(STATUS.pack(status))
-                connection.close()
-                events.unregister(key.fd)
-                os.close(key.fd)
+                reap(events, key)
+
+
+def leave(events: selectors.BaseSelector, connection: socket.socket) -> None:
+    """In a child: drop what the parent waits for. `become` closes the sockets' numbers."""
+    for key in [*events.get_map().values()]:
+        if isinstance(key.fileobj, socket.socket):
+            key.fileobj.detach()
+    connection.detach()
+    events.close()
+
+
+def reap(events: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    """Tell the stand-in of a child that has ended its exit status."""
+    child, connection = key.data
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status < 0:  # as from whoever ends a group: what it has started ends as well
+        kill(child)
+    with contextlib.suppress(KeyError):
+        events.unregister(connection)
+    with contextlib.suppress(OSError):
+        connection.sendall(STATUS.pack(status))
+    connection.close()
+    events.unregister(key.fd)
+    os.close(key.fd)
 
 
 def kill(child: int) -> None:

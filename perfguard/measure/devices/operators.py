@@ -134,7 +134,17 @@ class Operators(DispatchMode):
         returned = (results,) if type(results) in PLAIN else tensors_in((results,))
         if kind.copies:
             self.saw_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
-        # Count new storages until they are freed; storages of the caller's tensors are never counted.
+        self._count_storages(returned, given, args, kwargs)
+        return results
+
+    def _count_storages(
+        self,
+        returned: Sequence[torch.Tensor],
+        given: Sequence[torch.Tensor] | None,  # all tensors in `args` and `kwargs`, where they are known already
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
         for tensor in returned:
             if (storage := _storage_of(tensor)) is None or not self._is_here(tensor):
                 continue
@@ -149,7 +159,6 @@ class Operators(DispatchMode):
                 known.address, known.bytes, known.line = address, 0, line_in_python()
             if known.bytes != (size := storage.nbytes()):
                 self._sized(known, size)
-        return results
 
     def _run(self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, and pass it to the recorder of exchanges, if there is one."""
