@@ -229,6 +229,8 @@ class _Case:
             why = "nothing is recorded" if other.word is Word.NEW else "its record is of another kind"
         if self._base.commit is None:
             return self.unpaired(reading, self._base.problem)
+        if other is not None and self.lane.base is None and other.word in (Word.NEW, Word.OTHER_HARDWARE):
+            return other  # the commit of a record is no base of what has none
         return replace(shown, word=Word.SUSPECT, reason=f"to be paired: {why}")
 
     def beside_rival(self, reading: Reading, fresh: Sequence[CaseResult]) -> Verdict:
