@@ -249,7 +249,9 @@ class _OnOneTarget:
         }
 
     def _add_counts(self) -> None:
-        for metric, kernels in _COUNTED.items():
+        # A walk that only one side's test takes tells of the test, not of the code.
+        alike = bool(self.base.walked) is bool(self.work.walked)
+        for metric, kernels in _COUNTED.items() if alike else ():
             before = Counter(self.matched.renamed.get(kernel, kernel) for kernel in kernels(self.base))
             after = Counter(kernels(self.work))
             for kernel in dict.fromkeys((*after, *before)):
