@@ -65,8 +65,9 @@ _OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "launch_cooperative_grid", "launch_pdl", "ptx_options",
     "waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint", "instruction_sched_variant",
 )  # fmt: skip
-#: Options that follow from the target, and from where Triton is installed.
-_OF_TARGETS = (
+#: Options that the front end leaves to later passes, or that follow from the target and from where Triton is installed.
+_LATER = (
+    "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint", "instruction_sched_variant",
     "arch", "backend_name", "deprecated_fp8_dot_operand_dtypes", "extern_libs", "max_num_imprecise_acc_default",
     "ptx_version", "supported_fp8_dtypes", "warp_size",
 )  # fmt: skip
@@ -97,8 +98,8 @@ def specialised(launch: Launch) -> str:
 
 
 def front_end_of(launch: Launch) -> str:
-    """What Triton's front end is told of a launch, but for the target."""
-    options = {name: value for name, value in json.loads(launch.data)["options"].items() if name not in _OF_TARGETS}
+    """What Triton's front end is told of a launch, but for the target. Where that matters, the kernel asks for it."""
+    options = {name: value for name, value in json.loads(launch.data)["options"].items() if name not in _LATER}
     return json.dumps([*_arguments(launch), options])
 
 
