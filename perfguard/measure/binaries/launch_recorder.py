@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -90,6 +91,7 @@ def constants_of(launch: Launch) -> dict[str, Any]:
     }
 
 
+@functools.lru_cache(1 << 12)  # compared with those of all other launches
 def specialised(launch: Launch) -> str:
     """The specialisation without names and without what depends on the version of Triton."""
     types, paths, values, *attributes = _arguments(launch)
@@ -137,6 +139,7 @@ class Recording(Struct):
         walked: the launches of its walk, including the plain call's; empty if the walk makes no launch.
         tunings: one for each key that tuners would see on the walk.
         problem: the reason why the call could not be followed to its end.
+        passing: the problem is of this machine, such as a lack of time or memory, and no fact of the call.
         entries: names of the table's entries by configuration number; empty if no table was named.
         memory_operators: torch's operators that fill, copy or read memory in the plain call, by pass and in order.
         arguments: for the plain call's launches of kernels that cannot be interpreted, by pass and kernel and in
@@ -147,6 +150,7 @@ class Recording(Struct):
     walked: list[Launch] = []
     tunings: list[Tuning] = []
     problem: str = ""
+    passing: bool = False
     entries: list[str] = []
     memory_operators: dict[Pass, list[str]] = {}
     arguments: dict[Pass, dict[str, list[str]]] = {}
