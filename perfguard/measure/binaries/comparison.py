@@ -212,7 +212,18 @@ class _OnOneTarget:
                 self._add_facts(pair.name, base, work)
         if self.summed:
             self._add_sums(facts)
-        self._add_counts()
+        self.problems += [f"{self.target}: could not be followed here: {problem}" for problem in self._cut_short]
+        if self.is_whole:
+            self._add_counts()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no side was cut short by the machine."""
+        return not self._cut_short
+
+    @property
+    def _cut_short(self) -> list[str]:
+        return [side.problem for side in (self.base, self.work) if side.passing]
 
     def _add_facts(self, name: str, base: Facts, work: Facts) -> None:
         reasons = self._unfit(base), self._unfit(work)
@@ -279,7 +290,8 @@ class _OnOneTarget:
     def readings(self) -> Iterator[tuple[Reading, Reading]]:
         """The readings that differ, of both sides."""
         values: dict[str, tuple[Value, Value]] = {**self._values}
-        values["memory_operators"] = _operators(self.base), _operators(self.work)
+        if self.is_whole:
+            values["memory_operators"] = _operators(self.base), _operators(self.work)
         for metric, (before, after) in sorted(values.items()):
             if before != after:
                 yield self._reading(metric, before), self._reading(metric, after)
@@ -330,8 +342,10 @@ def _on_targets(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_OnO
 
 def _joined(sides: Sides, found: Sequence[_OnOneTarget]) -> Compared:
     both = [readings for each in found for readings in each.readings()]
-    renamed = {old: new for each in found for old, new in each.matched.renamed.items()}
-    chosen_ones = configuration_of(sides.base, renamed), configuration_of(sides.work)
+    renamed = {before: after for each in found for before, after in each.matched.renamed.items()}
+    whole = {each.target for each in found if each.is_whole}
+    old, new = ([each for each in side if each.target in whole] for side in (sides.base, sides.work))
+    chosen_ones = configuration_of(old, renamed), configuration_of(new)
     if chosen_ones[0] != chosen_ones[1]:
         before, after = (configuration_reading(each) for each in chosen_ones)
         both.insert(0, (before, after))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -65,8 +66,9 @@ _OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "launch_cooperative_grid", "launch_pdl", "ptx_options",
     "waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint", "instruction_sched_variant",
 )  # fmt: skip
-#: Options that follow from the target, and from where Triton is installed.
-_OF_TARGETS = (
+#: Options that the front end leaves to later passes, or that follow from the target and from where Triton is installed.
+_LATER = (
+    "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint", "instruction_sched_variant",
     "arch", "backend_name", "deprecated_fp8_dot_operand_dtypes", "extern_libs", "max_num_imprecise_acc_default",
     "ptx_version", "supported_fp8_dtypes", "warp_size",
 )  # fmt: skip
@@ -89,6 +91,7 @@ def constants_of(launch: Launch) -> dict[str, Any]:
     }
 
 
+@functools.lru_cache(1 << 12)  # compared with those of all other launches
 def specialised(launch: Launch) -> str:
     """The specialisation without names and without what depends on the version of Triton."""
     types, paths, values, *attributes = _arguments(launch)
@@ -97,8 +100,8 @@ def specialised(launch: Launch) -> str:
 
 
 def front_end_of(launch: Launch) -> str:
-    """What Triton's front end is told of a launch, but for the target."""
-    options = {name: value for name, value in json.loads(launch.data)["options"].items() if name not in _OF_TARGETS}
+    """What Triton's front end is told of a launch, but for the target. Where that matters, the kernel asks for it."""
+    options = {name: value for name, value in json.loads(launch.data)["options"].items() if name not in _LATER}
     return json.dumps([*_arguments(launch), options])
 
 
@@ -136,6 +139,7 @@ class Recording(Struct):
         walked: the launches of its walk, including the plain call's; empty if the walk makes no launch.
         tunings: one for each key that tuners would see on the walk.
         problem: the reason why the call could not be followed to its end.
+        passing: the problem is of this machine, such as a lack of time or memory, and no fact of the call.
         entries: names of the table's entries by configuration number; empty if no table was named.
         memory_operators: torch's operators that fill, copy or read memory in the plain call, by pass and in order.
         arguments: for the plain call's launches of kernels that cannot be interpreted, by pass and kernel and in
@@ -146,6 +150,7 @@ class Recording(Struct):
     walked: list[Launch] = []
     tunings: list[Tuning] = []
     problem: str = ""
+    passing: bool = False
     entries: list[str] = []
     memory_operators: dict[Pass, list[str]] = {}
     arguments: dict[Pass, dict[str, list[str]]] = {}

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from perfguard.judge.exact import describe_difference
@@ -16,6 +17,7 @@ from perfguard.measure.binaries import compiler
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
 from perfguard.measure.binaries.comparison import Compared, Sides, compare, compare_cases
 from perfguard.measure.binaries.compiler import Compiler
+from perfguard.measure.binaries.launch_recorder import Recording
 from perfguard.model.call import Call
 from perfguard.model.records import Word
 from tests.measure.binaries.test_kernel_code import A, B, X, replaced
@@ -223,6 +225,20 @@ def test_cases_are_compared_together_and_answered_in_order(reader: Reader) -> No
     cases = [sides(SCALE.replace("@triton.jit", UNALIGNED.format(name))) for name in ("x_ptr", "out_ptr")]
     first, second = map(reasons, compare_cases(cases, reader.compilers))
     assert (set(first), set(second)) == ({"sm_90.load_bits"}, {"sm_90.store_bits"})
+
+
+def test_what_could_not_be_followed_or_compiled_here_is_a_problem_and_convicts_nobody(reader: Reader) -> None:
+    base = reader.follow(reader.call(SCALE, X))
+    cut_short = [OnTarget("sm_90", Recording(problem="took longer than 120 s", passing=True))]
+    found = compare(base, cut_short, reader.compilers)
+    assert found == Compared(problems=["sm_90: could not be followed here: took longer than 120 s"])
+
+    (launch,) = base[0].recording.launches
+    lost = msgspec.structs.replace(launch, source="another", module="nowhere", file="/nowhere/at_all.py")
+    found = compare(base, [OnTarget("sm_90", Recording([lost]))], reader.compilers)
+    (problem,) = found.problems
+    assert problem.startswith("sm_90: scale_kernel: could not be compiled here: FileNotFoundError: ")
+    assert (found.work, found.other_code) == ([], {})
 
 
 def test_modules_of_one_name_are_compiled_each_from_its_side(

@@ -1,0 +1,59 @@
+"""Kernels of observed tests: seen on a GPU, where they ran, and described so that they can be compiled once more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from perfguard._compat.triton_internals import driven_by
+from perfguard.measure.binaries.call_binaries import Binaries, of_pass
+from perfguard.measure.binaries.compiler import Job, binaries_of
+from perfguard.measure.binaries.kernel_code import code_of
+from perfguard.measure.binaries.launch_recorder import Driver
+from perfguard.measure.binaries.observed_launches import ObservedLaunches
+from perfguard.measure.binaries.targets import target_of
+from perfguard.measure.devices.activity import Seen
+from perfguard.measure.devices.fingerprints import machine_code
+from tests.measure.binaries.test_kernel_code import A, B, X
+from tests.measure.metrics.binaries import GLUON, PRODUCT, SCALE, Reader
+
+SOURCES = {"scale_kernel": (SCALE, (X,)), "product_kernel": (PRODUCT, (A, B)), "shift_kernel": (GLUON, (X,))}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_kernel_that_a_gpu_ran_is_the_one_that_is_compiled_again(
+    reader: Reader, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled in this process for a GPU that is not here, as a launch would."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", "1")  # as in the compiling process; its binary has none
+    source, args = SOURCES[name]
+    call = reader.call(source, *args)
+    followed = reader.follow(call)
+    (launch,) = followed[0].recording.launches
+    with driven_by(Driver(target_of("sm_90"))):
+        compiled = call.fn.__globals__[name].preload(json.dumps(json.loads(launch.data) | {"key": launch.data}))
+    hopper: Any = SimpleNamespace(holds_cpu_tensors=False, identity=SimpleNamespace(architecture="sm_90"))
+    observed = ObservedLaunches(Binaries(("gfx942",), reader.compiler), hopper)
+    (seen,) = observed.followed(Seen(compiled=[compiled]))
+    (again,) = seen.recording.launches
+    (facts,) = binaries_of([Job(reader.compiler, "sm_90", again)]).values()
+    assert (seen.target, facts.error, facts.binary) == ("sm_90", "", machine_code(compiled.kernel))
+    if name != "shift_kernel":  # a call's fingerprint is of its arguments, too, where nothing interprets the kernel
+        assert code_of(of_pass([seen], "test"), reader.compiler) == code_of(followed, reader.compiler)
+    assert observed.followed(Seen()) == []
+
+
+def test_a_kernel_of_no_module_is_known_by_its_binary(reader: Reader) -> None:
+    hopper: Any = SimpleNamespace(holds_cpu_tensors=False, identity=SimpleNamespace(architecture="sm_90"))
+    observed = ObservedLaunches(Binaries((), reader.compiler), hopper)
+    kernels = [SimpleNamespace(name="generated", kernel=b"", hash=text, src=None) for text in ("one", "another")]
+    codes = [code_of(observed.followed(Seen(compiled=[each])), reader.compiler, new=False) for each in kernels]
+    assert codes[0].keys() == codes[1].keys() == {"generated"}
+    assert codes[0] != codes[1]
+    assert torch.cuda.is_available() or codes[0]["generated"].endswith("-")
