@@ -54,7 +54,7 @@ def split_sass(text: str, sizes: Sequence[int]) -> list[str]:
     return ["\n".join(part) for part in parts]
 
 
-def read_sass(text: str) -> Code:  # noqa: C901  # one branch for each class of instructions
+def read_sass(text: str) -> Code:
     """The counts from nvdisasm's listing of one kernel."""
     code = Code()
     for opcode in _SASS.findall(text):
