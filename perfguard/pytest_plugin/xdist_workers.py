@@ -216,7 +216,11 @@ class Controller(Ending):
         ceilings = [report.copy_bytes_per_second for report in reports if report.copy_bytes_per_second]
         run.runner.copy_bytes_per_second = min(ceilings, default=None)
         conditions = [condition for report in reports for condition in report.conditions]
-        run.report = msgspec.structs.replace(run.report, conditions=[*run.report.conditions, *conditions])
+        bases = {commit: tree for report in reports for commit, tree in report.bases.items()}
+        run.report = msgspec.structs.replace(
+            run.report, conditions=[*run.report.conditions, *conditions], bases=bases, base=reports[0].base
+        )
+        run.trees = None  # this process has loaded none of the code
         return run
 
     def _name_crashed(self, run: Run, selected: Iterable[Case]) -> None:

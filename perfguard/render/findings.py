@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfguard.model.records import URGENCY, CaseResult, Reading, Verdict, Word
+from perfguard.model.records import CaseResult, Reading, Verdict, Word
 from perfguard.model.records.case import kernel_of
 from perfguard.model.units import counted
 from perfguard.render.words import most_common, next_step
@@ -29,10 +29,12 @@ class Finding:
     grouped: bool = False
 
     @property
-    def urgency(self) -> tuple[int, float]:
-        """Sort key, worst first: by word, then by the size of the slowdown; FASTER sorts the best first."""
+    def urgency(self) -> tuple[int, int, float]:
+        """Sort key, worst first: by word, then by what tells most (`CaseResult.place`), then by the size of the
+        slowdown; FASTER sorts the best first."""
         ratio = self.verdict.ratio or 0.0
-        return URGENCY[self.verdict.word], ratio if self.verdict.word in (Word.FASTER, Word.BETTER) else -ratio
+        best_first = self.verdict.word in (Word.FASTER, Word.BETTER)
+        return *self.result.place(self.verdict), ratio if best_first else -ratio
 
     @property
     def kernel(self) -> str:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.model.records import URGENCY, Case, CaseId, CaseResult, Reading, Report, Verdict, Word
+from perfguard.model.records import Case, CaseId, CaseResult, Reading, Report, Verdict, Word
 from perfguard.model.units import counted, format_percent, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel
@@ -214,11 +214,11 @@ class _Writer:
         for finding in self.found.findings:
             if finding.verdict.word is word and (finding.grouped or finding.result.case in cases):
                 of_case.setdefault(finding.result.case, []).append(finding)
-        return [min(findings, key=lambda each: _rank(each.result, each.verdict)) for findings in of_case.values()]
+        return [min(findings, key=lambda each: each.result.place(each.verdict)) for findings in of_case.values()]
 
     def _details(self, finding: Finding) -> list[Line]:
         result, first = finding.result, finding.verdict
-        told = sorted(result.verdicts, key=lambda verdict: (URGENCY[verdict.word], _rank(result, verdict)))
+        told = sorted(result.verdicts, key=result.place)
         quiet = [Word.PASS, Word.UNCHANGED, Word.OLD_FAULT]  # the last kind has lines of its own
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
         rest = [each for each in told if each is not first and each.word not in quiet]
@@ -333,12 +333,6 @@ class _Writer:
             return []
         told = [(name, "; ".join(line.strip() for line in describe_verdict(verdict))) for name, verdict in verdicts]
         return [Line(f"    {name}: {said}") for name, said in told]
-
-
-def _rank(result: CaseResult, verdict: Verdict) -> int:
-    """The place of a verdict's metric among causes, the closest first; times and errors come before exact metrics."""
-    reading = result.reading(verdict.metric)
-    return 0 if reading is None or reading.timed else reading.rank
 
 
 def _tells_strides(result: CaseResult, verdict: Verdict) -> bool:

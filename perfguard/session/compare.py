@@ -195,7 +195,14 @@ def rows_of(tally: Tally) -> list[Row]:
     for test, (side, how) in tally.lost.items():
         rows.append(Row("", test, "", Word.BROKEN if side == "work" else Word.UNRESOLVED, how, nodeid=test))
     rows += [_timed_row(tally, track) for track, time in tally.times.items() if not time.unchanged]
-    return sorted(rows, key=lambda row: (URGENCY[row.word], -(row.effect or 0.0), row.suite, row.case))
+    work = tally.results["work"]
+
+    def place(row: Row) -> tuple[int, int, float, str, str]:
+        result = work.get((row.suite, row.case))
+        rank = 0 if result is None else result.rank(row.metric)
+        return URGENCY[row.word], rank, -(row.effect or 0.0), row.suite, row.case
+
+    return sorted(rows, key=place)
 
 
 def _case_rows(tally: Tally, case: CaseId) -> list[Row]:

@@ -49,7 +49,7 @@ from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
 from perfguard.session.child import ANSWER, Request
 from perfguard.session.cold_start import first_results
-from perfguard.session.pairing.worktrees import find_repository
+from perfguard.session.pairing.worktrees import TreesOfRecords, find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report
@@ -84,6 +84,7 @@ class Run:
     request: Request | None = None  # in a child: it only measures
     interleaved: Interleaved | None = None  # in a child: holds the meters for the later passes
     lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
+    trees: TreesOfRecords | None = None  # if each case has the base of its record
     measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # as measured, to be judged
     results: dict[CaseId, CaseResult] = field(default_factory=dict)  # with verdicts
     fresh: list[Session] = field(default_factory=list)  # of fresh processes, oldest first
@@ -304,7 +305,7 @@ class Run:
         results = list(self.results.values())
         return msgspec.structs.replace(
             self.report,
-            bases=dict(self.report.bases),
+            bases=self.report.bases if self.trees is None else {**self.report.bases, **self.trees.asked()},
             results=results,
             fresh=self.fresh,
             fresh_problem=self.fresh_problem,

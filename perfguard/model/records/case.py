@@ -118,13 +118,13 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to catch
     (relative), `floor` the smallest absolute change that may fail, in the reading's unit. An exact reading gates when
     it moved by more than `tolerance` (relative) *and* more than `floor`. `rank` orders the readings that explain a slow
-    verdict, the closest cause first. A reading that `details` another metric (as the kernels' names detail their count)
-    explains only that one. `lines` holds the line of Python that a part stands for. `unrecorded` is the value, in every
-    part, that a record without the metric implies. None: it implies none, and the reading is NEW. A timed reading with
-    a `rival` holds the times of candidate and rival, read by turns. It is judged by these two alone and never stored.
-    `across` is for cases of several ranks. `binding_strides` are of a text that tells strides: those of the reference,
-    which the reading should have if its record has them; other strides are shown and not judged. None: every word of a
-    text is judged.
+    verdict, the closest cause first, and the verdicts of a case. A reading that `details` another metric (as the
+    kernels' names detail their count) explains only that one. `lines` holds the line of Python that a part stands for.
+    `unrecorded` is the value, in every part, that a record without the metric implies. None: it implies none, and the
+    reading is NEW. A timed reading with a `rival` holds the times of candidate and rival, read by turns. It is judged
+    by these two alone and never stored. `across` is for cases of several ranks. `binding_strides` are of a text that
+    tells strides: those of the reference, which the reading must have if its record has them. Other strides are shown
+    and not judged. None: every word of a text is judged.
     """
 
     metric: str
@@ -303,6 +303,15 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     def reading(self, metric: str) -> Reading | None:
         """The reading named `metric`, if the session has it."""
         return next((reading for reading in self.readings if reading.metric == metric), None)
+
+    def rank(self, metric: str) -> int:
+        """Sort key of its metrics, the one that tells most first: times and errors, then exact ones by their `rank`."""
+        reading = self.reading(metric)
+        return 0 if reading is None or reading.timed else reading.rank
+
+    def place(self, verdict: Verdict) -> tuple[int, int]:
+        """Sort key of its verdicts, the one to lead with first: by word, then by metric."""
+        return URGENCY[verdict.word], self.rank(verdict.metric)
 
     @property
     def word(self) -> Word:
