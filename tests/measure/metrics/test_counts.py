@@ -30,7 +30,7 @@ grown: list[torch.Tensor] = []
 def verdicts_of(stored: list[Reading], now: list[Reading], device: Device) -> dict[str, Verdict]:
     """The verdicts of a run on `now` if `stored` was recorded, by metric, without those that passed."""
     entries = {reading.metric: reading.value for reading in stored}
-    folders = (device.identity.slug, f"targets/{device.identity.target}")
+    folders = (device.identity.slug, device.identity.target or "")
     files = [Baseline(folder, "suite", cases={CASE.key: CaseBaseline(entries)}) for folder in folders]
     lane = Lane(device.identity, Toolchain(), files)
     judged = judge_case(CaseResult(CASE, readings=now), lane)
