@@ -402,7 +402,7 @@ def test_times_on_two_gpus_are_stored_under_their_number_and_not_gated(project: 
     assert "layer/forward" not in own
     assert "layer/forward" in ranked
     assert "alone" not in ranked
-    assert 'collectives: ["all_reduce dp float32"]' in ranked
+    assert "collectives: [all_reduce dp float32]" in ranked
 
     (result,) = [each for each in project.read().results if each.ranks == 2]
     times = {each.metric: each for each in result.readings}
