@@ -25,6 +25,7 @@ from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import Config, find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import TOO_NOISY, URGENCY, CaseId, CaseResult, Reading, Value, Word
+from perfguard.model.records.case import with_readings
 from perfguard.model.units import counted
 from perfguard.render.comparison import (
     SCHEMA,
@@ -178,8 +179,7 @@ def _compare_kernels(site: Site, tally: Tally, project: Path) -> list[KernelRow]
             _say(f"{case[1]}: {problem}")
         both: dict[Side, Sequence[Reading]] = {"base": compared.base, "work": compared.work}
         for side, readings in both.items():
-            result = tally.results[side][case]
-            tally.results[side][case] = replace(result, readings=[*result.readings, *readings])
+            tally.results[side][case] = with_readings(tally.results[side][case], readings)
         rows |= dict.fromkeys(kernel_rows(compared.base, compared.work))
     return list(rows)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-from tests.corpus.mutant import Edit, Expect, Mutant, NotApplied, changed
+from tests.corpus.mutant import Edit, Expect, Mutant, changed
 
 FP8, OPERATORS = "kernels/fp8/configs.py", "kernels/operators/configs.py"
 WHOLE_ROWS = "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps={}),"
@@ -17,18 +14,6 @@ def warps_of_whole_rows(wanted: str) -> Edit:
 
 
 HALF_THE_WARPS = warps_of_whole_rows("max(1, warps // 2)")
-
-
-def another_triton(root: Path) -> None:
-    """What was recorded for targets was recorded with a Triton of another version."""
-    files = sorted((root / "baselines" / "targets").glob("sm_*/*.yaml")) + sorted((root / "baselines").glob("*/gfx*/*"))
-    for path in files:
-        text, count = re.subn(r"triton: [0-9.]+", "triton: 3.5.1", path.read_text())
-        if count != 1:
-            raise NotApplied(f"{path.name}: names {count} versions of Triton; it has to be one")
-        path.write_text(text)
-    if not files:
-        raise NotApplied("baselines/targets: holds no target")
 
 
 MUTANTS = [
@@ -51,16 +36,6 @@ MUTANTS = [
         apply=(warps_of_whole_rows("1"),),
         shown={
             "G": Expect("SLOWER", "device_time_us", cases=("rows[widest]/forward",), says=("because: ",), also=("*",)),
-        },
-    ),
-    Mutant(
-        name="one width with half the warps, under another Triton",
-        classes=("K01",),
-        imitates="vllm#43153 (Triton 3.4 to 3.6), pytorch#152823: found releases later",
-        suite="cross",
-        apply=(HALF_THE_WARPS, another_triton),
-        shown={
-            "X": Expect("DRIFT", "sm_90.resident_warps", cases=("rows[widest]/forward",), says=("triton 3.5.1 -> ",))
         },
     ),
     Mutant(

@@ -37,7 +37,7 @@ def run(x, rows: int | None = None):
 """
 
 
-REMEMBERED = "schema: 2\ntarget: sm_90\nprovenance: {}\ncases:\n"
+REMEMBERED = "schema: 3\nhardware: cpu\nrecordings: {}\ncases:\n"
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "kernels" / "own").mkdir(parents=True)
     (tmp_path / "kernels" / "own" / "scale.py").write_text(KERNEL)
     (tmp_path / "kernels" / "own" / "reference.py").write_text("def scale(x):\n    return x * 2\n")
-    (tmp_path / "baselines" / "targets" / "sm_90").mkdir(parents=True)
-    (tmp_path / "baselines" / "targets" / "sm_90" / "kernels.own_guarded.yaml").write_text(
-        REMEMBERED + "  'scale[8/2:a]/forward':\n    sm_90.configuration: {scale@1: \"BLOCK=16\"}\n...\n"
+    (tmp_path / "baselines" / "cpu").mkdir(parents=True)
+    (tmp_path / "baselines" / "cpu" / "kernels.own_guarded.yaml").write_text(
+        REMEMBERED + "  'scale[8/2:a]/forward':\n    code: {scale@1: 3f2a91bc}\n...\n"
     )
     return tmp_path
 
@@ -150,12 +150,12 @@ def test_a_constant_of_a_module_is_noticed_by_who_uses_it(tmp_path: Path) -> Non
 
 
 def test_each_kernel_of_a_file_has_a_test_of_its_own_package(tmp_path: Path) -> None:
-    suite = tmp_path / "baselines" / "targets" / "sm_90" / "kernels.moe_guarded.yaml"
+    suite = tmp_path / "baselines" / "cpu" / "kernels.moe_guarded.yaml"
     suite.parent.mkdir(parents=True)
     suite.write_text(
-        REMEMBERED + '  cheap/forward: {sm_90.configuration: {first: "x"}}\n'
-        '  cheaper/forward: {sm_90.configuration: {first: "x"}}\n'
-        '  dear/forward: {sm_90.configuration: {second: "x"}}\n...\n'
+        REMEMBERED + "  cheap/forward: {code: {first: x}}\n"
+        "  cheaper/forward: {code: {first: x}}\n"
+        "  dear/forward: {code: {second: x}}\n...\n"
     )
     (tmp_path / "kernels" / "moe").mkdir(parents=True)
     (tmp_path / "kernels" / "moe" / "two.py").write_text(

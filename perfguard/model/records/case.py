@@ -319,6 +319,13 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
         return worst(self.verdicts)
 
 
+def with_readings(result: CaseResult, readings: Collection[Reading]) -> CaseResult:
+    """The result with further readings, in place of its own of the same metrics."""
+    metrics = {reading.metric for reading in readings}
+    kept = [reading for reading in result.readings if reading.metric not in metrics]
+    return msgspec.structs.replace(result, readings=[*kept, *readings])
+
+
 URGENCY = {word: place for place, word in enumerate(Word)}
 
 #: Words for readings that were compared. The others give the reason why a reading was not.

@@ -18,8 +18,8 @@ from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Reading, Verdict, Word
-from perfguard.model.records.case import CODE
+from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Verdict, Word
+from perfguard.model.records.case import CODE, with_readings
 from perfguard.model.units import counted
 from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of
@@ -153,12 +153,13 @@ class Asking:
         finally:
             base.close()
         for case, compared in zip(cases, found, strict=True):
-            run.measured[case] = _with(run.measured[case], compared.work, compared.problems)
+            work = with_readings(run.measured[case], compared.work)
+            run.measured[case] = replace(work, notes=[*work.notes, *compared.problems])
             answer = self.answers[case]
             if not compared.other_code and not compared.problems:  # whatever was renamed
                 alike = {CODE: run.measured[case].reading(CODE)}
                 answer = replace(answer, readings=[alike.get(each.metric) or each for each in answer.readings])
-            self.answers[case] = _with(answer, compared.base, [])
+            self.answers[case] = with_readings(answer, compared.base)
 
     def _pair(self, site: Site) -> str:
         """Measure process pairs, and return the reason if times are left."""
@@ -201,10 +202,6 @@ class Asking:
         ]
         pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
         self.run.pairings[self._place :] = [pairing]
-
-
-def _with(result: CaseResult, readings: Sequence[Reading], notes: Sequence[str]) -> CaseResult:
-    return replace(result, readings=[*result.readings, *readings], notes=[*result.notes, *notes])
 
 
 def _exact(base: CaseResult) -> CaseResult:
