@@ -153,9 +153,9 @@ def test_each_kernel_of_a_file_has_a_test_of_its_own_package(tmp_path: Path) -> 
     suite = tmp_path / "baselines" / "cpu" / "kernels.moe_guarded.yaml"
     suite.parent.mkdir(parents=True)
     suite.write_text(
-        REMEMBERED + '  cheap/forward: {code: {first: x}}\n'
-        '  cheaper/forward: {code: {first: x}}\n'
-        '  dear/forward: {code: {second: x}}\n...\n'
+        REMEMBERED + "  cheap/forward: {code: {first: x}}\n"
+        "  cheaper/forward: {code: {first: x}}\n"
+        "  dear/forward: {code: {second: x}}\n...\n"
     )
     (tmp_path / "kernels" / "moe").mkdir(parents=True)
     (tmp_path / "kernels" / "moe" / "two.py").write_text(
