@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfguard.model.records import CaseResult, Reading, Verdict, Word
-from perfguard.model.records.case import kernel_of
+from perfguard.model.records.case import kernel_of, same_code
 from perfguard.model.units import counted
 from perfguard.render.words import most_common, next_step
 
@@ -71,7 +71,8 @@ class OtherCode:
         found: dict[str, None] = {}
         for _, _, verdict in self.moved:
             then, now = (value if isinstance(value, dict) else {} for value in (verdict.before, verdict.after))
-            found |= {kernel_of(part): None for part in {**then, **now} if then.get(part) != now.get(part)}
+            moved = [part for part in {**now, **then} if not same_code(str(then.get(part)), str(now.get(part)))]
+            found |= {kernel_of(part): None for part in moved}
         return list(found)
 
 

@@ -18,6 +18,7 @@ from perfguard.render.overview import LaneView
 from perfguard.render.words import (
     MOST_OF_A_VALUE,
     NOT_TIMED,
+    OLD_FAULT,
     accept_command,
     compare_command,
     describe_verdict,
@@ -40,7 +41,7 @@ COUNTED = {
     Word.OTHER_HARDWARE: ("stored for other hardware only", True),
     Word.STALE: ("stored, and the test is gone", False),
     Word.NEW: ("no baseline here, not guarded", False),
-    Word.OLD_FAULT: ("wrong beside the given inputs, at the base too", True),
+    Word.OLD_FAULT: (OLD_FAULT, True),
     Word.UNSUPPORTED: ("declared unsupported here", True),
 }
 MOST_QUIET = 15  # lines of a run without cases that need action, including the one that names the report

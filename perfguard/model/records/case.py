@@ -38,10 +38,10 @@ class Word(enum.StrEnum):
     OTHER_HARDWARE = "OTHER_HARDWARE"
     STALE = "STALE"
     NEW = "NEW"
-    OLD_FAULT = "OLD FAULT"  # wrong on inputs beside the given ones, at the base too
     UNSUPPORTED = "UNSUPPORTED"
     FASTER = "FASTER"  # a time, by process pairs
     BETTER = "CHANGED (better)"  # an exact metric, which tells of no time
+    OLD_FAULT = "OLD FAULT"  # wrong on inputs beside the given ones, at the base too
     UNCHANGED = "UNCHANGED"  # the device runs the same code, so the time is not judged
     PASS = "PASS"
 
