@@ -112,7 +112,7 @@ def test_a_broken_baseline_stops_all_workers(project: Project) -> None:
     project.baseline.write_text("schema: 1\nhardware: [fake-gpu\n")
     result = project.guard("-n2")
     assert result.ret == ExitStatus.USAGE_ERROR, result.stdout.str()
-    result.stderr.fnmatch_lines(["*test_suite.yaml, line 2: *"])
+    result.stderr.fnmatch_lines(["*test_suite.yaml: line 2: *"])
 
 
 def test_another_run_waits_for_the_device_and_gives_up(project: Project) -> None:

@@ -51,7 +51,7 @@ def code_of(
 
 
 def configuration_of(found: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Parts and their values, "`quantize_ring`: held" -> "9": every constant and option of the launches that the plain
+    """Parts and their values, "`add_ring`: held" -> "9": every constant and option of the launches that the plain
     call chooses; `entry`, the entry of a table that they come from; `tuned`, if a tuner is to choose. Values that
     differ between targets name them: "9 on sm_80 sm_90, 2 on gfx942".
 

@@ -6,19 +6,16 @@ from collections import Counter
 
 from perfguard.judge.pair_test import PairVerdict
 from perfguard.model.records import Case, CaseResult, Verdict, Word
+from perfguard.session.pairing.asking import FIRST, in_batches, left_of
 from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.tally import Tally
-from perfguard.session.settle import FIRST, in_batches, left_of
 
 METRIC = "device_time_us"
 
 
-def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[TimeId, tuple[CaseResult, Verdict]]:
-    results = [CaseResult(Case("suite", name, "forward")) for name in names]
-    return {
-        TimeId("suite", result.case.key, metric): (result, Verdict(Word.SUSPECT, metric, ratio=ratio))
-        for result in results
-    }
+def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[TimeId, Verdict]:
+    cases = [Case("suite", name, "forward") for name in names]
+    return {TimeId("suite", case.key, metric): Verdict(Word.SUSPECT, metric, ratio=ratio) for case in cases}
 
 
 def names(tracks: list[TimeId]) -> list[str]:
@@ -53,12 +50,13 @@ def test_every_kernel_has_its_turn_in_the_first_batch() -> None:
 def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
     """The one in which it took longest, after the guarded calls: a block of it is a run of a whole test."""
 
-    def kernel(name: str, *times: float) -> dict[TimeId, tuple[CaseResult, Verdict]]:
+    def kernel(name: str, *times: float) -> dict[TimeId, Verdict]:
         metric = f"kernel_time_us[{name}]"
-        results = [CaseResult(Case("suite", f"{name}{us:g}", "test")) for us in times]
         return {
-            TimeId("suite", each.case.key, metric): (each, Verdict(Word.SUSPECT, metric, before=us))
-            for each, us in zip(results, times, strict=True)
+            TimeId("suite", Case("suite", f"{name}{us:g}", "test").key, metric): Verdict(
+                Word.SUSPECT, metric, before=us
+            )
+            for us in times
         }
 
     batches = in_batches(kernel("a", 3, 9, 5) | kernel("b", *range(1, 12)) | asked("call", ratio=1.1))
