@@ -96,7 +96,8 @@ def judge_session(
         name = result.id
         for place, verdict in enumerate(verdicts[name]):
             if verdict.word is Word.SUSPECT and not verdict.metric:  # a doubt, of which nobody knows how old it is
-                reason = f"{base_of[name][:12]} was not asked, {whys[name]}: {verdict.reason}"
+                unasked = f"{base_of[name][:12]} was not asked{cut and f', {cut}'}"
+                reason = f"{unasked}: {verdict.reason}"
                 verdicts[name][place] = replace(verdict, word=Word.UNRESOLVED, reason=reason)
             elif verdict.word is Word.SUSPECT:
                 time_id = (*name, verdict.metric)

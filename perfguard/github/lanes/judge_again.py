@@ -100,9 +100,10 @@ def _confessed(result: CaseResult) -> CaseResult:
 
 
 def _stands(result: CaseResult, verdict: Verdict) -> bool:
-    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test)."""
+    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test).
+    Doubts are judged again."""
     if verdict.word is Word.UNRESOLVED:
-        return result.reading(verdict.metric) is None
+        return result.reading(verdict.metric) is None and not (result.doubts and not verdict.metric)
     return verdict.word in _CONFESSED
 
 

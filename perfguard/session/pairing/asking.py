@@ -75,7 +75,7 @@ class Asking:
             if self.answers:  # else nobody was asked
                 self._keep(INTERRUPTED)
             raise
-        except UsageError as error:
+        except (UsageError, OSError) as error:  # the latter of a full disk
             problem = str(error)
         self._keep(problem)
 

@@ -1,16 +1,42 @@
-"""What is paired first where there may be too little time for all."""
+"""What a base is asked, and what is paired first where there may be too little time for all."""
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import tempfile
 from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from perfguard.judge.pair_test import PairVerdict
+from perfguard.judge.questions import Question
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.model.config import Config, Settings
 from perfguard.model.records import Case, CaseResult, Verdict, Word
-from perfguard.session.pairing.asking import FIRST, in_batches, left_of
+from perfguard.session.child import ChildCommand
+from perfguard.session.open_run import open_run
+from perfguard.session.pairing.asking import FIRST, Asking, in_batches, left_of
 from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.tally import Tally
+from perfguard.session.pairing.worktrees import Repository
 
 METRIC = "device_time_us"
+
+
+def test_a_full_disk_is_a_problem_that_the_verdicts_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    monkeypatch.setattr(Repository, "add_worktree", full)
+    run = open_run(Config(root=tmp_path, settings=Settings()), FakeDevice(seed=1), ["suite"])
+    command = ChildCommand((), tmp_path)
+    Asking(run, command, lambda _: None, "0" * 40, Question(), family=0, seconds=0.0).ask()
+    assert [(each.base, each.problem) for each in run.pairings] == [("0" * 40, "[Errno 28] No space left on device")]
+    assert not list(Path(tempfile.gettempdir()).glob(f"perfguard-pairs-{os.getpid()}-*"))
 
 
 def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[TimeId, Verdict]:
