@@ -162,9 +162,11 @@ class _Writer:
         if trees and all(base.equal for base in trees):
             commits = listed(sorted({base.commit[:12] for base in trees if base.commit}))
             parts.append(f"the working tree is that of {commits}")
-        for pairing in report.pairings:
-            asked = f"{counted(len(pairing.cases), 'case')} asked of {pairing.base[:12]}"
-            parts.append(asked + (f", {counted(pairing.pairs, 'process pair')}" if pairing.pairs else ""))
+        for base in dict.fromkeys(pairing.base for pairing in report.pairings if pairing.cases):
+            beside = [pairing for pairing in report.pairings if pairing.base == base]  # one for each device
+            asked = f"{counted(sum(len(each.cases) for each in beside), 'case')} asked of {base[:12]}"
+            pairs = sum(each.pairs for each in beside)
+            parts.append(asked + (f", {counted(pairs, 'process pair')}" if pairs else ""))
         times = [
             (reading.value, reading.unit, result)
             for result in report.results

@@ -31,7 +31,6 @@ from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
 from perfguard.model.records import (
-    NO_BASE,
     PASSES,
     Case,
     CaseId,
@@ -199,10 +198,9 @@ class Run:
         ]
 
     def judge_without_pairs(self, why: str) -> None:
-        """Set the final verdicts of a run that ends before its process pairs."""
+        """Set the final verdicts of a run that ends before it asks its bases."""
         if not self.is_session:
-            self.pairings = self.pairings or [Pairing((self.lane.base or NO_BASE).commit or "", problem=why)]
-            self.judge()
+            self.judge(why)
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
         """The case with the failing verdicts that did not fail its test: those of bases, and of what was observed. None
@@ -216,10 +214,16 @@ class Run:
         ]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 
-    def judge(self) -> None:
-        """Set the final verdicts of all measured cases, by the present results."""
+    def judge(self, cut: str = "") -> None:
+        """Set the final verdicts of all measured cases, by the present results.
+
+        Args:
+            cut: reason why the run ended before all bases were asked.
+        """
         measured = list(self.measured.values())
-        for key, verdicts in judge_session(measured, self.lane, self.pairings, self.fresh_by_case).items():
+        alone = [answer for answer in map(self._alone, measured) if answer is not None]
+        verdicts_of = judge_session(measured, self.lane, self.pairings, self.fresh_by_case, alone=alone, cut=cut)
+        for key, verdicts in verdicts_of.items():
             told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
             self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
 

@@ -106,10 +106,11 @@ def _confessed(result: CaseResult) -> CaseResult:
 
 
 def _stands(result: CaseResult, verdict: Verdict) -> bool:
-    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test). A
-    doubt is judged again with the case: it does not keep the run from measuring."""
+    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test).
+    Doubts are judged again: they do not keep the run from measuring."""
     if verdict.word is Word.UNRESOLVED:
-        return result.reading(verdict.metric) is None and not timed_kernel(verdict.metric)
+        about_doubts = bool(result.doubts) and not verdict.metric
+        return result.reading(verdict.metric) is None and not (timed_kernel(verdict.metric) or about_doubts)
     return verdict.word in _CONFESSED and not any(_is_on(verdict, doubt) for doubt in result.doubts)
 
 

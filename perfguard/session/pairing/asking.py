@@ -34,13 +34,19 @@ from perfguard.session.run import Run
 FIRST = 24  # times in the first batch: each process pair takes seconds to start, and more tests cost little
 TELLING = 5  # tests, which name a kernel that all of them launch
 _GROWTH = 4  # size of a batch / size of the one before
+INTERRUPTED = "interrupted"
 
 Tell = Callable[[str], None]
 
 
 @dataclass
 class Asking:
-    """One base is asked the question of a run. What it answers is kept in the run as it comes."""
+    """One base is asked the question of a run. What it answers is kept in the run as it comes.
+
+    Args:
+        family: number of times in question of all bases.
+        seconds: what is left of the time for process pairs; starting and answering take nothing of it.
+    """
 
     run: Run
     command: ChildCommand
@@ -48,7 +54,7 @@ class Asking:
     base: str
     question: Question
     family: int
-    deadline: float
+    seconds: float
     answers: dict[CaseId, CaseResult] = field(default_factory=dict)
     problems: dict[CaseId, str] = field(default_factory=dict)  # why the base has no answer
 
@@ -66,9 +72,10 @@ class Asking:
         try:
             problem = self._ask()
         except KeyboardInterrupt:
-            self._keep("interrupted")
+            if self.answers:  # else nobody was asked
+                self._keep(INTERRUPTED)
             raise
-        except UsageError as error:
+        except (UsageError, OSError) as error:  # the latter of a full disk
             problem = str(error)
         self._keep(problem)
 
@@ -172,10 +179,12 @@ class Asking:
             return ""
         why = _most_common_reason([asked[track] for track in left])
         self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
+        deadline = time.monotonic() + self.seconds
         for batch in in_batches({track: asked[track] for track in left}):
-            site.measure(self.tally, left_of(batch, self.tally), self.deadline)
+            site.measure(self.tally, left_of(batch, self.tally), deadline)
             self._keep("")
-            if self.tally.problem or time.monotonic() > self.deadline:
+            self.seconds = deadline - time.monotonic()
+            if self.tally.problem or self.seconds < 0:
                 return self.tally.problem or out_of_time(self.run.config.settings)
         return ""
 
