@@ -44,6 +44,7 @@ LANES = {
 _ONE = 'targets = ["sm_90"]\n'
 SETTINGS = {"sm_90": _ONE, "known": f"{_ONE}hard_share = 12.0\n", "all": "hard_share = 4.0\n"}
 _SECTION = "[tool.perfguard]\n"
+_NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "-c", "commit.gpgSign=false")
 #: What tells apart ways through one test function that share little code, in the tests' ids.
 WAY = re.compile(r"interpreted|library|triton|b?float\d+\w*")
 #: What a run of the lane ends with where it has found something.
@@ -191,6 +192,9 @@ class Workplace:
         cache.mkdir(parents=True, exist_ok=True)
         settings = self.path / "pyproject.toml"
         settings.write_text(settings.read_text().replace(_SECTION, _SECTION + SETTINGS.get(lane, "")))
+        # The base is asked about a mutant: it has everything but the mutant. Nothing is asked of the tree as it is.
+        commit = ["commit", "--quiet", "--all", "--allow-empty", f"--message=lane {lane}"]
+        subprocess.run(["git", *_NOBODY, *commit], cwd=self.path, check=True)
         (self.path / ".perfguard").mkdir()
         (self.path / ".perfguard" / "cache").symlink_to(cache.resolve())
         unset = ("PYTEST_", "GIT_", "PYTHONDONTWRITEBYTECODE")  # each run imports the same hundreds of modules
@@ -213,7 +217,7 @@ class Workplace:
         ended it), and what it printed."""
         for report in (self.path / ".perfguard").glob("report-*.json"):
             report.unlink()
-        options = [*LANES[self.lane], "-x", "-q", "-p", "no:cacheprovider"]
+        options = [*LANES[self.lane], "--perfguard-base=HEAD", "-x", "-q", "-p", "no:cacheprovider"]
         line = [self.python, "-m", "pytest", "--perfguard", *options, *tests]
         try:
             done = subprocess.run(

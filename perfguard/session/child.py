@@ -221,12 +221,12 @@ class Packages:
     """The environment of a child, where it is not this process's. Create it with `packages_at`.
 
     Attributes:
-        python: its interpreter.
+        python: its interpreter; empty: this process's.
         site: a folder of packages that come before those of the interpreter; empty: none.
         has_plugin: whether pytest finds perfguard's plugin there by itself.
     """
 
-    python: str = sys.executable
+    python: str = ""
     site: str = ""
     has_plugin: bool = True
 
@@ -294,7 +294,7 @@ class ChildCommand:
             return [sys.executable, "-m", "pytest", *self.arguments, *own]
         moved = [self.worktree.moved(argument) for argument in self.arguments]
         plugin = () if self.packages.has_plugin else ("-p", "perfguard.plugin")
-        return [self.packages.python, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *own]
+        return [self.packages.python or sys.executable, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *own]
 
     def environment(self) -> dict[str, str]:
         """The child's environment."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import Counter
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from benchmarks.mutation.operators import OURS, Rewriting, operators
 from benchmarks.mutation.reaching import load
 from benchmarks.mutation.report import argued, page, score
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn, files, mutants_of
+from perfguard.model.records import Baseline, CaseBaseline, Provenance
+from perfguard.store.baseline_files import Store
+from perfguard.store.baseline_form import render
 
 KERNEL = """\
 import triton
@@ -37,7 +41,12 @@ def run(x, rows: int | None = None):
 """
 
 
-REMEMBERED = "schema: 3\nhardware: cpu\nrecordings: {}\ncases:\n"
+def remember(root: Path, suite: str, kernels: Mapping[str, str]) -> None:
+    """A record in `baselines/cpu`. `kernels`: key of a case -> the kernel that it launches."""
+    cases = {key: CaseBaseline({"code": {kernel: "0" * 17}}, recording="one") for key, kernel in kernels.items()}
+    baseline = Baseline("cpu", f"kernels.{suite}", {"one": Provenance()}, cases)
+    store = Store(root / "baselines")
+    store.replace({store.path("cpu", baseline.suite): render(baseline).encode()})
 
 
 @pytest.fixture
@@ -45,10 +54,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "kernels" / "own").mkdir(parents=True)
     (tmp_path / "kernels" / "own" / "scale.py").write_text(KERNEL)
     (tmp_path / "kernels" / "own" / "reference.py").write_text("def scale(x):\n    return x * 2\n")
-    (tmp_path / "baselines" / "cpu").mkdir(parents=True)
-    (tmp_path / "baselines" / "cpu" / "kernels.own_guarded.yaml").write_text(
-        REMEMBERED + "  'scale[8/2:a]/forward':\n    code: {scale@1: 3f2a91bc}\n...\n"
-    )
+    remember(tmp_path, "own_guarded", {"scale[8/2:a]/forward": "scale"})
     return tmp_path
 
 
@@ -150,13 +156,7 @@ def test_a_constant_of_a_module_is_noticed_by_who_uses_it(tmp_path: Path) -> Non
 
 
 def test_each_kernel_of_a_file_has_a_test_of_its_own_package(tmp_path: Path) -> None:
-    suite = tmp_path / "baselines" / "cpu" / "kernels.moe_guarded.yaml"
-    suite.parent.mkdir(parents=True)
-    suite.write_text(
-        REMEMBERED + "  cheap/forward: {code: {first: x}}\n"
-        "  cheaper/forward: {code: {first: x}}\n"
-        "  dear/forward: {code: {second: x}}\n...\n"
-    )
+    remember(tmp_path, "moe_guarded", {"cheap/forward": "first", "cheaper/forward": "first", "dear/forward": "second"})
     (tmp_path / "kernels" / "moe").mkdir(parents=True)
     (tmp_path / "kernels" / "moe" / "two.py").write_text(
         "def first():\n    pass\n\n\ndef second():\n    pass\n\n\nX = 1\n"

@@ -90,12 +90,18 @@ class Nursery:
             raise RuntimeError(f"nursery: did not start; run {shlex.join(line)} {' '.join(modules)} to see why")
 
     def interpreting(self) -> Nursery:
-        """Another, whose processes interpret kernels where there is no GPU, and start others by `self.python`."""
+        """Another, whose processes interpret kernels where there is no GPU. The runs of pytest that they start do so,
+        too; whatever else they start, such as compiling processes, starts by `self.python`."""
         import torch
 
         # A GPU's driver, once started, dies in forks: whoever asks whether there is one must not start it.
         environment = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        return Nursery(interpreted=not torch.cuda.is_available(), environment=environment, executable=self.python)
+        either = self.folder / "either"
+        made = Nursery(interpreted=not torch.cuda.is_available(), environment=environment, executable=str(either))
+        runs = f'case "$*" in *"-m pytest"*|*"pytest.main()"*) exec {shlex.quote(made.python)} "$@";; esac'
+        either.write_text(f'#!/bin/sh\n{runs}\nexec {shlex.quote(self.python)} "$@"\n')
+        either.chmod(0o755)
+        return made
 
     def close(self) -> None:
         """End it, and whatever it still runs."""

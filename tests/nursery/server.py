@@ -128,6 +128,7 @@ def become(request: Request, executable: str, paths: list[str]) -> None:
     asked = request.asked
     os.setsid()
     os.chdir(asked["folder"])
+    os.getppid = lambda: asked["parent"]  # whoever ends with its parent would end with the nursery, or at once
     os.environ.clear()
     os.environ.update(asked["environment"])
     tempfile.tempdir = None  # is asked of the environment once and kept

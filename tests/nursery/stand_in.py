@@ -75,7 +75,10 @@ def main() -> int:
             signal.signal(number, lambda number, frame: nursery.send(bytes([number])))
     files = [int(name) for name in os.listdir("/proc/self/fd")]
     files = [file for file in files if file != nursery.fileno() and os.path.exists(f"/proc/self/fd/{file}")]
-    asked |= {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "files": files}
+    asked |= {
+        "arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "files": files,
+        "parent": os.getppid(),
+    }  # fmt: skip
     request = marshal.dumps(asked)
     socket.send_fds(nursery, [SIZE.pack(len(request))], files)
     nursery.sendall(request)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.nursery import Nursery
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="a nursery
 FACTS = """
 import os, sys
 print(sys.argv, os.getcwd(), sys.path[0], os.environ.get("GIVEN"), sys.stdin.read(), __name__, file=sys.stderr)
-print(sys.dont_write_bytecode)
+print(sys.dont_write_bytecode, os.getppid())
 print(sorted(file for file in map(int, os.listdir("/proc/self/fd")) if os.path.exists(f"/proc/self/fd/{file}")))
 """
 FORKED = "import sys; sys.exit('torch' in sys.modules)"
@@ -55,6 +56,16 @@ def test_torch_is_there_and_nothing_of_ours(nursery: Nursery) -> None:
 def test_its_own_processes_are_forked_too(nursery: Nursery) -> None:
     code = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {FORKED!r}]))"
     assert run(nursery.python, "-c", code).returncode == 1
+
+
+def test_runs_of_pytest_interpret_as_the_run_that_starts_them_and_other_processes_do_not(interpreting: Nursery) -> None:
+    told = "import triton.language.standard as it; print(type(it.cdiv).__name__)"
+    code = f"""import subprocess, sys
+for each in ({told + "  # pytest.main()"!r}, {told!r}):
+    subprocess.run([sys.executable, "-c", each])
+"""
+    runs = "JITFunction" if torch.cuda.is_available() else "InterpretedFunction"
+    assert run(interpreting.python, "-c", code).stdout.split() == [runs, "JITFunction"]
 
 
 @pytest.mark.parametrize(

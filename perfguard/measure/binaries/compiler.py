@@ -67,7 +67,7 @@ class Compiler:
     Attributes:
         folder: of the cache, which several compilers may share; one small file per kernel, specialisation and target.
         path: the whole `sys.path` of the process whose launches are compiled, absolute; None: this process's.
-        python: the interpreter of the compiling processes; another one has its own Triton.
+        python: the interpreter of the compiling processes, with its own Triton; empty: this process's.
         seconds: time limit of one compilation.
         compiled: number of binaries that no cache held.
         front_ends: number of first IRs that no cache held.
@@ -76,20 +76,20 @@ class Compiler:
     folder: Path
     seconds: float = 120.0
     path: Sequence[str] | None = None
-    python: str = sys.executable
+    python: str = ""
     compiled: int = 0
     front_ends: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
     _workers: _Workers = field(init=False)
 
     def __post_init__(self) -> None:
-        self._workers = _Workers(lambda: _Worker(self.python, self.modules or []))
+        self._workers = _Workers(lambda: _Worker(self.python or sys.executable, self.modules or []))
 
     @cached_property
     def toolchain(self) -> str:
         """`triton 3.9.0`; empty if the interpreter has no Triton."""
         triton = sys.modules.get("triton")
-        if triton is not None and self.path is None and self.python == sys.executable:
+        if triton is not None and self.path is None and not self.python:
             return f"triton {triton.__version__}"
         with contextlib.suppress(_Failed), self._workers.lent() as worker:
             return worker.toolchain(self.seconds)
@@ -98,7 +98,7 @@ class Compiler:
     @property
     def modules(self) -> list[str] | None:
         """`sys.path` for the modules of kernels; None: that of the interpreter."""
-        if self.path is None and self.python != sys.executable:
+        if self.path is None and self.python:
             return None
         return list(sys.path if self.path is None else self.path)
 
