@@ -277,6 +277,16 @@ def test_a_base_that_was_asked_and_measured_by_no_pair_answers() -> None:
     assert told(seen(given, stored))["sm_90.spills"].word is Word.CHANGED
 
 
+def test_times_of_a_base_are_in_its_pairs_and_nowhere_else() -> None:
+    """An answer that claims to have taken as long is no time of a pair."""
+    given, stored = alone("slower")
+    (case,) = given.pairings[0].cases
+    claims = replace(case, base=measured("f", 55.0), times=[])
+    for cases, word in (([replace(case, base=measured("f", 55.0))], Word.SLOWER), ([claims], Word.UNRESOLVED)):
+        told_ = told(seen(replace(given, pairings=[replace(given.pairings[0], cases=cases)]), stored))
+        assert told_["device_time_us"].word is word
+
+
 # -- doubts of strangers -----------------------------------------------------------------------------------------------
 
 

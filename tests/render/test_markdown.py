@@ -126,6 +126,13 @@ def test_new_metrics_of_a_judged_case_take_one_line_and_no_row() -> None:
     assert "NEW" not in text
 
 
+def test_new_metrics_that_the_change_records_are_new_no_more() -> None:
+    new = [Verdict(Word.NEW, name, "no baseline on nvidia-h200") for name in ("sorts", "waits")]
+    view = lane("nvidia-h200", result("gelu", PASSED, *new), accepted=[("norms", "gelu/forward", "sorts")])
+    text = render_markdown(overview(view))
+    assert "\n- <code>nvidia-h200</code>: 1 metric new: <code>waits</code>\n" in text
+
+
 def test_an_old_fault_takes_one_line_and_nothing_from_the_headline() -> None:
     for verdicts, sign in (([PASSED], "✅ perfguard: no change"), ([FASTER], "⚡ perfguard: 1 case faster")):
         text = render_markdown(overview(lane("nvidia-h200", result("softmax", *verdicts, OLD_FAULT))))

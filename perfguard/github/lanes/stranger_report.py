@@ -270,21 +270,11 @@ def _pairings(raw: Sequence[Any]) -> tuple[list[Pairing], list[Refused]]:
     seen: set[CaseId] = set()
     for each in raw:
         cases, invalid = _cases(each.get("cases", []), PairedCase, seen)
-        pairings.append(
-            replace(_converted({**each, "cases": []}, Pairing), cases=[_without_times(one) for one in cases])
-        )
+        pairings.append(replace(_converted({**each, "cases": []}, Pairing), cases=cases))
         refused += [Refused(one.name, f"process pairs: {one.reason}") for one in invalid]
     if len(seen) > MOST_CASES:
         raise LaneError(f"process pairs of more than {MOST_CASES:,} cases")
     return pairings, refused
-
-
-def _without_times(case: PairedCase) -> PairedCase:
-    """The case without the times of the base's result, which are in the pairs. Exact metrics explain the verdict."""
-    if case.base is None:
-        return case
-    exact = [reading for reading in case.base.readings if not reading.timed]
-    return replace(case, base=replace(case.base, readings=exact))
 
 
 def _check_whole(report: Report, pairings: Sequence[Pairing]) -> None:
