@@ -17,6 +17,7 @@ from msgspec import Struct
 from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import (
+    is_compared,
     is_guarded,
     is_inconclusive,
     new_metrics,
@@ -203,7 +204,8 @@ class LaneView(Struct, frozen=True, dict=True):
     @property
     def new_metrics(self) -> list[str]:
         """Metrics without a record, of cases of which others were judged."""
-        return list(dict.fromkeys(each.metric for result, _, _ in self._judged for each in new_metrics(result)))
+        results = [result for result, _, _ in self._judged if is_compared(result.verdicts)]
+        return list(dict.fromkeys(each.metric for result in results for each in new_metrics(result)))
 
     @cached_property
     def other_code(self) -> OtherCode:

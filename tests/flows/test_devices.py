@@ -50,7 +50,9 @@ def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> 
     result = project.guard("-n2", "--junitxml=junit.xml")
     assert result.ret == ExitStatus.REGRESSED, result.stdout.str()
     result.assert_outcomes(failed=4)  # after they had passed
-    result.stdout.fnmatch_lines(["*4 of 4 cases guarded*", "4 SLOWER; 4 cases asked of *", "SLOWER  double?*?/forward *"])
+    result.stdout.fnmatch_lines(
+        ["*4 of 4 cases guarded*", "4 SLOWER; 4 cases asked of *", "SLOWER  double?*?/forward *"]
+    )
     suite = ET.parse(project.path / "junit.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("8", "4", "0")
     late = {case.get("name") for case in suite.iter("testcase") if case.get("classname") == "perfguard"}

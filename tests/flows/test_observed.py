@@ -134,7 +134,7 @@ def observe(project: Project, *arguments: str) -> pytest.RunResult:
 
 
 def baseline(project: Project) -> str:
-    return (project.path / "baselines" / "targets" / "cpu" / "test_library.yaml").read_text()
+    return (project.path / "baselines" / "cpu" / "test_library.yaml").read_text()
 
 
 def test_each_planted_change_is_named_with_its_line_and_its_test(library: Project) -> None:
@@ -441,7 +441,7 @@ def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
         "def test_double(n):\n    x = torch.ones(n)\n    assert torch.equal(double.double(x), x + x)\n"
     )
     assert observe(library, "test_double.py", "--perfguard-update=new").ret == ExitStatus.PASSED
-    written = (library.path / "baselines" / "targets" / "cpu" / "test_double.yaml").read_text()
+    written = (library.path / "baselines" / "cpu" / "test_double.yaml").read_text()
     # As its decorator asks for: not specialised on `size`.
     assert 'asked: "any size"' in (library.path / "baselines" / "targets" / "sm_90" / "test_double.yaml").read_text()
     assert 'grids: {double_kernel: "1 x (2,)"}' in written

@@ -197,7 +197,7 @@ def test_cases_of_several_ranks_are_recorded_and_judged_as_one(project: Project)
     recorded = project.guard(LANE, "--perfguard-update=new", "-W", "error")
     recorded.assert_outcomes(passed=4)
     assert recorded.ret == 0  # nothing that launches leave open is an error of the user's suite
-    baseline = (project.path / "baselines" / "targets" / "cpu" / "test_suite.yaml").read_text()
+    baseline = (project.path / "baselines" / "cpu" / "test_suite.yaml").read_text()
     assert "all_reduce ranks float32" in baseline
     assert "all_reduce dp float32" in baseline
     assert 'inputs: "dp 2; float32[4,4]"' in baseline
