@@ -17,6 +17,7 @@ from msgspec import Struct
 from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import (
+    is_compared,
     is_guarded,
     is_inconclusive,
     new_metrics,
@@ -208,6 +209,7 @@ class LaneView(Struct, frozen=True, dict=True):
             dict.fromkeys(
                 each.metric
                 for result, uncovered, _ in self._judged
+                if is_compared(uncovered)
                 for each in new_metrics(msgspec.structs.replace(result, verdicts=uncovered))
             )
         )

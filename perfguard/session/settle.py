@@ -104,10 +104,11 @@ class _Settling:
     def beside_rivals(self) -> None:
         """Let fresh processes read times again that are slower than their rival, and once more those that stay open."""
         for _ in range(2):
+            screened = self._screened()
             slower = [
                 result
                 for result in self.run.measured.values()
-                for verdict in self._screened()[result.id]
+                for verdict in screened[result.id]
                 if verdict.word is Word.SUSPECT and _has_rival(result, verdict)
             ]
             if slower:

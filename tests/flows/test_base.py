@@ -30,7 +30,6 @@ def reasons(project: Project, case: str = "double[64]") -> list[str]:
 def test_what_equals_its_base_in_code_is_unchanged_whatever_the_machine_does(recorded: Project) -> None:
     project = recorded
     (project.path / "conftest.py").write_text(SLOW_TODAY)
-    project.commit()
     project.record_is_of_head()
 
     for what in ("nothing", "what is no code"):
@@ -252,7 +251,6 @@ def test_an_old_fault_beside_the_given_inputs_is_listed_and_never_red(recorded: 
     """Each commit draws another sample of derived inputs, and some of them show the fault."""
     project = recorded
     (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))
-    project.commit()
     project.record_is_of_head()
     listed = 0
     for number in range(4):
@@ -272,7 +270,6 @@ def test_an_old_fault_beside_the_given_inputs_is_listed_and_never_red(recorded: 
 def test_the_same_fault_by_a_change_is_wrong(recorded: Project) -> None:
     project = recorded
     (project.path / "kernel.py").write_text(STRIDES.format(read=HEEDED))
-    project.commit()
     project.record_is_of_head()
     (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))
     result = project.guard("-k", "64")

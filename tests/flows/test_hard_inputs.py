@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -36,15 +35,14 @@ def test_an_overflow_that_no_test_asks_for_is_wrong_and_its_input_can_be_kept(pr
     project.run().assert_outcomes(passed=1)
 
 
-def test_a_measured_run_counts_them_and_keeps_no_reading_of_a_wrong_case(project: Project) -> None:
+def test_a_measured_run_counts_them_and_records_nothing_of_a_wrong_case(project: Project) -> None:
     project.configure(device="cpu", case_seconds=0.05, hard_share=20.0)
     project.test_file(SOFTMAX.format(x="x", more=""))
-    accused = project.guard("--perfguard-lane=cpu")
+    accused = project.guard("--perfguard-lane=cpu", "--perfguard-update=new")
     assert accused.ret == ExitStatus.WRONG
-    accused.stdout.fnmatch_lines(["*WRONG*hard input, argument 0 (*"])
-    (path,) = (project.path / ".perfguard").glob("report-cpu-*.json")
-    (result,) = json.loads(path.read_text())["results"]
-    assert "readings" not in result
+    accused.stdout.fnmatch_lines(["1 WRONG; *", "WRONG  *hard input, argument 0 (*"])
+    accused.stdout.no_fnmatch_line("*metrics new*")
+    assert not (project.path / "baselines").exists()
     project.test_file(SOFTMAX.format(x="x", more="").replace("x.exp()", "(x - x.amax(-1, keepdim=True)).exp()"))
     right = project.guard("--perfguard-lane=cpu")
     assert right.ret == ExitStatus.PASSED

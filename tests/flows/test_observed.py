@@ -443,6 +443,7 @@ def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
     assert observe(library, "test_double.py", "--perfguard-update=new").ret == ExitStatus.PASSED
     written = (library.path / "baselines" / "cpu" / "test_double.yaml").read_text()
     assert "launches: 1" in written
+    assert "grids" in written
     (library.path / "double.py").write_text(
         KERNEL.replace("x * 2", "(x.to(tl.float64) * 2.5 - x * 0.5).to(tl.float32)")
     )

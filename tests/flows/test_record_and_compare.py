@@ -228,7 +228,7 @@ def test_a_metric_that_is_gone_is_named_and_can_be_removed(recorded: Project) ->
 def test_a_metric_that_an_edit_renamed_is_named_by_both_names(recorded: Project) -> None:
     """As where the package that reads it was edited: its record stands under a name that nobody reads."""
     text = recorded.baseline.read_text()
-    assert text.count("copies: 0, ") == 1  # both cases share it
+    assert text.count("copies: 0, ") == 2
     recorded.baseline.write_text(text.replace("copies: 0, ", "copied: 0, "))
     recorded.configure(sessions=1)
     recorded.commit()
@@ -246,6 +246,21 @@ def test_a_metric_that_an_edit_renamed_is_named_by_both_names(recorded: Project)
     settled = recorded.guard()
     settled.stdout.fnmatch_lines(["*2 of 2 cases guarded*"])
     settled.stdout.no_fnmatch_line("*copie*")
+
+
+def test_an_update_whose_base_does_not_run_goes_by_the_record(recorded: Project) -> None:
+    (recorded.path / "conftest.py").write_text("raise RuntimeError('the base is broken')\n")
+    recorded.commit()
+    (recorded.path / "conftest.py").unlink()
+    recorded.configure(sessions=1)
+    recorded.kernel(launches=2)
+    update = ("-k", "64", "--perfguard-update=slower,changed")
+    asked = recorded.guard(*update)
+    assert asked.ret == ExitStatus.REGRESSED
+    asked.stdout.fnmatch_lines(["left alone: changed: *launches: 1 -> 2*--perfguard-reason*"])
+    assert recorded.guard(*update, "--perfguard-reason=two stages").ret == ExitStatus.PASSED
+    assert "two stages" in recorded.baseline.read_text()
+    assert recorded.baseline.read_text().count("launches: 2") == 1
 
 
 def test_uncommitted_code_is_recorded_only_if_one_says_so(recorded: Project) -> None:

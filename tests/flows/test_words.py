@@ -1,6 +1,6 @@
 """Every way in which a case is not judged has its own word, and none of them is silently green.
 
-What is changed is committed where times are not what a test is about: nothing has to be measured in pairs then.
+What is changed is the record's commit where times are not what a test is about: no base is asked then.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.flows.conftest import TEST, Project
 
 def test_a_removed_case_is_stale_and_can_be_removed(recorded: Project) -> None:
     recorded.test_file(TEST.replace("[64, 96]", "[64]"))
-    recorded.commit()
+    recorded.record_is_of_head()
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(["*baselines hold 2*", "STALE  1 case (*): *; remove: *=stale"])
@@ -37,17 +37,21 @@ def test_other_hardware_is_named(recorded: Project) -> None:
     )
 
 
-def test_a_time_of_another_toolchain_is_drift_until_the_code_changes(recorded: Project) -> None:
+def test_a_time_of_another_toolchain_is_drift_where_no_base_answers(recorded: Project) -> None:
     text = recorded.baseline.read_text()
     recorded.baseline.write_text(re.sub(r"torch: [^,}\s]+", "torch: 2.11.0", text, count=1))
     same = recorded.guard()
     assert same.ret == ExitStatus.PASSED
-    same.stdout.fnmatch_lines(["DRIFT  2 cases (*): *torch 2.11.0 -> *"])
+    same.stdout.fnmatch_lines(["2 UNCHANGED; *"])  # the tree is the base's: both sides would read the same
     # Base and working tree run under one toolchain, whatever the record was read under.
     recorded.kernel(us=60)
     slower = recorded.guard("-k", "64")
     assert slower.ret == ExitStatus.REGRESSED
     slower.stdout.fnmatch_lines(["SLOWER  double?64?/forward  device_time_us *"])
+    shutil.rmtree(recorded.path / ".git")  # nobody can be asked
+    alone = recorded.guard()
+    assert alone.ret == ExitStatus.PASSED
+    alone.stdout.fnmatch_lines(["DRIFT  2 cases (*): *torch 2.11.0 -> *"])
 
 
 def test_other_timer_is_method_changed(recorded: Project) -> None:
@@ -77,7 +81,7 @@ def test_strict_makes_new_cases_fail(project: Project) -> None:
 
 def test_strict_passes_what_is_guarded(recorded: Project) -> None:
     recorded.configure(strict=True)
-    recorded.commit()
+    recorded.record_is_of_head()
     assert recorded.guard().ret == ExitStatus.PASSED
 
 
@@ -129,18 +133,18 @@ def test_a_second_call_needs_a_label(project: Project) -> None:
 
 def test_a_skipped_case_is_not_silently_green(recorded: Project) -> None:
     recorded.test_file(TEST.replace("    x = ", "    if n == 64: pytest.skip('not today')\n    x = "))
-    recorded.commit()
+    recorded.record_is_of_head()
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(["*1 of 2 cases guarded*", "UNRESOLVED  1 case (*): *its test was skipped: not today"])
     recorded.configure(strict=True)
-    recorded.commit()
+    recorded.record_is_of_head()
     assert recorded.guard().ret == ExitStatus.UNGUARDED
 
 
 def test_unsupported_is_declared_and_listed(recorded: Project) -> None:
     recorded.test_file(TEST.replace("    x = ", "    if n == 64: perfguard.unsupported('needs fp4')\n    x = "))
-    recorded.commit()
+    recorded.record_is_of_head()
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(["UNSUPPORTED  1 case (*): *(needs fp4)"])

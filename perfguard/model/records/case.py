@@ -337,9 +337,14 @@ _GUARDED = (*_JUDGED, Word.OLD_FAULT)
 def worst(verdicts: Collection[Verdict]) -> Word:
     """The most urgent word of a case's verdicts. A metric without a record counts only where nothing else of the case
     was judged: NEW is said of cases."""
-    judged = any(each.word in _JUDGED and each.before is not None for each in verdicts)
+    judged = is_compared(verdicts)
     words = [each.word for each in verdicts if not (judged and each.word is Word.NEW and each.metric)]
     return min(words, key=URGENCY.__getitem__, default=Word.PASS)
+
+
+def is_compared(verdicts: Iterable[Verdict]) -> bool:
+    """Whether any reading of a case was compared with a record, or with the base."""
+    return any(verdict.word in _JUDGED and verdict.before is not None for verdict in verdicts)
 
 
 def words_of(result: CaseResult, verdicts: Collection[Verdict]) -> list[Word]:
