@@ -230,7 +230,7 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
     print(
         f"processor seconds, by turns: {_told(plain)} plain, {_told(observed)} observed; ratio {price:.2f}", flush=True
     )
-    status, output, _ = checkout.pytest(*OBSERVE, "--perfguard-update=all")
+    status, output, _ = checkout.pytest(*OBSERVE, "--perfguard-update=all", "--perfguard-dirty")
     recorded = re.findall(r"(\d+) NEW", output)
     unstable = re.findall(r"update: (\d+ facts? of .*?), not the same", output)
     print(f"recorded: status {status}, {recorded} tests, unstable: {unstable}", flush=True)

@@ -100,7 +100,7 @@ class Sweep:
         parts = {file: _part(_read(self._alone(file))) for file in files}
         tests = [nodeid for part in parts.values() for nodeid in part]
         log = self._state / f"{files[0].replace('/', '-')}-observed.txt"
-        self._run(log, tests, *OBSERVE, "--perfguard-update=all")
+        self._run(log, tests, *OBSERVE, "--perfguard-update=all", "--perfguard-dirty")
         self._verdicts()
         observed = _seconds(self._run(log, tests, *OBSERVE, seed=1))
         again = self._verdicts()

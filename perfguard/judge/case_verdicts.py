@@ -126,6 +126,12 @@ class _Case:
             return {}
         return {reading.metric: reading.value for reading in base.readings if not reading.timed}
 
+    @cached_property
+    def _answers(self) -> dict[str, Doubt]:
+        """The base's answers to doubts, by what was tried."""
+        base = None if self.beside is None else self.beside.base
+        return {} if base is None else {each.name: each for each in reversed(base.doubts)}
+
     def doubted(self, doubt: Doubt) -> Verdict:
         """The verdict on a fault that the given inputs do not show. SUSPECT: the base has not answered yet."""
         at = (self._base.commit or "")[:12]
@@ -135,8 +141,7 @@ class _Case:
             return Verdict(Word.WRONG, doubt.output, "\n".join(filter(None, (doubt.problem, self._unasked))))
         if self.beside is None:
             return Verdict(Word.SUSPECT, reason=doubt.problem)  # of no metric, unlike a time in question
-        base = self.beside.base
-        answer = next((each for each in base.doubts if each.name == doubt.name), None) if base is not None else None
+        answer = self._answers.get(doubt.name)
         if answer is None:
             why = self.beside.problem or "new since then"
             return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}\nnot comparable with {at}: {why}")

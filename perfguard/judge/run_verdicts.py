@@ -65,16 +65,23 @@ def judge_session(
     lane: Lane,
     pairings: Sequence[Pairing] = (),
     fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None,
+    *,
+    alone: Sequence[PairedCase] = (),
+    cut: str = "",
 ) -> dict[CaseId, list[Verdict]]:
     """The final verdicts on every case of one device, none of them SUSPECT.
 
     Args:
         pairings: answers of bases, and readings of process pairs on the device.
+        alone: cases that no base needs to be asked about.
+        cut: reason why the run ended before it asked the bases that have no pairing.
     """
-    cases = {case.id: case for pairing in pairings for case in pairing.cases}
-    why = next((pairing.problem for pairing in pairings if pairing.problem), NO_PAIRS)
-    unasked = {result.id: PairedCase(*result.id, problem=why) for result in results}
-    verdicts = screen_session(results, lane, fresh, {**unasked, **cases})
+    cases = {case.id: case for case in alone} | {case.id: case for pairing in pairings for case in pairing.cases}
+    problems = {pairing.base: pairing.problem or NO_PAIRS for pairing in pairings}
+    base_of = {result.id: lane.base_of(*result.id).commit or "" for result in results}
+    whys = {name: problems.get(base, cut or NO_PAIRS) for name, base in base_of.items()}
+    unanswered = {name: PairedCase(*name, problem=whys[name]) for name, base in base_of.items() if base in problems}
+    verdicts = screen_session(results, lane, fresh, {**unanswered, **cases})
     family = count_suspects(verdicts)
     tracks: dict[ReadingId, PairedReadings] = {}
     for result in results:
@@ -88,16 +95,22 @@ def judge_session(
     for result in results:
         name = result.id
         for place, verdict in enumerate(verdicts[name]):
-            if verdict.word is Word.SUSPECT:
+            if verdict.word is Word.SUSPECT and not verdict.metric:  # a doubt, of which nobody knows how old it is
+                unasked = f"{base_of[name][:12]} was not asked{cut and f', {cut}'}"
+                reason = f"{unasked}: {verdict.reason}"
+                verdicts[name][place] = replace(verdict, word=Word.UNRESOLVED, reason=reason)
+            elif verdict.word is Word.SUSPECT:
                 time_id = (*name, verdict.metric)
-                pairs = _Pairs(cases.get(name), tracks.get(time_id), found.get(time_id), why)
+                pairs = _Pairs(cases.get(name), tracks.get(time_id), found.get(time_id), whys[name])
                 verdicts[name][place] = _beside_base(result, verdict, lane, pairs)
     return verdicts
 
 
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
     """Number of times in question: the family over which a run's error is spread."""
-    return sum(verdict.word is Word.SUSPECT for found in verdicts.values() for verdict in found)
+    return sum(
+        verdict.word is Word.SUSPECT and bool(verdict.metric) for found in verdicts.values() for verdict in found
+    )
 
 
 def results_by_case(sessions: Iterable[Session]) -> dict[CaseId, list[CaseResult]]:

@@ -34,7 +34,7 @@ from perfguard.model.records import (
 )
 from perfguard.model.records.baseline import MOST_SESSIONS, UNSTABLE, as_stored
 from perfguard.model.records.case import CODE
-from perfguard.model.records.change import Change, category_of, relevant, show_apart
+from perfguard.model.records.change import Change, category_of, show_apart
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 _SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.BETTER: "faster"}  # of kernels in observed tests
@@ -299,10 +299,7 @@ class _Planner:
         The commit may differ, since even the commit of the first sessions' file is a new one.
         """
         names = (*Toolchain.__struct_fields__, "power_limit_watts")
-        then, now = (
-            record.provenance,
-            relevant(folder_of(self.lane.hardware, record.reading, self.result.ranks), self.provenance),
-        )
+        then, now = record.provenance, self.provenance
         return (
             record.same_code is not False
             and all(getattr(then, name) == getattr(now, name) for name in names)

@@ -269,10 +269,11 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
     """The message of a failing test: case, verdicts, how to reproduce. Empty if nothing fails."""
     lines: list[str] = []
     for result in results:
-        verdicts = [verdict for verdict in run.failing(result) if verdict.word is not Word.SUSPECT]
-        if verdicts:
-            lines.append(f"{result.case.key} on {run.device.identity.slug}")
-            lines += [f"  {line}" for verdict in verdicts for line in describe_verdict(verdict)]
+        failing = sorted(run.failing(result), key=result.place)
+        told = [line for each in failing if each.word is not Word.SUSPECT for line in describe_verdict(each)]
+        if told:
+            lines.append(f"{result.case.key} on {run.device.identity.slug}: {told[0]}")
+            lines += [f"  {line}" for line in told[1:]]
     if lines:
         nodeid = run.config.typed(results[0].case.nodeid)
         lines.append(f"  reproduce: {reproduce_command(nodeid, started(run.report))}")

@@ -20,7 +20,7 @@ from perfguard.measure.devices import open_device
 from perfguard.model.atomic_files import make_folder, write_atomically
 from perfguard.model.config import Config
 from perfguard.model.errors import PerfguardError
-from perfguard.model.records import Case, Report, Verdict, Word
+from perfguard.model.records import Case, Pairing, Report, Verdict, Word
 from perfguard.pytest_plugin.ending import Ending, cut_short, is_verbose, teller
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.measuring_run import Measuring
@@ -31,7 +31,7 @@ from perfguard.session.settle import settle
 from perfguard.store.report_file import read_report
 
 DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # keys of a worker's input
-_COLLECTED, _ERROR = "collected.json", "error.json"
+_COLLECTED, _ERROR, _TOLD = "collected.json", "error.json", "told.json"
 _CRASHED = "???"  # xdist's phase of a test in which its worker crashed
 
 
@@ -77,6 +77,7 @@ class XdistWorker(Measuring):
             self._fail(str(error))
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
         run.save()
+        self._leave(_TOLD, [(*case, verdicts) for case, verdicts in run.told.items()])
 
     def _fail(self, error: str) -> None:
         self._error = error
@@ -185,6 +186,9 @@ class Controller(Ending):
             return
         with usage_errors():
             run = self._run = self._merged(reports, collected)
+            for worker in workers:
+                for suite, key, verdicts in _read(worker / _TOLD, list[tuple[str, str, list[Verdict]]]) or ():
+                    run.told[suite, key] = verdicts
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
@@ -210,13 +214,21 @@ class Controller(Ending):
         order = {case.nodeid: place for place, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
             run.results[result.id] = result
-        run.pairings = [pairing for report in reports for pairing in report.pairings]
+            if any(verdict.word is Word.SUSPECT for verdict in result.verdicts):  # its worker ended before it asked
+                run.measured[result.id] = msgspec.structs.replace(result, verdicts=[])
+        run.pairings = _joined([pairing for report in reports for pairing in report.pairings])
+        for report in reports:
+            run.report.bases.update(report.bases)
         run.fresh = [session for report in reports for session in report.fresh]
         run.fresh_problem = "\n".join(report.fresh_problem for report in reports if report.fresh_problem)
         ceilings = [report.copy_bytes_per_second for report in reports if report.copy_bytes_per_second]
         run.runner.copy_bytes_per_second = min(ceilings, default=None)
         conditions = [condition for report in reports for condition in report.conditions]
-        run.report = msgspec.structs.replace(run.report, conditions=[*run.report.conditions, *conditions])
+        bases = {commit: tree for report in reports for commit, tree in report.bases.items()}
+        run.report = msgspec.structs.replace(
+            run.report, conditions=[*run.report.conditions, *conditions], bases=bases, base=reports[0].base
+        )
+        run.trees = None  # this process has loaded none of the code
         return run
 
     def _name_crashed(self, run: Run, selected: Iterable[Case]) -> None:
@@ -224,6 +236,18 @@ class Controller(Ending):
             broken = any(result.word is Word.BROKEN for result in self._results(case.nodeid))
             if case.nodeid in self._crashed and not broken:
                 run.add_verdict(case, Verdict(Word.BROKEN, reason="its process crashed while it ran; see above"))
+
+
+def _joined(pairings: Iterable[Pairing]) -> list[Pairing]:
+    """One for each base and device: workers of a run that times nothing share a device, and each asks for its cases."""
+    found: dict[tuple[str, int], Pairing] = {}
+    for each in pairings:
+        known = found.get((each.base, each.device))
+        found[each.base, each.device] = each if known is None else msgspec.structs.replace(
+            known, cases=[*known.cases, *each.cases], pairs=known.pairs + each.pairs,
+            problem=known.problem or each.problem,
+        )  # fmt: skip
+    return list(found.values())
 
 
 def _read(path: Path, kind: Any) -> Any:

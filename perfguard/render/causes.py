@@ -84,13 +84,14 @@ class Group:
         first, *rest = sorted(self.results, key=lambda each: named.index(each.case.name) if times else 0)
         tests = counted(len(self.results), "test")
         name = f"{self.cause}, in {first.case.name if not rest else f'{tests} such as {first.case.name}'}"
-        lines = [line for metric in self.moves for line in self._lines(metric)]
+        told = sorted(self.moves, key=lambda metric: _rank(first, metric))
+        lines = [line for metric in told for line in self._lines(metric)]
         if self.recorded and not times:
             least, most = (format_value(of(self.recorded), Unit.MICROSECONDS) for of in (min, max))
             lines.append(f"{KERNEL_TIME} {least}{f' to {most}' if most != least else ''} when it was recorded")
         if rest and len(times) < len(self.results):
             lines.append(f"tests: {listed([result.case.name for result in self.results])}")
-        (main, (move, *_)), *_ = self.moves.items()
+        main, move = told[0], self.moves[told[0]][0]
         ratio = move.ratio if move.better is not Better.HIGHER or move.ratio is None else 1 / move.ratio
         verdict = Verdict(
             self.word, self._label(main), "\n".join(lines), move.before, move.after, move.unit, ratio=ratio
@@ -139,6 +140,12 @@ class Group:
 def _short(reading: Reading) -> str:
     """The metric without its target."""
     return reading.metric.removeprefix(f"{reading.target}.") if reading.target else reading.metric
+
+
+def _rank(result: CaseResult, metric: str) -> int:
+    """The place of a metric without its target, of which the first tells most; that of a kernel's time is the first."""
+    found = (each.rank for each in result.readings if _short(each) == metric)
+    return 0 if metric == KERNEL_TIME else min(found, default=0)
 
 
 def _signed(size: str) -> str:

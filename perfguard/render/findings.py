@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfguard.model.records import URGENCY, CaseResult, Reading, Verdict, Word
-from perfguard.model.records.case import kernel_of
+from perfguard.model.records import CaseResult, Reading, Verdict, Word
+from perfguard.model.records.case import kernel_of, same_code
 from perfguard.model.units import counted
 from perfguard.render.words import most_common, next_step
 
@@ -29,10 +29,12 @@ class Finding:
     grouped: bool = False
 
     @property
-    def urgency(self) -> tuple[int, float]:
-        """Sort key, worst first: by word, then by the size of the slowdown; FASTER sorts the best first."""
+    def urgency(self) -> tuple[int, int, float]:
+        """Sort key, worst first: by word, then by what tells most (`CaseResult.place`), then by the size of the
+        slowdown; FASTER sorts the best first."""
         ratio = self.verdict.ratio or 0.0
-        return URGENCY[self.verdict.word], ratio if self.verdict.word in (Word.FASTER, Word.BETTER) else -ratio
+        best_first = self.verdict.word in (Word.FASTER, Word.BETTER)
+        return *self.result.place(self.verdict), ratio if best_first else -ratio
 
     @property
     def kernel(self) -> str:
@@ -69,7 +71,8 @@ class OtherCode:
         found: dict[str, None] = {}
         for _, _, verdict in self.moved:
             then, now = (value if isinstance(value, dict) else {} for value in (verdict.before, verdict.after))
-            found |= {kernel_of(part): None for part in {**then, **now} if then.get(part) != now.get(part)}
+            moved = [part for part in {**now, **then} if not same_code(str(then.get(part)), str(now.get(part)))]
+            found |= {kernel_of(part): None for part in moved}
         return list(found)
 
 

@@ -27,7 +27,7 @@ from perfguard.model.records.case import (
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided
-from perfguard.render.words import NOT_TIMED
+from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
 NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # first words of UNRESOLVED reasons; NOISY times were paired to the end
 UNMEASURED = "has a baseline, but the report does not hold it"
@@ -137,10 +137,11 @@ class LaneView(Struct, frozen=True, dict=True):
         """The verdicts that no edit covers and that are not quiet, worst first."""
         observed: list[tuple[CaseResult, Verdict]] = []
         found = []
+        new = {id(verdict) for result, _, _ in self._judged for verdict in new_metrics(result)}
         for result, verdict in self._uncovered:
             if result.case.direction == "test" and verdict.word in MOVED:
                 observed.append((result, verdict))
-            elif verdict.word not in QUIET and verdict not in new_metrics(result):
+            elif verdict.word not in QUIET and id(verdict) not in new:
                 found.append(Finding(self.name, result, verdict))
         found += [Finding(self.name, *each, grouped=True) for each in by_cause(observed)]
         return sorted(found, key=lambda finding: finding.urgency)
@@ -202,8 +203,27 @@ class LaneView(Struct, frozen=True, dict=True):
 
     @property
     def new_metrics(self) -> list[str]:
-        """Metrics without a record, of cases of which others were judged."""
-        return list(dict.fromkeys(each.metric for result, _, _ in self._judged for each in new_metrics(result)))
+        """Metrics without a record, of cases of which others were judged, that no edit records."""
+        return list(
+            dict.fromkeys(
+                each.metric
+                for result, uncovered, _ in self._judged
+                for each in new_metrics(msgspec.structs.replace(result, verdicts=uncovered))
+            )
+        )
+
+    @property
+    def remarks(self) -> list[tuple[str, list[str]]]:
+        """What asks for nothing, a line each, with the names of what it is about: other code that nothing here times,
+        old faults, new metrics."""
+        other, new = self.other_code, self.new_metrics
+        old = [finding.result.case.key for finding in self.findings if finding.verdict.word is Word.OLD_FAULT]
+        old = list(dict.fromkeys(old))
+        return [
+            *([(f"{other}, which nothing here times", other.kernels)] if other.moved else []),
+            *([(f"{counted(len(old), 'case')} {OLD_FAULT}", old)] if old else []),
+            *([(f"{counted(len(new), 'metric')} new", new)] if new else []),
+        ]
 
     @cached_property
     def other_code(self) -> OtherCode:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.model.records import URGENCY, Case, CaseId, CaseResult, Reading, Report, Verdict, Word
+from perfguard.model.records import Case, CaseId, CaseResult, Reading, Report, Verdict, Word
 from perfguard.model.units import counted, format_percent, format_value
 from perfguard.render.escaping import clean
 from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel
@@ -18,6 +18,7 @@ from perfguard.render.overview import LaneView
 from perfguard.render.words import (
     MOST_OF_A_VALUE,
     NOT_TIMED,
+    OLD_FAULT,
     accept_command,
     compare_command,
     describe_verdict,
@@ -40,7 +41,7 @@ COUNTED = {
     Word.OTHER_HARDWARE: ("stored for other hardware only", True),
     Word.STALE: ("stored, and the test is gone", False),
     Word.NEW: ("no baseline here, not guarded", False),
-    Word.OLD_FAULT: ("wrong beside the given inputs, at the base too", True),
+    Word.OLD_FAULT: (OLD_FAULT, True),
     Word.UNSUPPORTED: ("declared unsupported here", True),
 }
 MOST_QUIET = 15  # lines of a run without cases that need action, including the one that names the report
@@ -161,9 +162,11 @@ class _Writer:
         if trees and all(base.equal for base in trees):
             commits = listed(sorted({base.commit[:12] for base in trees if base.commit}))
             parts.append(f"the working tree is that of {commits}")
-        for pairing in report.pairings:
-            asked = f"{counted(len(pairing.cases), 'case')} asked of {pairing.base[:12]}"
-            parts.append(asked + (f", {counted(pairing.pairs, 'process pair')}" if pairing.pairs else ""))
+        for base in dict.fromkeys(pairing.base for pairing in report.pairings if pairing.cases):
+            beside = [pairing for pairing in report.pairings if pairing.base == base]  # one for each device
+            asked = f"{counted(sum(len(each.cases) for each in beside), 'case')} asked of {base[:12]}"
+            pairs = sum(each.pairs for each in beside)
+            parts.append(asked + (f", {counted(pairs, 'process pair')}" if pairs else ""))
         times = [
             (reading.value, reading.unit, result)
             for result in report.results
@@ -214,11 +217,11 @@ class _Writer:
         for finding in self.found.findings:
             if finding.verdict.word is word and (finding.grouped or finding.result.case in cases):
                 of_case.setdefault(finding.result.case, []).append(finding)
-        return [min(findings, key=lambda each: _rank(each.result, each.verdict)) for findings in of_case.values()]
+        return [min(findings, key=lambda each: each.result.place(each.verdict)) for findings in of_case.values()]
 
     def _details(self, finding: Finding) -> list[Line]:
         result, first = finding.result, finding.verdict
-        told = sorted(result.verdicts, key=lambda verdict: (URGENCY[verdict.word], _rank(result, verdict)))
+        told = sorted(result.verdicts, key=result.place)
         quiet = [Word.PASS, Word.UNCHANGED, Word.OLD_FAULT]  # the last kind has lines of its own
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
         rest = [each for each in told if each is not first and each.word not in quiet]
@@ -333,12 +336,6 @@ class _Writer:
             return []
         told = [(name, "; ".join(line.strip() for line in describe_verdict(verdict))) for name, verdict in verdicts]
         return [Line(f"    {name}: {said}") for name, said in told]
-
-
-def _rank(result: CaseResult, verdict: Verdict) -> int:
-    """The place of a verdict's metric among causes, the closest first; times and errors come before exact metrics."""
-    reading = result.reading(verdict.metric)
-    return 0 if reading is None or reading.timed else reading.rank
 
 
 def _tells_strides(result: CaseResult, verdict: Verdict) -> bool:

@@ -48,7 +48,9 @@ def _title(overview: Overview) -> str:
         case Headline.UNCHANGED:
             untimed = sum(lane.exact_only for lane in overview.lanes)
             some = "" if untimed == len(overview.lanes) else f"{untimed} of them "
-            text = f"no change in {counted(sum(len(lane.cases) for lane in overview.lanes), 'case')} on {lanes}"
+            cases, better = sum(len(lane.cases) for lane in overview.lanes), overview.total(Word.BETTER)
+            text = f"{'nothing worse' if better else 'no change'} in {counted(cases, 'case')} on {lanes}"
+            text += f", {better} changed for the better" if better else ""
             other = next((str(lane.other_code) for lane in overview.lanes if lane.other_code.moved), "")
             return ", ".join(filter(None, [text, f"{some}{NOT_TIMED}" if untimed else "", other]))
 

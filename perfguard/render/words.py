@@ -27,9 +27,12 @@ MOST_LISTED = 5  # tests, parts or kernels by name
 MOST_NAMED = 8  # metrics of one case in a line
 MOST_OF_A_VALUE = 60  # characters of one of two values in a line
 NOT_TIMED = "not timed"
+OLD_FAULT = "wrong beside the given inputs, at the base too"
 EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind was read"
 
 
+#: What stands in a command as it is. Anything else in it may be a stranger's.
+_PLAIN = re.compile(r"[\w.,:/=+-]{1,100}", re.ASCII)
 _PAIRS = re.compile(r"; in \d+ process pairs?(, \d+ wild)?")  # in a reason (`PairVerdict`)
 
 
@@ -274,13 +277,16 @@ AS_USUAL = Started()
 
 def started(report: Report) -> Started:
     """The variables and options without which commands would read something else on the same machine: the lane that
-    reads fewer metrics, the device that an option named, and the observation of tests."""
+    reads fewer metrics, the device that an option named, and the observation of tests. Only plain values are shown."""
     given = report.invocation
-    variables = [f"{name}={shlex.quote(given.variables[name])} " for name in VARIABLES if name in given.variables]
-    lane = f" --perfguard-lane={shlex.quote(report.lane)}" if report.exact_only else ""
-    device = f" --perfguard-device={shlex.quote(given.device)}" if given.device else ""
+    variables = [(name, given.variables.get(name, "")) for name in VARIABLES]
+    options = [("lane", report.lane if report.exact_only else ""), ("device", given.device)]
     observes = any(result.case.direction == "test" for result in report.results)
-    return Started("".join(variables), lane + device + " --perfguard-observe=." * observes)
+    return Started(
+        "".join(f"{name}={value} " for name, value in variables if _PLAIN.fullmatch(value)),
+        "".join(f" --perfguard-{name}={value}" for name, value in options if _PLAIN.fullmatch(value))
+        + " --perfguard-observe=." * observes,
+    )
 
 
 def reproduce_command(nodeid: str, by: Started = AS_USUAL) -> str:

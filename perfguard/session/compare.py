@@ -25,6 +25,7 @@ from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import Config, find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import TOO_NOISY, URGENCY, CaseId, CaseResult, Reading, Value, Word
+from perfguard.model.records.case import with_readings
 from perfguard.model.units import counted
 from perfguard.render.comparison import (
     SCHEMA,
@@ -178,8 +179,7 @@ def _compare_kernels(site: Site, tally: Tally, project: Path) -> list[KernelRow]
             _say(f"{case[1]}: {problem}")
         both: dict[Side, Sequence[Reading]] = {"base": compared.base, "work": compared.work}
         for side, readings in both.items():
-            result = tally.results[side][case]
-            tally.results[side][case] = replace(result, readings=[*result.readings, *readings])
+            tally.results[side][case] = with_readings(tally.results[side][case], readings)
         rows |= dict.fromkeys(kernel_rows(compared.base, compared.work))
     return list(rows)
 
@@ -195,7 +195,14 @@ def rows_of(tally: Tally) -> list[Row]:
     for test, (side, how) in tally.lost.items():
         rows.append(Row("", test, "", Word.BROKEN if side == "work" else Word.UNRESOLVED, how, nodeid=test))
     rows += [_timed_row(tally, track) for track, time in tally.times.items() if not time.unchanged]
-    return sorted(rows, key=lambda row: (URGENCY[row.word], -(row.effect or 0.0), row.suite, row.case))
+    work = tally.results["work"]
+
+    def place(row: Row) -> tuple[int, int, float, str, str]:
+        result = work.get((row.suite, row.case))
+        rank = 0 if result is None else result.rank(row.metric)
+        return URGENCY[row.word], rank, -(row.effect or 0.0), row.suite, row.case
+
+    return sorted(rows, key=place)
 
 
 def _case_rows(tally: Tally, case: CaseId) -> list[Row]:

@@ -84,7 +84,6 @@ def open_run(
         invocation=Invocation({name: os.environ[name] for name in VARIABLES if name in os.environ}, config.device),
         exact_only=any_machine,
         base=bases if isinstance(bases, BaseTree) and bases is not NO_BASE else None,
-        bases={} if isinstance(bases, BaseTree) else bases,
     )
     asked = request or Request(numerics=True)
     # A metric that is recorded, or that another process will judge, has to be read.
@@ -112,7 +111,8 @@ def open_run(
         binaries=_binaries(config, request),
     )
     runner = Runner(device, settings, plan, hands)
-    return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost))
+    trees = bases if isinstance(bases, TreesOfRecords) else None
+    return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost), trees)
 
 
 def _binaries(config: Config, request: Request | None) -> Binaries | None:
@@ -153,7 +153,7 @@ def _lane(
     files = [file for file in loaded if file is not None]
     if isinstance(bases, BaseTree):
         return Lane(identity, device.toolchain(), files, bases)
-    return Lane(identity, device.toolchain(), files, None, bases.__getitem__)
+    return Lane(identity, device.toolchain(), files, None, bases.at)
 
 
 def lost_suites(store: Store, device: Device, root: Path) -> list[str]:

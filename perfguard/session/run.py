@@ -31,7 +31,6 @@ from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
 from perfguard.model.records import (
-    NO_BASE,
     PASSES,
     Case,
     CaseId,
@@ -49,7 +48,7 @@ from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
 from perfguard.session.child import ANSWER, Request
 from perfguard.session.cold_start import first_results
-from perfguard.session.pairing.worktrees import find_repository
+from perfguard.session.pairing.worktrees import TreesOfRecords, find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report
@@ -84,6 +83,7 @@ class Run:
     request: Request | None = None  # in a child: it only measures
     interleaved: Interleaved | None = None  # in a child: holds the meters for the later passes
     lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
+    trees: TreesOfRecords | None = None  # if each case has the base of its record
     measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # as measured, to be judged
     results: dict[CaseId, CaseResult] = field(default_factory=dict)  # with verdicts
     fresh: list[Session] = field(default_factory=list)  # of fresh processes, oldest first
@@ -198,10 +198,9 @@ class Run:
         ]
 
     def judge_without_pairs(self, why: str) -> None:
-        """Set the final verdicts of a run that ends before its process pairs."""
+        """Set the final verdicts of a run that ends before it asks its bases."""
         if not self.is_session:
-            self.pairings = self.pairings or [Pairing((self.lane.base or NO_BASE).commit or "", problem=why)]
-            self.judge()
+            self.judge(why)
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
         """The case with the failing verdicts that did not fail its test: those of bases, and of what was observed. None
@@ -215,10 +214,16 @@ class Run:
         ]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 
-    def judge(self) -> None:
-        """Set the final verdicts of all measured cases, by the present results."""
+    def judge(self, cut: str = "") -> None:
+        """Set the final verdicts of all measured cases, by the present results.
+
+        Args:
+            cut: reason why the run ended before all bases were asked.
+        """
         measured = list(self.measured.values())
-        for key, verdicts in judge_session(measured, self.lane, self.pairings, self.fresh_by_case).items():
+        alone = [answer for answer in map(self._alone, measured) if answer is not None]
+        verdicts_of = judge_session(measured, self.lane, self.pairings, self.fresh_by_case, alone=alone, cut=cut)
+        for key, verdicts in verdicts_of.items():
             told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
             self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
 
@@ -304,7 +309,7 @@ class Run:
         results = list(self.results.values())
         return msgspec.structs.replace(
             self.report,
-            bases=dict(self.report.bases),
+            bases=self.report.bases if self.trees is None else {**self.report.bases, **self.trees.asked()},
             results=results,
             fresh=self.fresh,
             fresh_problem=self.fresh_problem,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict, Wor
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import measure_fresh, session_of
 from perfguard.session.kernel_times import with_kernel_times
-from perfguard.session.pairing.asking import Asking
+from perfguard.session.pairing.asking import INTERRUPTED, Asking
 from perfguard.session.run import Run
 
 MOST_BASES = 3  # commits of records that one run asks: each costs a checkout and a process
@@ -44,14 +43,16 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
         return
     run.device.free_memory()  # the other processes need it
     settling = _Settling(run, command, tell)
+    cut = INTERRUPTED
     try:
         if run.config.update is not None:
             settling.record()
         else:
             settling.beside_rivals()
             settling.ask_bases()
+        cut = ""
     finally:
-        run.judge()
+        run.judge(cut)
         run.save()
 
 
@@ -129,11 +130,12 @@ class _Settling:
                 if times and not _has_rival(question.cases[track[:2]], verdict)
             }
         family = sum(len(question.times) for question in asked.values())
-        deadline = time.monotonic() + 60 * run.config.settings.pair_minutes
+        left = 60 * run.config.settings.pair_minutes
         for number, (base, question) in enumerate(asked.items()):
-            asking = Asking(run, self.command, self.tell, base, question, family, deadline)
+            asking = Asking(run, self.command, self.tell, base, question, family, left)
             if number < MOST_BASES:
                 asking.ask()
+                left = asking.seconds
             else:
                 asking.leave(f"{len(asked)} commits of records are in doubt, and {MOST_BASES} are asked in a run")
 

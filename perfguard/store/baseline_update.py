@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
-from perfguard.model.records.baseline import as_stored
-from perfguard.model.records.change import Change, relevant
+from perfguard.model.records.baseline import EVERY_CPU, as_stored
+from perfguard.model.records.change import Change
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_form import CASE_FIELDS, parse, render
 
@@ -72,8 +72,10 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
             continue
         if change.provenance is not None:
             own[change.key] = change.provenance
-        origin = replace(relevant(old.hardware, own.get(change.key, now)), reason=reason)
-        recordings, recording = recordings.with_recording(origin)
+        origin = own.get(change.key, now)
+        if old.hardware == EVERY_CPU:  # holds on any board, with any driver, power limit and clock
+            origin = replace(origin, driver=None, toolkit=None, power_limit_watts=None, clock_mhz=None, board=None)
+        recordings, recording = recordings.with_recording(replace(origin, reason=reason))
         entries = {**case.entries, change.metric: as_stored(_anchored(change, reason))}
         cases[change.key] = CaseBaseline(entries, change.inputs, recording)
     return replace(recordings, cases=cases).pruned()

@@ -38,6 +38,7 @@ _UNGATED = {
     "saved_by", "saved_tensors", "saved_weight_bytes", "skew_us", "transfer_us", "wall_time_us",
     "workspace_bytes",
 }  # fmt: skip
+_PLAIN = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _FIELDS = ("inputs", "reasons", "provenance", "facts", "binaries")
 
 
@@ -55,7 +56,7 @@ def baseline(text: str, path: Path, folder: str, suite: str) -> Baseline:
 
 def _baseline(text: str, path: Path, folder: str, suite: str) -> Baseline:
     file = loaded(text, path)
-    plain = yaml.load(text, Loader=yaml.BaseLoader)  # versions have no quotes, even those that look like numbers
+    plain = yaml.load(text, Loader=_PLAIN)  # versions have no quotes, even those that look like numbers
     names, cases = file.get("names", {}), plain["cases"]
     if (named := file.get("hardware", file.get("target"))) != folder:
         raise mistake(path, f"a file of {named}, expected one of {folder}, as the folder says")

@@ -38,7 +38,7 @@ def test_a_tuner_tells_its_configurations_and_times() -> None:
         assert hasattr(kernel, name), gone("triton", f"Autotuner().{name}", "following tuners and their choices")
     for name in ("all_kwargs", "pre_hook"):
         assert hasattr(kernel.configs[0], name), gone("triton", f"Config().{name}", "following tuners")
-    for name in ("arg_names", "fn", "module", "params"):
+    for name in ("_fn_name", "arg_names", "fn", "module", "params"):
         assert hasattr(kernel.fn, name), gone("triton", f"JITFunction().{name}", "following launches")
 
 

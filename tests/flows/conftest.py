@@ -181,14 +181,17 @@ def project(
 
 @pytest.fixture(scope="session")
 def recording(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Path:
-    """The baselines of the unchanged project, recorded once for all flows that start from them, in all workers."""
+    """A repository with the unchanged project, its first commit, and its record of that commit in the second: made once
+    for all flows that start from it, in all workers."""
     own = tmp_path_factory.getbasetemp()
     path = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "recording"
     with FileLock(f"{path}.lock"):
-        if not (path / "baselines").exists():
-            path.mkdir(exist_ok=True)
-            _record(path, tmp_path_factory.mktemp("temporary"), nursery.python)
-    return path / "baselines"
+        if not path.exists():
+            made = own / "being-recorded"
+            made.mkdir()
+            _record(made, tmp_path_factory.mktemp("temporary"), nursery.python)
+            made.rename(path)
+    return path
 
 
 def _record(path: Path, temporary: Path, python: str) -> None:
@@ -196,18 +199,17 @@ def _record(path: Path, temporary: Path, python: str) -> None:
     made.configure(**SETTINGS)
     made.kernel()
     made.test_file()
+    made.commit()
     line = [python, "-m", "pytest", "--perfguard", "--perfguard-update=new"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
     environment["TMPDIR"] = str(temporary)
     done = subprocess.run(line, cwd=path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+    made.commit()
 
 
 @pytest.fixture
 def recorded(project: Project, recording: Path) -> Project:
     """Recorded in five sessions at its first commit, and unchanged since."""
-    project.commit()
-    shutil.copytree(recording, project.path / "baselines")
-    project.baseline.write_text(project.baseline.read_text().replace("recorded: ", "commit: none, recorded: "))
-    project.record_is_of_head()
+    shutil.copytree(recording, project.path, ignore=shutil.ignore_patterns(".perfguard"), dirs_exist_ok=True)
     return project

@@ -51,7 +51,7 @@ def test_recorded_then_slower(project: Project) -> None:
     strict.assert_outcomes(failed=1)
     recorded = project.guard("--perfguard-update=new", *OPTIONS)
     assert recorded.ret == ExitStatus.PASSED, recorded.stdout.str()
-    assert "host_time_us: {sessions: [" in project.baseline.read_text()
+    assert "host_time_us: {timer: " in project.baseline.read_text()
     project.commit()
     assert project.guard(*OPTIONS).ret == ExitStatus.PASSED
     assert project.words("host_time_us") == {"busy/forward": {"UNCHANGED"}}

@@ -4,6 +4,7 @@ why, and nothing is left behind."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from perfguard import ExitStatus
 from tests.flows.conftest import TEST, Project
+from tests.flows.test_base import IGNORED, STRIDES
 from tests.flows.test_compare import workers_of
 
 
@@ -86,6 +88,43 @@ def test_ctrl_c_keeps_what_was_found(recorded: Project) -> None:
         assert 1.15 < verdict["ratio"] < 1.25
     assert "(run was cut short)" in said
     assert "inconclusive: 2 of 2 timed cases could not be judged: UNDECIDED: interrupted" in said
+
+
+def test_ctrl_c_while_the_base_answers_leaves_nothing_and_accuses_nobody(recorded: Project) -> None:
+    project = recorded
+    begun = project.path.parent / f"{project.path.name}-begun"
+    source = project.path / "kernel.py"
+    hang = f"    if any('perfguard-session' in a for a in sys.argv): open({str(begun)!r}, 'w'); time.sleep(600)\n"
+    source.write_text("import sys, time\n" + source.read_text().replace("    return out", f"{hang}    return out"))
+    project.commit()
+    source.write_text(STRIDES.format(read=IGNORED))
+    line = [sys.executable, "-m", "pytest", "--perfguard"]
+    with subprocess.Popen(line, cwd=project.path, stdout=subprocess.PIPE, text=True) as process:
+        while not begun.exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == ExitStatus.INTERRUPTED, said
+    assert left_behind(project) == []
+    assert {verdict["reason"] for verdict in device_times(project)} == {"UNPAIRED: interrupted"}
+    assert "WRONG" not in said
+    assert re.search(r"^UNRESOLVED  2 cases \(.*\): \w{12} was not asked, interrupted: hard input", said, re.MULTILINE)
+
+
+def test_a_fault_that_no_base_was_asked_about_accuses_nobody(recorded: Project) -> None:
+    """-x ends the run before it asks. The test that ended it stays the only one that failed."""
+    project = recorded
+    project.test_file(TEST + "\ndef test_plain():\n    assert False\n")
+    (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))
+    project.commit()
+    (project.path / "other.py").write_text("")
+    result = project.guard("-x")
+    assert result.ret == ExitStatus.TESTS_FAILED
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.no_fnmatch_line("*WRONG*")
+    result.stdout.fnmatch_lines(["UNRESOLVED  2 cases (*): * was not asked, the run was cut short: hard input*"])
+    result.stdout.no_fnmatch_line("*asked of*")
 
 
 @pytest.mark.parametrize("option", ["-x", "--maxfail=1"])

@@ -36,7 +36,7 @@ def test_a_break_is_changed_with_reason_and_line(project: Project) -> None:
     project.test_file(TEST)
     (project.path / "layers.py").write_text(LAYER)
     assert project.guard("--perfguard-update=new").ret == ExitStatus.PASSED
-    stored = (project.path / "baselines" / "targets" / "cpu" / "test_suite.yaml").read_text()
+    stored = (project.path / "baselines" / "cpu" / "test_suite.yaml").read_text()
     for line in ("graphs: 1", "graph_breaks: 0", "recompiles: 2", "compiler_leaks: 0"):
         assert line in stored
     (project.path / "layers.py").write_text("# A comment moves every line.\n" + WORSE)

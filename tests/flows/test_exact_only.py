@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -142,7 +143,7 @@ def let_two_meet(project: Project, variable: str) -> None:
     """Each case waits until another process is in one too, where the environment has `variable`."""
     project.configure(device="cpu", targets=[], lock_minutes=0.0)
     meeting = f"""
-    Path(f"met-{{os.getpid()}}").touch()
+    Path(f"met-{{os.getpid()}}.log").touch()
     while {variable!r} in os.environ and len(list(Path(__file__).parent.glob("met-*"))) < 2:
         time.sleep(0.01)
 """
@@ -181,6 +182,7 @@ def test_runs_that_time_nothing_share_the_processor(project: Project) -> None:
 def test_workers_share_the_processor_and_write_together_what_one_process_writes(project: Project) -> None:
     # A worker that waited for the other's lock would give up at once; a barrier lets neither go on alone.
     let_two_meet(project, "PYTEST_XDIST_WORKER")
+    project.commit()
     held = project.path / "baselines/cpu/test_suite.yaml"
 
     project.guard(LANE, "-n2", "--perfguard-update=new").assert_outcomes(passed=2)
@@ -190,17 +192,30 @@ def test_workers_share_the_processor_and_write_together_what_one_process_writes(
     project.guard(LANE, "--perfguard-update=new").assert_outcomes(passed=2)
     assert held.read_text() == together
 
+    base = project.git("rev-parse", "HEAD").strip()
+    project.commit()
     result = project.guard(LANE, "-n2")
     assert result.ret == ExitStatus.PASSED
-    result.stdout.fnmatch_lines(["*4 of 4 cases guarded*"])
+    result.stdout.fnmatch_lines(["*4 of 4 cases guarded*", f"4 PASS; the working tree is that of {base[:12]}*"])
+
+    # Each worker asks about its own cases, and the run knows what all of them were told.
     kernel(project, "(x + 0) * 2")
-    result = project.guard(LANE, "-n2")
+    project.commit()
+    result = project.guard(LANE, "-n2", "--junitxml=junit.xml")
     assert result.ret == ExitStatus.REGRESSED
     result.assert_outcomes(failed=2)
     (written,) = (project.path / ".perfguard").glob("report-*.json")
     report = project.report(written.stem.removeprefix("report-"))
     assert report["exact_only"]
     assert len(report["results"]) == 4
+    assert report["bases"] == {base[:12]: {"commit": base}}
+    (pairing,) = report["pairings"]
+    assert pairing["base"] == base
+    asked = {case["key"] for case in pairing["cases"]}
+    assert {"double[64]/forward", "double[96]/forward"} <= asked
+    result.stdout.fnmatch_lines([f"*; {len(asked)} cases asked of {base[:12]}; *"])
+    suite = ET.parse(project.path / "junit.xml").getroot()[0]
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "2")  # what a test told is not told again
 
 
 @pytest.mark.parametrize(

@@ -50,12 +50,10 @@ def test_a_heavier_call_says_what_came_and_which_line_waits(recorded: Project) -
     assert result.ret == ExitStatus.REGRESSED
     result.stdout.fnmatch_lines(
         [
-            "E *CHANGED launches: 1 -> 2 (+100.0 %)",
-            "E *kernels + check_kernel",
-            "E *CHANGED syncs: 0 -> 1",
+            "E *Regression: double?64?/forward on fake-gpu: CHANGED syncs: 0 -> 1",
             "E *the host waits for the device: kernel.py:11 in double (synchronize)",
+            "E *CHANGED launches: 1 -> 2 (+100.0 %)",
             "E *CHANGED peak_memory_bytes: 1 MiB -> 8 MiB*",
-            "E *workspace_bytes 1 MiB -> 8 MiB*",
             "SLOWER  double?64?/forward  host_time_us *",  # by pairs: the host waits now
         ]
     )

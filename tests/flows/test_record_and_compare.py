@@ -27,6 +27,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     first.stdout.fnmatch_lines(["*0 of 2 cases guarded*", "NEW  2 cases (*): no baseline here*"])
     assert not project.baseline.exists()  # comparing never writes
 
+    project.commit()
     recorded = project.guard("--perfguard-update=new")
     assert recorded.ret == ExitStatus.PASSED
     recorded.stdout.fnmatch_lines(
@@ -60,16 +61,17 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     assert slower.ret == ExitStatus.REGRESSED
     slower.stdout.fnmatch_lines(
         [
+            "perfguard: 2 cases in doubt: asking *",
             "perfguard: 2 times in question: measured beside * by turns (2: another board than the record's, *)",
             "perfguard: process pair 1: 2 times in question",
             "perfguard: process pair 2: 2 times in question, 0:?? gone, about *:?? to *:?? to go",
-            "2 SLOWER; 3 process pairs with *",
+            "2 SLOWER; 2 cases asked of *, 3 process pairs; *",
             "SLOWER  double?*?/forward  device_time_us * µs -> 5* µs (+*, 95 % +* to +*)",
             "    in 3 process pairs; no exact metric moved",
             "    reproduce: pytest --perfguard *test_suite.py::test_double*",
             "    compare:   perfguard compare -- *test_suite.py::test_double*",
             "    accept: *--perfguard-update=slower --perfguard-reason*",
-            "*2 passed*",  # their own calls did: what was slower was told by the pairs
+            "*2 failed*",  # although their own calls passed: what was slower was told by the pairs
         ]
     )
     assert project.words("launches") == {case: {"PASS"} for case in CASES}
@@ -185,6 +187,7 @@ def test_a_sum_in_another_order_each_time_is_recorded_whole(project: Project) ->
     results, contradicts nothing."""
     project.test_file(SUM)
     (project.path / "kernel.py").write_text(RACING.format(step=2.0**-12))
+    project.commit()
     recorded = project.guard("--perfguard-update=new")
     assert recorded.ret == ExitStatus.PASSED
     recorded.stdout.no_fnmatch_line("*left alone*")
@@ -197,7 +200,7 @@ def test_a_sum_in_another_order_each_time_is_recorded_whole(project: Project) ->
     (project.path / "kernel.py").write_text(RACING.format(step=0.0))
     steady = project.guard("--perfguard-update=faster")
     assert steady.ret == ExitStatus.PASSED
-    assert project.words("nondeterministic_outputs") == {"sum/forward": {"FASTER"}}
+    assert project.words("nondeterministic_outputs") == {"sum/forward": {"CHANGED (better)"}}
     project.commit()
 
     (project.path / "kernel.py").write_text(RACING.format(step=2.0**-12))
@@ -220,6 +223,29 @@ def test_a_metric_that_is_gone_is_named_and_can_be_removed(recorded: Project) ->
     assert b"device_time_us" not in recorded.baseline.read_bytes()
     assert b"launches" in recorded.baseline.read_bytes()
     recorded.guard().stdout.no_fnmatch_line("UNRESOLVED*")
+
+
+def test_a_metric_that_an_edit_renamed_is_named_by_both_names(recorded: Project) -> None:
+    """As where the package that reads it was edited: its record stands under a name that nobody reads."""
+    text = recorded.baseline.read_text()
+    assert text.count("copies: 0, ") == 1  # both cases share it
+    recorded.baseline.write_text(text.replace("copies: 0, ", "copied: 0, "))
+    recorded.configure(sessions=1)
+    recorded.commit()
+    result = recorded.guard()
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(
+        [
+            "*; 1 metric new: copies; *",
+            "UNRESOLVED  2 cases (*): copied is remembered, but was not read; if it is gone: --perfguard-update=stale",
+        ]
+    )
+    assert recorded.guard("--perfguard-update=new,stale").ret == ExitStatus.PASSED
+    assert "copied" not in recorded.baseline.read_text()
+    assert "copies: 0, " in recorded.baseline.read_text()
+    settled = recorded.guard()
+    settled.stdout.fnmatch_lines(["*2 of 2 cases guarded*"])
+    settled.stdout.no_fnmatch_line("*copie*")
 
 
 def test_uncommitted_code_is_recorded_only_if_one_says_so(recorded: Project) -> None:

@@ -101,7 +101,7 @@ def test_a_broken_baseline_stops_the_run_and_stays_as_it_is(project: Project) ->
     for arguments in ([], ["--perfguard-update"]):
         result = project.guard(*arguments)
         assert result.ret == ExitStatus.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*test_suite.yaml, line 2: *"])
+        result.stderr.fnmatch_lines(["*test_suite.yaml: line 2: *"])
         assert project.baseline.read_bytes() == before
 
 

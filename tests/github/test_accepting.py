@@ -16,10 +16,13 @@ from hypothesis import given as any_of
 from hypothesis import strategies as st
 
 from perfguard.cli import main
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
+from perfguard.github.lanes.limits import declared
 from perfguard.model.errors import ExitStatus
-from perfguard.model.records import Baseline, Report, TimedEntry, Verdict, Word, dump_report
+from perfguard.model.records import Baseline, Doubt, Report, TimedEntry, Verdict, Word, dump_report
 from perfguard.model.records.baseline import as_stored
 from perfguard.model.units import significant
+from perfguard.render.overview import Headline
 from perfguard.store.baseline_files import Store
 from tests.github.fake import FakeGitHub, sha
 from tests.github.reports import (
@@ -40,6 +43,7 @@ from tests.github.reports import (
     paired,
     report,
 )
+from tests.github.test_edits import coded, of_target, seen
 
 BASE = {"f": entries(), "g": entries()}
 
@@ -63,6 +67,10 @@ def in_the_file() -> Baseline:
     found = Store(Path("baselines")).load(SLUG, SUITE)
     assert found is not None
     return found
+
+
+def remembered_as_written() -> BaselineSet:
+    return read_files({PATH: Path(PATH).read_bytes()}, "baselines")
 
 
 def stored(name: str) -> Mapping[str, Any]:
@@ -189,6 +197,42 @@ def test_the_time_of_a_new_case_is_recorded_on_its_machine(checkout: Path, capsy
     )
 
 
+def test_what_compilers_make_of_a_kernel_is_accepted_by_the_record_of_its_code(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = of_target()
+    Path(PATH).write_bytes(baseline_file(coded("aaaaaaaa-aaaaaaaa")))
+    assert accept(given, reason="one more accumulator") == ExitStatus.PASSED
+    assert "changed: nvidia-h200 area f/forward code: " in capsys.readouterr().out
+    assert stored("f") == coded("bbbbbbbb-bbbbbbbb")["f"]
+    assert in_the_file().provenance_of(key("f")).reason == "one more accumulator"
+    head = remembered_as_written()
+    assert seen(given, head, coded("aaaaaaaa-aaaaaaaa")).headline is Headline.ACCEPTED
+    before = Path(PATH).read_bytes()
+    assert accept(given) == ExitStatus.PASSED
+    assert "nothing to accept" in capsys.readouterr().out
+    assert Path(PATH).read_bytes() == before
+
+
+def test_a_fault_beside_the_given_inputs_is_never_accepted_and_an_old_one_is_no_hindrance(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fault = Doubt("hard input", "hard input: got nan, want 0", "output", tried=[[("zero", {0: "zero"})]])
+    (pairing,) = compared({"f": 55.0}).pairings
+    for answer, status in (("", ExitStatus.USAGE_ERROR), (fault.problem, ExitStatus.PASSED)):
+        answered = msgspec.structs.replace(measured("f", 0), doubts=[msgspec.structs.replace(fault, problem=answer)])
+        case = msgspec.structs.replace(pairing.cases[0], base=answered)
+        given = msgspec.structs.replace(
+            compared({"f": 55.0}),
+            results=[msgspec.structs.replace(measured("f", 55.0), doubts=[fault])],
+            pairings=[msgspec.structs.replace(pairing, cases=[case])],
+        )
+        assert accept(given) == status
+        told = "f/forward output: WRONG, which no baseline makes right: hard input: got nan" in capsys.readouterr().out
+        assert told is (status is ExitStatus.USAGE_ERROR)
+    assert stored("f")["device_time_us"].sessions == pytest.approx(scaled(1.1), rel=1e-3)
+
+
 def test_another_toolchain_is_refused_with_the_next_step(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     newer = msgspec.structs.replace(TOOLCHAIN, driver="590.1")
     assert accept(msgspec.structs.replace(both_slower(), toolchain=newer)) == ExitStatus.USAGE_ERROR
@@ -280,7 +324,8 @@ def test_any_name_and_value_is_stored_as_it_is_or_left_alone(metric: str, value:
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         Path(PATH).parent.mkdir(parents=True)
         Path(PATH).write_bytes(baseline_file(BASE))
-        if accept(data) == ExitStatus.PASSED:
+        limits = declared(metric)  # one of our own may be such that it is only shown
+        if accept(data) == ExitStatus.PASSED and (limits is None or limits.gated or limits.stored):
             assert stored("new") == {metric: as_stored(value)}
         else:
             assert Path(PATH).read_bytes() == baseline_file(BASE)

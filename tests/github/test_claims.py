@@ -42,13 +42,21 @@ def unpaired(results: list[CaseResult], **fields: Any) -> Report:
     return report(results, **{"base": BaseTree(sha("fork-point")), **fields})
 
 
+def unanswered(given: Report) -> Report:
+    """The report without what the base read."""
+    pairings = [replace(each, cases=[replace(case, base=None) for case in each.cases]) for each in given.pairings]
+    return replace(given, pairings=pairings)
+
+
 def by_timer(result: CaseResult, timer: str) -> CaseResult:
     return replace(result, readings=[replace(each, timer=timer) if each.timed else each for each in result.readings])
 
 
 CLAIMS = {
-    "driver, heavier": replace(
-        compared({"f": 50.0, "g": 50.0}), results=[measured("f", launches=2), measured("g")], toolchain=OTHER_DRIVER
+    "driver, heavier": unanswered(
+        replace(
+            compared({"f": 50.0, "g": 50.0}), results=[measured("f", launches=2), measured("g")], toolchain=OTHER_DRIVER
+        )
     ),
     "driver, slower and unpaired": unpaired([measured("f", 55.0), measured("g")], toolchain=OTHER_DRIVER),
     "timer": unpaired([by_timer(measured("f", 55.0), "wall"), measured("g")]),
@@ -128,9 +136,6 @@ def _again(result: CaseResult, factor: float) -> CaseResult:
 UPGRADED = [measured("f", 50.6, code=CODE), measured("g", 49.5, code=CODE)]
 NEW_CODE = "fedcba9876543210"
 GREEN_AFTER_UPDATE = {
-    "driver, documentation only": unpaired(
-        UPGRADED, toolchain=OTHER_DRIVER, base=BaseTree(sha("fork-point"), equal=True)
-    ),
     "driver, unpaired": unpaired(UPGRADED, toolchain=OTHER_DRIVER),
     "timer": unpaired([by_timer(measured(name, 55.0, code=NEW_CODE), "wall") for name in ("f", "g")]),
     "inputs": unpaired([replace(each, inputs="float32[8]") for each in UPGRADED]),
@@ -152,6 +157,22 @@ def test_one_update_commit_turns_it_green(job: PostJob, claim: str, tmp_path: Pa
     assert job.post() is ExitStatus.PASSED
     assert job.statuses["perfguard"][0] == "success"
     assert job.statuses["perfguard"][1].startswith("accepted: ")
+
+
+def test_what_the_base_reads_under_the_same_driver_judges_in_place_of_a_record_under_another(job: PostJob) -> None:
+    for launches, status in ((1, ExitStatus.PASSED), (2, ExitStatus.REGRESSED)):
+        results = [measured("f", launches=launches), measured("g")]
+        job.measured({SLUG: replace(compared({"f": 50.0, "g": 50.0}), results=results, toolchain=OTHER_DRIVER)})
+        assert job.post() is status
+    assert "1 case changed" in job.statuses["perfguard"][1]
+
+
+def test_under_another_driver_the_base_s_own_code_is_unchanged(job: PostJob) -> None:
+    """A pull request of documents, after the lane's driver was upgraded."""
+    equal = BaseTree(sha("fork-point"), equal=True)
+    job.measured({SLUG: unpaired([measured("f", 50.6), measured("g", 49.5)], toolchain=OTHER_DRIVER, base=equal)})
+    assert job.post() is ExitStatus.PASSED
+    assert job.statuses["perfguard"] == ("success", "no change in 2 cases on 1 lane")
 
 
 def test_an_edit_of_other_values_under_the_claim_covers_nothing(job: PostJob, tmp_path: Path) -> None:

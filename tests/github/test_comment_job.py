@@ -73,7 +73,7 @@ def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
     assert len(job.comments) == 1
     lines = [line for line in job.comments[0].splitlines() if line]
     assert lines[0] == "### ✅ perfguard: no change in 2 cases on 1 lane"
-    assert lines[1].startswith(f"Resolved in <code>{sha('head')[:12]}</code> judged by the baselines at")
+    assert lines[1].startswith(f"Resolved in <code>{sha('head')[:12]}</code> judged by the baselines and the code at")
     assert lines[1].endswith(f"· <code>{SLUG}</code>")
     assert lines[2].startswith("Everything: [summary of the run]")
     assert len(lines) == 3
@@ -226,7 +226,7 @@ def test_baselines_of_the_change_that_were_not_all_read_are_an_error_and_hide_no
 # -- process pairs -----------------------------------------------------------------------------------------------------
 
 EARLIER = sha("earlier")
-ANOTHER = f"paired with {EARLIER[:12]}, the merge base is {sha('fork-point')[:12]}; push again or reopen"
+ANOTHER = f"compared with {EARLIER[:12]}, the merge base is {sha('fork-point')[:12]}; push again or reopen"
 UNPAIRED = {
     "no pairs": (replace(RED, pairings=[]), "no process pair measured it"),
     "no base": (replace(RED, base=BaseTree(problem="<b>shallow</b> @org"), pairings=[]), "<b>shallow</b> @org"),
@@ -280,7 +280,7 @@ def test_without_a_pull_request_there_are_status_and_summary(job: PostJob, event
     assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]} by its own word: GitHub does not tell")
     job.measured({SLUG: replace(GREEN, base=BaseTree(sha("head"), equal=True), pairings=[])}, event=event)
     assert job.post() is ExitStatus.PASSED
-    assert "its own commit, so that no time could differ: give the lane --perfguard-base" in job.report["warnings"][0]
+    assert "its own commit, so that nothing could differ: give the lane --perfguard-base" in job.report["warnings"][0]
 
 
 def test_a_merge_group_is_compared_with_what_it_was_queued_on(job: PostJob) -> None:

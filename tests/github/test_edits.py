@@ -12,7 +12,18 @@ from perfguard.github.lanes.baseline_edits import Edited, list_edits
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Trusted, judge_lanes
 from perfguard.github.lanes.stranger_report import Received
-from perfguard.model.records import Report, TimedEntry, Verdict, Word
+from perfguard.model.records import (
+    Better,
+    CaseResult,
+    Doubt,
+    PairedCase,
+    Reading,
+    Report,
+    TimedEntry,
+    Verdict,
+    Word,
+)
+from perfguard.model.units import Unit
 from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview
 from tests.github.reports import (
     CODE,
@@ -249,3 +260,94 @@ def test_a_broken_baseline_of_the_merge_base_judges_nobody() -> None:
     views = judge_lanes({SLUG: Received(f_slower())}, Trusted(base))
     assert views.lanes[0].report is None
     assert PATH in views.lanes[0].problem
+
+
+# -- what compilers make of the kernels for a target -------------------------------------------------------------------
+
+
+def of_target(work_code: str = "bbbbbbbb-bbbbbbbb") -> Report:
+    """f's kernel spills on sm_90, and did not at the base."""
+    work, base = (
+        with_facts(spills, fingerprint) for spills, fingerprint in ((12, work_code), (0, "aaaaaaaa-aaaaaaaa"))
+    )
+    (pairing,) = compared({"f": 50.0}).pairings
+    asked = msgspec.structs.replace(pairing, cases=[PairedCase("area", key("f"), base)], pairs=0)
+    return report([work, measured("g", 0)], base=compared({}).base, pairings=[asked])
+
+
+def with_facts(spills: int, fingerprint: str) -> CaseResult:
+    made = measured("f", 0)
+    code = Reading("code", Unit.TEXT, {"rows": fingerprint}, Better.SAME, gated=False, stored=True)
+    fact = Reading("sm_90.spills", Unit.COUNT, {"rows": spills}, target="sm_90")
+    return msgspec.structs.replace(made, readings=[*made.readings, code, fact])
+
+
+def coded(fingerprint: str) -> dict[str, Any]:
+    return {"f": entries(0) | {"code": {"rows": fingerprint}}, "g": entries(0)}
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "reasons", "told"),
+    [
+        ("bbbbbbbb-bbbbbbbb", {"f": "one more accumulator"}, Headline.ACCEPTED),
+        ("bbbbbbbb-cccccccc", {"f": "recorded with another Triton"}, Headline.ACCEPTED),  # of the same source
+        ("bbbbbbbb-bbbbbbbb", None, Headline.WORSE),  # no reason
+        ("cccccccc-cccccccc", {"f": "other code"}, Headline.WORSE),
+        ("aaaaaaaa-aaaaaaaa", {"f": "the record as it was"}, Headline.WORSE),
+    ],
+)
+def test_the_record_of_the_code_accepts_what_compilers_make_of_it(
+    fingerprint: str, reasons: Any, told: Headline
+) -> None:
+    given, base = of_target(), coded("aaaaaaaa-aaaaaaaa")
+    assert headline(given, remembered(base), base) is Headline.WORSE
+    view = seen(given, remembered(coded(fingerprint), reasons), base)
+    assert view.headline is told
+    assert view.accepted == ([("area", key("f"), "sm_90.spills")] if told is Headline.ACCEPTED else [])
+
+
+def test_a_first_record_of_the_code_asks_for_a_reason_too() -> None:
+    """The base has no code to compare with, but the base's own answer is worse."""
+    base = {"f": entries(0), "g": entries(0)}
+    for reasons, told in (({"f": "one more accumulator"}, Headline.ACCEPTED), (None, Headline.WORSE)):
+        assert headline(of_target(), remembered(coded("bbbbbbbb-bbbbbbbb"), reasons), base) is told
+
+
+def test_a_metric_without_a_record_that_is_worse_than_the_base_asks_for_a_reason() -> None:
+    def copying(count: int) -> CaseResult:
+        made = measured("f", 0)
+        return msgspec.structs.replace(made, readings=[*made.readings, Reading("copies", Unit.COUNT, count)])
+
+    (pairing,) = compared({"f": 50.0}).pairings
+    asked = msgspec.structs.replace(pairing, cases=[PairedCase("area", key("f"), copying(1))], pairs=0)
+    given = report([copying(2), measured("g", 0)], base=compared({}).base, pairings=[asked])
+    base = {"f": entries(0), "g": entries(0)}
+    head = {"f": entries(0) | {"copies": 2}, "g": entries(0)}
+    assert headline(given, remembered(base), base) is Headline.WORSE
+    assert headline(given, remembered(head), base) is Headline.WORSE
+    assert headline(given, remembered(head, {"f": "one copy for its layout"}), base) is Headline.ACCEPTED
+
+
+def test_an_edit_to_the_code_that_was_measured_lets_nothing_worse_pass() -> None:
+    """Every change of a kernel records it. Code that nobody measured is another matter: its times would pass by it."""
+    edited = Edited(remembered(coded("aaaaaaaa-aaaaaaaa")), remembered(coded("bbbbbbbb-bbbbbbbb")), [SLUG])
+    for measured_code, loosens in (("bbbbbbbb-bbbbbbbb", False), ("cccccccc-cccccccc", True)):
+        assert [edit.loosens for edit in list_edits(edited, [of_target(measured_code)])] == [loosens]
+    other = {"f": entries(code="fedcba9876543210"), "g": entries(code=CODE)}
+    edited = Edited(remembered({name: entries(code=CODE) for name in ("f", "g")}), remembered(other), [SLUG])
+    for code, loosens in (("fedcba9876543210", False), (CODE, True)):
+        given = report([measured("f", code=code), measured("g", code=CODE)])
+        assert [(edit.metric, edit.loosens) for edit in list_edits(edited, [given])] == [("fingerprint", loosens)]
+
+
+def test_what_needs_no_edit_is_accepted_by_none() -> None:
+    """An improvement, and an old fault, with an edit of their entries."""
+    fault = Doubt("hard input", "hard input: got nan", "output")
+    lighter = msgspec.structs.replace(measured("f", 0), doubts=[fault])
+    (pairing,) = compared({"f": 50.0}).pairings
+    asked = msgspec.structs.replace(pairing, cases=[PairedCase("area", key("f"), lighter)], pairs=0)
+    given = report([lighter, measured("g", 0)], base=compared({}).base, pairings=[asked])
+    base = {"f": entries(0, launches=2), "g": entries(0)}
+    view = seen(given, remembered({"f": entries(0), "g": entries(0)}, WHY), base)
+    assert {verdict.word for verdict in view.report.results[0].verdicts} == {Word.OLD_FAULT, Word.BETTER}  # type: ignore[union-attr]
+    assert (view.headline, view.accepted) == (Headline.UNCHANGED, [])

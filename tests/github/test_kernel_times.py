@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from perfguard.cli import main
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
@@ -68,7 +69,9 @@ def slower(us: float = 55.0, pairs: int = 4) -> Report:
     case = Case("area", "rms_norm[64]", "test", "tests/test_area.py::test_rms_norm[64]")
     change = math.log(us / 41.0)
     read = [PairReading(number, change, 0.001 * (-1) ** number, 41.0, us) for number in range(1, pairs + 1)]
-    paired = PairedCase("area", KEY, times=[PairedTime(TIME, "profile-test", read)])
+    then = [replace(each, value=facts("(4,)", 41.0)[each.metric]) for each in readings]
+    base = CaseResult(case, BODY, readings=then)
+    paired = PairedCase("area", KEY, base, [PairedTime(TIME, "profile-test", read)])
     return report(
         [CaseResult(case, BODY, readings=readings)],
         pairings=[Pairing(sha("base"), [paired], pairs)], base=BaseTree(sha("base")),
@@ -103,6 +106,10 @@ def test_process_pairs_judge_it_again_by_limits_that_no_report_gives() -> None:
     assert word_of(seen(slower(41.4))) is Word.PASS  # 1 % is less than the time of a test can show
     alone = seen(slower(pairs=0))
     assert (word_of(alone), Overview(lanes=[alone]).headline) == (Word.UNRESOLVED, Headline.UNVERIFIED)
+    open_ = Verdict(Word.UNRESOLVED, TIME, "UNPAIRED: the run was interrupted")
+    given = slower()
+    given = replace(given, results=[replace(given.results[0], verdicts=[open_])])
+    assert word_of(seen(given)) is Word.SLOWER  # no reading is missing: its pairs tell
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,17 @@ def test_every_lenient_field_is_held() -> None:
 
 
 def test_a_report_may_not_say_what_an_older_record_stands_for() -> None:
-    heavy = {"rows": 25}
-    honest = Reading("sm_90.fp64", Unit.COUNT, heavy, tolerance=0.1, target="sm_90", unrecorded=0)
+    honest = Reading("nondeterministic_outputs", Unit.COUNT, 25, portable=True, unrecorded=0)
     forged = msgspec.structs.replace(honest, unrecorded=25)
     launches = Reading("launches", Unit.COUNT, 9, unrecorded=9)
     held = hold(case([honest, forged, launches])).readings
     assert held == [honest, honest, msgspec.structs.replace(launches, unrecorded=None)]
+
+
+def test_limits_of_a_target_are_those_of_its_metric() -> None:
+    honest = Reading("sm_90.fp64", Unit.COUNT, {"rows": 25}, tolerance=0.1, target="sm_90")
+    forged = msgspec.structs.replace(honest, tolerance=9.0, gated=False)
+    assert hold(case([honest, forged])).readings == [honest, honest]
 
 
 def test_only_a_hash_covers_and_only_the_device_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace as replace_dataclass
 from typing import Any
 
 import pytest
@@ -28,12 +29,14 @@ from perfguard.model.records import (
     Case,
     CaseBaseline,
     CaseResult,
+    Doubt,
     Entry,
     Hardware,
     PairedCase,
     PairedTime,
     Pairing,
     PairReading,
+    Provenance,
     Reading,
     TimedEntry,
     Toolchain,
@@ -49,6 +52,7 @@ SPAN = Reading("span", Unit.MICROSECONDS, 100.0, timer="clock-u4")
 SPILLS = Reading("spills", Unit.COUNT, 12, gated=False)
 CODE = Reading("code", Unit.TEXT, "new", covers=["span"], gated=False)
 STORED: dict[str, Entry] = {"span": TimedEntry([90.0] * 5, "clock-u4"), "spills": 0, "code": "old"}
+RECORDINGS = {"f": Provenance(commit="a" * 40), "g": Provenance(commit="b" * 40)}
 OVER = "the 10 minutes of pair_minutes are over"
 
 
@@ -188,6 +192,38 @@ def test_all_that_moved_are_named(signs: tuple[int, int]) -> None:
     found = judge_session([result(name) for name in names], lane(*names), [pairing(*cases)])
     expected = [Word.SLOWER if sign > 0 else Word.FASTER for sign in signs] * 5
     assert [span_of(found, name).word for name in names] == expected
+
+
+def test_a_fault_that_nobody_was_asked_about_is_open_and_one_that_a_base_could_not_answer_is_wrong() -> None:
+    faulty = result(doubts=[Doubt("hard input", "off by one", output="output")])
+
+    def told(*pairings: Pairing, **how: Any) -> Verdict:
+        first, *_ = judge_session([faulty], lane(), pairings, **how)[faulty.id]
+        return first
+
+    cut = told(cut="the run was cut short")
+    assert (cut.word, cut.reason) == (Word.UNRESOLVED, "c0ffee000000 was not asked, the run was cut short: off by one")
+    assert told().reason == "c0ffee000000 was not asked: off by one"
+    died = told(pairing(problem="the base: no pytest"))
+    assert (died.word, died.reason) == (
+        Word.WRONG,
+        "off by one\nnot comparable with c0ffee000000: the base: no pytest",
+    )
+    alone = PairedCase(*faulty.id, problem="new since the base")
+    assert told(alone=[alone], cut="the run was cut short").word is Word.WRONG  # nobody has to be asked
+
+
+def test_each_time_is_left_open_for_the_reason_of_its_own_base() -> None:
+    """One run asks the commits of several records."""
+    where = replace_dataclass(lane("f", "g"), base=None, base_at=lambda commit: BaseTree(commit))
+    where = replace_dataclass(where, files=[replace(file, recordings=RECORDINGS, cases={
+        f"{name}/forward": replace(file.cases[f"{name}/forward"], recording=name) for name in "fg"
+    }) for file in where.files])  # fmt: skip
+    verdicts = judge_session([result("f"), result("g")], where, [Pairing("a" * 40, problem="a died")], cut="too late")
+    assert {name: span_of(verdicts, name).reason for name in "fg"} == {
+        "f": "UNPAIRED: a died",
+        "g": "UNPAIRED: too late",
+    }
 
 
 def test_nothing_is_suspect_in_the_end() -> None:

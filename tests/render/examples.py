@@ -27,6 +27,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
+from perfguard.model.records.case import CODE
 from perfguard.model.units import Unit
 from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview, Refused
 
@@ -72,6 +73,15 @@ UNPAIRED = Verdict(
     Word.UNRESOLVED, "device_time_us", "UNPAIRED: this clone is shallow: git fetch --unshallow",
     before=61.2, after=62.5, unit=US, ratio=1.021,
 )  # fmt: skip
+BETTER = Verdict(
+    Word.BETTER, "copies", "copies 2 -> 1 (-50.0 %)", before=2, after=1, unit=Unit.COUNT, ratio=0.5, limit=0.0
+)  # fmt: skip
+OLD_FAULT = Verdict(Word.OLD_FAULT, "output", "so it is at 9ab77e2c1d5b: hard input, x (zero): got nan, want 0")
+DOUBTED = Verdict(
+    Word.WRONG, "output",
+    "hard input, x (reversed): RMSE 0.502, limit 0.003; made again by perfguard.derived(x, \"reversed\")\n"
+    "right at 9ab77e2c1d5b",
+)  # fmt: skip
 NEW = Verdict(Word.NEW, "device_time_us", "no baseline on amd-mi300x", after=88.1, unit=US)
 DRIFT = Verdict(
     Word.DRIFT, "device_time_us", "+1.2 %; another toolchain: torch 2.11.0, was 2.10.0",
@@ -85,7 +95,7 @@ def result(name: str, *verdicts: Verdict, us: float | None = 61.3) -> CaseResult
     if us is not None:
         blocks = [us * factor for factor in (0.999, 1.0, 1.002)]
         readings.append(Reading("device_time_us", US, us, timer="graph-cold", blocks=blocks))
-    wrong = [verdict.reason for verdict in verdicts if verdict.word is Word.WRONG]
+    wrong = [verdict.reason for verdict in verdicts if verdict.word is Word.WRONG and verdict is not DOUBTED]
     accuracy = Accuracy("output", "bfloat16", sqnr_db=12.0 if wrong else 55.6, rmse=0.502 if wrong else 0.0011,
                         limit=0.003, problem="".join(wrong))  # fmt: skip
     return CaseResult(
@@ -99,12 +109,12 @@ def result(name: str, *verdicts: Verdict, us: float | None = 61.3) -> CaseResult
     )
 
 
-def other_code(name: str, target: str, kernel: str) -> CaseResult:
-    """A case whose kernel the compiler makes other code of than of the recorded one."""
-    metric, then, now = f"{target}.binary", {kernel: "aa", "same": "cc"}, {kernel: "bb", "same": "cc"}
-    verdict = Verdict(Word.PASS, metric, "not gated: …", before=then, after=now)
+def other_code(name: str, kernel: str) -> CaseResult:
+    """A case with a kernel that is not the recorded one."""
+    then, now = {kernel: "aa-a1", "same": "cc-c1"}, {kernel: "bb-b1", "same": "cc-c2"}
+    verdict = Verdict(Word.PASS, CODE, "not gated: …", before=then, after=now)
     made = result(name, verdict, us=None)
-    reading = Reading(metric, Unit.TEXT, now, Better.SAME, gated=False, target=target)
+    reading = Reading(CODE, Unit.TEXT, now, Better.SAME, gated=False, stored=True)
     return msgspec.structs.replace(made, readings=[*made.readings, reading])
 
 
@@ -155,7 +165,8 @@ SLOW = lane("nvidia-h200", result("rms_norm[64]", SLOWER, LAUNCHES, us=64.93), r
 #: One for each headline.
 EXAMPLES: dict[Headline, Overview] = {
     Headline.WRONG: overview(
-        lane("nvidia-h200", result("rms_norm[64]", WRONG, us=None), result("softmax", SLOWER)), FINE
+        lane("nvidia-h200", result("rms_norm[64]", WRONG, us=None), result("gelu", DOUBTED), result("softmax", SLOWER)),
+        FINE,
     ),
     Headline.WORSE: overview(SLOW, lane("amd-mi300x", result("rms_norm[64]", CONTRACT), result("softmax", FASTER))),
     Headline.INCOMPLETE: overview(
@@ -190,6 +201,19 @@ EXAMPLES: dict[Headline, Overview] = {
             ),
         ],
     ),
-    Headline.FASTER: overview(lane("nvidia-h200", result("rms_norm[64]", FASTER, us=56.3)), FINE),
-    Headline.UNCHANGED: overview(lane("nvidia-h200", result("rms_norm[64]")), FINE),
+    Headline.FASTER: overview(lane("nvidia-h200", result("rms_norm[64]", FASTER, OLD_FAULT, us=56.3)), FINE),
+    Headline.UNCHANGED: overview(
+        lane(
+            "nvidia-h200",
+            result("rms_norm[64]", PASSED, BETTER),
+            result("softmax", PASSED, OLD_FAULT),
+            result(
+                "gelu",
+                PASSED,
+                msgspec.structs.replace(NEW, metric="sorts"),
+                msgspec.structs.replace(NEW, metric="waits"),
+            ),
+        ),
+        FINE,
+    ),
 }

@@ -24,7 +24,7 @@ def of_kernel(metric: str, value: int, *, gated: bool = True, better: Better = B
 
 
 def findings(*results: CaseResult) -> list[tuple[CaseResult, Verdict]]:
-    moved = (Word.CHANGED, Word.FASTER)
+    moved = (Word.CHANGED, Word.BETTER)
     return [(each, verdict) for each in results for verdict in each.verdicts if verdict.word in moved]
 
 
@@ -52,9 +52,9 @@ def test_a_kernel_is_told_once_with_what_explains_it() -> None:
 @pytest.mark.parametrize(
     ("better", "value", "word", "ratio"),
     [
-        (Better.LOWER, 6, Word.FASTER, 0.5),
+        (Better.LOWER, 6, Word.BETTER, 0.5),
         (Better.LOWER, 24, Word.CHANGED, 2.0),
-        (Better.HIGHER, 24, Word.FASTER, 0.5),
+        (Better.HIGHER, 24, Word.BETTER, 0.5),
         (Better.HIGHER, 6, Word.CHANGED, 2.0),
     ],
 )

@@ -20,6 +20,7 @@ from perfguard.render.html import render_html
 from perfguard.render.overview import Headline, LaneView, Overview
 from tests.render.browser import dump, probe
 from tests.render.examples import (
+    BETTER,
     CONTRACT,
     EDIT,
     EXAMPLES,
@@ -27,6 +28,8 @@ from tests.render.examples import (
     LAUNCHES,
     NEW,
     NOISY,
+    OLD_FAULT,
+    PASSED,
     SLOWER,
     WRONG,
     lane,
@@ -106,6 +109,18 @@ def test_every_headline_has_its_page(headline: Headline) -> None:
     text = render_html(whole)
     assert "<h1>" in text
     assert len(data(text)["cases"]) == sum(len(view.report.results) for view in whole.lanes if view.report)
+
+
+def test_what_asks_for_nothing_is_a_line_of_the_lane_as_in_the_comment() -> None:
+    hostile = msgspec.structs.replace(NEW, metric="<b>sorts")
+    one = result("softmax", PASSED, OLD_FAULT)
+    text = render_html(overview(lane("nvidia-h200", one, result("gelu", PASSED, BETTER, hostile))))
+    remarks = re.findall(r"<li>([^<]*)</li>", text.partition('<ul class="remarks">')[2].partition("</ul>")[0])
+    assert remarks == [
+        "1 case wrong beside the given inputs, at the base too: softmax/forward", "1 metric new: &lt;b&gt;sorts",
+    ]  # fmt: skip
+    tones = {each["word"]: each["tone"] for each in data(text)["cases"]}
+    assert tones == {"OLD FAULT": "calm", "CHANGED (better)": "calm"}
 
 
 def test_sessions_are_of_the_same_timer_only() -> None:

@@ -10,12 +10,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfguard.model.records import CaseResult, Verdict, Word
+from perfguard.model.records import BaseTree, CaseResult, Invocation, Verdict, Word
+from perfguard.render.html import render_html
 from perfguard.render.markdown import COMMENT_BYTES, markdown_sizes, render_markdown
 from perfguard.render.overview import Headline, LaneView, Overview
+from perfguard.render.terminal import render_summary
 from perfguard.render.title import title_of
 from tests.render.examples import (
+    BETTER,
     CONTRACT,
+    DOUBTED,
     DRIFT,
     EDIT,
     EXAMPLES,
@@ -23,6 +27,8 @@ from tests.render.examples import (
     FINE,
     LAUNCHES,
     NOISY,
+    OLD_FAULT,
+    PASSED,
     SLOWER,
     UNPAIRED,
     WRONG,
@@ -46,7 +52,7 @@ def test_every_headline_has_its_example(headline: Headline) -> None:
 
 
 def test_other_code_is_named_by_a_lane_that_times_nothing() -> None:
-    view = lane("amd-mi300x", other_code("a", "sm_90", "_sum|lists"), other_code("b", "sm_80", "_rows"))
+    view = lane("amd-mi300x", other_code("a", "_sum|lists"), other_code("b", "_rows"))
     timed = render_markdown(overview(view))
     assert "other code" not in timed
     assert view.report is not None
@@ -55,7 +61,7 @@ def test_other_code_is_named_by_a_lane_that_times_nothing() -> None:
     assert told.startswith("### ✅ perfguard: no change in 2 cases on 1 lane, not timed, other code in 2 cases\n")
     (line,) = [line for line in told.splitlines() if line.startswith("- ")]
     assert re.sub("<[^>]*>", "", line) == (
-        "- amd-mi300x: other code in 2 cases on sm&#95;90, sm&#95;80, which it does not time: &#95;sum&#124;lists, &#95;rows"
+        "- amd-mi300x: other code in 2 cases, which nothing here times: &#95;sum&#124;lists, &#95;rows"
     )
 
 
@@ -112,12 +118,72 @@ def test_a_loosened_baseline_is_as_loud_as_a_regression() -> None:
     assert title_of(worse) == title
 
 
-def test_many_new_metrics_of_a_slow_case_take_one_row() -> None:
+def test_new_metrics_of_a_judged_case_take_one_line_and_no_row() -> None:
     new = [Verdict(Word.NEW, f"metric_{number}", "no baseline on nvidia-h200") for number in range(24)]
     text = render_markdown(overview(lane("nvidia-h200", result("rms_norm[64]", SLOWER, *new, us=64.93))))
-    details = text.partition("<details>")[2]
-    assert details.count("| NEW |") == 1
-    assert "24 metrics" in details
+    assert "\n- <code>nvidia-h200</code>: 24 metrics new: <code>metric&#95;0</code>, " in text
+    assert "</code> and 19 more\n" in text
+    assert "NEW" not in text
+
+
+def test_an_old_fault_takes_one_line_and_nothing_from_the_headline() -> None:
+    for verdicts, sign in (([PASSED], "✅ perfguard: no change"), ([FASTER], "⚡ perfguard: 1 case faster")):
+        text = render_markdown(overview(lane("nvidia-h200", result("softmax", *verdicts, OLD_FAULT))))
+        assert text.startswith(f"### {sign}")
+        shown = text.partition("<details>")[0]
+        (line,) = [line for line in shown.splitlines() if "softmax" in line and "**" not in line and "|" not in line]
+        assert line.endswith(": 1 case wrong beside the given inputs, at the base too: <code>softmax/forward</code>")
+
+
+def test_a_better_exact_metric_is_a_quiet_table_and_never_lightning() -> None:
+    text = render_markdown(overview(lane("nvidia-h200", result("a", FASTER), result("b", PASSED, BETTER))))
+    assert text.index("**Faster**") < text.index("**Better** (exact metrics, which tell of no time)")
+    alone = overview(lane("nvidia-h200", result("b", PASSED, BETTER)))
+    assert alone.headline is Headline.UNCHANGED
+    assert render_markdown(alone).startswith(
+        "### ✅ perfguard: nothing worse in 1 case on 1 lane, 1 changed for the better\n"
+    )
+
+
+def test_a_fault_beside_the_given_inputs_says_what_the_base_does_and_shows_no_errors_of_the_given_ones() -> None:
+    long = msgspec.structs.replace(DOUBTED, reason=f"hard input, x (reversed): {'RMSE ' * 100}\nright at 9ab77e2c1d5b")
+    for verdict in (DOUBTED, long):
+        text = render_markdown(overview(lane("nvidia-h200", result("gelu", verdict))))
+        (row,) = [line for line in text.partition("**Next steps**")[0].splitlines() if "gelu" in line]
+        assert row.endswith("<code>right at 9ab77e2c1d5b</code> |")
+        assert "RMSE 0.0011" not in row
+
+
+def test_many_bases_are_counted_and_the_smallest_text_still_fits() -> None:
+    view = lane("nvidia-h200", result("a", SLOWER))
+    assert view.report is not None
+    bases = {f"{number:07x}": BaseTree(f"{number:040x}") for number in range(5000)}
+    whole = overview(msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, base=None, bases=bases)))
+    sizes = list(markdown_sizes(whole, 4000))
+    assert sizes
+    assert all("</code> and 4995 more · lanes: 1 of 1 reported" in text for text in sizes)
+
+
+HOSTILE_VALUES = ["1\nrm -rf ~", "$(id)", "`id`", "'; id; '", "a b", "\u202e1", "<b>x", "1" * 101]
+
+
+@pytest.mark.parametrize("value", HOSTILE_VALUES)
+def test_only_known_variables_with_plain_values_stand_in_commands(value: str) -> None:
+    view = lane("nvidia-h200", result("a", SLOWER))
+    assert view.report is not None
+    for variables, device in (
+        ({"TRITON_INTERPRET": value, "LD_PRELOAD": "1"}, value),
+        ({"TRITON_INTERPRET": "1", value: "1"}, "cuda:1"),
+    ):
+        report = msgspec.structs.replace(view.report, invocation=Invocation(variables, device))
+        whole = overview(msgspec.structs.replace(view, report=report))
+        plain = "TRITON_INTERPRET=1 pytest --perfguard --perfguard-device=cuda:1 tests" if device == "cuda:1" else ""
+        line = f"\n{plain or 'pytest --perfguard tests'}/test_norms.py::test_a\n"
+        assert line in render_markdown(whole)
+        terminal = "\n".join(each.text for each in render_summary(report).lines)
+        for text in (render_markdown(whole), render_html(whole), terminal):
+            assert value not in text
+            assert "LD_PRELOAD" not in text
 
 
 def test_one_lane_is_named_once_and_takes_no_column() -> None:
@@ -246,7 +312,7 @@ def hostile_results(draw: st.DrawFn) -> CaseResult:
     ]
     made = result(draw(HOSTILE), *verdicts)
     if draw(st.booleans()):
-        other = other_code("f", draw(HOSTILE), draw(HOSTILE))
+        other = other_code("f", draw(HOSTILE))
         readings, told = made.readings + other.readings[1:], made.verdicts + other.verdicts
         made = msgspec.structs.replace(made, readings=readings, verdicts=told)
     return msgspec.structs.replace(made, case=msgspec.structs.replace(made.case, nodeid=draw(HOSTILE)))

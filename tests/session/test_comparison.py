@@ -114,7 +114,7 @@ def test_an_exact_metric_that_moved_is_told_and_is_the_cause() -> None:
     reasons = {row.metric: row.reason for row in rows_of(tally)}
     assert reasons[TIME.metric] == "because: launches 1 -> 2 (+100.0 %)"
     (row,) = compared(RESULT, heavier)
-    assert row.word is Word.FASTER
+    assert row.word is Word.BETTER
 
 
 def test_what_differs_between_two_checkouts_of_the_base_accuses_nobody() -> None:

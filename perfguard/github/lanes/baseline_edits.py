@@ -35,6 +35,8 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
+from perfguard.model.records.baseline import as_stored
+from perfguard.model.records.case import CODE, same_parts
 from perfguard.model.records.change import level
 from perfguard.model.units import Unit
 from perfguard.render.overview import BaselineEdit
@@ -42,7 +44,10 @@ from perfguard.render.overview import BaselineEdit
 _CONDITIONS = "conditions"  # metric of an edit that changes no entry but the inputs or provenance of the case
 _SEEN_SIGMA = 0.0005  # a smaller rise of the upper edge would be shown as 0.0 %
 # Verdicts that need no edit, and those that no baseline can cover.
-_NEVER = (Word.PASS, Word.UNCHANGED, Word.FASTER, Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
+_NEVER = (
+    *(Word.PASS, Word.UNCHANGED, Word.FASTER, Word.BETTER),
+    *(Word.WRONG, Word.BROKEN, Word.OLD_FAULT, Word.UNSUPPORTED),
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,8 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
                         before=_shown(before),
                         after=_shown(after),
                         reason=_reason(old, new),
-                        loosens=_loosens(before, after, _limits(metric, reading)),
+                        loosens=not _is_of_measured_code(reading, after)
+                        and _loosens(before, after, _limits(metric, reading)),
                         measured=reading.value if reading else None,
                         growth=_growth(before, after, _limits(metric, reading)),
                     )
@@ -139,7 +145,8 @@ def accepted(judged: Report, under_edits: Report, missing: Sequence[ReadingId], 
     A finding is covered if its entry was edited to the measured value, with a reason if the edit lets a worse reading
     pass. An exact metric, or a time that needed no reading, equals the edit if it passes under the edited value
     (`under_edits`: the report judged by `patched`). `_is_read` decides for a time that was read. A reading under other
-    conditions than the base's record is covered by a record under the new conditions (`_is_afresh`).
+    conditions than the base's record is covered by a record under the new conditions (`_is_afresh`). What compilers
+    make of the kernels for a target is no entry: the record of their code covers it, if it has a reason.
     """
     edits = {(edit.folder, edit.suite, edit.case, edit.metric): edit for edit in list_edits(edited, [judged])}
     covered = []
@@ -152,11 +159,12 @@ def accepted(judged: Report, under_edits: Report, missing: Sequence[ReadingId], 
             if verdict.word in _NEVER:
                 continue
             reading = result.reading(verdict.metric)
-            folders = [folder_of(judged.hardware, reading, result.ranks)] if reading else folders_of(judged)
-            metric = KERNEL_TIME if timed_kernel(verdict.metric) else verdict.metric
+            entry = reading if reading is None or not reading.target else result.reading(CODE)
+            folders = [folder_of(judged.hardware, entry, result.ranks)] if entry else folders_of(judged)
+            metric = KERNEL_TIME if timed_kernel(verdict.metric) else entry.metric if entry else verdict.metric
             names = [(folder, *result.id, metric) for folder in folders]
             edit = next((edits[name] for name in names if name in edits), None)
-            if _is_edited(edit, verdict, reading, edited, passing) or (
+            if _is_edited(edit, verdict, result, edited, passing) or (
                 reading is not None
                 and verdict.word in OTHER_CONDITIONS
                 and _is_afresh(judged, result, reading, verdict, edited, passing)
@@ -167,11 +175,17 @@ def accepted(judged: Report, under_edits: Report, missing: Sequence[ReadingId], 
 
 
 def _is_edited(
-    edit: BaselineEdit | None, verdict: Verdict, reading: Reading | None, edited: Edited, passing: Collection[str]
+    edit: BaselineEdit | None, verdict: Verdict, result: CaseResult, edited: Edited, passing: Collection[str]
 ) -> bool:
-    """Whether the edit sets the entry to what was measured."""
-    if edit is None or edit.after is None or (edit.loosens and not edit.reason):
+    """Whether the edit sets the entry to what was measured. What is worse than at the base asks for a reason, whatever
+    the record was."""
+    if edit is None or edit.after is None or ((edit.loosens or verdict.word is Word.CHANGED) and not edit.reason):
         return False
+    reading = result.reading(verdict.metric)
+    if reading is not None and reading.target:
+        code = result.reading(CODE)
+        recorded, now = edit.after, None if code is None else code.value
+        return isinstance(recorded, dict) and isinstance(now, dict) and same_parts(recorded, now)
     if reading is None or not reading.timed:
         return verdict.metric in passing
     where = edit.folder, edit.suite, edit.case
@@ -276,6 +290,11 @@ def _limits(metric: str, reading: Reading | None) -> Limits:
     if reading is None:
         return declared(metric) or Limits(Better.LOWER)
     return Limits(reading.better, promise=reading.promise)
+
+
+def _is_of_measured_code(reading: Reading | None, after: Entry | None) -> bool:
+    """Whether the edit of an entry that gates nothing, as a fingerprint, is to what was measured here."""
+    return reading is not None and not reading.gated and not reading.timed and after == as_stored(reading.value)
 
 
 def _loosens(before: Entry | None, after: Entry | None, limits: Limits) -> bool:

@@ -1,7 +1,8 @@
 """Judges a report again from its raw readings, by the caller's trusted baselines and limits.
 
 The report's own verdicts are kept only if they speak against it: WRONG, BROKEN, UNSUPPORTED, and UNRESOLVED for a
-refused time. All others are made anew, as in `pytest --perfguard`, and times are judged by their process pairs.
+refused time. All others are made anew, as in `pytest --perfguard`: those on doubts by the base's answers, those on
+times by process pairs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from perfguard.judge.run_verdicts import (
     results_by_case,
     with_verdicts,
 )
-from perfguard.model.records import NO_BASE, CaseId, CaseResult, ReadingId, Report, Verdict, Word
+from perfguard.model.limits import timed_kernel
+from perfguard.model.records import NO_BASE, CaseId, CaseResult, Doubt, Pairing, ReadingId, Report, Verdict, Word
 
 _CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
 
@@ -32,16 +34,15 @@ def judge_again(report: Report, lane: Lane) -> Report:
     Cases keep their order. Stale entries are not searched for: without the list of collected tests, an entry is only
     known as not measured (`unmeasured`).
     """
-    base = report.base if report.base is not None or report.bases else NO_BASE
-    lane = dataclasses.replace(lane, base=base, base_at=lambda commit: report.bases.get(commit, NO_BASE))
+    lane = dataclasses.replace(lane, base=report.base, base_at=lambda commit: report.bases.get(commit, NO_BASE))
     accused = [_confessed(hold(result)) for result in report.results]
     if report.exact_only:
         accused = [_of_every_machine(result) for result in accused]
     sessions = [replace(session, results=[hold(result) for result in session.results]) for session in report.fresh]
     verdicts: dict[CaseId, list[Verdict]] = {}
     for device, results in by_device(accused).items():
-        measured = [result for result in results if result.readings and result.word is not Word.WRONG]
-        pairings = [pairing for pairing in report.pairings if pairing.device == device]
+        measured = [each for each in results if (each.readings or each.doubts) and each.word is not Word.WRONG]
+        pairings = [_answers(pairing, lane) for pairing in report.pairings if pairing.device == device]
         fresh = results_by_case([session for session in sessions if session.device == device])
         verdicts |= judge_session(measured, lane, pairings, fresh)
     results = [_with_new(result, verdicts.get(result.id, [])) for result in accused]
@@ -77,6 +78,11 @@ def unmeasured(report: Report, lane: Lane) -> list[ReadingId]:
     return missing
 
 
+def _answers(pairing: Pairing, lane: Lane) -> Pairing:
+    """The pairing without cases that are compared with another commit."""
+    return replace(pairing, cases=[case for case in pairing.cases if lane.base_of(*case.id).commit == pairing.base])
+
+
 def _of_every_machine(result: CaseResult) -> CaseResult:
     """The case without its times and without metrics of one machine."""
     return replace(
@@ -100,10 +106,18 @@ def _confessed(result: CaseResult) -> CaseResult:
 
 
 def _stands(result: CaseResult, verdict: Verdict) -> bool:
-    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test)."""
+    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test).
+    Doubts are judged again: they do not keep the run from measuring."""
     if verdict.word is Word.UNRESOLVED:
-        return result.reading(verdict.metric) is None
-    return verdict.word in _CONFESSED
+        about_doubts = bool(result.doubts) and not verdict.metric
+        return result.reading(verdict.metric) is None and not (timed_kernel(verdict.metric) or about_doubts)
+    return verdict.word in _CONFESSED and not any(_is_on(verdict, doubt) for doubt in result.doubts)
+
+
+def _is_on(verdict: Verdict, doubt: Doubt) -> bool:
+    """Whether a verdict is on a doubt: its reason begins with the doubt's problem."""
+    about = verdict.word is Word.WRONG and verdict.metric == doubt.output and bool(doubt.problem)
+    return about and f"{verdict.reason}\n".startswith(f"{doubt.problem}\n")
 
 
 def _with_new(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:

@@ -4,9 +4,9 @@ The change's own code wrote every number of a report. A change passes if it misc
 function, or writes its report by hand. Process pairs make this neither better nor worse: instead of speeding up the
 head, a forgery can slow down the base, pair the head with itself, or report a changed tree as equal. This is accepted.
 Only a machine that runs none of the change's code could detect it, and the forgery is in the change, open to review.
-Honest mistakes are not accepted: a lane may have compared its times with a commit other than the merge base. With the
-measured commit itself as base, every time would be UNCHANGED. So process pairs, and the claim of an equal tree, count
-only if the base is the right commit.
+Honest mistakes are not accepted: a lane may have asked a commit other than the merge base. With the measured commit
+itself as base, every time would be UNCHANGED, and every fault an old one. So answers, process pairs and the claim of an
+equal tree count only if the base is the right commit.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from perfguard.judge.lane import Lane
 from perfguard.model.records import BaseTree, ReadingId, Report
 from perfguard.model.records.report import commits_beside
 from perfguard.render.overview import LaneView, Overview
+from perfguard.render.words import listed
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
 
 
 def _beside(report: Report, commit: str | None) -> Report:
-    """The report; without its process pairs and its claim of an equal tree if its base is not `commit`."""
+    """The report; without its bases' answers and its claim of an equal tree if one of its bases is not `commit`."""
     others = [each for each in commits_beside(report) if each != commit]
     if commit is None or not others:
         return report
@@ -106,7 +107,7 @@ def _beside(report: Report, commit: str | None) -> Report:
     step = "push again or reopen the pull request, for a new run"
     if _is_beside_itself(report):
         step = "give the lane --perfguard-base (docs/ci.md)"
-    why = f"paired with {others[0][:12]}, the merge base is {commit[:12]}; {step}"
+    why = f"compared with {listed([each[:12] for each in others])}, the merge base is {commit[:12]}; {step}"
     return replace(report, base=BaseTree(problem=why), bases={}, pairings=[])
 
 
@@ -122,9 +123,10 @@ def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:
         f"{name}: {count} readings of {metric[:100]} came with more lenient limits than perfguard's; its own were taken"
         for metric, count in sorted(counts.items())
     ]
-    if trusted.commit is None and report.base is not None and report.base.commit is not None:
+    if trusted.commit is None and (beside := commits_beside(report)):
         itself = "its own commit, so that nothing could differ: give the lane --perfguard-base (docs/ci.md)"
-        other = f"{report.base.commit[:12]} by its own word: GitHub does not tell what this commit followed"
+        commits = listed([commit[:12] for commit in beside])
+        other = f"{commits} by its own word: GitHub does not tell what this commit followed"
         warnings.append(f"{name}: compared with {itself if _is_beside_itself(report) else other}")
     return warnings
 

@@ -66,6 +66,7 @@ def _held(reading: Reading) -> Reading:
         gated=own.gated,
         stored=own.stored,
         portable=reading.portable if own.portable is None else own.portable,
+        target=reading.target if of_target else "",  # no record is compared with what is read for a target
         promise=promise,
         floor=floor,
         tolerance=min(reading.tolerance, own.tolerance),

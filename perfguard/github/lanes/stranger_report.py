@@ -36,6 +36,7 @@ MOST_CHARACTERS = 16_384  # of any text but a value
 _MOST_ITEMS = 10_000  # of any list or object in a case: kernel names of one call, blocks of a time
 _MOST_OF_A_VALUE = 100 * _MOST_ITEMS  # characters: the kernels of a rank are one text
 _MOST_READINGS = 200  # of one case
+_MOST_DOUBTS = 1000  # of one case: each problem of each configuration that a tuner chooses from
 _MOST_SESSIONS = 100  # fresh processes, of all devices together
 _MOST_PAIRS = 50  # process pairs of one time
 _MOST_DEVICES = 1024
@@ -211,7 +212,7 @@ def _converted(data: Any, kind: type[T]) -> T:
         LaneError, ValidationError: names the value.
     """
     _check_bounds(data)
-    return msgspec.convert(data, kind)
+    return msgspec.convert(data, kind, str_keys=True)  # the places of a doubt are numbers
 
 
 def _check_bounds(value: Any, field: str = "") -> None:
@@ -339,8 +340,10 @@ def _check(case: CaseResult | PairedCase) -> None:
 def _check_readings(result: CaseResult) -> None:
     if not result.case.name:
         raise LaneError("an empty name")
-    if max(len(result.readings), len(result.verdicts)) > _MOST_READINGS:
-        raise LaneError(f"more than {_MOST_READINGS} readings or verdicts")
+    if len(result.doubts) > _MOST_DOUBTS or not all(doubt.name for doubt in result.doubts):
+        raise LaneError(f"more than {_MOST_DOUBTS:,} doubts, or one without a name")
+    if len(result.readings) > _MOST_READINGS or len(result.verdicts) > _MOST_READINGS + len(result.doubts):
+        raise LaneError(f"more than {_MOST_READINGS} readings, or verdicts beside those on doubts")
     metrics = [reading.metric for reading in result.readings]
     if not all(metrics) or len(set(metrics)) != len(metrics):
         raise LaneError("a reading without a metric, or a metric twice in one case")

@@ -27,7 +27,7 @@ TESTS = True
 
 LIMITS = {
     "autotune": Limits(Better.SAME, gated=False),
-    "code": Limits(Better.SAME, gated=False, covers=(KERNEL_TIME,), portable=EITHER),
+    "code": Limits(Better.SAME, gated=False, stored=True, covers=(KERNEL_TIME,), portable=EITHER),
     "configuration": comparison.CONFIGURATION,
 }
 LIMITS_OF_TARGETS = comparison.LIMITS_OF_TARGETS
@@ -43,7 +43,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     on_gpu, portable = device.asynchronous, device.holds_cpu_tensors
     covers = [KERNEL_TIME] if on_gpu and subject.test is not None else []
     readings = [
-        LIMITS["code"].reading("code", Unit.TEXT, code, stored=True, portable=portable, covers=covers),
+        LIMITS["code"].reading("code", Unit.TEXT, code, portable=portable, covers=covers),
         comparison.configuration_reading(configuration_of(found), portable=portable),
     ]
     if on_gpu and code and subject.test is None:

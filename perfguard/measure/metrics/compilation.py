@@ -40,6 +40,8 @@ LAST = True  # it leaves nothing compiled
 
 _RANK = 25  # in an explanation: behind the binary's metrics, before launches, which follow from compilation
 
+_LAST = 60  # the number of operators, which tells least
+
 _MOST_NAMED = 3  # in a note; the lists beside the counts are complete
 
 _COUNT = Limits(Better.LOWER, portable=True)
@@ -96,7 +98,7 @@ def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
     return [
         reading("graphs", len(first.compiled)),
         reading("graph_functions", functions, details="graphs"),
-        reading("graph_operators", sum(frame.operators for frame in first.compiled)),
+        reading("graph_operators", sum(frame.operators for frame in first.compiled), rank=_LAST),
         reading("graph_breaks", len(breaks), _note("graph break at", places), rank=_RANK - 1),
         reading(
             "graph_break_reasons",

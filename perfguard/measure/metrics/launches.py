@@ -34,6 +34,7 @@ TESTS = True
 
 _READS = "the host reads a tensor's data"
 _RANK = 30  # in an explanation: behind the binary's metrics, before memory
+_LAST = 60  # operators: whatever changes changes their number, and it costs nothing by itself
 _MOST_PLACES = 5
 _TOLERANCE = 0.005
 _FLOOR_BYTES = 2**12  # as for the peak on a CPU: a temporary of one page is a real one
@@ -95,8 +96,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         waits[f"{wait.place} ({wait.name})" if wait.place else wait.name] += wait.count
     moved = sum(copy.bytes for copy in activity.copies)
     readings = [
-        reading("copies", copies.total(), rank=_RANK + 1, note=_listed("copies", copies)),
-        reading("copy_bytes", moved, Unit.BYTES, rank=_RANK + 1),
+        reading("copies", copies.total(), rank=_RANK - 2, note=_listed("copies", copies)),
+        reading("copy_bytes", moved, Unit.BYTES, rank=_RANK - 1),
     ]
     if subject.test is not None:
         timed = [KERNEL_TIME] if device.asynchronous else []
@@ -107,19 +108,22 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         # moment later, so that the peak differs from run to run; a layout has none.
         alone = not in_group()
         peak = activity.tensor_bytes if alone or is_layout() else None
-        called = [reading("operators", count), reading("operator_names", names, Unit.TEXT, details="operators")]
+        called = [
+            reading("operators", count, rank=_LAST),
+            reading("operator_names", names, Unit.TEXT, _LAST, details="operators"),
+        ]
         return [
             *(called if alone else []),
             *readings,
-            reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(_READS, waits)),
+            reading("host_reads", waits.total(), rank=_RANK - 3, note=_listed(_READS, waits)),
             *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
         ]
     readings = [
         reading("launches", count),
         reading("kernels", names, Unit.TEXT, details="launches"),
         *readings,
-        reading("fills", activity.fills, rank=_RANK + 2),
-        reading("syncs", waits.total(), rank=_RANK - 1, note=_listed("the host waits for the device", waits)),
+        reading("fills", activity.fills, rank=_RANK + 1),
+        reading("syncs", waits.total(), rank=_RANK - 3, note=_listed("the host waits for the device", waits)),
     ]
     if subject.timed and not subject.together:  # whose times no code covers: other ranks take part in them
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
@@ -142,11 +146,11 @@ def _of_test(
         launches[kernel] += count
         grids[kernel] = ", ".join(filter(None, (grids.get(kernel, ""), f"{count} x {grid}")))
     return [
-        reading("operators", operators.total()),
-        reading("operator_names", dict(sorted(operators.items())), details="operators"),
-        by_place(copies, lambda **parts: reading("copy_places", rank=_RANK + 1, details="copies", **parts)),
-        reading("host_reads", waits.total(), rank=_RANK - 1, note=_listed(_READS, waits)),
-        by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 1, details="host_reads", **parts)),
+        reading("operators", operators.total(), rank=_LAST),
+        reading("operator_names", dict(sorted(operators.items())), rank=_LAST, details="operators"),
+        by_place(copies, lambda **parts: reading("copy_places", rank=_RANK - 2, details="copies", **parts)),
+        reading("host_reads", waits.total(), rank=_RANK - 3, note=_listed(_READS, waits)),
+        by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 3, details="host_reads", **parts)),
         reading("peak_tensor_bytes", seen.activity.tensor_bytes or 0, Unit.BYTES, rank=50),
         reading("launches", launches.total()),
         reading("kernel_launches", dict(sorted(launches.items())), details="launches", covers=timed),

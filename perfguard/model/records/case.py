@@ -38,10 +38,10 @@ class Word(enum.StrEnum):
     OTHER_HARDWARE = "OTHER_HARDWARE"
     STALE = "STALE"
     NEW = "NEW"
-    OLD_FAULT = "OLD FAULT"  # wrong on inputs beside the given ones, at the base too
     UNSUPPORTED = "UNSUPPORTED"
     FASTER = "FASTER"  # a time, by process pairs
     BETTER = "CHANGED (better)"  # an exact metric, which tells of no time
+    OLD_FAULT = "OLD FAULT"  # wrong on inputs beside the given ones, at the base too
     UNCHANGED = "UNCHANGED"  # the device runs the same code, so the time is not judged
     PASS = "PASS"
 
@@ -118,13 +118,13 @@ class Reading(Struct, frozen=True, omit_defaults=True):
     standard error within the session, relative. `promise` is the smallest slowdown that the gate promises to catch
     (relative), `floor` the smallest absolute change that may fail, in the reading's unit. An exact reading gates when
     it moved by more than `tolerance` (relative) *and* more than `floor`. `rank` orders the readings that explain a slow
-    verdict, the closest cause first. A reading that `details` another metric (as the kernels' names detail their count)
-    explains only that one. `lines` holds the line of Python that a part stands for. `unrecorded` is the value, in every
-    part, that a record without the metric implies. None: it implies none, and the reading is NEW. A timed reading with
-    a `rival` holds the times of candidate and rival, read by turns. It is judged by these two alone and never stored.
-    `across` is for cases of several ranks. `binding_strides` are of a text that tells strides: those of the reference,
-    which the reading should have if its record has them; other strides are shown and not judged. None: every word of a
-    text is judged.
+    verdict, the closest cause first, and the verdicts of a case. A reading that `details` another metric (as the
+    kernels' names detail their count) explains only that one. `lines` holds the line of Python that a part stands for.
+    `unrecorded` is the value, in every part, that a record without the metric implies. None: it implies none, and the
+    reading is NEW. A timed reading with a `rival` holds the times of candidate and rival, read by turns. It is judged
+    by these two alone and never stored. `across` is for cases of several ranks. `binding_strides` are of a text that
+    tells strides: those of the reference, which the reading must have if its record has them. Other strides are shown
+    and not judged. None: every word of a text is judged.
     """
 
     metric: str
@@ -304,10 +304,26 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
         """The reading named `metric`, if the session has it."""
         return next((reading for reading in self.readings if reading.metric == metric), None)
 
+    def rank(self, metric: str) -> int:
+        """Sort key of its metrics, the one that tells most first: times and errors, then exact ones by their `rank`."""
+        reading = self.reading(metric)
+        return 0 if reading is None or reading.timed else reading.rank
+
+    def place(self, verdict: Verdict) -> tuple[int, int]:
+        """Sort key of its verdicts, the one to lead with first: by word, then by metric."""
+        return URGENCY[verdict.word], self.rank(verdict.metric)
+
     @property
     def word(self) -> Word:
         """The case's worst verdict (`worst`)."""
         return worst(self.verdicts)
+
+
+def with_readings(result: CaseResult, readings: Collection[Reading]) -> CaseResult:
+    """The result with further readings, in place of its own of the same metrics."""
+    metrics = {reading.metric for reading in readings}
+    kept = [reading for reading in result.readings if reading.metric not in metrics]
+    return msgspec.structs.replace(result, readings=[*kept, *readings])
 
 
 URGENCY = {word: place for place, word in enumerate(Word)}
@@ -321,7 +337,7 @@ _GUARDED = (*_JUDGED, Word.OLD_FAULT)
 def worst(verdicts: Collection[Verdict]) -> Word:
     """The most urgent word of a case's verdicts. A metric without a record counts only where nothing else of the case
     was judged: NEW is said of cases."""
-    judged = any(each.word in _JUDGED and (each.before is not None or not each.storable) for each in verdicts)
+    judged = any(each.word in _JUDGED and each.before is not None for each in verdicts)
     words = [each.word for each in verdicts if not (judged and each.word is Word.NEW and each.metric)]
     return min(words, key=URGENCY.__getitem__, default=Word.PASS)
 

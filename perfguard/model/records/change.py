@@ -6,11 +6,9 @@ from collections.abc import Collection, Sequence
 from statistics import median
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from perfguard.model.config import Category
 from perfguard.model.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
-from perfguard.model.records.baseline import EVERY_CPU
 from perfguard.model.units import Unit, format_apart, format_change, format_list_change, format_value
 
 #: What an update has to name, so that it writes what a verdict reports.
@@ -137,14 +135,6 @@ def _why_left(change: Change, categories: Collection[Category], reason: str) -> 
     if change.needs_reason and not reason.strip():
         return change.demand
     return ""
-
-
-def relevant(folder: str, provenance: Provenance) -> Provenance:
-    """The provenance that a folder's metrics depend on. Those of every CPU hold on any board, with any driver, power
-    limit and clock."""
-    if folder == EVERY_CPU:
-        return replace(provenance, driver=None, toolkit=None, power_limit_watts=None, clock_mhz=None, board=None)
-    return provenance
 
 
 def level(entry: Entry | None) -> float | None:

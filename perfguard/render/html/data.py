@@ -38,7 +38,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                     "ratio": _worst_ratio(result, times),
                     "verdicts": [
                         _verdict(result, verdict, verdict in accepted)
-                        for verdict in sorted(result.verdicts, key=lambda verdict: URGENCY[verdict.word])
+                        for verdict in sorted(result.verdicts, key=result.place)
                     ],
                     "share": result.throughput.copy_fraction if result.throughput else None,
                     "rates": ", ".join(rates(result, copy=True)),

@@ -84,12 +84,11 @@ def _lane(lane: LaneView) -> str:
     counts = tally(lane.counts) or "nothing moved"
     counts += f", {lane.absent} not measured" if lane.absent else ""
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
-    other = lane.other_code
-    kernels = f"{other}: {listed(other.kernels)}" if other.moved else ""
+    remarks = [f"{said}: {listed(names)}" for said, names in lane.remarks]
     return (
         f'<article class="lane">{head}{escape(lane.verdict)}</p>'
         f"<p>{counts}; {lane.guarded} guarded</p>"
-        f"{_list(filter(None, [kernels]), 'code')}"
+        f"{_list(remarks, 'remarks')}"
         f'<p class="environment">{_text(environment(report))} · {_text(report.started)}</p>'
         f"{_list(report.hardware.warnings, 'warnings')}{missing}</article>"
     )

@@ -88,8 +88,7 @@ def _open(overview: Overview, most: int) -> Iterator[str]:
     yield _headline(overview)
     yield _judged_by(overview)
     yield _lanes(overview)
-    yield _other_code(overview)
-    yield _old_faults(overview)
+    yield _remarks(overview)
     yield _numerics(overview, most)
     yield from _moved(overview, 2 * most)
     yield _missing(overview, most)
@@ -104,16 +103,20 @@ def _headline(overview: Overview) -> str:
 
 
 def _judged_by(overview: Overview) -> str:
-    """The measured commit, the commit of the judging baselines, and the number of lanes that reported."""
+    """The measured commit, the commits of the judging baselines and of the code beside it, and the number of lanes that
+    reported."""
     parts = []
+    reports = [lane.report for lane in overview.lanes if lane.report]
+    beside = sorted({commit for report in reports for commit in commits_beside(report)})
     if overview.head:
         parts.append(code(overview.head[:12]))
     if overview.base:
-        parts.append(f"judged by the baselines at {code(overview.base[:12])}, the merge base")
-    reports = [lane.report for lane in overview.lanes if lane.report]
-    beside = sorted({commit for report in reports for commit in commits_beside(report)})
-    commits = ", ".join(code(commit[:12]) for commit in beside)
-    judged = ", ".join(filter(None, (" ".join(parts), f"times beside {commits}" if commits else "")))
+        whole = beside == [overview.base]
+        beside = [] if whole else beside
+        what = "the baselines and the code" if whole else "the baselines"
+        parts.append(f"judged by {what} at {code(overview.base[:12])}, the merge base")
+    commits = listed([code(commit[:12]) for commit in beside])
+    judged = ", ".join(filter(None, (" ".join(parts), f"beside {commits}" if commits else "")))
     return " · ".join(filter(None, (judged, f"lanes: {overview.reported} of {len(overview.lanes)} reported")))
 
 
@@ -136,23 +139,13 @@ def _lane_row(lane: LaneView) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _other_code(overview: Overview) -> str:
-    """Kernels that an untimed lane found to be other code, which a lane with times may have judged."""
-    lines = []
-    for lane in overview.lanes:
-        if (other := lane.other_code).moved:
-            kernels = listed(list(map(code, other.kernels)))
-            lines.append(f"- {code(lane.name, NAME)}: {other}, which it does not time: {kernels}")
-    return "\n".join(lines)
-
-
-def _old_faults(overview: Overview) -> str:
-    """One line: faults beside the given inputs that the base has, too, are not this change's."""
-    cases = list(dict.fromkeys(each.result.case.key for each in overview.findings(Word.OLD_FAULT)))
-    if not cases:
-        return ""
-    text = f"{counted(len(cases), 'case')} wrong beside the given inputs, at the base too"
-    return f"- {text}: {listed([code(case, NAME) for case in cases])}"
+def _remarks(overview: Overview) -> str:
+    """What asks for nothing, a line each."""
+    return "\n".join(
+        f"- {code(lane.name, NAME)}: {said}: {listed([code(name, NAME) for name in names])}"
+        for lane in overview.lanes
+        for said, names in lane.remarks
+    )
 
 
 def _by_lane(
@@ -201,21 +194,29 @@ def _kernels(rows: Sequence[Finding]) -> str:
 
 
 def _numerics(overview: Overview, most: int) -> str:
-    """Wrong results; these cases have no times."""
+    """Wrong results: of the given inputs, which were not timed then, or beside them."""
     rows = overview.findings(Word.WRONG)
     if not rows:
         return ""
     body = _by_lane(overview, ("Case", "Output", "Limit", "Got", "Why"), rows, _wrong_row, most)
-    return f"**Numerics** (wrong results; nothing was timed)\n\n{body}"
+    return f"**Numerics** (wrong results)\n\n{body}"
 
 
 def _wrong_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
     accuracy = next((each for each in finding.result.accuracy if each.output == verdict.metric), None)
     errors = ("", "")
-    if accuracy is not None and accuracy.limit is not None and accuracy.rmse is not None:
+    # Of a fault beside the given inputs, the errors of these say nothing.
+    if (
+        accuracy is not None
+        and accuracy.limit is not None
+        and accuracy.rmse is not None
+        and accuracy.rmse > accuracy.limit
+    ):
         errors = (f"RMSE {accuracy.limit:.3g}", f"RMSE {accuracy.rmse:.3g}")
-    return code(finding.result.case.key), text(verdict.metric, NAME), *errors, text(verdict.reason)
+    first, _, rest = verdict.reason.partition("\n")
+    said = "; ".join(filter(None, (text(first), text(rest))))  # each cut by itself: the rest tells what the base does
+    return code(finding.result.case.key), text(verdict.metric, NAME), *errors, said
 
 
 def _missing(overview: Overview, most: int) -> str:

@@ -22,7 +22,6 @@ def next_steps(overview: Overview) -> str:
         if is_plain(each.result.case.nodeid)
     ]
     lanes = {each.name: started(each.report) if each.report else Started() for each in overview.lanes}
-    lanes = {name: by if is_plain(by.pytest) else Started() for name, by in lanes.items()}
     # Without observed tests, whose times `perfguard compare` leaves out.
     slower = [each.result.case.nodeid for each in urgent if each.verdict.word is Word.SLOWER and not each.grouped]
     parts = [

@@ -18,8 +18,8 @@ from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Reading, Verdict, Word
-from perfguard.model.records.case import CODE
+from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Verdict, Word
+from perfguard.model.records.case import CODE, with_readings
 from perfguard.model.units import counted
 from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of
@@ -34,13 +34,19 @@ from perfguard.session.run import Run
 FIRST = 24  # times in the first batch: each process pair takes seconds to start, and more tests cost little
 TELLING = 5  # tests, which name a kernel that all of them launch
 _GROWTH = 4  # size of a batch / size of the one before
+INTERRUPTED = "interrupted"
 
 Tell = Callable[[str], None]
 
 
 @dataclass
 class Asking:
-    """One base is asked the question of a run. What it answers is kept in the run as it comes."""
+    """One base is asked the question of a run. What it answers is kept in the run as it comes.
+
+    Args:
+        family: number of times in question of all bases.
+        seconds: what is left of the time for process pairs; starting and answering take nothing of it.
+    """
 
     run: Run
     command: ChildCommand
@@ -48,7 +54,7 @@ class Asking:
     base: str
     question: Question
     family: int
-    deadline: float
+    seconds: float
     answers: dict[CaseId, CaseResult] = field(default_factory=dict)
     problems: dict[CaseId, str] = field(default_factory=dict)  # why the base has no answer
 
@@ -66,9 +72,10 @@ class Asking:
         try:
             problem = self._ask()
         except KeyboardInterrupt:
-            self._keep("interrupted")
+            if self.answers:  # else nobody was asked
+                self._keep(INTERRUPTED)
             raise
-        except UsageError as error:
+        except (UsageError, OSError) as error:  # the latter of a full disk
             problem = str(error)
         self._keep(problem)
 
@@ -153,12 +160,13 @@ class Asking:
         finally:
             base.close()
         for case, compared in zip(cases, found, strict=True):
-            run.measured[case] = _with(run.measured[case], compared.work, compared.problems)
+            work = with_readings(run.measured[case], compared.work)
+            run.measured[case] = replace(work, notes=[*work.notes, *compared.problems])
             answer = self.answers[case]
             if not compared.other_code and not compared.problems:  # whatever was renamed
                 alike = {CODE: run.measured[case].reading(CODE)}
                 answer = replace(answer, readings=[alike.get(each.metric) or each for each in answer.readings])
-            self.answers[case] = _with(answer, compared.base, [])
+            self.answers[case] = with_readings(answer, compared.base)
 
     def _pair(self, site: Site) -> str:
         """Measure process pairs, and return the reason if times are left."""
@@ -171,10 +179,12 @@ class Asking:
             return ""
         why = _most_common_reason([asked[track] for track in left])
         self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
+        deadline = time.monotonic() + self.seconds
         for batch in in_batches({track: asked[track] for track in left}):
-            site.measure(self.tally, left_of(batch, self.tally), self.deadline)
+            site.measure(self.tally, left_of(batch, self.tally), deadline)
             self._keep("")
-            if self.tally.problem or time.monotonic() > self.deadline:
+            self.seconds = deadline - time.monotonic()
+            if self.tally.problem or self.seconds < 0:
                 return self.tally.problem or out_of_time(self.run.config.settings)
         return ""
 
@@ -201,10 +211,6 @@ class Asking:
         ]
         pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
         self.run.pairings[self._place :] = [pairing]
-
-
-def _with(result: CaseResult, readings: Sequence[Reading], notes: Sequence[str]) -> CaseResult:
-    return replace(result, readings=[*result.readings, *readings], notes=[*result.notes, *notes])
 
 
 def _exact(base: CaseResult) -> CaseResult:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from msgspec.structs import replace
+
+import perfguard
 from perfguard.model.errors import UsageError
 from perfguard.model.records import BaseTree
 from perfguard.session.child import environment
@@ -222,23 +226,35 @@ def _git(
         raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error
 
 
-class TreesOfRecords(dict[str, BaseTree]):
-    """Commit as a record names it -> its tree, looked up when it is asked for.
+class TreesOfRecords:
+    """The trees of the commits that records name, looked up when they are asked for.
 
     A commit that was squashed or rebased away, and uncommitted changes that were recorded with one (`1a2b3c+`), are in
     no history. The commit that brought the record has their code.
     """
 
     def __init__(self, repository: Repository, data: Sequence[Path]) -> None:
-        super().__init__()
         self._repository = repository
         self._data = data
+        self._found: dict[str, tuple[BaseTree, list[str]]] = {}  # with the code that changed since then
 
-    def __missing__(self, name: str) -> BaseTree:
-        self[name] = found = self._found(name)
-        return found
+    def at(self, name: str) -> BaseTree:
+        """The tree of a commit as a record names it. It equals the working tree if no code has changed since then that
+        this process has loaded by now, or that is not Python's."""
+        if name not in self._found:
+            self._found[name] = self._look_up(name)
+        tree, changed = self._found[name]
+        top, loaded = self._repository.root, _loaded()
+        equal = tree.commit is not None and not any(
+            Path(top, path).resolve() in loaded for path in changed if path.endswith(".py")
+        )
+        return replace(tree, equal=equal and all(path.endswith(".py") for path in changed))
 
-    def _found(self, name: str) -> BaseTree:
+    def asked(self) -> dict[str, BaseTree]:
+        """Commit as a record names it -> its tree, of those that were asked for."""
+        return {name: self.at(name) for name in self._found}
+
+    def _look_up(self, name: str) -> tuple[BaseTree, list[str]]:
         repository = self._repository
         try:
             commit = None if name.endswith("+") else repository.commit(name)
@@ -247,10 +263,23 @@ class TreesOfRecords(dict[str, BaseTree]):
             if commit is None:
                 name = name.removesuffix("+")
                 step = "git fetch --unshallow" if repository.is_shallow else f"git fetch origin {name}"
-                return BaseTree(problem=f"{name[:12]}, the commit of the record, is not in this clone: {step}")
-            return BaseTree(commit, equal=not changed_code(repository, commit, self._data))
+                return BaseTree(problem=f"{name[:12]}, the commit of the record, is not in this clone: {step}"), []
+            changed = changed_code(repository, commit, self._data)
+            return BaseTree(commit), [path for path in changed if not _is_of_service(PurePosixPath(path))]
         except UsageError as error:
-            return BaseTree(problem=str(error))
+            return BaseTree(problem=str(error)), []
+
+
+def _loaded() -> set[Path]:
+    """Files of the modules that this process has imported. Those of perfguard run on both sides."""
+    own = Path(perfguard.__file__).resolve().parent
+    files = {Path(file).resolve() for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None))}
+    return {file for file in files if own not in file.parents}
+
+
+def _is_of_service(path: PurePosixPath) -> bool:
+    """Whether a file lies in a hidden folder, as those of CI services and editors do."""
+    return any(part.startswith(".") for part in path.parts[:-1])
 
 
 def find_bases(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree | TreesOfRecords:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.exact import because
 from perfguard.judge.lane import Lane
 from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Device
@@ -18,7 +19,7 @@ from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import read_exact
 from perfguard.measure.metrics.subject import Subject
-from perfguard.model.records import Baseline, Case, CaseBaseline, CaseResult, Reading, Toolchain, Verdict, Word
+from perfguard.model.records import Baseline, Case, CaseBaseline, CaseResult, Reading, Toolchain, Value, Verdict, Word
 
 CASE = Case("suite", "f", "forward")
 ROWS = 64  # of 64 columns: 16 KiB a tensor of float32
@@ -29,8 +30,8 @@ grown: list[torch.Tensor] = []
 
 def verdicts_of(stored: list[Reading], now: list[Reading], device: Device) -> dict[str, Verdict]:
     """The verdicts of a run on `now` if `stored` was recorded, by metric, without those that passed."""
-    entries = {reading.metric: reading.value for reading in stored}
-    folders = (device.identity.slug, f"targets/{device.identity.target}")
+    entries = values(stored)
+    folders = (device.identity.slug, device.identity.target or "")
     files = [Baseline(folder, "suite", cases={CASE.key: CaseBaseline(entries)}) for folder in folders]
     lane = Lane(device.identity, Toolchain(), files)
     judged = judge_case(CaseResult(CASE, readings=now), lane)
@@ -176,6 +177,10 @@ def subject(run: Callable[[torch.Tensor], Any], grad: bool = False) -> Subject:
     return Subject(run=lambda: run(x), args=(x,), timed=False)
 
 
+def values(readings: list[Reading]) -> dict[str, Value]:
+    return {reading.metric: reading.value for reading in readings}
+
+
 def text(verdict: Verdict) -> str:
     from perfguard.render.words import describe_verdict
 
@@ -188,7 +193,8 @@ def test_a_mutant_changes_its_metric_and_no_other(mutant: Mutant, cpu: CpuDevice
     found = verdicts_of(base, worse, cpu)
     assert {verdict.word for verdict in found.values()} == {Word.CHANGED}, found
     assert set(found) == mutant.metrics
-    assert mutant.words in text(found[mutant.metric]) or mutant.words in found[mutant.metric].reason
+    told = (text(found[mutant.metric]), found[mutant.metric].reason, because("", worse, values(base)))
+    assert any(mutant.words in each for each in told)
     assert verdicts_of(worse, base, cpu) == {}  # the other way round everything is the same or FASTER
 
 
@@ -323,7 +329,7 @@ def test_a_mutant_on_a_device_with_a_queue(
     found = verdicts_of(stored, now, device)
     assert {verdict.word for verdict in found.values()} == {Word.CHANGED}
     assert set(found) == {metric, *others}
-    assert words in text(found[metric])
+    assert words in text(found[metric]) or words in because("", now, values(stored))
 
 
 def test_a_reading_that_was_never_recorded_is_new(cpu: CpuDevice) -> None:

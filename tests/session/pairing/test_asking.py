@@ -1,24 +1,47 @@
-"""What is paired first where there may be too little time for all."""
+"""What a base is asked, and what is paired first where there may be too little time for all."""
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
+import tempfile
 from collections import Counter
+from pathlib import Path
+
+import pytest
 
 from perfguard.judge.pair_test import PairVerdict
+from perfguard.judge.questions import Question
+from perfguard.measure.devices.fake import FakeDevice
+from perfguard.model.config import Config, Settings
 from perfguard.model.records import Case, CaseResult, Verdict, Word
+from perfguard.session.child import ChildCommand
+from perfguard.session.open_run import open_run
+from perfguard.session.pairing.asking import FIRST, Asking, in_batches, left_of
 from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.tally import Tally
-from perfguard.session.settle import FIRST, in_batches, left_of
+from perfguard.session.pairing.worktrees import Repository
 
 METRIC = "device_time_us"
 
 
-def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[TimeId, tuple[CaseResult, Verdict]]:
-    results = [CaseResult(Case("suite", name, "forward")) for name in names]
-    return {
-        TimeId("suite", result.case.key, metric): (result, Verdict(Word.SUSPECT, metric, ratio=ratio))
-        for result in results
-    }
+def test_a_full_disk_is_a_problem_that_the_verdicts_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    monkeypatch.setattr(Repository, "add_worktree", full)
+    run = open_run(Config(root=tmp_path, settings=Settings()), FakeDevice(seed=1), ["suite"])
+    command = ChildCommand((), tmp_path)
+    Asking(run, command, lambda _: None, "0" * 40, Question(), family=0, seconds=0.0).ask()
+    assert [(each.base, each.problem) for each in run.pairings] == [("0" * 40, "[Errno 28] No space left on device")]
+    assert not list(Path(tempfile.gettempdir()).glob(f"perfguard-pairs-{os.getpid()}-*"))
+
+
+def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[TimeId, Verdict]:
+    cases = [Case("suite", name, "forward") for name in names]
+    return {TimeId("suite", case.key, metric): Verdict(Word.SUSPECT, metric, ratio=ratio) for case in cases}
 
 
 def names(tracks: list[TimeId]) -> list[str]:
@@ -53,12 +76,13 @@ def test_every_kernel_has_its_turn_in_the_first_batch() -> None:
 def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
     """The one in which it took longest, after the guarded calls: a block of it is a run of a whole test."""
 
-    def kernel(name: str, *times: float) -> dict[TimeId, tuple[CaseResult, Verdict]]:
+    def kernel(name: str, *times: float) -> dict[TimeId, Verdict]:
         metric = f"kernel_time_us[{name}]"
-        results = [CaseResult(Case("suite", f"{name}{us:g}", "test")) for us in times]
         return {
-            TimeId("suite", each.case.key, metric): (each, Verdict(Word.SUSPECT, metric, before=us))
-            for each, us in zip(results, times, strict=True)
+            TimeId("suite", Case("suite", f"{name}{us:g}", "test").key, metric): Verdict(
+                Word.SUSPECT, metric, before=us
+            )
+            for us in times
         }
 
     batches = in_batches(kernel("a", 3, 9, 5) | kernel("b", *range(1, 12)) | asked("call", ratio=1.1))

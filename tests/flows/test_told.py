@@ -1,0 +1,93 @@
+"""What a changed call is told by: the metric that tells most first, and strides that nobody declared as a remark."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfguard import ExitStatus
+from perfguard.render.html.data import cases
+from perfguard.render.markdown import render_markdown
+from perfguard.render.overview import LaneView, Overview
+from perfguard.store.report_file import read_report
+from tests.flows.conftest import Project
+
+SCALE = """
+import torch
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return {forward}
+
+    @staticmethod
+    def backward(ctx, grad):
+        return {backward}
+
+scale = Scale.apply
+"""
+
+TEST = """
+import torch
+import kernel
+
+def test_scale(perfguard):
+    x = torch.randn(8, 16, requires_grad=True)
+    perfguard(kernel.scale, x, reference=lambda x: {reference})
+"""
+
+
+@pytest.fixture
+def scale(project: Project) -> Project:
+    project.configure(device="cpu", sessions=1, hard_share=0)
+    return project
+
+
+def write(project: Project, forward: str = "2 * x", backward: str = "2 * grad", reference: str = "2 * x") -> None:
+    (project.path / "kernel.py").write_text(SCALE.format(forward=forward, backward=backward))
+    project.test_file(TEST.format(reference=reference))
+
+
+def guard(project: Project, *options: str) -> pytest.RunResult:
+    return project.guard("--perfguard-lane=cpu", *options)
+
+
+TRANSPOSED = "(2 * {}).t().contiguous().t()"  # the values of `2 * {}`, in columns
+
+
+def test_a_gradient_that_became_contiguous_is_lighter_and_no_change(scale: Project) -> None:
+    write(scale, backward=TRANSPOSED.format("grad"))
+    guard(scale, "--perfguard-update=new")
+    write(scale)
+    result = guard(scale)
+    assert result.ret == ExitStatus.PASSED, result.stdout.str()
+    result.stdout.fnmatch_lines(
+        ["*other strides, which no reference declares: scale/backward contract strides (1,8) -> (16,1)*"]
+    )
+    result.stdout.fnmatch_lines(["FASTER  scale/backward  copies 1 -> 0*"])
+
+
+def test_strides_of_an_output_bind_where_the_reference_has_them(scale: Project) -> None:
+    write(scale, forward=TRANSPOSED.format("x"), reference=TRANSPOSED.format("x"))
+    guard(scale, "--perfguard-update=new")
+    write(scale, reference=TRANSPOSED.format("x"))
+    result = guard(scale)
+    assert result.ret == ExitStatus.REGRESSED, result.stdout.str()
+    result.stdout.fnmatch_lines(["CHANGED  scale/forward  contract float32*strides (1,8)*-> *strides (16,1)*"])
+    write(scale)  # with a reference that has the new ones
+    assert guard(scale).ret == ExitStatus.PASSED
+
+
+def test_an_added_copy_is_told_as_a_copy_everywhere(scale: Project) -> None:
+    write(scale)
+    guard(scale, "--perfguard-update=new")
+    write(scale, forward="2 * x.clone()")
+    result = guard(scale)
+    assert result.ret == ExitStatus.REGRESSED
+    result.stdout.fnmatch_lines(["E *Regression: scale/forward on cpu*: CHANGED copies: 0 -> 1"])
+    result.stdout.fnmatch_lines(["CHANGED  scale/forward  copies 0 -> 1*"])
+    (path,) = (scale.path / ".perfguard").glob("report-cpu*.json")
+    overview = Overview(lanes=[LaneView("cpu", read_report(path))])
+    row = next(line for line in render_markdown(overview).splitlines() if "scale/forward" in line)
+    assert "<code>copies</code>" in row
+    shown = next(case["verdicts"] for case in cases(overview) if case["name"] == "scale/forward")
+    assert [each["metric"] for each in shown if each["word"] == "CHANGED"] == ["copies", "copy_bytes", "operators"]
