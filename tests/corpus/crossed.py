@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, Expect, Mutant, changed
+import re
+from pathlib import Path
+
+from tests.corpus.mutant import Edit, Expect, Mutant, NotApplied, changed
 
 FP8, OPERATORS = "kernels/fp8/configs.py", "kernels/operators/configs.py"
 WHOLE_ROWS = "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps={}),"
@@ -14,6 +17,15 @@ def warps_of_whole_rows(wanted: str) -> Edit:
 
 
 HALF_THE_WARPS = warps_of_whole_rows("max(1, warps // 2)")
+
+
+def another_triton(root: Path) -> None:
+    """What is recorded was recorded with a Triton of another version."""
+    for path in sorted((root / "baselines").rglob("*.yaml")):
+        text, count = re.subn(r"triton: [0-9.]+", "triton: 3.5.1", path.read_text())
+        if count != 1:
+            raise NotApplied(f"{path.name}: names {count} versions of Triton; it has to be one")
+        path.write_text(text)
 
 
 MUTANTS = [
@@ -39,6 +51,14 @@ MUTANTS = [
         },
     ),
     Mutant(
+        name="one width with half the warps, under another Triton",
+        classes=("K01",),
+        imitates="vllm#43153 (Triton 3.4 to 3.6), pytorch#152823: found releases later",
+        suite="cross",
+        apply=(HALF_THE_WARPS, another_triton),
+        shown={"X": Expect("CHANGED", "sm_90.resident_warps", cases=("rows[widest]/forward",), also=("*",))},
+    ),
+    Mutant(
         name="one width bucket with an eighth of the tile",
         classes=("K02",),
         imitates="FI#3935 (0 % at 4 K, -11 % at 131 K), FI#4607 (10x at T = 512 only)",
@@ -54,7 +74,7 @@ MUTANTS = [
         "vllm#52192 (-2.35 %), sglang#37072: a width that had been tuned takes the default",
         "cross", "X",
         (Edit(FP8, "    if block <= 512:\n        rows", "    if block < 0:\n        rows"),),
-        "sm_90.entry", "sm_90.entry: quantize_rows 512 or narrower -> quantize_rows default",
+        "sm_90.store_bits", "because: ", "`quantize_rows`: entry 512 or narrower -> default",
         cases=("rows[256]/forward",), also=("*",),
     ),
     Mutant(

@@ -117,7 +117,7 @@ class Corpus:
         with FileLock(self.folder / f"{name}.lock"):
             if not folder.exists():
                 with self.project(name, recorded=False) as project:
-                    first = project.run("--perfguard-update=new", "--perfguard-dirty")
+                    first = project.run("--perfguard-update=new")
                     assert first.status == 0, f"{name}: the clean suite cannot be recorded:\n{first.output}"
                     shutil.copytree(project.path / "baselines", folder)
         return folder

@@ -35,6 +35,15 @@ def another_torch(root: Path) -> None:
         path.write_text(text)
 
 
+def one_operator_fewer(root: Path) -> None:
+    """What is stored was recorded of a torch that made fewer operators of the same code."""
+    path = root / "baselines/cpu/test_moe.yaml"
+    text, count = re.subn(r"\boperators: (\d+)", lambda found: f"operators: {int(found[1]) - 1}", path.read_text())
+    if not count:
+        raise NotApplied(f"{path.name}: holds no number of operators")
+    path.write_text(text)
+
+
 def forgotten(root: Path) -> None:
     """The case and its entries."""
     test = root / "test_moe.py"
@@ -59,6 +68,9 @@ def test_more(perfguard: Any, count: int) -> None:
     x = tokens(perfguard, count, layer.config.dim).requires_grad_()
     perfguard(layer, x, reference=functools.partial(reference.moe, layer), timed=x.device.type != "cpu")
 """
+
+# A working tree that is not the base, so that the base is asked.
+NOTHING = Append(RECOMPUTE, "# Nothing.")
 
 MUTANTS = [
     quiet("nothing at all", "-", nothing, Expect("PASS", cases=ALL)),
@@ -88,15 +100,14 @@ MUTANTS = [
     quiet("the first run ever", "-", removed, Expect("NEW", cases=ALL)),
     quiet(
         "another torch makes one operator more", "intel-xpu-backend#7834, #7835",
-        (another_torch, Edit(RECOMPUTE, "out_TD = sum_rows(y_MD,", "out_TD = sum_rows(y_MD * 1,")),
-        Expect("DRIFT", "operators", cases=("layer[*]/forward",), says=("another toolchain: torch 2.11.0 -> ",)),
+        (another_torch, one_operator_fewer, NOTHING), Expect("PASS", cases=ALL),
     ),
     quiet(
         "fewer operators, less memory", "-",
         Edit("kernels/moe/dispatch.py", "    rows_M = torch.arange(order_M.numel(), device=ids_TK.device)\n"
              "    inverse_M = torch.empty_like(order_M).scatter(0, order_M, rows_M)",
              "    inverse_M = order_M.argsort()"),
-        Expect("FASTER", "operators", cases=("layer[*]/forward",)),
+        Expect("CHANGED (better)", "operators", cases=("layer[*]/forward",)),
     ),
     quiet(
         "another order of summation", "FI#3829",
