@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from perfguard.judge.across_ranks import by_rank, lists_of
 from perfguard.model.records import BY_TOOLCHAIN, Across, Better, Conditions, Provenance, Reading, Value, Verdict, Word
+from perfguard.model.records.case import CODE
 from perfguard.model.units import format_change, format_list_change, format_move, format_value, rounded
 
 Part = int | float | str | list[str]
@@ -207,8 +208,8 @@ def _is_slight(reading: Reading, stored: Value) -> bool:
 
 
 def _is_hash(reading: Reading) -> bool:
-    """Whether it covers times by one text for everything that ran, which explains nothing."""
-    return bool(reading.covers) and isinstance(reading.value, str)
+    """Whether it is a hash of what ran, which explains nothing."""
+    return reading.metric == CODE or (bool(reading.covers) and isinstance(reading.value, str))
 
 
 def spelled_out(metric: str, readings: Sequence[Reading], before: Mapping[str, Value]) -> str:

@@ -11,6 +11,8 @@ from perfguard.measure.binaries.call_binaries import OnTarget, named
 from perfguard.measure.binaries.compiler import Compiler, Job, first_irs
 from perfguard.measure.binaries.launch_recorder import Launch, constants_of, options_of, specialised
 
+_MOST_PLACES = 32  # of a tuple that is shown place by place
+
 
 def code_of(
     found: Sequence[OnTarget], compiler: Compiler, known: Mapping[str, str] | None = None, *, new: bool = True
@@ -75,8 +77,13 @@ def _configuration(found: OnTarget, renamed: Mapping[str, str]) -> Iterator[tupl
     for name, launch in named(recording.launches, renamed):
         if launch.configuration is not None:
             continue
+        fields = dict(launch.fields)
         for constant, value in (constants_of(launch) | options_of(launch)).items():
-            yield f"`{name}`: {constant}", _text(value)
+            if isinstance(value, list) and len(value) <= _MOST_PLACES:  # what differs is one place, not the tuple
+                names = fields.get(constant, [f"{constant}[{place}]" for place in range(len(value))])
+                yield from ((f"`{name}`: {field}", _text(each)) for field, each in zip(names, value, strict=False))
+            else:
+                yield f"`{name}`: {constant}", _text(value)
         if launch.twin is not None:
             entry = next(iter(recording.entries[launch.twin : launch.twin + 1]), "")
             yield f"`{name}`: {'entry' if entry else 'configuration'}", entry or str(launch.twin)

@@ -34,6 +34,7 @@ class Launch(Struct, frozen=True):
         twin: for the plain call's choice, the number of the identical configuration.
         source: hash of the code that the kernel may depend on, without comments, paths and line numbers; empty if it is
             unknown.
+        fields: parameters whose constants are named tuples, with the names of their fields.
     """
 
     module: str
@@ -44,6 +45,7 @@ class Launch(Struct, frozen=True):
     configuration: int | None = None
     twin: int | None = None
     source: str = ""
+    fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def kernel(self) -> str:
@@ -259,6 +261,11 @@ class Recorder:
             direction=self._direction,
             configuration=self._configuration,
             source=self._sources.hash_of(fn.module, *_modules_of_constants(compile["constants"])),
+            fields=tuple(
+                (kernel.arg_names[path[0]], tuple(names))
+                for path, value in compile["constants"].items()
+                if isinstance(path, tuple) and len(path) == 1 and (names := getattr(value, "_fields", None))
+            ),
         )
         self._launches.append(launch)
         return True

@@ -176,12 +176,27 @@ def test_a_configuration_of_one_target_names_it(reader: Reader) -> None:
     assert parts["`scale_kernel`: num_warps"] == "4 on sm_90, 8 on gfx942"
 
 
+def test_a_field_of_a_named_tuple_is_named_alone(reader: Reader) -> None:
+    """A configuration is often one constant; what differs is one number of it."""
+    source = SCALE.replace("BLOCK: tl.constexpr):", "BLOCK: tl.constexpr, config: tl.constexpr):")
+    source = source.replace("BLOCK=block,", "BLOCK=block, config=Ring(8, 9),")
+    source = source.replace(
+        "@triton.jit", "Ring = __import__('collections').namedtuple('Ring', 'warps held')\n@triton.jit", 1
+    )
+    before, after = (
+        configuration_of(reader.follow(reader.call(each, X)))
+        for each in (source, source.replace("Ring(8, 9)", "Ring(8, 2)"))
+    )
+    difference = describe_difference(configuration_reading(after), {**before})
+    assert difference == "configuration `scale_kernel`: held 9 -> 2"
+
+
 def test_a_record_of_constants_and_an_entry_of_a_table_are_described(reader: Reader) -> None:
     source = SCALE.replace("BLOCK: tl.constexpr):", "BLOCK: tl.constexpr, sizes: tl.constexpr):")
     source = source.replace("BLOCK=block,", "BLOCK=block, sizes=(block, 'wide', 0.5),")
     table = {"width <= 512": {"block": 1024}, "another": {"block": 2048}}
     parts = configuration_of(reader.follow(reader.call(source, X, configurations=table)))
-    assert parts["`scale_kernel`: sizes"] == "1024,wide,0.5"
+    assert [parts[f"`scale_kernel`: sizes[{place}]"] for place in range(3)] == ["1024", "wide", "0.5"]
     assert parts["`scale_kernel`: entry"] == "width <= 512"
     numbered = configuration_of(reader.follow(reader.call(SCALE, X, configurations=[{"block": 512}, {"block": 1024}])))
     assert numbered["`scale_kernel`: configuration"] == "1"
