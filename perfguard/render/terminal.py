@@ -261,7 +261,8 @@ class _Writer:
         open_ = self.found.undecided
         if not open_.findings:
             return []
-        why, rest = open_.cause(list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings)))
+        nodeids = dict.fromkeys(self.typed(finding.result.case.nodeid) for finding in open_.findings)
+        why, rest = open_.cause(list(nodeids), started(self.report))
         start = "inconclusive: " if self.is_inconclusive else "UNRESOLVED  "
         text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}"
         return [Line(text, "yellow"), *self._names(_by_case(open_.findings))]
@@ -277,7 +278,9 @@ class _Writer:
         why, share = most_common([finding.verdict.reason for finding in rest])
         some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
         cases = self._cases(each.result.id for each in rest)
-        text = f"UNRESOLVED  {cases}: {clean(why, MOST_CHARACTERS)}{some}"
+        remove = accept_command({Word.STALE}, by=started(self.report))  # in full, to be pasted
+        why = clean(why, MOST_CHARACTERS).replace("--perfguard-update=stale", remove)
+        text = f"UNRESOLVED  {cases}: {why}{some}"
         return [Line(text, "yellow"), *self._names(_by_case(rest))]
 
     def of_word(self, word: Word) -> list[Line]:

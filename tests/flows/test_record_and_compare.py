@@ -237,7 +237,7 @@ def test_a_metric_that_an_edit_renamed_is_named_by_both_names(recorded: Project)
     result.stdout.fnmatch_lines(
         [
             "*; 1 metric new: copies; *",
-            "UNRESOLVED  2 cases (*): copied is remembered, but was not read; if it is gone: --perfguard-update=stale",
+            "UNRESOLVED  2 cases (*): copied is remembered, but was not read; if it is gone: pytest --perfguard *=stale",
         ]
     )
     assert recorded.guard("--perfguard-update=new,stale").ret == ExitStatus.PASSED
