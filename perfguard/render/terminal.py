@@ -161,11 +161,13 @@ class _Writer:
         if trees and all(base.equal for base in trees):
             commits = listed(sorted({base.commit[:12] for base in trees if base.commit}))
             parts.append(f"the working tree is that of {commits}")
-        for base in dict.fromkeys(pairing.base for pairing in report.pairings if pairing.cases):
+        for base in dict.fromkeys(pairing.base for pairing in report.pairings):
             beside = [pairing for pairing in report.pairings if pairing.base == base]  # one for each device
-            asked = f"{counted(sum(len(each.cases) for each in beside), 'case')} asked of {base[:12]}"
+            answered = sum(case.base is not None or bool(case.times) for each in beside for case in each.cases)
             pairs = sum(each.pairs for each in beside)
-            parts.append(asked + (f", {counted(pairs, 'process pair')}" if pairs else ""))
+            asked = f"{counted(answered, 'case')} asked of {base[:12]}"
+            if answered:
+                parts.append(asked + (f", {counted(pairs, 'process pair')}" if pairs else ""))
         times = [
             (reading.value, reading.unit, result)
             for result in report.results
