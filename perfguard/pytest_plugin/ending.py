@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from perfguard._compat.pytest_internals import junit_log
 from perfguard.judge.run_verdicts import exit_status
@@ -51,13 +52,22 @@ class Ending:
         run = self._run
         return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
 
+    def _late(self, run: Run, result: CaseResult) -> CaseResult | None:
+        """The case with its failing verdicts that pytest has not told; None if there are none. That a test raised is
+        its own report."""
+        late = run.judged_late(result)
+        if late is None or not self._outcomes.get(result.case.nodeid):
+            return late
+        verdicts = [verdict for verdict in late.verdicts if verdict.word is not Word.BROKEN]
+        return replace(late, verdicts=verdicts) if verdicts else None
+
     def _tell_junit(self, config: pytest.Config) -> None:
         """Report verdicts from after the tests in `--junitxml`, each case as a test case of class `perfguard`."""
         run, log = self._run, junit_log(config)
         if run is None or log is None:
             return
         for result in run.results.values():
-            lines = failure_lines(run, [late]) if (late := run.judged_late(result)) is not None else []
+            lines = failure_lines(run, [late]) if (late := self._late(run, result)) is not None else []
             if lines:
                 report = failed_report(f"perfguard::{result.case.key}", ("perfguard", None, ""), "\n".join(lines))
                 log.node_reporter(report).add_attribute("name", result.case.key)  # pytest splits node ids
@@ -90,7 +100,7 @@ class Ending:
     def _count(self, run: Run, stats: dict[str, list[Any]]) -> None:
         """Let pytest's last line agree with the exit status: a test whose case failed after it had passed counts as
         failed, and one of an inconclusive run as such."""
-        late = {result.case.nodeid for result in run.results.values() if run.judged_late(result) is not None}
+        late = {result.case.nodeid for result in run.results.values() if self._late(run, result) is not None}
         late = {nodeid for nodeid in late if any(run.failing(each) for each in self._results(nodeid))}
         kept = [report for report in stats.get("passed", []) if getattr(report, "nodeid", "") not in late]
         known = {getattr(report, "nodeid", "") for report in stats.get("failed", [])}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfguard.model.records import CaseResult, Reading, Verdict, Word
 from perfguard.model.records.case import kernel_of, same_code
 from perfguard.model.units import counted
-from perfguard.render.words import most_common, next_step
+from perfguard.render.words import AS_USUAL, Started, most_common, next_step
 
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
@@ -101,16 +101,17 @@ class Undecided:
         """The most common cause in words without names."""
         return next((text for start, text in _KINDS.items() if self.most_common[0].startswith(start)), "not read")
 
-    def cause(self, nodeids: Sequence[str]) -> tuple[str, str]:
+    def cause(self, nodeids: Sequence[str], by: Started = AS_USUAL) -> tuple[str, str]:
         """The most common cause, and what follows it: its share of the times, if not all, and the next step. Requires
         at least one finding.
 
         Args:
             nodeids: tests to name in the next step, if there is only one.
+            by: how its command begins.
         """
         cause, share = self.most_common
         some = "" if share == len(self.findings) else f" ({share} of {len(self.findings)} times)"
-        step = next_step(cause, nodeids)
+        step = next_step(cause, nodeids, by)
         return cause, f"{some}; {step}" if step else some
 
     @property

@@ -162,11 +162,13 @@ class _Writer:
         if trees and all(base.equal for base in trees):
             commits = listed(sorted({base.commit[:12] for base in trees if base.commit}))
             parts.append(f"the working tree is that of {commits}")
-        for base in dict.fromkeys(pairing.base for pairing in report.pairings if pairing.cases):
+        for base in dict.fromkeys(pairing.base for pairing in report.pairings):
             beside = [pairing for pairing in report.pairings if pairing.base == base]  # one for each device
-            asked = f"{counted(sum(len(each.cases) for each in beside), 'case')} asked of {base[:12]}"
+            answered = sum(case.base is not None or bool(case.times) for each in beside for case in each.cases)
             pairs = sum(each.pairs for each in beside)
-            parts.append(asked + (f", {counted(pairs, 'process pair')}" if pairs else ""))
+            asked = f"{counted(answered, 'case')} asked of {base[:12]}"
+            if answered:
+                parts.append(asked + (f", {counted(pairs, 'process pair')}" if pairs else ""))
         times = [
             (reading.value, reading.unit, result)
             for result in report.results
@@ -262,7 +264,8 @@ class _Writer:
         open_ = self.found.undecided
         if not open_.findings:
             return []
-        why, rest = open_.cause(list(dict.fromkeys(finding.result.case.nodeid for finding in open_.findings)))
+        nodeids = dict.fromkeys(self.typed(finding.result.case.nodeid) for finding in open_.findings)
+        why, rest = open_.cause(list(nodeids), started(self.report))
         start = "inconclusive: " if self.is_inconclusive else "UNRESOLVED  "
         text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}"
         return [Line(text, "yellow"), *self._names(_by_case(open_.findings))]
@@ -278,7 +281,9 @@ class _Writer:
         why, share = most_common([finding.verdict.reason for finding in rest])
         some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
         cases = self._cases(each.result.id for each in rest)
-        text = f"UNRESOLVED  {cases}: {clean(why, MOST_CHARACTERS)}{some}"
+        remove = accept_command({Word.STALE}, by=started(self.report))  # in full, to be pasted
+        why = clean(why, MOST_CHARACTERS).replace("--perfguard-update=stale", remove)
+        text = f"UNRESOLVED  {cases}: {why}{some}"
         return [Line(text, "yellow"), *self._names(_by_case(rest))]
 
     def of_word(self, word: Word) -> list[Line]:

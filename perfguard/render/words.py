@@ -101,20 +101,6 @@ def most_common(reasons: Sequence[str]) -> tuple[str, int]:
     return Counter(map(cause, reasons)).most_common(1)[0]
 
 
-def next_step(reason: str, nodeids: Sequence[str]) -> str:
-    """The next step for times that could not be judged for this `cause`; empty if the cause names it."""
-    compare = compare_command(nodeids[0]) if len(nodeids) == 1 else "perfguard compare"
-    if reason == TOO_NOISY:
-        return "run it again where nothing else runs"
-    if "pair_minutes" in reason:
-        return f"raise it, or: {compare}"
-    if reason.endswith((NO_PAIRS, NO_BASE.problem)):
-        return compare
-    if "new since the base" in reason:
-        return f"record it: {accept_command({Word.NEW})}"
-    return ""
-
-
 def _change(verdict: Verdict, most: int | None = None) -> str:
     if verdict.before is None or verdict.after is None:
         return ""
@@ -308,3 +294,17 @@ def accept_command(words: set[Word], nodeid: str = "", by: Started = AS_USUAL) -
     if words & {Word.SLOWER, Word.CHANGED}:
         command += " --perfguard-reason 'why'"
     return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command
+
+
+def next_step(reason: str, nodeids: Sequence[str], by: Started = AS_USUAL) -> str:
+    """The next step for times that could not be judged for this `cause`; empty if the cause names it."""
+    compare = compare_command(nodeids[0], by) if len(nodeids) == 1 else f"{by.variables}perfguard compare"
+    if reason == TOO_NOISY:
+        return "run it again where nothing else runs"
+    if "pair_minutes" in reason:
+        return f"raise it, or: {compare}"
+    if reason.endswith((NO_PAIRS, NO_BASE.problem)):
+        return compare
+    if "new since the base" in reason:
+        return f"record it: {accept_command({Word.NEW}, by=by)}"
+    return ""

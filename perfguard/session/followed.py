@@ -37,6 +37,12 @@ class Followed(Struct, frozen=True):
         """The launches of a case; none of one that was not followed."""
         return self.launches.get(case[0], {}).get(case[1], [])
 
+    def joined(self, later: Followed) -> Followed:
+        """With what a later process of the same side has followed."""
+        suites = {*self.launches, *later.launches}
+        launches = {suite: self.launches.get(suite, {}) | later.launches.get(suite, {}) for suite in suites}
+        return Followed(launches, later.path or self.path, uncollected=self.uncollected | later.uncollected)
+
 
 def write_followed(
     folder: Path, following: Following, launches: Mapping[CaseId, list[OnTarget]], uncollected: Mapping[str, str]

@@ -22,6 +22,7 @@ from perfguard.model.records import CaseResult, Report, Session
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, write_request
 
+DIED = "ended with status"  # in the problem of a process that crashed or was killed
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
 
 
@@ -105,7 +106,7 @@ def run_fresh(
     last = "\n".join(output.strip().splitlines()[-15:])
     if process.returncode == ExitStatus.USAGE_ERROR:
         return f"{name}: pytest could not start:\n{last}"
-    return f"{name} ended with status {process.returncode}:\n{last}"
+    return f"{name} {DIED} {process.returncode}:\n{last}"
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

@@ -84,7 +84,8 @@ class Project:
         """Commit everything as it is: what times are compared with from now on."""
         if not (self.path / ".git").exists():
             self.git("init", "--quiet", "--initial-branch=main")
-        ignored = (".perfguard/", "runpytest-*", "stdout", "stderr")  # what pytester leaves as well
+        # What pytester and kernels that note their calls leave as well.
+        ignored = (".perfguard/", "runpytest-*", "stdout", "stderr", "places.txt")
         (self.path / ".gitignore").write_text("\n".join(ignored))
         self.git("add", "--all")
         self.git("commit", "--quiet", "--allow-empty", "--message=as it is")

@@ -71,6 +71,7 @@ def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> 
 
 def test_an_update_is_recorded_by_all_workers(project: Project) -> None:
     spread(project)
+    project.commit()
     result = project.guard("-n", "auto", "--perfguard-update=new")
     assert result.ret == ExitStatus.PASSED, result.stdout.str()
     text = project.baseline.read_text()

@@ -64,10 +64,10 @@ def test_a_hang_in_a_process_pair_is_told_with_its_limit(recorded: Project) -> N
     source = recorded.path / "kernel.py"
     hang = "    if any('perfguard-session' in a for a in sys.argv): time.sleep(600)\n    return out"
     source.write_text("import sys, time\n" + source.read_text().replace("    return out", hang))
-    recorded.configure(session_minutes=0.05)
+    recorded.configure(session_minutes=0.15)
     result = recorded.guard("-k", "64")
     assert result.ret == ExitStatus.UNGUARDED
-    said = "the working tree: the process took longer than 0.05 minutes (*session_minutes)"
+    said = "the working tree: the process took longer than 0.15 minutes (*session_minutes)"
     result.stdout.fnmatch_lines([f"inconclusive: 1 of 1 timed case could not be judged: UNPAIRED: {said}*"])
 
 
@@ -80,7 +80,7 @@ def test_a_case_that_kills_the_base_s_process_spares_the_others(recorded: Projec
     assert recorded.guard().ret == ExitStatus.REGRESSED
     words = recorded.words("device_time_us")
     assert words == {"double[64]/forward": {"UNRESOLVED"}, "double[96]/forward": {"SLOWER"}}
-    assert "the base: pytest ended with status 7" in "".join(recorded.reasons("double[64]"))
+    assert "the base ended with status 7" in "".join(recorded.reasons("double[64]"))
 
 
 def test_a_hanging_worker_is_replaced(project: Project) -> None:
@@ -91,7 +91,7 @@ def test_a_hanging_worker_is_replaced(project: Project) -> None:
     result.assert_outcomes(failed=1, passed=2)
     words = project.words()
     assert words["double[96]/forward"] == {"BROKEN"}
-    assert words["double[64]/forward"] == words["double[128]/forward"] == {"NEW"}
+    assert words["double[64]/forward"] == words["double[128]/forward"] == {"NEW", "PASS"}  # explanations are not new
     assert "took longer than 0.05 minutes, in the numerics check" in "".join(project.reasons("double[96]"))
 
 
@@ -100,7 +100,7 @@ def test_a_device_fault_spares_what_was_measured(recorded: Project) -> None:
     misbehave(recorded, "fake.fault()")
     result = recorded.guard()
     assert result.ret == ExitStatus.REGRESSED
-    result.assert_outcomes(failed=1, errors=1, passed=1)
+    result.assert_outcomes(failed=2, errors=1)  # one of them had passed, and pairs called it slower
     lost = "call raised *CUDA error: an illegal memory access was encountered"
     result.stdout.fnmatch_lines_random(
         [

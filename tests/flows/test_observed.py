@@ -336,8 +336,7 @@ def test_fails():
 
 
 def test_the_time_of_a_changed_kernel_is_judged_beside_the_base(project: Project) -> None:
-    """Recorded and shown; then slower, and accepted, and as fast as before; what cannot be paired says why. Tests keep
-    their outcomes."""
+    """Recorded and shown; then slower, and accepted, and as fast as before; what cannot be paired says why."""
 
     def kernels(us: float, grid: str) -> None:
         (project.path / "kernel.py").write_text(TIMED.format(us=us, grid=grid))
@@ -363,7 +362,7 @@ def test_the_time_of_a_changed_kernel_is_judged_beside_the_base(project: Project
     kernels(100.0, "(8,)")
     result = observe(project)
     assert result.ret == ExitStatus.REGRESSED
-    result.assert_outcomes(passed=4, failed=1)
+    result.assert_outcomes(passed=2, failed=3)  # two had passed, and pairs called them slower
     (line,) = [line for line in result.outlines if line.startswith("SLOWER")]
     change = r"[45]\d\S* µs -> \d+\S* µs \(\+(9\d|10\d)\S* %, 95 % \+.* to \+.*\)"
     assert re.fullmatch(rf"SLOWER  double_kernel, in 2 tests such as both\[\d+\]/test  kernel_time_us {change}", line)
@@ -390,7 +389,7 @@ def test_the_time_of_a_changed_kernel_is_judged_beside_the_base(project: Project
     result.stdout.fnmatch_lines(["UNRESOLVED  3 cases (*): UNPAIRED: *pair_minutes is 0"])
     update = "--perfguard-update=slower,changed"
     assert observe(project, passing, update, "--perfguard-reason=wider").ret == ExitStatus.PASSED
-    assert "reason: wider}" in project.baseline.read_text()
+    assert project.baseline.read_text().count("reason: wider") == 1  # of the recording that both cases share
     assert observe(project, passing).ret == ExitStatus.PASSED
     assert words(project.read()) == {}  # as it is recorded now
 
@@ -431,7 +430,7 @@ def double(x):
 def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
     library: Project, real_processes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Launches are counted as they are; what the compiler makes of the kernel elsewhere is told once."""
+    """What the compiler makes of a kernel that is not the base's is told once, for all tests that launch it."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     library.configure(targets=["sm_90"])
     (library.path / "double.py").write_text(KERNEL)
@@ -440,10 +439,11 @@ def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
         "@pytest.mark.parametrize('n', [64, 128])\n"
         "def test_double(n):\n    x = torch.ones(n)\n    assert torch.equal(double.double(x), x + x)\n"
     )
+    library.commit()
     assert observe(library, "test_double.py", "--perfguard-update=new").ret == ExitStatus.PASSED
     written = (library.path / "baselines" / "cpu" / "test_double.yaml").read_text()
-    assert "launches: 1" in written
-    assert "grids" in written
+    assert re.search(r"code: \{double_kernel: \w+-\w+\}", written)
+    library.commit()
     (library.path / "double.py").write_text(
         KERNEL.replace("x * 2", "(x.to(tl.float64) * 2.5 - x * 0.5).to(tl.float32)")
     )
@@ -623,12 +623,12 @@ def test_a_logged_exception_leaves_no_tensors(library: Project) -> None:
     assert [each["operators"] for each in values] == [1, 1, 1]
 
 
-def test_a_test_that_cannot_be_read_passes_and_is_told(library: Project) -> None:
-    """Two tests of one name: both pass, the run does not."""
+def test_a_test_that_cannot_be_read_is_told(library: Project) -> None:
+    """Two tests of one name: both pass, and what cannot be read fails in the end."""
     (library.path / "test_twice.py").write_text("import torch\ndef test_a(): torch.ones(3)\ndef a(): torch.ones(4)\n")
     result = observe(library, "test_twice.py", "-o", "python_functions=test_a a")
     assert result.ret == ExitStatus.TESTS_FAILED
-    result.assert_outcomes(passed=2)
+    result.assert_outcomes(passed=1, failed=1)  # as the run's status says
     result.stdout.fnmatch_lines(["BROKEN  a/test *could not be read: *has the same name, a/test; rename one of them"])
 
 

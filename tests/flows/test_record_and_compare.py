@@ -231,13 +231,13 @@ def test_a_metric_that_an_edit_renamed_is_named_by_both_names(recorded: Project)
     assert text.count("copies: 0, ") == 2
     recorded.baseline.write_text(text.replace("copies: 0, ", "copied: 0, "))
     recorded.configure(sessions=1)
-    recorded.commit()
+    recorded.record_is_of_head()
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(
         [
             "*; 1 metric new: copies; *",
-            "UNRESOLVED  2 cases (*): copied is remembered, but was not read; if it is gone: --perfguard-update=stale",
+            "UNRESOLVED  2 cases (*): copied is remembered, but was not read; if it is gone: pytest *=stale",
         ]
     )
     assert recorded.guard("--perfguard-update=new,stale").ret == ExitStatus.PASSED

@@ -24,6 +24,7 @@ from perfguard.model.units import counted
 from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.followed import Followed
+from perfguard.session.fresh_processes import DIED
 from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.pairs import Site, out_of_time
 from perfguard.session.pairing.processes import Interrupts
@@ -35,6 +36,7 @@ FIRST = 24  # times in the first batch: each process pair takes seconds to start
 TELLING = 5  # tests, which name a kernel that all of them launch
 _GROWTH = 4  # size of a batch / size of the one before
 INTERRUPTED = "interrupted"
+_MOST_DEATHS = 3  # of a base's process in its tests: then single ones are not to blame
 
 Tell = Callable[[str], None]
 
@@ -114,31 +116,25 @@ class Asking:
             return
         self.tell(f"{counted(len(cases), 'case')} in doubt: asking {self.base[:12]}")
         request = Request(
-            run.device.identity.slug,
-            timers_of(cases.values()),
-            tests=list(dict.fromkeys(result.case.nodeid for result in cases.values())),
-            numerics=True,
-            doubts=question.doubts,
-            times=False,
+            run.device.identity.slug, timers_of(cases.values()), numerics=True, doubts=question.doubts, times=False
         )
-        answer = site.answer(request)
-        found = {result.id: result for result in answer.results}
+        tests = list(dict.fromkeys(result.case.nodeid for result in cases.values()))
+        found, followed, problems = _asked(site, request, tests)
         for case, result in cases.items():
             base = found.get(case)
             if base is None:
-                file = result.case.nodeid.partition("::")[0]
-                uncollected = answer.followed.uncollected.get(file)
+                uncollected = followed.uncollected.get(result.case.nodeid.partition("::")[0])
                 new = (
                     "new since the base" if uncollected is None else f"its file does not run at the base: {uncollected}"
                 )
-                self.problems[case] = answer.problem or new
+                self.problems[case] = problems.get(result.case.nodeid, new)
                 continue
             self.answers[case] = base
             if (wrong := bad(base)) is not None:
                 self.problems[case] = f"{wrong[0]} at the base, not compared: {wrong[1]}"
             elif base.inputs != result.inputs:
                 self.problems[case] = f"other inputs: {base.inputs or 'none'} -> {result.inputs or 'none'}"
-        self._compare_kernels(answer.followed)
+        self._compare_kernels(followed)
         self.tally.answered(self.answers)
         self._keep("")
 
@@ -211,6 +207,30 @@ class Asking:
         ]
         pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
         self.run.pairings[self._place :] = [pairing]
+
+
+def _asked(
+    site: Site, request: Request, tests: Sequence[str]
+) -> tuple[dict[CaseId, CaseResult], Followed, dict[str, str]]:
+    """What the base answers, what it has followed, and node id of a test without an answer -> the reason, if its
+    process did not come to its end. A test in which the process died is left out, and those behind it are asked again.
+    """
+    found: dict[CaseId, CaseResult] = {}
+    followed, problems = Followed(), dict[str, str]()
+    for number in range(1, _MOST_DEATHS + 1):
+        answer = site.answer(replace(request, tests=list(tests)))
+        found |= {result.id: result for result in answer.results}
+        followed = followed.joined(answer.followed)
+        answered = {result.case.nodeid for result in answer.results}
+        tests = tests[max((place for place, test in enumerate(tests, 1) if test in answered), default=0) :]
+        if not answer.problem or not tests:
+            break
+        if DIED not in answer.problem or number == _MOST_DEATHS:
+            problems |= dict.fromkeys(tests, answer.problem)
+            break
+        problems[tests[0]] = answer.problem
+        tests = tests[1:]
+    return found, followed, problems
 
 
 def _exact(base: CaseResult) -> CaseResult:

@@ -137,8 +137,7 @@ class Site:
         Raises:
             UsageError: it has loaded code from the user's checkout in place of its worktree's.
         """
-        folder = self._temporary / f"answer-{side}"
-        folder.mkdir()
+        folder = Path(tempfile.mkdtemp(prefix="answer-", dir=self._temporary))
         command = self.command_of(side)
         write_request(folder, msgspec.structs.replace(request, follow=self._following(side)))
         problem = run_fresh(command, folder, self.settings.session_minutes, name=describe(side))
