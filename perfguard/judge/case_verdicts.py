@@ -159,6 +159,8 @@ class _Case:
         if not reading.is_recorded:
             return self.only_beside_base(reading)
         verdict = self.by_record(reading)
+        if reading.metric == CODE and reading.note and not self._is_known_code(reading):
+            return replace(verdict, word=Word.UNRESOLVED, reason=f"not compared with the base: {reading.note}")
         if reading.metric == CODE and verdict.before not in (None, reading.value) and self._is_known_code(reading):
             return replace(verdict, word=Word.UNCHANGED, reason="")
         if verdict.word not in (Word.NEW, *OTHER_CONDITIONS):

@@ -37,6 +37,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.case import is_guarded
+from perfguard.model.records.change import category_of
 from perfguard.model.units import Unit
 
 QUIET = [100.0, 100.2, 99.9, 100.1, 100.0, 99.8, 100.1, 99.9]
@@ -151,6 +152,16 @@ def test_each_case_is_of_the_recording_that_it_names() -> None:
     where = Lane(HARDWARE, TOOLCHAIN, [Baseline("here", "area", recordings, {CASE.key: case})])
     verdict = judged(result(SPAN), where)["span"]
     assert (verdict.word, verdict.reason) == (Word.DRIFT, "another toolchain: triton 3.5.0 -> 3.6.0")
+
+
+def test_other_kernels_that_could_not_be_compared_are_unresolved_and_an_update_records_them() -> None:
+    where = lane({"code": {"kernel": "aaaa-bbbb"}}, base=BASE)
+    code = Reading("code", Unit.TEXT, {"kernel": "cccc-dddd"}, gated=False, stored=True, note="sm_90: no disk")
+    found = judged(result(code), where)["code"]
+    assert (found.word, found.reason) == (Word.UNRESOLVED, "not compared with the base: sm_90: no disk")
+    assert category_of(found, code) == "changed"
+    same = replace(code, value={"kernel": "aaaa-dddd"})  # only a time was in question
+    assert words(result(same), where) == {"code": Word.UNCHANGED}
 
 
 def test_what_describes_a_target_or_only_explains_is_no_matter_of_records() -> None:

@@ -99,7 +99,7 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
     if not verdict.storable:
         return None
     of_code = reading is not None and (bool(reading.covers) or (reading.stored and reading.unit is Unit.TEXT))
-    if of_code and verdict.word in (Word.PASS, Word.UNCHANGED) and verdict.before != verdict.after:
+    if of_code and verdict.word in (Word.PASS, Word.UNCHANGED, Word.UNRESOLVED) and verdict.before != verdict.after:
         return "changed"
     return CATEGORY_OF.get(verdict.word)
 

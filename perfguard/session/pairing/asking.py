@@ -156,8 +156,9 @@ class Asking:
         finally:
             base.close()
         for case, compared in zip(cases, found, strict=True):
-            work = with_readings(run.measured[case], compared.work)
-            run.measured[case] = replace(work, notes=[*work.notes, *compared.problems])
+            code, told = run.measured[case].reading(CODE), "\n".join(compared.problems)
+            noted = [] if code is None or not told else [replace(code, note=told)]
+            run.measured[case] = with_readings(run.measured[case], [*compared.work, *noted])
             answer = self.answers[case]
             if not compared.other_code and not compared.problems:  # whatever was renamed
                 alike = {CODE: run.measured[case].reading(CODE)}
