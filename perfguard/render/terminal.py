@@ -151,10 +151,8 @@ class _Writer:
         parts = [tally(self.found.counts) or "no case"]
         if unread := sum(map(_is_unread, report.results)):
             parts.append(f"{unread} not timed, whose code on the device is as recorded")
-        if unrecorded := self.found.new_metrics:
-            parts.append(clean(f"{counted(len(unrecorded), 'metric')} new: {listed(unrecorded)}", MOST_CHARACTERS))
-        if (other := self.found.other_code).moved:
-            parts.append(clean(f"{other}, which nothing here times: {listed(other.kernels)}"))
+        told = [each for each in self.found.remarks if not each[0].endswith(OLD_FAULT)]  # which has a line of its own
+        parts += [clean(f"{said}: {listed(names)}", MOST_CHARACTERS) for said, names in told]
         if strides := self._other_strides():
             more = f" and {len(strides) - 1} more" if len(strides) > 1 else ""
             parts.append(f"other strides, which no reference declares: {strides[0]}{more}")
