@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -244,11 +245,9 @@ class TreesOfRecords:
         if name not in self._found:
             self._found[name] = self._look_up(name)
         tree, changed = self._found[name]
-        top, loaded = self._repository.root, _loaded()
-        equal = tree.commit is not None and not any(
-            Path(top, path).resolve() in loaded for path in changed if path.endswith(".py")
-        )
-        return replace(tree, equal=equal and all(path.endswith(".py") for path in changed))
+        is_python = all(path.endswith(".py") for path in changed)
+        equal = tree.commit is not None and is_python and not _is_loaded([self._repository.root / p for p in changed])
+        return replace(tree, equal=equal)
 
     def asked(self) -> dict[str, BaseTree]:
         """Commit as a record names it -> its tree, of those that were asked for."""
@@ -270,11 +269,17 @@ class TreesOfRecords:
             return BaseTree(problem=str(error)), []
 
 
-def _loaded() -> set[Path]:
-    """Files of the modules that this process has imported. Those of perfguard run on both sides."""
-    own = Path(perfguard.__file__).resolve().parent
-    files = {Path(file).resolve() for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None))}
-    return {file for file in files if own not in file.parents}
+def _is_loaded(files: Sequence[Path]) -> bool:
+    """Whether this process has imported one of these modules. Those of perfguard run on both sides."""
+    own = _real(os.path.dirname(perfguard.__file__)) + os.sep
+    wanted = {path for file in files if not (path := _real(str(file))).startswith(own)}
+    loaded = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
+    return bool(wanted) and any(_real(file) in wanted for file in loaded if file)
+
+
+@functools.cache  # it is asked of thousands of modules, for each case that a run judges
+def _real(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _is_of_service(path: PurePosixPath) -> bool:
