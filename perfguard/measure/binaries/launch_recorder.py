@@ -277,9 +277,7 @@ class Recorder:
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
-        if (
-            not self._plain or not kernel.is_gluon()
-        ):  # Triton's interpreter runs all others, and their results are checked
+        if not self._plain or not kernel.is_gluon():  # all others are interpreted, and their results checked
             return
         bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
         parameters = kernel.signature.parameters.items()
