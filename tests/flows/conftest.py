@@ -96,7 +96,9 @@ class Project:
         head = self.git("rev-parse", "HEAD").strip()
         text = self.baseline.read_text()
         named = re.sub(r"commit: \w+", f"commit: {head}", text)
-        named = named if "commit: " in text else text.replace("recorded: ", f"commit: {head}, recorded: ")  # outside git
+        named = (
+            named if "commit: " in text else text.replace("recorded: ", f"commit: {head}, recorded: ")
+        )  # outside git
         self.baseline.write_text(named)
         self.commit()
 

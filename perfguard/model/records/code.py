@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from perfguard.model.records.case import Parts, Reading, Verdict
+from perfguard.model.records.case import Parts, Reading, Verdict, Word
 
 _KERNEL = re.compile(r"[/@]")  # of parts: between a kernel and its second specialisation, or its configuration
 
@@ -31,8 +31,14 @@ def kernel_of(part: str) -> str:
 
 
 def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
-    """Whether kernels are not those of the record. That explains and never fails."""
+    """Whether kernels are not those of the record, nor the base's by other names, which are UNCHANGED. That explains and
+    never fails."""
     before, after = verdict.before, reading.value
-    if reading.metric != CODE or not isinstance(before, dict) or not isinstance(after, dict):
+    if (
+        verdict.word is Word.UNCHANGED
+        or reading.metric != CODE
+        or not isinstance(before, dict)
+        or not isinstance(after, dict)
+    ):
         return False
     return not same_parts(before, after)
