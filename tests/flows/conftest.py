@@ -96,9 +96,8 @@ class Project:
         head = self.git("rev-parse", "HEAD").strip()
         text = self.baseline.read_text()
         named = re.sub(r"commit: \w+", f"commit: {head}", text)
-        named = (
-            named if "commit: " in text else text.replace("recorded: ", f"commit: {head}, recorded: ")
-        )  # outside git
+        if "commit: " not in text:  # recorded outside git
+            named = text.replace("recorded: ", f"commit: {head}, recorded: ")
         self.baseline.write_text(named)
         self.commit()
 

@@ -31,8 +31,7 @@ def kernel_of(part: str) -> str:
 
 
 def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
-    """Whether kernels are not those of the record, nor the base's by other names, which are UNCHANGED. That explains and
-    never fails."""
+    """Whether kernels are not those of the record, nor UNCHANGED, as the base's are by other names. It never fails."""
     before, after = verdict.before, reading.value
     if (
         verdict.word is Word.UNCHANGED
