@@ -60,7 +60,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
         tests.skips.LIMITS.write_text(limits)
         result = pytester.runpytest_inprocess("-p", "tests.skips", "-p", "no:cacheprovider", *arguments)
         start = next(number for number, line in enumerate(result.outlines) if line.startswith("skips:"))
-        return result, result.outlines[start:]
+        return result, [line for line in result.outlines[start:] if line]  # pytest may put one before a full-width line
 
     return run
 

@@ -40,7 +40,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.baseline import UNSTABLE
-from perfguard.model.records.case import CODE, CONFIGURATION
+from perfguard.model.records.code import CODE, CONFIGURATION
 from perfguard.model.units import Unit, format_change
 
 _WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is named as the cause

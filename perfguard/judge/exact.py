@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from perfguard.judge.across_ranks import by_rank, lists_of
 from perfguard.model.records import BY_TOOLCHAIN, Across, Better, Conditions, Provenance, Reading, Value, Verdict, Word
-from perfguard.model.records.case import CODE
+from perfguard.model.records.code import CODE
 from perfguard.model.units import format_change, format_list_change, format_move, format_value, rounded
 
 Part = int | float | str | list[str]

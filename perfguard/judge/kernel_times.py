@@ -12,7 +12,7 @@ from perfguard.judge.lane import Lane
 from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time, timed_kernel
 from perfguard.model.records import NO_BASE, CaseResult, Reading, Verdict, Word
 from perfguard.model.records.baseline import UNSTABLE
-from perfguard.model.records.case import CODE, same_code
+from perfguard.model.records.code import CODE, same_code
 from perfguard.model.units import Unit
 
 

@@ -30,7 +30,7 @@ from perfguard.model.records import (
     Toolchain,
 )
 from perfguard.model.records.baseline import EVERY_CPU, entries_of
-from perfguard.model.records.case import CODE
+from perfguard.model.records.code import CODE
 
 #: What the absence of a reading from the record of an observed test stands for, by its type.
 NOTHING: Mapping[type, Entry] = {int: 0, list: [], dict: {}}

@@ -17,7 +17,7 @@ from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, Record, same_board, timer_class
 from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, moderate, remember
 from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, TimedEntry
-from perfguard.model.records.case import CODE, same_parts
+from perfguard.model.records.code import CODE, same_parts
 
 
 def covered(result: CaseResult, lane: Lane) -> frozenset[str]:

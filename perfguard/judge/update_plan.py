@@ -33,8 +33,8 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.baseline import MOST_SESSIONS, UNSTABLE, as_stored
-from perfguard.model.records.case import CODE
 from perfguard.model.records.change import Change, category_of, show_apart
+from perfguard.model.records.code import CODE
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
 _SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.BETTER: "faster"}  # of kernels in observed tests

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from perfguard.measure.compiled.settings import replayable, replayed
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import DeviceError
+from perfguard.model.mesh import in_group, is_layout
 from perfguard.model.records import Pass
 from perfguard.tensors.graph import graph_nodes, tree_tensors
+from perfguard.tensors.step import Step, walk
 
 if TYPE_CHECKING:
     import torch
@@ -366,3 +368,17 @@ def seeded(seed: int, device: Device) -> Iterator[None]:
             yield
         finally:
             random.setstate(state)
+
+
+def pass_of(call: Call, direction: Pass) -> Callable[[], object]:
+    """One pass. Several ranks take a whole step for it."""
+    if in_group():
+        return Step(call, direction)
+    return forward(call) if direction == "forward" else backward(call)
+
+
+def steps_of(call: Call) -> Sequence[Callable[[], object]]:
+    """The whole case from scratch, on its own inputs and on each of its walk; none in a layout."""
+    if is_layout():  # where fake tensors cannot be compiled
+        return ()
+    return walk(call) if in_group() else steps(call)

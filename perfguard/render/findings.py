@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfguard.model.records import CaseResult, Reading, Verdict, Word
-from perfguard.model.records.case import kernel_of, same_code
+from perfguard.model.records.code import kernel_of, same_code
 from perfguard.model.units import counted
 from perfguard.render.words import AS_USUAL, Started, most_common, next_step
 

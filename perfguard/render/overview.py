@@ -16,15 +16,8 @@ from msgspec import Struct
 
 from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.records.case import (
-    is_compared,
-    is_guarded,
-    is_inconclusive,
-    new_metrics,
-    tells_of_other_code,
-    words_of,
-    worst,
-)
+from perfguard.model.records.case import is_compared, is_guarded, is_inconclusive, new_metrics, words_of, worst
+from perfguard.model.records.code import tells_of_other_code
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided

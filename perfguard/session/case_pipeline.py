@@ -24,13 +24,14 @@ from perfguard.measure.replay import (
     copies,
     differentiable_outputs,
     forward,
-    steps,
+    pass_of,
+    steps_of,
     touched_bytes,
     weights,
 )
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
-from perfguard.model.call import Call, Outputs
+from perfguard.model.call import Call
 from perfguard.model.config import Settings
 from perfguard.model.mesh import described, in_group, is_layout
 from perfguard.model.records import (
@@ -46,7 +47,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import format_bandwidth, format_percent
-from perfguard.tensors.step import Step, walk
+from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
     from perfguard.check.checked import Checked
@@ -275,7 +276,7 @@ class Runner:
         if case.direction == "backward":
             forget_compiled()  # code compiled for one backward pass cannot be replayed
         put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
-        run = _pass_of(call, case.direction)
+        run = pass_of(call, case.direction)
         alone = not in_group()
         # Ranks on a CPU share its cores, so their times influence each other.
         timed = call.timed and not self.plan.exact_only and (alone or self.device.asynchronous)
@@ -298,7 +299,7 @@ class Runner:
             binaries=self.hands.binaries if alone else None,  # kernels are guarded where they run alone
             known_code=self.plan.known_code(case),
             # The parent counts over the steps; fresh processes only measure times.
-            steps=_steps(call) if self.plan.numerics and case.direction == "forward" else (),
+            steps=steps_of(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed and alone else None,
             cold=self._cold(call, case),
@@ -366,19 +367,6 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
         return Workload(run, call.cache, copies(theirs, case.direction), touched_bytes(theirs, run()))
 
     return ready
-
-
-def _pass_of(call: Call, direction: Pass) -> Callable[[], Outputs]:
-    """One pass. Several ranks take a whole step for it."""
-    if in_group():
-        return Step(call, direction)
-    return forward(call) if direction == "forward" else backward(call)
-
-
-def _steps(call: Call) -> Sequence[Callable[[], object]]:
-    if is_layout():  # where fake tensors cannot be compiled
-        return ()
-    return walk(call) if in_group() else steps(call)
 
 
 def _passes(call: Call, checked: Checked | None) -> list[Pass]:

@@ -39,11 +39,12 @@ from perfguard.render.comparison import (
 from perfguard.session.child import OWN_PACKAGES, child_command, named_device, packages_at
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.followed import Followed
+from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.pairs import Site
 from perfguard.session.pairing.processes import Interrupts, Side
 from perfguard.session.pairing.tally import Tally, bad, why_not_compared
-from perfguard.session.pairing.worktrees import find_base, find_repository
+from perfguard.session.pairing.worktrees import find_repository
 
 INTERRUPTED = "interrupted"
 

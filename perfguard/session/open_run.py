@@ -27,8 +27,9 @@ from perfguard.model.suite_names import file_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.cold_start import ColdStarts
+from perfguard.session.pairing.bases import TreesOfRecords, find_bases
 from perfguard.session.pairing.worker import PairWorker
-from perfguard.session.pairing.worktrees import TreesOfRecords, commit_of, find_bases
+from perfguard.session.pairing.worktrees import commit_of
 from perfguard.session.run import Run
 from perfguard.store.baseline_files import Store
 

@@ -48,7 +48,8 @@ from perfguard.render.update_text import describe_changes, say_recorded
 from perfguard.session.case_pipeline import Runner
 from perfguard.session.child import ANSWER, Request
 from perfguard.session.cold_start import first_results
-from perfguard.session.pairing.worktrees import TreesOfRecords, find_repository
+from perfguard.session.pairing.bases import TreesOfRecords
+from perfguard.session.pairing.worktrees import find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report

@@ -94,7 +94,11 @@ class Project:
         """Commit everything as it is, and let the record name that commit: no time is in question then."""
         self.commit()
         head = self.git("rev-parse", "HEAD").strip()
-        self.baseline.write_text(re.sub(r"commit: \w+", f"commit: {head}", self.baseline.read_text()))
+        text = self.baseline.read_text()
+        named = re.sub(r"commit: \w+", f"commit: {head}", text)
+        if "commit: " not in text:  # recorded outside git
+            named = text.replace("recorded: ", f"commit: {head}, recorded: ")
+        self.baseline.write_text(named)
         self.commit()
 
     def git(self, *arguments: str) -> str:

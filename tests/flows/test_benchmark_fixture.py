@@ -52,7 +52,7 @@ def test_recorded_then_slower(project: Project) -> None:
     recorded = project.guard("--perfguard-update=new", *OPTIONS)
     assert recorded.ret == ExitStatus.PASSED, recorded.stdout.str()
     assert "host_time_us: {timer: " in project.baseline.read_text()
-    project.commit()
+    project.record_is_of_head()
     assert project.guard(*OPTIONS).ret == ExitStatus.PASSED
     assert project.words("host_time_us") == {"busy/forward": {"UNCHANGED"}}
     project.test_file(BENCHMARK.format(us=600))
@@ -67,7 +67,7 @@ def test_a_test_with_both_fixtures_is_two_cases(project: Project) -> None:
         f"import kernel, torch\n{both}    perfguard(kernel.double, torch.ones(64, 16), reference=kernel.double)\n"
     )
     assert project.guard("--perfguard-update=new", *OPTIONS).ret == ExitStatus.PASSED
-    project.commit()
+    project.record_is_of_head()
     assert project.guard(*OPTIONS).ret == ExitStatus.PASSED
     assert project.words("host_time_us") == {"busy/forward": {"UNCHANGED"}, "busy:benchmark/forward": {"UNCHANGED"}}
 

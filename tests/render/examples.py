@@ -27,7 +27,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
-from perfguard.model.records.case import CODE
+from perfguard.model.records.code import CODE
 from perfguard.model.units import Unit
 from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview, Refused
 

@@ -47,7 +47,7 @@ REPORT = msgspec.structs.replace(
 
 GOLDEN = """\
 NVIDIA H200 · driver 580.159.04 · CUDA 13.0 · 1980 MHz · throttled: power cap · torch 2.11.0 · triton 3.6.0 · copy 4.23 TB/s
-1 WRONG, 1 SLOWER, 1 STALE, 1 NEW, 1 PASS; 2 cases asked of 9ab77e2c1d5b, 4 process pairs; slowest fine/forward 61.2 µs; 6.0 s
+1 WRONG, 1 SLOWER, 1 STALE, 1 NEW, 1 PASS; slowest fine/forward 61.2 µs; 6.0 s
 case              time     throughput  % of copy  verdict
 fine/forward      61.2 µs  4 TB/s      95 %       PASS
 slow[64]/forward  61.2 µs  4 TB/s      95 %       SLOWER

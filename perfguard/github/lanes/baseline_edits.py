@@ -36,8 +36,8 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.records.baseline import as_stored
-from perfguard.model.records.case import CODE, same_parts
 from perfguard.model.records.change import level
+from perfguard.model.records.code import CODE, same_parts
 from perfguard.model.units import Unit
 from perfguard.render.overview import BaselineEdit
 

@@ -182,6 +182,12 @@ def _uncompiled() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()
 
 
+def _names_in(value: Any) -> tuple[str, ...]:
+    """The names of a named tuple's fields; none of anything else."""
+    names: tuple[str, ...] = getattr(type(value), "__match_args__", ()) if isinstance(value, tuple) else ()
+    return names
+
+
 class Recorder:
     """Replaces Triton's launchers while `recording_launches`. Each launch is noted with its pass and configuration."""
 
@@ -262,18 +268,16 @@ class Recorder:
             configuration=self._configuration,
             source=self._sources.hash_of(fn.module, *_modules_of_constants(compile["constants"])),
             fields=tuple(
-                (kernel.arg_names[path[0]], tuple(names))
+                (kernel.arg_names[path[0]], names)
                 for path, value in compile["constants"].items()
-                if isinstance(path, tuple) and len(path) == 1 and (names := getattr(value, "_fields", None))
+                if isinstance(path, tuple) and len(path) == 1 and (names := _names_in(value))
             ),
         )
         self._launches.append(launch)
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
-        if (
-            not self._plain or not kernel.is_gluon()
-        ):  # Triton's interpreter runs all others, and their results are checked
+        if not self._plain or not kernel.is_gluon():  # all others are interpreted, and their results checked
             return
         bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
         parameters = kernel.signature.parameters.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Collection, Iterable
 from typing import Annotated, Literal, get_args
 
@@ -20,8 +19,6 @@ ReadingId = tuple[str, str, str]  # suite, case key, metric
 Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
-
-_KERNEL = re.compile(r"[/@]")  # of parts: between a kernel and its second specialisation, or its configuration
 
 
 class Word(enum.StrEnum):
@@ -375,36 +372,6 @@ def is_inconclusive(results: Iterable[CaseResult]) -> bool:
         if words:
             told.append(any(word in (Word.UNRESOLVED, Word.SUSPECT) for word in words))
     return 2 * sum(told) > len(told)
-
-
-#: The fingerprint of a call's kernels: kernel -> `<hash of its source>-<hash of its first IR>`.
-CODE = "code"
-#: Constants and options of a call's launches: "`kernel`: NAME" -> value.
-CONFIGURATION = "configuration"
-
-
-def same_code(one: str, other: str) -> bool:
-    """Whether two fingerprints are of equal code. One half is enough: the IR differs after an upgrade of Triton, and
-    the source after a renaming of variables."""
-    return any(a and a == b for a, b in zip(one.split("-"), other.split("-"), strict=False))
-
-
-def same_parts(one: Parts, other: Parts) -> bool:
-    """Whether two readings of CODE are of the same kernels with equal code."""
-    return one.keys() == other.keys() and all(same_code(str(one[kernel]), str(other[kernel])) for kernel in one)
-
-
-def kernel_of(part: str) -> str:
-    """The kernel that a part is about: `rows` of `rows/2` and of `rows@1`."""
-    return _KERNEL.split(part, maxsplit=1)[0]
-
-
-def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
-    """Whether kernels are not those of the record. That explains and never fails."""
-    before, after = verdict.before, reading.value
-    if reading.metric != CODE or not isinstance(before, dict) or not isinstance(after, dict):
-        return False
-    return not same_parts(before, after)
 
 
 def is_guarded(result: CaseResult, word: Word | None) -> bool:

@@ -19,7 +19,8 @@ from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Verdict, Word
-from perfguard.model.records.case import CODE, with_readings
+from perfguard.model.records.case import with_readings
+from perfguard.model.records.code import CODE
 from perfguard.model.units import counted
 from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from msgspec.structs import replace
-
-import perfguard
 from perfguard.model.errors import UsageError
-from perfguard.model.records import BaseTree
 from perfguard.session.child import environment
 
 _IDENTITY = {
@@ -227,141 +220,6 @@ def _git(
         raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error
 
 
-class TreesOfRecords:
-    """The trees of the commits that records name, looked up when they are asked for.
-
-    A commit that was squashed or rebased away, and uncommitted changes that were recorded with one (`1a2b3c+`), are in
-    no history. The commit that brought the record has their code.
-    """
-
-    def __init__(self, repository: Repository, data: Sequence[Path]) -> None:
-        self._repository = repository
-        self._data = data
-        self._found: dict[str, tuple[BaseTree, list[str]]] = {}  # with the code that changed since then
-
-    def at(self, name: str) -> BaseTree:
-        """The tree of a commit as a record names it. It equals the working tree if no code has changed since then that
-        this process has loaded by now, or that is not Python's."""
-        if name not in self._found:
-            self._found[name] = self._look_up(name)
-        tree, changed = self._found[name]
-        is_python = all(path.endswith(".py") for path in changed)
-        equal = tree.commit is not None and is_python and not _is_loaded([self._repository.root / p for p in changed])
-        return replace(tree, equal=equal)
-
-    def asked(self) -> dict[str, BaseTree]:
-        """Commit as a record names it -> its tree, of those that were asked for."""
-        return {name: self.at(name) for name in self._found}
-
-    def _look_up(self, name: str) -> tuple[BaseTree, list[str]]:
-        repository = self._repository
-        try:
-            commit = None if name.endswith("+") else repository.commit(name)
-            if commit is None:
-                commit = repository.brought(f"commit: {name}", self._data)
-            if commit is None:
-                name = name.removesuffix("+")
-                step = "git fetch --unshallow" if repository.is_shallow else f"git fetch origin {name}"
-                return BaseTree(problem=f"{name[:12]}, the commit of the record, is not in this clone: {step}"), []
-            changed = changed_code(repository, commit, self._data)
-            return BaseTree(commit), [path for path in changed if not _is_of_service(PurePosixPath(path))]
-        except UsageError as error:
-            return BaseTree(problem=str(error)), []
-
-
-def _is_loaded(files: Sequence[Path]) -> bool:
-    """Whether this process has imported one of these modules. Those of perfguard run on both sides."""
-    own = _real(os.path.dirname(perfguard.__file__)) + os.sep
-    wanted = {path for file in files if not (path := _real(str(file))).startswith(own)}
-    loaded = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-    return bool(wanted) and any(_real(file) in wanted for file in loaded if file)
-
-
-@functools.cache  # it is asked of thousands of modules, for each case that a run judges
-def _real(path: str) -> str:
-    return os.path.realpath(path)
-
-
-def _is_of_service(path: PurePosixPath) -> bool:
-    """Whether a file lies in a hidden folder, as those of CI services and editors do."""
-    return any(part.startswith(".") for part in path.parts[:-1])
-
-
-def find_bases(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree | TreesOfRecords:
-    """What the working tree around `folder` is compared with: one commit for every case, or that of each case's record.
-
-    It is the commit that is named; in the job of a pull request, the merge base; under uncommitted changes, HEAD. In a
-    clean tree each record's own commit tells whether the code got slower since it was made.
-
-    Args:
-        wanted: a branch, tag or commit; "": none is named.
-        data: folders of perfguard's own (baselines, reports), whose contents are no code.
-
-    Raises:
-        UnknownCommit: `wanted` is no commit: a mistake, which must not pass for a base that this clone lacks.
-    """
-    if wanted:
-        return find_base(folder, wanted, data)
-    try:
-        repository = find_repository(folder)
-    except UsageError as error:
-        return BaseTree(problem=str(error))
-    target = pull_request_target(os.environ, repository.root)
-    if target is not None:
-        return _base_of_pull_request(repository, target, data)
-    head = find_base(folder, "", data)
-    return TreesOfRecords(repository, data) if head.equal else head
-
-
-#: Variables of a pull request's job by service: the folder of its checkout, and the branch or commit that it goes into.
-_PULL_REQUESTS = (
-    ("GITHUB_WORKSPACE", "GITHUB_BASE_REF"),
-    ("BUILDKITE_BUILD_CHECKOUT_PATH", "BUILDKITE_PULL_REQUEST_BASE_BRANCH"),
-    ("CI_PROJECT_DIR", "CI_MERGE_REQUEST_DIFF_BASE_SHA"),
-    ("CI_PROJECT_DIR", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME"),
-)
-
-
-def pull_request_target(variables: Mapping[str, str], root: Path) -> str | None:
-    """The branch or commit that the pull request of this job goes into, by GitHub's, Buildkite's or GitLab's variables;
-    None in any other job, and in other repositories than the job's own."""
-    for folder, target in _PULL_REQUESTS:
-        found, checkout = variables.get(target, ""), variables.get(folder, "")
-        if found and checkout and Path(checkout).resolve() == root.resolve():
-            return found
-    return None
-
-
-def _base_of_pull_request(repository: Repository, target: str, data: Sequence[Path]) -> BaseTree:
-    """The merge base with a pull request's target. A clone that lacks it is no mistake of whoever started the run."""
-    name = next((each for each in (f"origin/{target}", target) if repository.commit(each) is not None), target)
-    try:
-        return find_base(repository.root, name, data)
-    except UnknownCommit:
-        step = f"git fetch origin {target} (actions/checkout: fetch-depth: 0)"
-        return BaseTree(problem=f"{target}, the target of this pull request, is not in this clone: {step}")
-
-
-def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
-    """The commit that the working tree around `folder` is compared with.
-
-    Args:
-        wanted: a branch, tag or commit: its merge base with HEAD; "": HEAD itself.
-        data: folders of perfguard's own (baselines, reports), whose contents are no code.
-
-    Raises:
-        UnknownCommit: `wanted` is no commit: a mistake, which must not pass for a base that this clone lacks.
-    """
-    try:
-        repository = find_repository(folder)
-        commit = repository.merge_base(wanted or "HEAD")
-        return BaseTree(commit, equal=not _all_code(repository, commit, data))
-    except UnknownCommit:
-        raise
-    except UsageError as error:
-        return BaseTree(problem=str(error))
-
-
 def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:
     """Files of the working tree around `folder` that are no documents, and differ from HEAD or are not tracked; none
     where there is no commit.
@@ -371,7 +229,7 @@ def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:
     """
     try:
         repository = find_repository(folder)
-        return [] if repository.commit("HEAD") is None else _all_code(repository, "HEAD", data)
+        return [] if repository.commit("HEAD") is None else all_code(repository, "HEAD", data)
     except UsageError:
         return []
 
@@ -389,7 +247,7 @@ def commit_of(folder: Path, data: Sequence[Path]) -> str | None:
     return None if commit is None else commit[:12] + "+" * bool(uncommitted_code(folder, data))
 
 
-def _all_code(repository: Repository, commit: str, data: Sequence[Path]) -> list[str]:
+def all_code(repository: Repository, commit: str, data: Sequence[Path]) -> list[str]:
     new = [path for path in repository.untracked() if not _is_output(PurePosixPath(path))]
     return [*changed_code(repository, commit, data), *_code(repository, new, data)]
 

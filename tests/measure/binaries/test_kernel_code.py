@@ -13,7 +13,7 @@ import torch
 from perfguard.judge.exact import describe_difference
 from perfguard.measure.binaries.comparison import configuration_reading
 from perfguard.measure.binaries.kernel_code import code_of, configuration_of
-from perfguard.model.records.case import same_code
+from perfguard.model.records.code import same_code
 from tests.measure.metrics.binaries import GLUON, PRODUCT, SCALE, TUNED, Reader
 
 BOTH = ("sm_90", "gfx942")

@@ -35,7 +35,7 @@ def verdicts_of(stored: list[Reading], now: list[Reading], device: Device) -> di
     files = [Baseline(folder, "suite", cases={CASE.key: CaseBaseline(entries)}) for folder in folders]
     lane = Lane(device.identity, Toolchain(), files)
     judged = judge_case(CaseResult(CASE, readings=now), lane)
-    return {verdict.metric: verdict for verdict in judged if verdict.word not in (Word.PASS, Word.FASTER)}
+    return {verdict.metric: verdict for verdict in judged if verdict.word not in (Word.PASS, Word.BETTER)}
 
 
 # -- on a CPU --------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_a_mutant_changes_its_metric_and_no_other(mutant: Mutant, cpu: CpuDevice
     assert set(found) == mutant.metrics
     told = (text(found[mutant.metric]), found[mutant.metric].reason, because("", worse, values(base)))
     assert any(mutant.words in each for each in told)
-    assert verdicts_of(worse, base, cpu) == {}  # the other way round everything is the same or FASTER
+    assert verdicts_of(worse, base, cpu) == {}  # the other way round everything is the same or better
 
 
 def test_a_copy_in_place_of_work(cpu: CpuDevice) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from perfguard.model.errors import UsageError
 from perfguard.model.records import BaseTree
-from perfguard.session.pairing.worktrees import find_base
+from perfguard.session.pairing.bases import find_base
 
 
 def git(folder: Path, *arguments: str) -> str:
