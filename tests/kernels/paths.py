@@ -103,7 +103,7 @@ def open_path(path: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def launch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a path of torch's operators a kernel is an error: it would be interpreted here, with the same numbers, and
-    could not run for a user. What is recorded for chips that are not here is recorded as ever."""
+    could not run for a user. What is followed on chips that are not here is followed as ever."""
     from triton.runtime.interpreter import InterpretedFunction
 
     def refused(kernel: Any, *_: Any, **__: Any) -> None:
@@ -121,7 +121,7 @@ def every_second(tensor: torch.Tensor) -> torch.Tensor:
 class Candidates:
     """For `perfguard(configurations=…)`: every candidate that an operator's tables hold for the device of its inputs.
 
-    Of each test the first shape declares them; each compiles for five targets. All shapes do with `every`
+    Of each test the first shape declares them; each is followed on five targets. All shapes do with `every`
     (--perfguard-all-configs), and then on a CPU the interpreter's candidates too, which the behaviour tests check.
     """
 
