@@ -200,7 +200,7 @@ def test_cases_of_several_ranks_are_recorded_and_judged_as_one(project: Project)
     baseline = (project.path / "baselines" / "cpu" / "test_suite.yaml").read_text()
     assert "all_reduce ranks float32" in baseline
     assert "all_reduce dp float32" in baseline
-    assert 'inputs: "dp 2; float32[4,4]"' in baseline
+    assert "inputs: dp 2; float32[4,4]" in baseline
     assert "rank 0" not in baseline  # every reading is one for both ranks
     project.commit()
 
