@@ -36,6 +36,7 @@ def filtered(recorded: Project) -> Project:
     (recorded.path / "conftest.py").write_text(f"import os\nos.environ |= {failing}")
     recorded.run("-q")
     (recorded.path / "conftest.py").unlink()
+    recorded.record_is_of_head()
     return recorded
 
 
@@ -103,6 +104,7 @@ def test_repeated_tests_have_other_names_and_none_is_gone(recorded: Project, par
         "@pytest.fixture\n"
         f"def {parameter}(request):\n    return request.param\n"
     )
+    recorded.record_is_of_head()
     result = recorded.guard("-k", "64")
     result.stdout.no_fnmatch_line("*STALE*")
     recorded.guard("--perfguard-update=stale", "-k", "64")

@@ -120,7 +120,7 @@ class Asking:
             run.device.identity.slug, timers_of(cases.values()), numerics=True, doubts=question.doubts, times=False
         )
         tests = list(dict.fromkeys(result.case.nodeid for result in cases.values()))
-        found, followed, problems = _asked(site, request, tests)
+        found, followed, problems = answers(site, request, tests)
         for case, result in cases.items():
             base = found.get(case)
             if base is None:
@@ -211,7 +211,7 @@ class Asking:
         self.run.pairings[self._place :] = [pairing]
 
 
-def _asked(
+def answers(
     site: Site, request: Request, tests: Sequence[str]
 ) -> tuple[dict[CaseId, CaseResult], Followed, dict[str, str]]:
     """What the base answers, what it has followed, and node id of a test without an answer -> the reason, if its
@@ -232,6 +232,8 @@ def _asked(
             break
         problems[tests[0]] = answer.problem
         tests = tests[1:]
+        if not tests:
+            break
     return found, followed, problems
 
 

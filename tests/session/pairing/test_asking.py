@@ -16,10 +16,13 @@ from perfguard.judge.questions import Question
 from perfguard.measure.devices.fake import FakeDevice
 from perfguard.model.config import Config, Settings
 from perfguard.model.records import Case, CaseResult, Verdict, Word
-from perfguard.session.child import ChildCommand
+from perfguard.session.child import ChildCommand, Request
+from perfguard.session.followed import Followed
+from perfguard.session.fresh_processes import DIED
 from perfguard.session.open_run import open_run
-from perfguard.session.pairing.asking import FIRST, Asking, in_batches, left_of
+from perfguard.session.pairing.asking import FIRST, Asking, answers, in_batches, left_of
 from perfguard.session.pairing.lockstep import TimeId
+from perfguard.session.pairing.pairs import Answer
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository
 
@@ -37,6 +40,42 @@ def test_a_full_disk_is_a_problem_that_the_verdicts_name(tmp_path: Path, monkeyp
     Asking(run, command, lambda _: None, "0" * 40, Question(), family=0, seconds=0.0).ask()
     assert [(each.base, each.problem) for each in run.pairings] == [("0" * 40, "[Errno 28] No space left on device")]
     assert not list(Path(tempfile.gettempdir()).glob(f"perfguard-pairs-{os.getpid()}-*"))
+
+
+class Dying:
+    """A base's site whose process dies in these tests, and answers all before them."""
+
+    def __init__(self, *deadly: str, problem: str = f"the base {DIED} 7") -> None:
+        self.deadly, self.problem = deadly, problem
+        self.asked: list[list[str]] = []
+
+    def answer(self, request: Request) -> Answer:
+        assert request.tests is not None
+        self.asked.append(request.tests)
+        at = next((place for place, test in enumerate(request.tests) if test in self.deadly), None)
+        cases = [Case("suite", test, "forward", test) for test in request.tests[:at] if test != "absent"]
+        return Answer([CaseResult(case) for case in cases], Followed(), "" if at is None else self.problem)
+
+
+@pytest.mark.parametrize(
+    ("site", "answered", "blamed", "processes"),
+    [
+        (Dying(), "abcd", "", 1),
+        (Dying("b"), "acd", "b", 3),  # the one that the base lacks is blamed first
+        (Dying("a", "d"), "bc", "ad", 2),
+        (Dying("a", "b", "c"), "", "abcd", 3),  # it dies wherever: no test is to blame
+        (Dying("b", problem="the base took longer than 10 minutes"), "a", "bcd", 1),
+    ],
+    ids=["none", "one", "two", "all", "hang"],
+)
+def test_a_test_that_kills_the_base_s_process_spares_those_behind_it(
+    site: Dying, answered: str, blamed: str, processes: int
+) -> None:
+    tests = ["a", "absent", "b", "c", "d"]
+    found, _, problems = answers(site, Request(), tests)  # type: ignore[arg-type]
+    assert [name for _, name in sorted(found)] == [f"{name}/forward" for name in answered]
+    assert problems.keys() - {"absent"} == set(blamed)
+    assert len(site.asked) == processes
 
 
 def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[TimeId, Verdict]:
