@@ -30,7 +30,8 @@ def quicken_interpreter() -> None:
 
 def _patch_the_language_once_a_launch(language: Any, interpreter: Any) -> None:
     """The interpreter replaces every function of triton.language by an interpreted one, and it does so again at each
-    call of a device function (`tl.max` is one), of which the first in a launch changes something."""
+    call of a device function (`tl.max` is one), of which the first in a launch changes something. Triton 3.9 puts back
+    only what the launch itself replaced: a kernel that this process compiles afterwards would meet the rest."""
     patch = getattr(interpreter, "_patch_lang", None)
     launch = getattr(interpreter, "GridExecutor", None)
     if patch is None or launch is None:
@@ -38,6 +39,7 @@ def _patch_the_language_once_a_launch(language: Any, interpreter: Any) -> None:
     run = launch.__call__
     patched: set[tuple[bool, bool]] = set()
     seen: dict[Any, tuple[bool, bool]] = {}  # function -> whether it sees the language, and its core
+    scopes: list[Any] = []  # the launch's own, which is put back; Triton 3.6 has none
 
     def patch_once(fn: Any) -> Any:
         if fn not in seen:
@@ -46,10 +48,16 @@ def _patch_the_language_once_a_launch(language: Any, interpreter: Any) -> None:
         if seen[fn] in patched:
             return None
         patched.add(seen[fn])
-        return patch(fn)
+        scope = patch(fn)
+        if hasattr(scope, "_changes"):
+            scopes.append(scope)
+            if scope is not scopes[0]:
+                scopes[0]._changes.extend(scope._changes)
+        return scope
 
     def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
         patched.clear()
+        scopes.clear()
         return run(self, *args, **kwargs)
 
     interpreter._patch_lang = patch_once
