@@ -192,6 +192,11 @@ def teller(session: pytest.Session) -> Callable[[str], None]:
     return tell
 
 
+def detailer(session: pytest.Session) -> Callable[[str], None]:
+    """The same for lines that are shown under -v only."""
+    return teller(session) if is_verbose(session.config) else lambda text: None
+
+
 def _relative(path: object, run: Run) -> str:
     text = str(path)
     return text.removeprefix(f"{run.config.root}/")

@@ -20,7 +20,7 @@ from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus, PerfguardError, is_out_of_memory
 from perfguard.model.records import Case, Verdict, Word
 from perfguard.model.suite_names import name_of, suite_of
-from perfguard.pytest_plugin.ending import Ending, cut_short, failed_report, is_verbose, teller
+from perfguard.pytest_plugin.ending import Ending, cut_short, detailer, failed_report, is_verbose, teller
 from perfguard.pytest_plugin.failures import describe_error, is_lost, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
 from perfguard.pytest_plugin.items import case_of, check_names, has_fixture, in_order, is_guarded, mark_of
@@ -119,11 +119,12 @@ class Measuring(Ending):
         """Open the device and the baselines if any test needs them."""
         device = None
         if self.worker is not None:
+            tests = self.worker.begin([item.nodeid for item in session.items], self._uncollected)
+            session.items[:] = in_order(session.items, tests)
             device = self._open()  # takes seconds, so all sides do it at once, before any has its turn
             device.settle()
             forget_compiled()  # the first call takes seconds, too
-            tests = self.worker.begin([item.nodeid for item in session.items], self._uncollected)
-            session.items[:] = in_order(session.items, tests)
+            self.worker.opened()
         guarded = [item for item in session.items if is_guarded(item)]
         if not guarded or session.config.option.collectonly:
             return
@@ -310,6 +311,8 @@ class Measuring(Ending):
                 self._finish(session, run)
             finally:
                 self._tell_junit(session.config)
+        if self.worker is not None:
+            self.worker.leave()
         return answer
 
     @pytest.hookimpl(trylast=True)
@@ -324,7 +327,7 @@ class Measuring(Ending):
     def _finish(self, session: pytest.Session, run: Run) -> None:
         tell = teller(session)
         with usage_errors():
-            settle(run, self._command(session.config), tell)
+            settle(run, self._command(session.config), tell, detailer(session))
             run.finish(self._collected, self._outcomes, tell, verbose=is_verbose(session.config))
 
 

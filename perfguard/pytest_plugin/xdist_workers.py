@@ -21,7 +21,7 @@ from perfguard.model.atomic_files import make_folder, write_atomically
 from perfguard.model.config import Config
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Case, Pairing, Report, Verdict, Word
-from perfguard.pytest_plugin.ending import Ending, cut_short, is_verbose, teller
+from perfguard.pytest_plugin.ending import Ending, cut_short, detailer, is_verbose, teller
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.session.device_lock import DeviceLock
@@ -72,7 +72,7 @@ class XdistWorker(Measuring):
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
         try:
-            settle(run, self._command(session.config), teller(session))
+            settle(run, self._command(session.config), teller(session), detailer(session))
         except PerfguardError as error:
             self._fail(str(error))
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)

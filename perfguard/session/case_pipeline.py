@@ -85,6 +85,7 @@ class ReadingPlan:
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
+        preheats: whether the device is heated before the first case.
         asked: faults that this process, which runs a base, is asked about. No other derived inputs run then.
     """
 
@@ -98,6 +99,7 @@ class ReadingPlan:
     known_code: Callable[[Case], Mapping[str, str]] = lambda case: {}
     unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
     unread: frozenset[str] = frozenset()
+    preheats: bool = True
     asked: Callable[[Case], Sequence[Doubt]] = lambda case: ()
 
 
@@ -226,7 +228,7 @@ class Runner:
 
     def _preheat(self) -> None:
         """Heat the device once per session, before the first case: on an idle device the first readings are slow."""
-        if self.copy_bytes_per_second is not None or not self.device.asynchronous or self.plan.exact_only:
+        if self.copy_bytes_per_second is not None or not self.device.asynchronous or not self.plan.preheats:
             return
         started = self.device.now_us()
         for _ in range(MOST_PREHEAT_BURSTS):

@@ -62,12 +62,15 @@ class Conductor(Struct, frozen=True):
         worktree: the checkout whose code the worker measures.
         original: the user's checkout: code loaded from there would be measured in place of the worktree's.
         pad_bytes: memory to take before the first case, so that no two processes have the same layout.
+        preheats: whether the worker heats the device before its first case. One side does, the last to come to its
+            first case, since all share one device.
     """
 
     handle: int
     worktree: str
     original: str
     pad_bytes: int = 0
+    preheats: bool = False
 
 
 class Following(Struct, frozen=True):

@@ -41,7 +41,7 @@ from perfguard.session.device_lock import DeviceLock
 from perfguard.session.followed import Followed
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.lockstep import TimeId
-from perfguard.session.pairing.pairs import Site
+from perfguard.session.pairing.pairs import Site, starts_ahead
 from perfguard.session.pairing.processes import Interrupts, Side
 from perfguard.session.pairing.tally import Tally, bad, why_not_compared
 from perfguard.session.pairing.worktrees import find_repository
@@ -110,10 +110,13 @@ def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) 
     device = open_device(device_name)
     command = child_command(options.pytest_arguments, folder, device_name)
     tally, work, problem = Tally(), base.commit, ""
+    detail = _say if {"-v", "-vv", "--verbose"} & {*options.pytest_arguments} else lambda text: None
     kernels: list[KernelRow] = []
     try:
         with (
-            Site(repository, command, device.identity.slug, settings, interrupts, _say, packages) as site,
+            Site(
+                repository, command, device.identity.slug, settings, interrupts, _say, detail, starts_ahead(device), packages
+            ) as site,
             DeviceLock(device.key) as lock,
             interrupts.armed(),
         ):

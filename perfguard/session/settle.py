@@ -27,7 +27,7 @@ EXACT_PROCESSES = 2
 OBSERVING_PROCESSES = 3
 
 
-def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
+def settle(run: Run, command: ChildCommand, tell: Tell, detail: Tell) -> None:
     """Let other processes measure what the run still needs, and judge with the results of the whole run.
 
     In an update, fresh processes read the metrics to record. Otherwise fresh processes read times again that are slower
@@ -35,6 +35,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
 
     Args:
         command: starts them.
+        detail: called with messages that few want to read.
 
     Raises:
         KeyboardInterrupt: from the user, after the results so far are judged and saved.
@@ -42,7 +43,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
     if run.is_session:
         return
     run.device.free_memory()  # the other processes need it
-    settling = _Settling(run, command, tell)
+    settling = _Settling(run, command, tell, detail)
     cut = INTERRUPTED
     try:
         if run.config.update is not None:
@@ -69,6 +70,7 @@ class _Settling:
     run: Run
     command: ChildCommand
     tell: Tell
+    detail: Tell
 
     def record(self) -> None:
         """Ask the bases about everything but times, and let fresh processes read the metrics that the update may
@@ -133,7 +135,7 @@ class _Settling:
         family = sum(len(question.times) for question in asked.values())
         left = 60 * run.config.settings.pair_minutes
         for number, (base, question) in enumerate(asked.items()):
-            asking = Asking(run, self.command, self.tell, base, question, family, left)
+            asking = Asking(run, self.command, self.tell, base, question, family, left, self.detail)
             if number < MOST_BASES:
                 asking.ask()
                 left = asking.seconds

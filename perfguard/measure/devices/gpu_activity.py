@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch.profiler import record_function
+from torch.autograd.profiler import record_function
 
 from perfguard.measure.devices import fingerprints, kineto, operators
 from perfguard.measure.devices.activity import Activity, Copied, Waited

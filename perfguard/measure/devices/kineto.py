@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.profiler import ProfilerActivity, profile, record_function
+# torch.profiler's own class imports torch's whole compiler to look at one setting: 1.5 s in every process.
+from torch.autograd.profiler import profile, record_function
 
 from perfguard._compat.torch_internals import DEVICE_TYPE, EVENT
 from perfguard.measure.devices.activity import Span
@@ -30,10 +31,7 @@ _GENERIC = re.compile(r"(elementwise_kernel\w*|reduce_kernel)$")
 _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|func_wrapper|Load|Store|memory$")
 
 
-ACTIVITIES = {
-    "cuda": (ProfilerActivity.CUDA, DEVICE_TYPE.get().CUDA),
-    "xpu": (ProfilerActivity.XPU, DEVICE_TYPE.get().XPU),
-}
+_DEVICES = {"cuda": DEVICE_TYPE.get().CUDA, "xpu": DEVICE_TYPE.get().XPU}
 
 _ALLOCATION = EVENT.get().Allocation
 _MARK = "perfguard: mark"
@@ -74,7 +72,7 @@ def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
     """
     with tempfile.TemporaryDirectory(prefix="perfguard-") as folder:
         path = Path(folder) / "trace.json"
-        results = _results(call, [ProfilerActivity.CPU, ACTIVITIES[kind][0]])
+        results = _results(call, kind)
         if results is None:
             return []
         results.save(str(path))
@@ -143,7 +141,7 @@ def intervals(
     Each call and the `before` ahead of it are waited for, so the work of two calls never overlaps.
 
     Args:
-        kind: 'cuda' or 'xpu', as in `ACTIVITIES`.
+        kind: 'cuda' or 'xpu', as torch names its devices.
     """
 
     def conducted() -> None:
@@ -155,8 +153,7 @@ def intervals(
                 call()
                 synchronize()
 
-    activity, device = ACTIVITIES[kind]
-    found = joined(raw_events(conducted, [ProfilerActivity.CPU, activity]), device)
+    found = joined(raw_events(conducted, kind), _DEVICES[kind])
     return [sorted((span.start_us, span.end_us) for span in spans) for spans in found]
 
 
@@ -165,15 +162,14 @@ def spans(within: Within, synchronize: Callable[[], None], kind: str) -> list[Sp
 
     Args:
         within, synchronize: makes the call with that context; waits for the device.
-        kind: 'cuda' or 'xpu', as in `ACTIVITIES`.
+        kind: 'cuda' or 'xpu', as torch names its devices.
     """
 
     def conducted() -> None:
         within(record_function(_CALL))
         synchronize()
 
-    activity, device = ACTIVITIES[kind]
-    return [span for found in joined(raw_events(conducted, [ProfilerActivity.CPU, activity]), device) for span in found]
+    return [span for found in joined(raw_events(conducted, kind), _DEVICES[kind]) for span in found]
 
 
 def joined(events: Sequence[Any], device: Any) -> list[list[Span]]:
@@ -212,16 +208,15 @@ def kernel_times(synchronize: Callable[[], None], kind: str) -> Iterator[dict[st
     """Device time of what runs inside, µs, by `normalized` name; filled in at the end. The host is not followed.
 
     Args:
-        kind: 'cuda' or 'xpu', as in `ACTIVITIES`.
+        kind: 'cuda' or 'xpu', as torch names its devices.
     """
-    activity, device = ACTIVITIES[kind]
     found: dict[str, float] = {}
     synchronize()
-    with _quiet(), profile(activities=[activity], acc_events=True) as profiler:
+    with _quiet(), profile(use_cpu=False, use_device=kind, use_kineto=True, acc_events=True) as profiler:
         yield found
         synchronize()
-    results = profiler.profiler.kineto_results if profiler.profiler is not None else None
-    found |= by_kernel([] if results is None else results.events(), device)
+    results = profiler.kineto_results
+    found |= by_kernel([] if results is None else results.events(), _DEVICES[kind])
 
 
 def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
@@ -253,7 +248,7 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allo
         with record_function(_MARK):
             pass
 
-    results = _results(lambda: call(mark), [ProfilerActivity.CPU], memory=True)
+    results = _results(lambda: call(mark), memory=True)
     found: list[Allocation] = []
     marks: list[int] = []
     waiting = [] if results is None else list(results.experimental_event_tree())
@@ -305,17 +300,19 @@ def _outside_brackets(name: str) -> str:
     return "".join(kept).strip()
 
 
-def raw_events(call: Callable[[], object], activities: list[ProfilerActivity]) -> list[Any]:
-    results = _results(call, activities)
+def raw_events(call: Callable[[], object], kind: str) -> list[Any]:
+    """The events of the host and of the device of this kind during `call`."""
+    results = _results(call, kind)
     return list(results.events()) if results is not None else []
 
 
-def _results(call: Callable[[], object], activities: list[ProfilerActivity], *, memory: bool = False) -> Any:
-    """Kineto's recording of `call`; None if it recorded nothing."""
-    with _quiet(), profile(activities=activities, profile_memory=memory, acc_events=True) as profiler:
+def _results(call: Callable[[], object], kind: str | None = None, *, memory: bool = False) -> Any:
+    """Kineto's recording of `call` on the host, and on the device of this kind if one is named; None if it recorded
+    nothing."""
+    with _quiet(), profile(use_device=kind, use_kineto=True, profile_memory=memory, acc_events=True) as profiler:
         result = call()  # held until the profile ends, as a caller holds it
     del result
-    return profiler.profiler.kineto_results if profiler.profiler is not None else None
+    return profiler.kineto_results
 
 
 @contextmanager

@@ -117,14 +117,11 @@ class TorchGpu(Device):
 
     def settle(self) -> None:
         """Run the profiler once: on an H200 each launch takes 10 ns more after the first profile."""
-        from torch.profiler import ProfilerActivity
-
         from perfguard.measure.devices import fingerprints, kineto
 
         self.synchronize()
-        activities = [ProfilerActivity.CPU, kineto.ACTIVITIES[self.kind][0]]
         with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works
-            kineto.raw_events(self._touch, activities)
+            kineto.raw_events(self._touch, self.kind)
         fingerprints.forget_objects_without_kernels()
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED
 from perfguard.session.pairing.lockstep import TimeId
-from perfguard.session.pairing.pairs import Site, out_of_time
+from perfguard.session.pairing.pairs import Site, out_of_time, starts_ahead
 from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.tally import Tally, bad
 from perfguard.session.pairing.worktrees import find_repository
@@ -49,6 +49,7 @@ class Asking:
     Args:
         family: number of times in question of all bases.
         seconds: what is left of the time for process pairs; starting and answering take nothing of it.
+        detail: called with messages that few want to read.
     """
 
     run: Run
@@ -58,6 +59,7 @@ class Asking:
     question: Question
     family: int
     seconds: float
+    detail: Tell
     answers: dict[CaseId, CaseResult] = field(default_factory=dict)
     problems: dict[CaseId, str] = field(default_factory=dict)  # why the base has no answer
 
@@ -91,10 +93,10 @@ class Asking:
         repository = find_repository(run.config.root)
         if not command.folder.resolve().is_relative_to(repository.root.resolve()):
             command = with_fields(command, folder=run.config.root)
-        settings, slug = run.config.settings, run.device.identity.slug
+        settings, slug, ahead = run.config.settings, run.device.identity.slug, starts_ahead(run.device)
         with (
             Interrupts() as interrupts,
-            Site(repository, command, slug, settings, interrupts, self.tell) as site,
+            Site(repository, command, slug, settings, interrupts, self.tell, self.detail, ahead) as site,
             interrupts.armed(),
         ):
             times = self.question.times if settings.pair_minutes else {}
@@ -172,7 +174,7 @@ class Asking:
         for track in asked:
             if why := self.problems.get(track[:2]) or self._is_wrong(track[:2]):
                 self.tally.times[track].give_up(why)
-        left = self.tally.undecided
+        left = self.tally.left()
         if not left:
             return ""
         why = _most_common_reason([asked[track] for track in left])

@@ -5,11 +5,13 @@ One worker runs at any moment; the others wait. Workers at different cases are b
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
 from typing import NamedTuple, NoReturn
@@ -19,7 +21,18 @@ import msgspec
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
 from perfguard.model.records import PairReading
 from perfguard.session.pairing.processes import SIDES, Player, Side, describe, foreign_error
-from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready
+from perfguard.session.pairing.worker import (
+    Announced,
+    Entered,
+    Go,
+    Left,
+    Measure,
+    Measured,
+    Message,
+    Opened,
+    Order,
+    Ready,
+)
 
 _ROUNDS = 3  # rounds of blocks for a case and process pair, at least
 # At the power limit a clock wavers by 2 % from one block to the next, so that three rounds of long calls say little.
@@ -59,6 +72,8 @@ class PairOutcome:
         tests: node ids of the tests that each side collected.
         problem: reason for an early end, otherwise empty.
         lost: the side whose process died, and the node id of the test in which it died; None if unknown.
+        seconds: of the pair, by what they were spent on: `starting` (imports, collection, the device), `tests` (what of
+            them lies between two times), `measuring`, `ending`.
     """
 
     readings: dict[TimeId, PairReading] = field(default_factory=dict)
@@ -68,6 +83,16 @@ class PairOutcome:
     tests: dict[Side, set[str]] = field(default_factory=dict)
     problem: str = ""
     lost: tuple[Side, str] | None = None
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @contextlib.contextmanager
+    def spending(self, on: str) -> Iterator[None]:
+        """Count the seconds inside as spent on this."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[on] += time.monotonic() - started
 
 
 @dataclass(frozen=True)
@@ -96,7 +121,8 @@ def conduct(
     pair: int,
     limit: Limit,
     chance: random.Random,
-    common_only: bool = False,
+    tests: Collection[str] | None = None,
+    then: Callable[[], None] = lambda: None,
 ) -> PairOutcome:
     """Lead one worker of each side through its tests.
 
@@ -105,28 +131,38 @@ def conduct(
         pair: number of this process pair, from 1.
         limit: time limit of the whole.
         chance: draws the order of the sides, which must differ between pairs.
-        common_only: whether tests that a side lacks are left out on all sides.
+        tests: the tests to run, without those that a side lacks; None: all that each side has collected.
+        then: called once all sides have the device.
 
     Raises:
         UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
     """
-    lockstep = _Lockstep({player.side: player for player in players}, pair, limit, chance, common_only)
+    lockstep = _Lockstep({player.side: player for player in players}, pair, limit, chance, tests)
+    outcome = lockstep.outcome
     try:
-        lockstep.begin()
-        while not lockstep.over:
+        with outcome.spending("starting"):
+            lockstep.begin()
+        then()
+        sides = lockstep.waiting()
+        while True:
+            with outcome.spending("tests"):
+                for side in sides:
+                    lockstep.go(side)
+            if lockstep.over:
+                break
             track = lockstep.together()
             if track is None:
-                for side in lockstep.choose():
-                    lockstep.go(side)
+                sides = lockstep.choose()
                 continue
-            if wanted(track) and len(set(lockstep.outcome.timers[track].values())) == 1:
-                lockstep.measure(track)
-            for side in lockstep.waiting():
-                if lockstep.at[side] == track:  # otherwise its call has raised, and it went on
-                    lockstep.go(side)
+            if wanted(track) and len(set(outcome.timers[track].values())) == 1:
+                with outcome.spending("measuring"):
+                    lockstep.measure(track)
+            sides = [side for side in lockstep.waiting() if lockstep.at[side] == track]  # the others' calls have raised
+        with outcome.spending("ending"):
+            lockstep.end()
     except _Lost as error:
-        lockstep.outcome.problem = str(error)
-    return lockstep.outcome
+        outcome.problem = str(error)
+    return outcome
 
 
 @dataclass
@@ -135,8 +171,7 @@ class _Lockstep:
     pair: int
     limit: Limit
     chance: random.Random
-    common_only: bool = False
-    tests: list[str] | None = None  # collected tests to run; None: all
+    asked: Collection[str] | None = None  # tests to run; None: all
     outcome: PairOutcome = field(default_factory=PairOutcome)
     at: dict[Side, TimeId | None] = field(default_factory=dict)  # None: its process has ended
     inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
@@ -161,36 +196,44 @@ class _Lockstep:
         return found.pop()
 
     def begin(self) -> None:
-        """Wait until all sides have collected their tests, which they may do at once. Then let them run up to their
-        first case, one after another."""
+        """Wait until all sides have collected their tests, and then until they have opened the device; they may do both
+        at once."""
         order: list[str] = []
         for side, player in self.players.items():
             message = self._hear(player)
-            assert message is None or isinstance(message, Ready)
             self.at[side] = None
             self.behind[side] = set()
-            if message is not None:
+            if isinstance(message, Ready):
                 self.outcome.uncollected[side] = message.uncollected
                 self.outcome.tests[side] = set(message.tests)
                 order = message.tests
                 self.at[side] = _START
-        if self.common_only:  # a test that one side lacks would separate the sides, and cost its neighbours this pair
+        tests = None
+        # A test that one side lacks would separate the sides, and cost its neighbours this pair.
+        if self.asked is not None:
             common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
-            self.tests = [test for test in order if test in common]
+            tests = [test for test in order if test in common and test in self.asked]
         for side in self.waiting():
-            self.go(side)
+            self._say(self.players[side], Go(tests=tests))
+        for side in self.waiting():
+            if not isinstance(self._hear(self.players[side]), Opened):
+                self.at[side] = None
+
+    def end(self) -> None:
+        """Wait until all processes have ended, which they may do at once."""
+        for player in self.players.values():
+            if problem := player.ended():
+                self._lose(player, problem)
 
     def go(self, side: Side) -> None:
         """Let one side run up to its next case or its end, while the others wait."""
         player = self.players[side]
         base = self.at.get("base")
-        known = Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers)
-        starts = self.at[side] == _START
-        self._say(player, msgspec.structs.replace(known, tests=self.tests) if starts else known)
+        self._say(player, Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers))
         self._arrive(side, self._hear(player))
 
     def _arrive(self, side: Side, message: Message | None) -> None:
-        if message is None:
+        if message is None or isinstance(message, Left):
             self.at[side] = None
             return
         assert isinstance(message, Announced), message

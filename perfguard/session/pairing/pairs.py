@@ -7,10 +7,10 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 
@@ -45,7 +45,12 @@ from perfguard.session.pairing.processes import (
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository
 
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
 Tell = Callable[[str], None]
+
+_ENOUGH_CORES = 8
 
 
 class Answer(NamedTuple):
@@ -65,6 +70,8 @@ class Site:
         command: starts pytest in the user's checkout.
         slug: the device's slug; results of another one are refused.
         tell: called with progress messages.
+        detail: called with messages that few want to read.
+        starts_ahead: whether the processes of the next pair start while those of a pair measure.
         packages: the environment of the base, if it is not this process's.
         followed: what each side has followed in a process pair that finds the times by itself.
     """
@@ -75,9 +82,12 @@ class Site:
     settings: Settings
     interrupts: Interrupts
     tell: Tell
+    detail: Tell
+    starts_ahead: bool
     packages: Packages = OWN_PACKAGES
     followed: dict[Side, Followed] = field(default_factory=dict)
-    _players: list[Player] = field(default_factory=list)
+    _players: list[Player] = field(default_factory=list)  # all that may be alive
+    _players_ahead: dict[Side, Player] = field(default_factory=dict)  # of the next pair
     _temporary: Path = field(
         default_factory=lambda: (
             Path(tempfile.gettempdir()).resolve() / f"perfguard-pairs-{os.getpid()}-{secrets.token_hex(4)}"
@@ -161,57 +171,68 @@ class Site:
         """
         started, first = time.monotonic(), tally.pairs
         while not tally.problem and tally.pairs - first < 2 * MOST_PAIRS:
-            left = [track for track in (tally.times if tracks is None else tracks) if not tally.is_decided(track)]
+            left = tally.left(tracks)
             if not left and not tally.finds:
-                return
+                break
             question = f": {counted(len(left), 'time')} in question" if left else ""
             expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
             self.tell(f"process pair {tally.pairs + 1}{question}{expected}")
-            tests = tally.others if tally.finds else tally.nodeids(left)
-            # The base has answered before, and the run has read the working tree.
-            judged: Collection[Side] = SIDES if tally.finds else ()
-            request = Request(
-                self.slug,
-                tally.timers,
-                # In a new order for each pair, so that after-effects of a case on the next differ.
-                tests=None if tests is None else self._random.sample(tests, len(tests)),
-                unread=[WALL_TIME],  # shown, never judged
-                kernels=tally.kernels(left),
-            )
-            requests: dict[Side, Request] = {
-                # The second checkout of the base is not checked, since its results are the base's.
-                side: msgspec.structs.replace(
-                    request,
-                    exact=side in judged,
-                    numerics=side in judged and side != "copy",
-                    follow=self._following(side) if side in judged and side != "copy" else None,
-                )
-                for side in SIDES
-            }
-            sought = None if tally.finds else set(left)
-            outcome, reports = self._pair(tally, sought, requests, deadline)
-            tally.take(outcome, reports, sought)
+            outcome, reports = self._pair(tally, left, deadline)
+            tally.take(outcome, reports, None if tally.finds else set(left))
+            spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
+            self.detail(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}")
+        self._stop_players()
 
     def _pair(
-        self, tally: Tally, sought: Collection[TimeId] | None, requests: Mapping[Side, Request], deadline: float
+        self, tally: Tally, left: Sequence[TimeId], deadline: float
     ) -> tuple[PairOutcome, dict[Side, Report | None]]:
-        """Start new processes, lead them through the times `sought` (None: all), and return what was found and their
-        answers."""
-        number = tally.pairs + 1
-        folder = self._temporary / f"pair-{number}"
-        folder.mkdir()
-        for side in self._random.sample(SIDES, len(SIDES)):
-            start_player(self.command_of(side), side, folder / side, requests[side], self.interrupts, self._players)
-        players = {player.side: player for player in self._players}
+        """Lead new processes through the times `left`, or all if the tally finds them, and return what was found and
+        their answers. Meanwhile the next pair's processes start, if they disturb nothing."""
+        players, self._players_ahead = self._players_ahead or self._start(tally, left), {}
+        chosen = set(left)
+        ahead = self.starts_ahead and not tally.finds
+
+        def start_next() -> None:
+            if ahead:
+                self._players_ahead = self._start(tally, left)
+
         outcome = conduct(
-            [players[side] for side in SIDES], lambda track: sought is None or track in sought, pair=number,
-            limit=self._limit(deadline), chance=self._random, common_only=not tally.finds,
+            [players[side] for side in SIDES], lambda track: tally.finds or track in chosen, pair=tally.pairs + 1,
+            limit=self._limit(deadline), chance=self._random, tests=None if tally.finds else tally.nodeids(left),
+            then=start_next,
         )  # fmt: skip
-        self._stop_players()
+        self._stop(players.values())
         for side, player in players.items():
-            if requests[side].follow is not None and (folder / side).exists():
+            if tally.finds and side != "copy" and player.folder.exists():
                 self.followed.setdefault(side, read_followed(player.folder))
         return outcome, {side: player.report(self.slug) for side, player in players.items()}
+
+    def _start(self, tally: Tally, left: Sequence[TimeId]) -> dict[Side, Player]:
+        """Start a process of each side, which will measure the times `left`, or all if the tally finds them."""
+        tests = tally.others if tally.finds else tally.nodeids(left)
+        # The base has answered before, and the run has read the working tree.
+        judged: Collection[Side] = SIDES if tally.finds else ()
+        request = Request(
+            self.slug,
+            tally.timers,
+            # In a new order for each pair, so that after-effects of a case on the next differ.
+            tests=None if tests is None else self._random.sample(tests, len(tests)),
+            unread=[WALL_TIME],  # shown, never judged
+            kernels=tally.kernels(left),
+        )
+        folder = Path(tempfile.mkdtemp(prefix="pair-", dir=self._temporary))
+        started: dict[Side, Player] = {}
+        for side in self._random.sample(SIDES, len(SIDES)):
+            own = msgspec.structs.replace(
+                request,
+                # The second checkout of the base is not checked, since its results are the base's.
+                exact=side in judged,
+                numerics=side in judged and side != "copy",
+                follow=self._following(side) if side in judged and side != "copy" else None,
+            )
+            start_player(self.command_of(side), side, folder / side, own, self.interrupts, self._players)
+            started[side] = self._players[-1]
+        return started
 
     def _limit(self, deadline: float) -> Limit:
         minutes = self.settings.session_minutes
@@ -221,10 +242,22 @@ class Site:
             return Limit(hang, name, hangs=True)
         return Limit(deadline, out_of_time(self.settings))
 
+    def _stop(self, players: Iterable[Player]) -> None:
+        for player in players:
+            player.stop()
+            self._players.remove(player)
+
     def _stop_players(self) -> None:
         while self._players:
             self._players[-1].stop()
             self._players.pop()
+        self._players_ahead = {}
+
+
+def starts_ahead(device: Device) -> bool:
+    """Whether processes of `device` may import and collect while others measure: it is not the processor, of which
+    there are enough for three that start, the one that has its turn, this one, and their threads."""
+    return device.asynchronous and len(os.sched_getaffinity(0)) >= _ENOUGH_CORES
 
 
 def out_of_time(settings: Settings) -> str:

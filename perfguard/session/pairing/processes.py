@@ -171,7 +171,8 @@ def start_player(
     line, variables = command.line(session), command.environment()
     ours, theirs = socket.socketpair()
     with ours, theirs, open(session / _OUTPUT, "wb") as output:
-        conductor = Conductor(theirs.fileno(), own, original, secrets.randbelow(_MOST_PAD))
+        pad, preheats = secrets.randbelow(_MOST_PAD), side == SIDES[-1]
+        conductor = Conductor(theirs.fileno(), own, original, pad, preheats)
         write_request(session, replace(request, conductor=conductor))
         with interrupts.delayed():
             process = subprocess.Popen(

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from perfguard.judge.pair_test import PairVerdict, judge_paired
 from perfguard.judge.run_verdicts import paired_readings_of
 from perfguard.judge.screen import covered_beside
+from perfguard.measure.metrics.times import DEVICE_TIME, HOST_TIME
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
     CaseId,
@@ -111,7 +112,7 @@ class Tally:
         if self.finds:
             self._find_times()
             self.finds = bool(outcome.problem)
-        for track in self.undecided:
+        for track in self.left():
             if tracks is None or track in tracks or track in outcome.readings:
                 self._add(track, outcome, latest)
         self._find_unchanged()
@@ -207,10 +208,18 @@ class Tally:
         time, verdict = self.times[track], self.verdicts.get(track)
         return time.unchanged or time.missed >= _MOST_MISSED or (verdict is not None and verdict.word is not None)
 
-    @property
-    def undecided(self) -> list[TimeId]:
-        """The times that need another process pair."""
-        return [track for track in self.times if not self.is_decided(track)]
+    def left(self, tracks: Collection[TimeId] | None = None) -> list[TimeId]:
+        """Those of `tracks` (None: of all times) that need another process pair.
+
+        A host time is in question longest, since it scatters by a tenth from process to process. Once the device time
+        of its case is decided, it has no further pairs.
+        """
+        open_times = [track for track in (self.times if tracks is None else tracks) if not self.is_decided(track)]
+        for track in open_times:
+            device = track._replace(metric=DEVICE_TIME)
+            if track.metric == HOST_TIME and device in self.times and self.is_decided(device):
+                self.times[track].give_up("a host time has no process pairs beyond those of its device time")
+        return [track for track in open_times if not self.is_decided(track)]
 
     @property
     def others(self) -> list[str] | None:

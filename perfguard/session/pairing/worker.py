@@ -41,7 +41,7 @@ class Go(Struct, frozen=True, tag=True):
 
     Attributes:
         timers: metric -> the base's timer in its present case, which the other sides use.
-        tests: collected tests to run, sent with the first order; None: all.
+        tests: collected tests to run, sent with the first order, at which the device is opened; None: all.
     """
 
     suite: str = ""
@@ -51,11 +51,19 @@ class Go(Struct, frozen=True, tag=True):
 
 
 class Ready(Struct, frozen=True, tag=True):
-    """The tests are collected, nothing runs on the device yet. `tests`: their node ids; `uncollected`: node id of a
-    file -> reason why it could not be collected."""
+    """The tests are collected, and the device is untouched. `tests`: their node ids; `uncollected`: node id of a file
+    -> reason why it could not be collected."""
 
     uncollected: dict[str, str] = {}
     tests: list[str] = []
+
+
+class Opened(Struct, frozen=True, tag=True):
+    """The device is open, nothing runs on it yet."""
+
+
+class Left(Struct, frozen=True, tag=True):
+    """All tests have run, and the answer is written. Only the end of the process is left."""
 
 
 class Entered(Struct, frozen=True, tag=True):
@@ -84,7 +92,7 @@ class Measured(Struct, frozen=True, tag=True):
     mhz: float | None = None
 
 
-Message = Ready | Entered | Announced | Measured
+Message = Ready | Opened | Entered | Announced | Measured | Left
 Order = Measure | Go
 
 
@@ -100,10 +108,19 @@ class PairWorker:
     _device: Device | None = None
 
     def begin(self, tests: list[str], uncollected: dict[str, str]) -> list[str]:
-        """Announce the collected tests, and wait for the first turn. Return the tests to run, in order."""
+        """Announce the collected tests, and wait until the device may be opened. Return the tests to run, in order."""
         self.say(Ready(uncollected, tests))
         order = self.hear()
         return tests if not isinstance(order, Go) or order.tests is None else order.tests
+
+    def opened(self) -> None:
+        """Announce that the device is open, and wait for the first turn."""
+        self.say(Opened())
+        self.hear()
+
+    def leave(self) -> None:
+        """Announce the end, so that no other side waits for this process's."""
+        self.say(Left())
 
     def enter(self, test: str) -> None:
         """Announce the test that begins, by its node id."""

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
-from torch.profiler import ProfilerActivity
 
 from perfguard.measure.devices import kineto
 from perfguard.measure.devices.activity import Span
@@ -58,10 +57,10 @@ def test_normalized(name: str, readable: str) -> None:
 
 def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    kineto.raw_events(lambda: None, [ProfilerActivity.CPU])
+    kineto.allocations(lambda mark: None)
     assert "KINETO_LOG_LEVEL" not in os.environ
     monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
-    kineto.raw_events(lambda: None, [ProfilerActivity.CPU])
+    kineto.allocations(lambda mark: None)
     assert os.environ["KINETO_LOG_LEVEL"] == "3"
 
 
@@ -152,16 +151,14 @@ def test_only_what_the_device_does_inside_is_profiled(monkeypatch: pytest.Monkey
 
     @contextlib.contextmanager
     def profile(**given: Any) -> Iterator[Any]:
-        done.append(given["activities"])
-        yield SimpleNamespace(
-            profiler=SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: [work(1, 3001, 7)]))
-        )
+        done.append((given["use_cpu"], given["use_device"]))
+        yield SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: [work(1, 3001, 7)]))
 
     monkeypatch.setattr(kineto, "profile", profile)
     with kineto.kernel_times(lambda: done.append("wait"), "cuda") as found:
         done.append("test")
         assert found == {}
-    assert done == ["wait", [ProfilerActivity.CUDA], "test", "wait"]
+    assert done == ["wait", (False, "cuda"), "test", "wait"]
     assert found == {"kernel": 3.0}
 
 

@@ -37,7 +37,7 @@ def test_a_full_disk_is_a_problem_that_the_verdicts_name(tmp_path: Path, monkeyp
     monkeypatch.setattr(Repository, "add_worktree", full)
     run = open_run(Config(root=tmp_path, settings=Settings()), FakeDevice(seed=1), ["suite"])
     command = ChildCommand((), tmp_path)
-    Asking(run, command, lambda _: None, "0" * 40, Question(), family=0, seconds=0.0).ask()
+    Asking(run, command, lambda _: None, "0" * 40, Question(), 0, 0.0, lambda _: None).ask()
     assert [(each.base, each.problem) for each in run.pairings] == [("0" * 40, "[Errno 28] No space left on device")]
     assert not list(Path(tempfile.gettempdir()).glob(f"perfguard-pairs-{os.getpid()}-*"))
 

@@ -7,7 +7,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -21,7 +21,18 @@ from perfguard.model.errors import UsageError
 from perfguard.session.pairing import lockstep
 from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
 from perfguard.session.pairing.processes import SIDES, Side
-from perfguard.session.pairing.worker import Announced, Entered, Go, Measure, Measured, Message, Order, Ready
+from perfguard.session.pairing.worker import (
+    Announced,
+    Entered,
+    Go,
+    Left,
+    Measure,
+    Measured,
+    Message,
+    Opened,
+    Order,
+    Ready,
+)
 
 TIMER = "queue-cold"
 ROUNDS = 3
@@ -81,6 +92,8 @@ class Script:
             say(Ready({f"test_{self.side}.py": "ImportError"}, self.keys))
             first = self._hear(end)
             wanted = first.tests if isinstance(first, Go) and first.tests is not None else self.keys
+            say(Opened())
+            self._hear(end)
             for key in wanted:
                 with self.stage.turn(self.side):
                     end.send_bytes(msgspec.json.encode(Entered(f"test_{key}")))
@@ -88,6 +101,7 @@ class Script:
                         return
                     say(Announced("suite", key, "time", self.timer, self.foreign, self.near))
                 self._measure(end, key, say)
+            say(Left())
 
     def _measure(self, end: Connection, key: str, say: Callable[[Message], None]) -> None:
         while isinstance(self._hear(end), Measure):
@@ -115,14 +129,14 @@ def play(
     hangs: bool = True,
     wanted: Callable[[TimeId], bool] = lambda track: True,
     seed: int = 1,
-    common_only: bool = False,
+    tests: Sequence[str] | None = None,
 ) -> PairOutcome:
     for script in scripts:
         script.thread.start()
     try:
         until = Limit(time.monotonic() + limit, "the limit is over", hangs)
         chance = random.Random(seed)
-        return conduct(scripts, wanted, pair=1, limit=until, chance=chance, common_only=common_only)  # type: ignore[arg-type]
+        return conduct(scripts, wanted, pair=1, limit=until, chance=chance, tests=tests)  # type: ignore[arg-type]
     finally:
         for script in scripts:
             script.connection.close()
@@ -211,10 +225,22 @@ def test_the_others_are_told_the_base_s_timers_before_they_choose_theirs() -> No
 
 
 def test_what_one_side_lacks_is_left_out_on_all() -> None:
-    outcome = play(*scripts(["b", "a"], keys=["new", "a", "b"]), common_only=True)
+    outcome = play(*scripts(["b", "a"], keys=["new", "a", "b"]), tests=["a", "b", "new", "gone"])
     assert set(outcome.readings) == {track("a"), track("b")}
     assert outcome.uncollected["base"] == {"test_base.py": "ImportError"}
     assert outcome.tests == {"base": {"a", "b"}, "copy": {"a", "b"}, "work": {"new", "a", "b"}}
+
+
+def test_processes_that_started_ahead_run_no_more_than_is_still_asked() -> None:
+    """What their pair is asked was decided after they had collected."""
+    outcome = play(*scripts(["a", "b", "c"]), tests=["b"])
+    assert set(outcome.readings) == {track("b")}
+
+
+def test_seconds_are_told_apart() -> None:
+    spent = play(*scripts(["a"])).seconds
+    assert [*spent] == ["starting", "tests", "measuring", "ending"]
+    assert min(spent.values()) > 0
 
 
 def test_drift_cancels() -> None:

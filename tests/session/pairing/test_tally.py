@@ -38,7 +38,7 @@ def test_what_cannot_be_paired_is_given_up_at_once_with_its_reason(
     assert (tally.nodeids([ROWS]), tally.kernels([ROWS])) == ([TEST], {TEST: ["rows"]})
     outcome = PairOutcome(timers={ROWS: dict(announced)}, tests=dict.fromkeys(SIDES, collected))
     tally.take(outcome, {"base": report(*base), "copy": report(), "work": report()})
-    assert tally.undecided == []
+    assert tally.left() == []
     assert tally.time(ROWS).problem == why
 
 
@@ -46,3 +46,21 @@ def test_all_kernels_in_question_of_a_test_are_asked_for_together() -> None:
     call = CaseResult(Case("ops", "call", "forward", "test_ops.py::test_call"))
     tracks = {ROWS: RESULT, COLUMNS: RESULT, TimeId("ops", "call/forward", "device_time_us"): call}
     assert Tally(tracks).kernels(list(tracks)) == {TEST: ["rows", "columns"]}
+
+
+def test_a_host_time_has_no_pairs_beyond_those_of_its_device_time() -> None:
+    case = CaseResult(Case("ops", "norm", "forward", TEST), "inputs")
+    device, host, alone = (
+        TimeId("ops", key, metric)
+        for key, metric in [
+            ("norm/forward", "device_time_us"),
+            ("norm/forward", "host_time_us"),
+            ("rope/forward", "host_time_us"),
+        ]
+    )
+    tally = Tally(dict.fromkeys([device, host, alone], case), family=3)
+    assert tally.left() == [device, host, alone]
+    tally.times[device].give_up("decided, for this test")
+    assert tally.left([host]) == []
+    assert tally.left() == [alone]
+    assert "device time" in tally.time(host).problem
