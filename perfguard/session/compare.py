@@ -108,15 +108,14 @@ def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) 
     # Every side opens the same device, regardless of its own settings.
     device_name = named_device(options.pytest_arguments, folder) or settings.device
     device = open_device(device_name)
+    slug = device.identity.slug
     command = child_command(options.pytest_arguments, folder, device_name)
     tally, work, problem = Tally(), base.commit, ""
     detail = _say if {"-v", "-vv", "--verbose"} & {*options.pytest_arguments} else lambda text: None
     kernels: list[KernelRow] = []
     try:
         with (
-            Site(
-                repository, command, device.identity.slug, settings, interrupts, _say, detail, starts_ahead(device), packages
-            ) as site,
+            Site(repository, command, slug, settings, interrupts, _say, detail, starts_ahead(device), packages) as site,
             DeviceLock(device.key) as lock,
             interrupts.armed(),
         ):

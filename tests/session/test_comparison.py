@@ -66,9 +66,9 @@ def compared(work: CaseResult, base: CaseResult = RESULT, copy: CaseResult | Non
 @pytest.mark.parametrize(("change", "word"), [(0.0, Word.PASS), (0.1, Word.SLOWER), (-0.1, Word.FASTER)])
 def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) -> None:
     tally, noise = Tally(), random.Random(1)
-    while tally.pairs == 0 or tally.undecided:
+    while tally.pairs == 0 or tally.left():
         tally.take(measured(tally, change, noise), reports([RESULT], [RESULT]))
-        assert tally.undecided in ([], [TRACK])
+        assert tally.left() in ([], [TRACK])
     assert tally.is_decided(TRACK)
     (row,) = rows_of(tally)
     assert (row.word, row.pairs) == (word, tally.pairs)
@@ -94,7 +94,7 @@ def test_the_times_beside_an_effect_are_those_of_all_pairs() -> None:
 
 def test_a_noisy_time_is_unresolved_after_the_most_pairs() -> None:
     tally, sign = Tally(), 1.0
-    while tally.pairs == 0 or tally.undecided:
+    while tally.pairs == 0 or tally.left():
         sign = -sign
         outcome = measured(tally, 0.0)
         outcome.readings[TRACK] = paired(tally, 0.02 + 0.1 * sign, -0.1 * sign)
@@ -109,7 +109,7 @@ def test_an_exact_metric_that_moved_is_told_and_is_the_cause() -> None:
     (row,) = compared(heavier)
     assert (row.word, row.before, row.after, row.effect) == (Word.CHANGED, 1, 2, 1.0)
     tally = Tally()
-    while tally.pairs == 0 or tally.undecided:
+    while tally.pairs == 0 or tally.left():
         tally.take(measured(tally, 0.1), reports([RESULT], [heavier]))
     reasons = {row.metric: row.reason for row in rows_of(tally)}
     assert reasons[TIME.metric] == "because: launches 1 -> 2 (+100.0 %)"
@@ -129,13 +129,13 @@ def test_equal_binaries_need_no_time() -> None:
     same = replace(RESULT, readings=[fingerprint, TIME])
     tally = Tally()
     tally.take(measured(tally, 0.1), reports([same], [same]))
-    assert tally.undecided == []
+    assert tally.left() == []
     (row,) = rows_of(tally)
     assert row.word is Word.UNCHANGED
     other = replace(RESULT, readings=[replace(fingerprint, value="def"), TIME])
     tally = Tally()
     tally.take(measured(tally, 0.1), reports([same], [other]))
-    assert tally.undecided == [TRACK]
+    assert tally.left() == [TRACK]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_equal_binaries_need_no_time() -> None:
 def test_what_is_not_comparable_is_told(base: list[CaseResult], work: list[CaseResult], word: Word, said: str) -> None:
     tally = Tally()
     tally.take(PairOutcome(), reports(base, work))
-    assert tally.undecided == []
+    assert tally.left() == []
     (row,) = rows_of(tally)
     assert (row.word, row.metric) == (word, "")
     assert row.reason.startswith(said)
@@ -172,7 +172,7 @@ def test_after_a_crash_nothing_is_said_to_be_gone() -> None:
 def test_another_timer_is_asked_for_once_more_and_then_told() -> None:
     tally = Tally()
     timers: dict[Side, str] = {"base": "graph-cold-u64", "copy": "graph-cold-u64", "work": "queue-cold"}
-    while tally.pairs == 0 or tally.undecided:
+    while tally.pairs == 0 or tally.left():
         tally.take(PairOutcome(timers={TRACK: timers}, tests={"base": {CASE.nodeid}}), reports([RESULT], [RESULT]))
     assert tally.pairs == 2
     assert tally.timers == timers_of([RESULT])

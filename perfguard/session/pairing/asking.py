@@ -101,6 +101,8 @@ class Asking:
         ):
             times = self.question.times if settings.pair_minutes else {}
             site.lay_out(self.base, pairs=bool(times))
+            if times:
+                site.start(self.tally)
             self._answer(site)
             if not times:
                 return "[tool.perfguard] pair_minutes is 0" if self.question.times else ""

@@ -159,6 +159,12 @@ class Site:
     def _following(self, side: Side) -> Following:
         return Following(list(self.settings.targets), str(self._temporary / side), str(self.repository.root))
 
+    def start(self, tally: Tally) -> None:
+        """Start the processes of the first pair, if they disturb nothing, while others still decide what it will be
+        asked."""
+        if self.starts_ahead:
+            self._players_ahead = self._start(tally, tally.left())
+
     def measure(self, tally: Tally, tracks: Sequence[TimeId] | None, deadline: float) -> None:
         """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
         over, or processes died in too many tests to blame single ones.
