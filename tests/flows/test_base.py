@@ -30,14 +30,15 @@ def reasons(project: Project, case: str = "double[64]") -> list[str]:
 def test_what_equals_its_base_in_code_is_unchanged_whatever_the_machine_does(recorded: Project) -> None:
     project = recorded
     (project.path / "conftest.py").write_text(SLOW_TODAY)
+    (project.path / "__pycache__").mkdir(exist_ok=True)
+    (project.path / "__pycache__" / "kernel.cpython-39.pyc").write_bytes(b"of another machine")
     project.record_is_of_head()
 
     for what in ("nothing", "what is no code"):
         if what != "nothing":
             (project.path / "README.md").write_text("What this is.\n")
             (project.path / "junit.xml").write_text("<testsuites/>")
-            (project.path / "__pycache__").mkdir(exist_ok=True)
-            (project.path / "__pycache__" / "kernel.cpython-311.pyc").write_bytes(b"")
+            (project.path / "__pycache__" / "kernel.cpython-39.pyc").write_bytes(b"")
             text = project.baseline.read_text()
             project.baseline.write_text(re.sub(r"recorded: [^,}\s]+", "recorded: 2026-01-02", text))
         result = project.guard()

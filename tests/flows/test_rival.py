@@ -60,7 +60,7 @@ def test_no_slower_than_its_rival_is_a_pass_and_stored_nowhere(project: Project,
     assert result.ret == ExitStatus.PASSED
     assert rivals(project) == {"double/forward": {"PASS"}}
     assert "rival" not in project.baseline.read_text()
-    (share,) = re.findall(r"double/forward .* (\d\.\d\d)x +NEW", result.stdout.str())
+    (share,) = re.findall(r"double/forward .* (\d\.\d\d)x +PASS", result.stdout.str())
     assert float(share) == pytest.approx(us / 50, abs=0.011)
     assert "beside_rival_us" not in result.stdout.str()
 

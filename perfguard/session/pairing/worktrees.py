@@ -19,7 +19,8 @@ _IDENTITY = {
 
 
 # Files that no test runs. Text files are not among them, since requirements are often one.
-_DOCUMENTS = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf"}
+# Documents, and what Python makes of sources, even where somebody has committed it.
+_NO_CODE = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".pyc"}
 # Outputs of tools beside the code, which git may not ignore.
 _OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
 _TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
@@ -266,7 +267,7 @@ def _code(repository: Repository, paths: Sequence[str], data: Sequence[Path]) ->
     return [
         path
         for path in paths
-        if PurePosixPath(path).suffix.lower() not in _DOCUMENTS
+        if PurePosixPath(path).suffix.lower() not in _NO_CODE
         and not any(Path(top, path).is_relative_to(folder.resolve()) for folder in data)
     ]
 
