@@ -226,7 +226,9 @@ class Runner:
 
     def _preheat(self) -> None:
         """Heat the device once per session, before the first case: on an idle device the first readings are slow."""
-        if self.copy_bytes_per_second is not None or not self.device.asynchronous or self.plan.exact_only:
+        if self.copy_bytes_per_second is not None or not self.device.asynchronous:
+            return
+        if self.plan.exact_only or not self.plan.times:
             return
         started = self.device.now_us()
         for _ in range(MOST_PREHEAT_BURSTS):

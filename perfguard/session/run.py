@@ -300,8 +300,8 @@ class Run:
 
     def planned(self, results: Sequence[CaseResult]) -> list[Change]:
         """The changes of the baselines that follow from `results`, from the fresh processes and from stale cases."""
-        identity, sessions, provenance = self.device.identity, self.config.settings.sessions, self.snapshot().provenance
-        found = plan(self.store, identity, results, self.fresh_by_case, self.report.stale, provenance, sessions)
+        identity, provenance = self.device.identity, self.snapshot().provenance
+        found = plan(self.store, identity, results, self.fresh_by_case, self.report.stale, provenance)
         # Only metrics of every machine: this machine's own stay with its times.
         return [each for each in found if each.folder == identity.target or not self.report.exact_only]
 

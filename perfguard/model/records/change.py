@@ -63,6 +63,11 @@ class Change(Struct, frozen=True, kw_only=True):
     provenance: Provenance | None = None
 
     @property
+    def adds_session(self) -> bool:
+        """Whether it adds a session to a stored time, of which nothing moved."""
+        return self.category == "new" and isinstance(self.before, TimedEntry)
+
+    @property
     def demand(self) -> str:
         """The message if a needed reason is missing."""
         return f"{self.grown or 'slower, heavier or different'}; say why with --perfguard-reason"
