@@ -255,8 +255,8 @@ class _Planner:
         since = " at ".join(filter(None, (then.recorded, then.commit)))
         last = f", last recorded {since}" if since else ""
         over = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
-        if growth.asks:
-            return replace(change, grown=over)
+        if growth.asks:  # by sessions that joined, too
+            return replace(change, grown=over, category="slower" if change.category == "new" else change.category)
         more = f"{over}, in one recording on another board: the next one that reads so needs a reason"
         return replace(change, grown=over, note="; ".join(filter(None, (change.note, more))))
 

@@ -291,6 +291,8 @@ class Run:
         planned = self.planned(list(self.results.values()))
         waiting = [change for change in planned if (change.suite, change.key) in self.held]
         planned = [change for change in planned if change not in waiting]
+        if "new" not in self.config.update:  # a further session is nothing that waits to be written
+            planned = [change for change in planned if not change.adds_session]
         say_recorded(self.results, planned, self.held)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         self.left += [(change, change.demand) for change in waiting if change.needs_reason]

@@ -117,7 +117,7 @@ def joining(store: Store, *given: float, board: str = "a", code: bool = True, re
             judged = replace(judged, readings=[replace(each, covers=[]) for each in judged.readings])
         chosen, waiting = select(plan(store, GPU, [judged], {}, [], Provenance(board=board)), CATEGORIES, reason)
         apply(store, chosen, Provenance(board=board), reason)
-        left += [why for _, why in waiting]
+        left += [f"{change.category}: {why}" for change, why in waiting]
     return left
 
 
@@ -148,7 +148,7 @@ def test_sessions_that_creep_ask_for_a_reason_unless_the_code_is_the_same(tmp_pa
     assert joining(same, *climb) == []
     assert stored(same).anchor == 50.5  # of the first three
     left = joining(unknown, *climb, code=False)
-    assert left[0].startswith("+")
+    assert left[0].startswith("slower: +")
     assert "over its anchor of 50.5 µs" in left[0]
     assert joining(unknown, climb[-1], code=False, reason="more accurate") == []
     assert stored(unknown).anchor is None
