@@ -2,8 +2,8 @@
 
     python -m benchmarks.fleet [--ranks 2|4] [--out DIR] [--plants [NAME …]]
 
-Records `baselines/<slug>-x<ranks>/` in `sessions` launches, whose spread is the A/A of a session: the same code,
-measured again. Then the same tests run on the CPU over gloo. `--out` gets reports, records and fleet.json, which stdout
+Records `baselines/<slug>-x<ranks>/` five times, and the spread of these sessions is their A/A: the same code, measured
+again. Then the same tests run on the CPU over gloo. `--out` gets reports, records and fleet.json, which stdout
 shows as well. `--plants`: then each of PLANTS in a copy of this checkout, over two ranks, and what fails or moves.
 Where GPUs are too few all of it runs over gloo alone: a late rank and a stream without order show nothing there.
 """
@@ -33,6 +33,7 @@ FACTS = (
     "collectives", "collective_bytes", "exchange_bytes", "messages", "unwaited", "implicit_redistributions",
     "gather_padding", "gathered_bytes_left",
 )  # fmt: skip
+SESSIONS = 5
 CASES = {2: "two_ and not inductor", 4: "four_ and not inductor"}
 # What a plant can change: the other cases exchange the same once more.
 PLANTED = ("-k", f"{CASES[2]} and not compiled and not hot and not 128 and not tp2")
@@ -159,7 +160,8 @@ def main() -> None:
     on_gpus = None
     chosen = ("-k", CASES[options.ranks])
     if torch.cuda.device_count() >= options.ranks:
-        on_gpus = run(ROOT, out / "gpus", *RECORDING, EXACT, TIMED, *chosen).report
+        for _ in range(SESSIONS):
+            on_gpus = run(ROOT, out / "gpus", *RECORDING, EXACT, TIMED, *chosen).report
     if on_gpus is not None:  # kept at once: a machine that is lent may be gone before the next step
         folder = f"{on_gpus.hardware.slug}-x{options.ranks}"
         if (baselines / folder).is_dir():

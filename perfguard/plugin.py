@@ -34,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const="all",
         metavar="CATEGORIES",
-        help="measure in fresh processes, show the changes and write them to the baselines; categories: "
+        help="measure, show the changes and write them to the baselines; categories: "
         "new, faster, slower, changed, stale (default: all but stale, which removes what is gone)",
     )
     group.addoption("--perfguard-reason", metavar="TEXT", default="", help="why slower or heavier is accepted")

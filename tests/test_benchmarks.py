@@ -137,7 +137,7 @@ def test_all_suites_are_recorded_where_perfguard_is_not_installed(found: bool, c
             (packages / package.name).symlink_to(package)
     suites = checkout / "tests" / "kernels"
     (suites / "test_tiny_guarded.py").rename(suites / f"test_{'moe' if found else 'other'}_guarded.py")
-    (checkout / "pyproject.toml").write_text(f"{SETTINGS}sessions = 1\n")
+    (checkout / "pyproject.toml").write_text(SETTINGS)
     program = ["-m", "benchmarks.all_gpus", "--device", "fake", "--checkout", str(checkout), "--only", "moe"]
     done = subprocess.run(
         [str(Path(sys.base_prefix, "bin", "python3")), *program, "--out", str(tmp_path / "out")],

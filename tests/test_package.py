@@ -149,7 +149,7 @@ def test_it_holds_the_tool_and_nothing_of_the_repository(built: Path) -> None:
 
 def test_it_guards_a_foreign_folder(environment: Path, tmp_path: Path) -> None:
     python = environment / "bin" / "python"
-    (tmp_path / "pyproject.toml").write_text('[tool.perfguard]\ndevice = "fake"\ntargets = []\nsessions = 1\n')
+    (tmp_path / "pyproject.toml").write_text('[tool.perfguard]\ndevice = "fake"\ntargets = []\n')
     (tmp_path / "test_double.py").write_text(TEST)
     assert run(environment / "bin" / "perfguard", "--version", cwd=tmp_path) == f"perfguard {VERSION}\n"
     where = run(python, "-c", "import perfguard; print(perfguard.__file__)", cwd=tmp_path)

@@ -229,7 +229,7 @@ def _changes(
     lines: list[str] = []
     for result in results:
         verdicts = {verdict.metric: verdict for verdict in result.verdicts}
-        changes = measured_changes(store, judged, result, request.settings.sessions)
+        changes = measured_changes(store, judged, result)
         planned += [
             replace(change, refused=change.refused or _drift(verdicts.get(change.metric))) for change in changes
         ]

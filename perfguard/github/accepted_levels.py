@@ -23,12 +23,11 @@ from perfguard.store.baseline_files import Store
 _JUDGED = (Word.SLOWER, Word.FASTER, Word.PASS)
 
 
-def measured_changes(store: Store, judged: Report, result: CaseResult, sessions: int) -> list[Change]:
+def measured_changes(store: Store, judged: Report, result: CaseResult) -> list[Change]:
     """The changes of one case that the report leads to. Those that may not be written are refused, with the reason.
 
     Args:
         judged: the report, judged by the baselines of this checkout.
-        sessions: number of sessions for a recorded time.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -48,9 +47,7 @@ def measured_changes(store: Store, judged: Report, result: CaseResult, sessions:
     if scaled:  # the record keeps its board and clock: its times are still those of that board
         then = records[next(iter(scaled))].provenance
         provenance = replace(then, commit=judged.commit, recorded=judged.started[:10])
-    alike = [_session(result, scaled, place) for place in range(max(map(len, scaled.values()), default=0))]
-    name = result.id
-    changes = plan(store, judged.hardware, [result], {name: alike}, [], provenance, sessions, paired=bool(scaled))
+    changes = plan(store, judged.hardware, [result], {}, [], provenance, scaled)
     return [
         _named(replace(change, provenance=provenance), result)
         if change.metric in scaled
@@ -106,16 +103,6 @@ def _is_of_base(record: TimeRecord, base: CaseResult | None) -> bool:
 def _is_accepted(record: TimeRecord, judged: Report) -> bool:
     """Whether the record is of the measured commit already, so that the ratio must not be applied again."""
     return judged.commit is not None and record.provenance.commit == judged.commit
-
-
-def _session(result: CaseResult, values: dict[str, list[float]], place: int) -> CaseResult:
-    """The scaled times of one session, as a fresh process would have read them."""
-    readings = [
-        replace(reading, value=values[reading.metric][place])
-        for reading in result.readings
-        if place < len(values.get(reading.metric, ()))
-    ]
-    return CaseResult(result.case, result.inputs, readings=readings)
 
 
 def _named(change: Change, result: CaseResult) -> Change:

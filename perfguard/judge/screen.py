@@ -15,9 +15,11 @@ from statistics import median
 
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, Record, same_board, timer_class
-from perfguard.judge.statistics import MIN_SESSIONS, Prior, least_effect, moderate, remember
+from perfguard.judge.statistics import Prior, least_effect, moderate, remember
 from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, TimedEntry
+from perfguard.model.records.baseline import MIN_SESSIONS
 from perfguard.model.records.code import CODE, same_parts
+from perfguard.model.units import counted
 
 
 def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
@@ -134,7 +136,9 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
     The record passes a time if it excludes a slowdown (or speed-up) of 2θ, at 2 %, with the machine's own shift added.
     """
     if not _comparable(reading, entry):
-        return f"{len(entry.sessions)} sessions stored, {MIN_SESSIONS} are needed"
+        few = len(entry.sessions) < MIN_SESSIONS
+        stored = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} are needed"
+        return stored if few else "its reading was disturbed"
     history = remember(entry.sessions)
     theta = least_effect(reading.promise, reading.floor, math.exp(history.centre))
     effect = math.log(_value(reading)) - history.centre

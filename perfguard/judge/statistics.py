@@ -13,7 +13,6 @@ from functools import lru_cache
 from statistics import fmean, median
 from typing import Any
 
-MIN_SESSIONS = 5  # K below which a record screens nothing
 FAMILY_ERROR = 0.01  # alpha_F: false alarms of a run, over all its times in question
 MISS_ERROR = 0.05  # one minus the power at the smallest promised effect
 LEAST_EFFECT = 0.01  # smallest relative change that may fail
@@ -23,6 +22,7 @@ PRIOR_DEGREES = (1.0, 8.0)  # d0 is clipped to this range
 PRIOR_CASES = 15  # fewer cases of a class are not enough for a prior
 ROUNDING_SIGMA = 1e-3 / math.sqrt(12)  # rounding error of four significant digits
 WILD_SHIFT, WILD_SIGMAS = 0.2, 10.0  # a stored session beyond both is wild
+WILD_AMONG = 5  # sessions; among fewer, two that are alike by chance would make a third one wild
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _variance(logs: Sequence[float]) -> float:
 
 def without_wild(sessions: Sequence[float]) -> list[float]:
     """The stored session values (µs) without a wild one."""
-    enough = len(sessions) >= MIN_SESSIONS
+    enough = len(sessions) >= WILD_AMONG
     wild = wild_one([math.log(value) for value in sessions], WILD_SHIFT) if enough else None
     return [value for index, value in enumerate(sessions) if index != wild]
 

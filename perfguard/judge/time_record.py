@@ -132,6 +132,11 @@ class TimeRecord:
             return True
         return bool(differing_versions(self.provenance, self.lane.toolchain))
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether nothing is stored that holds for the reading: nothing at all, other conditions, or other code."""
+        return self.entry is None or self.under_other_conditions or self.same_code is False
+
     @cached_property
     def same_code(self) -> bool | None:
         """Whether the exact readings that cover the time are as stored; None if none is stored."""
@@ -140,46 +145,36 @@ class TimeRecord:
         known = [record.reading.value == record.entry for record in covering if record.case is not None]
         return all(known) if known else None
 
-    def category(self, values: Sequence[float], sessions: int, *, paired: bool = False) -> Category | None:
-        """The category of the change if an update writes `values` (µs, at least one); None: the stored time stays.
+    def takes(self, value: float) -> bool:
+        """Whether a reading in µs (above 0) joins the stored sessions: it is of their code or, where nothing tells, off
+        their level by no more than the promise, or their noise."""
+        if self.is_outdated:
+            return False
+        effect, _ = self._change(value)
+        return bool(self.same_code) or abs(effect) <= max(
+            math.log1p(self.reading.promise), _noise(self._stored, (value,))
+        )
+
+    def category(self, values: Sequence[float], *, paired: bool = False) -> Category | None:
+        """The category of the change if an update writes `values` (µs, at least one) in place of what is stored; None:
+        the stored time stays.
 
         Unchanged code keeps its time. Other code gets a new one, whether or not the time moved.
 
         Args:
-            sessions: number of sessions for a stored time.
             paired: whether the values are the stored ones, multiplied by the ratio of process pairs, so that their
                 noise does not count.
         """
-        settled = self._settled(sessions)
-        if settled is not None or self.same_code:
-            return settled
-        effect, theta = self._change(median(values))
-        if abs(effect) > max(theta, 0.0 if paired else _noise(self._stored, values)):
-            return "slower" if effect > 0 else "faster"
-        return None if self.same_code is None else "changed"
-
-    def possible(self, sessions: int) -> frozenset[Category]:
-        """The possible results of `category`, by the reading's own value. The set is generous, since a fresh process
-        that is not started reads nothing."""
-        settled, value = self._settled(sessions), self.reading.value
-        if settled is not None:
-            return frozenset((settled,))
-        if self.same_code or not isinstance(value, int | float) or not 0 < value < math.inf:
-            return frozenset()
-        if self.same_code is False:
-            return frozenset(("slower", "faster", "changed"))
-        effect, theta = self._change(value)
-        if abs(effect) <= theta / 2:
-            return frozenset()
-        return frozenset(("slower",)) if effect > 0 else frozenset(("faster",))
-
-    def _settled(self, sessions: int) -> Category | None:
-        """The category if it does not depend on values."""
         if self.entry is None:
             return "new"
         if self.under_other_conditions:
             return "changed"
-        return "new" if len(self._stored) < sessions else None
+        if self.same_code:
+            return None
+        effect, theta = self._change(median(values))
+        if abs(effect) > max(theta, 0.0 if paired else _noise(self._stored, values)):
+            return "slower" if effect > 0 else "faster"
+        return None if self.same_code is None else "changed"
 
     @property
     def _stored(self) -> Sequence[float]:

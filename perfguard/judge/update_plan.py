@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from msgspec.structs import replace
 
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
 from perfguard.judge.removals import BaselineSource, cases_gone, metrics_gone
-from perfguard.judge.statistics import MIN_SESSIONS, without_wild
-from perfguard.judge.time_record import TimeRecord, anchor_of, grow
+from perfguard.judge.statistics import without_wild
+from perfguard.judge.time_record import Growth, TimeRecord, anchor_of, grow
 from perfguard.model.config import Category
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
@@ -32,7 +30,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
-from perfguard.model.records.baseline import MOST_SESSIONS, UNSTABLE, as_stored
+from perfguard.model.records.baseline import MIN_SESSIONS, MOST_SESSIONS, UNSTABLE, as_stored
 from perfguard.model.records.change import Change, category_of, show_apart
 from perfguard.model.records.code import CODE
 from perfguard.model.units import format_change, format_percent, format_time, significant
@@ -49,25 +47,23 @@ def plan(
     fresh: Mapping[CaseId, Sequence[CaseResult]],
     stale: Sequence[Verdict],
     provenance: Provenance,
-    sessions: int,
-    *,
-    paired: bool = False,
+    paired: Mapping[str, Sequence[float]] | None = None,
 ) -> list[Change]:
     """The changes that an update could write, in the order of the files.
 
     A case that is WRONG or BROKEN, here or in a fresh process, is left out. Portable readings go to the target's folder
     if the hardware has one, all others to the slug's. Changes of exact metrics follow from their verdicts. Changes of
-    times follow from the stored sessions and those of fresh processes, regardless of verdicts: the comparison with the
+    times follow from the stored sessions and the run's own reading, regardless of verdicts: the comparison with the
     base is one question, the record another.
 
     Args:
         results: the run's judged results.
-        fresh: (suite, case key) -> its results in fresh processes, oldest first. Timed entries are written from these,
-            or from the one value of this run if there are none.
+        fresh: (suite, case key) -> its results in fresh processes, oldest first: exact metrics that differ in them are
+            no facts.
         stale: verdicts that name a recorded case that is gone (`suite` and `case`).
         provenance: provenance of the new entries.
-        sessions: number of fresh processes for a recorded time.
-        paired: whether the times in `fresh` are the stored ones, multiplied by the ratio of process pairs.
+        paired: of a report that is accepted, metric -> the stored times, multiplied by the ratio of process pairs. Its
+            other times join no record. None: a recording.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -78,7 +74,7 @@ def plan(
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
             lane = lane_of(store, hardware, provenance, result)
-            changes += _Planner(lane, result, alike, provenance, sessions, paired).changes()
+            changes += _Planner(lane, result, alike, provenance, paired).changes()
             changes += metrics_gone(store, hardware, result)
     changes += [change for verdict in stale for change in cases_gone(store, hardware, verdict)]
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
@@ -93,32 +89,6 @@ def lane_of(store: BaselineSource, hardware: Hardware, toolchain: Toolchain, res
     folders = dict.fromkeys(folder_of(hardware, reading, result.ranks) for reading in result.readings)
     loaded = [store.load(folder, result.case.suite) for folder in folders]
     return Lane(hardware, toolchain, [file for file in loaded if file is not None])
-
-
-def recordable(result: CaseResult, lane: Lane, sessions: int) -> dict[str, frozenset[Category]]:
-    """Metric -> the categories that its change may have, by the run's own reading. Metrics without a change are left
-    out.
-
-    An update needs this before it measures: only cases with a category that it writes need fresh processes. `plan` then
-    decides by their readings.
-
-    Args:
-        result: the judged result.
-        lane: the records.
-        sessions: number of fresh processes for a recorded time.
-    """
-    found: dict[str, frozenset[Category]] = {}
-    for reading in _recorded(result) if not _is_wrong(result) else ():
-        if reading.timed:
-            found[reading.metric] = TimeRecord(result, reading, lane).possible(sessions)
-        elif (category := _category(result, reading, lane.record(result, reading).entry)) is not None:
-            with_times = reading.covers and category == "changed"  # it has the category of their change
-            found[reading.metric] = frozenset((category, "slower", "faster") if with_times else (category,))
-    return {metric: categories for metric, categories in found.items() if categories}
-
-
-def _recorded(result: CaseResult) -> list[Reading]:
-    return [reading for reading in result.readings if reading.is_recorded]
 
 
 def _category(result: CaseResult, reading: Reading, entry: Entry | None) -> Category | None:
@@ -162,18 +132,20 @@ class _Planner:
     result: CaseResult
     fresh: Sequence[CaseResult]
     provenance: Provenance
-    sessions: int
-    paired: bool
+    paired: Mapping[str, Sequence[float]] | None
 
     def changes(self) -> list[Change]:
         readings = [
             each
-            for each in _recorded(self.result)
+            for each in self.result.readings
+            if each.is_recorded
             if self.before(each) is not None or not goes_unsaid(self.result, each) or self.is_unstable(each)
         ]
-        moved = {reading.metric: change for reading in readings if (change := self.change(reading))}
+        moved = {each.metric: change for each in readings if not each.timed and (change := self.fact(each))}
+        is_other = any(change.before is not None for change in moved.values())
+        moved |= {each.metric: change for each in readings if each.timed and (change := self.time(each, is_other))}
         # Metrics that tell of the code are written with the others, or would tell of older code.
-        leaders = {change.folder: change for change in moved.values()}
+        leaders = {change.folder: change for change in moved.values() if not change.adds_session}
         for reading in readings:
             leader = leaders.get(folder_of(self.lane.hardware, reading, self.result.ranks))
             along = not reading.gated or self.before(reading) is None
@@ -190,14 +162,13 @@ class _Planner:
                 _bind(reading, moved)
         return list(moved.values())
 
-    def change(self, reading: Reading) -> Change | None:
-        """The change that follows from the reading: of a time from its value, of any other metric from its verdict."""
-        change = None
-        if reading.timed:
-            change = self.time(reading)
-        elif (category := _category(self.result, reading, self.before(reading))) is not None:
-            change = self.exact(reading, category, verdict_on(self.result, reading))
-        return change if change and (change.before != change.after or change.together) else None
+    def fact(self, reading: Reading) -> Change | None:
+        """The change of an exact metric that follows from its verdict."""
+        category = _category(self.result, reading, self.before(reading))
+        if category is None:
+            return None
+        change = self.exact(reading, category, verdict_on(self.result, reading))
+        return change if change.before != change.after or change.together else None
 
     def entry(self, reading: Reading, category: Category, after: Entry) -> Change:
         """The change of the reading's entry to `after`."""
@@ -236,48 +207,58 @@ class _Planner:
         worse = {verdict.metric for verdict in self.result.verdicts if verdict.word is Word.CHANGED}
         return any(each.target and each.metric in worse for each in self.result.readings)
 
-    def time(self, reading: Reading) -> Change | None:
-        """The change of a time, from the readings of fresh processes. Without these, it follows from the run's own
-        value if that replaces no stored sessions."""
+    def time(self, reading: Reading, is_other: bool) -> Change | None:
+        """The change of a time. In a recording, the reading joins the stored sessions or takes their place.
+
+        `is_other`: whether an exact metric shows that the case is not the recorded one any more.
+        """
         record = TimeRecord(self.result, reading, self.lane)
-        again = self.read_again(reading)
-        values = [float(value) for value in again or [reading.value] if isinstance(value, int | float)]
-        is_time = bool(values) and all(0 < value < 1e12 for value in values)
-        category = None
-        if is_time or record.entry is None:
-            category = record.category(values, self.sessions, paired=self.paired)
-        # The one value of this run neither replaces stored sessions nor joins them.
-        alone = record.entry is None or record.under_other_conditions or record.same_code is False
-        if category is None or not (again or alone):
+        scaled = None if self.paired is None else self.paired.get(reading.metric)
+        given: Sequence[object] = scaled or [reading.value]
+        values = [float(value) for value in given if isinstance(value, int | float) and 0 < value < 1e12]
+        joins, category = False, None
+        if values:
+            joins = self.paired is None and not is_other and record.takes(values[0])
+            category = "new" if joins else record.category(values, paired=scaled is not None)
+        elif record.entry is None:
+            category = "new"
+        if category is None or (self.paired is not None and scaled is None and not record.is_outdated):
             return None
         timer = reading.timer or ""
         change = self.entry(reading, category, TimedEntry(sessions=[], timer=timer))
         change = replace(change, together=record.under_other_conditions)
-        if not is_time:
-            return replace(change, refused="a session read no time; measure again")
+        if not values:
+            return replace(change, refused="read no time; measure again")
         entry = record.comparable
-        known = entry if entry and category == "new" and self.continues(record, entry, values) else None
-        values = [*known.sessions, *values] if known else values
-        after = TimedEntry(sessions=[significant(value) for value in values[-MOST_SESSIONS:]], timer=timer)
-        notes, refused = self.remarks(reading, values)
-        grown = asks = ""
-        if entry is None or known:
-            after = replace(after, anchor=known.anchor if known else None)
-            if known and len(values) > MOST_SESSIONS and len(known.sessions) >= MIN_SESSIONS:
-                # The level of the first sessions stays the anchor when they make room for later ones.
-                after = replace(after, anchor=anchor_of(known))
-        else:
-            then, now = record.provenance, self.provenance
-            growth = grow(entry, after, reading, one_board=then.board is not None and then.board == now.board)
-            since = " at ".join(filter(None, (then.recorded, then.commit)))
-            last = f", last recorded {since}" if since else ""
-            over = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
-            asks, grown = over if growth.asks else "", over if growth.asks or growth.is_open else ""
-            if growth.is_open:
-                notes.append(f"{over}, in one recording on another board: the next one that reads so needs a reason")
-            after = growth.entry
-        note = "; ".join(notes)
-        return replace(change, after=as_stored(after), needs_reason=bool(asks), grown=grown, note=note, refused=refused)
+        if joins and entry is not None:
+            values = [*entry.sessions, *values][-MOST_SESSIONS:]
+        after = TimedEntry(sessions=[significant(value) for value in values], timer=timer)
+        note, refused = self.remark(reading, values)
+        change = replace(change, after=as_stored(after), note=note, refused=refused)
+        if entry is None:
+            return change
+        then, now = record.provenance, self.provenance
+        if joins and then.board != now.board:
+            change = replace(change, provenance=replace(now, board=None))  # nobody's, as of several boards
+        if joins and len(entry.sessions) < MIN_SESSIONS:
+            return replace(change, after=as_stored(replace(after, anchor=entry.anchor)))
+        if joins and record.same_code:  # the level of the first sessions stays the anchor: this is no growth
+            return replace(change, after=as_stored(replace(after, anchor=anchor_of(entry))))
+        growth = grow(entry, after, reading, one_board=then.board is not None and then.board == now.board)
+        return self.grown(change, growth, entry, then)
+
+    def grown(self, change: Change, growth: Growth, entry: TimedEntry, then: Provenance) -> Change:
+        """The change of a time that has an anchor. `entry`, `then`: the stored time and its provenance."""
+        change = replace(change, after=as_stored(growth.entry), needs_reason=growth.asks)
+        if not growth.asks and not growth.is_open:
+            return change
+        since = " at ".join(filter(None, (then.recorded, then.commit)))
+        last = f", last recorded {since}" if since else ""
+        over = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
+        if growth.asks:  # by sessions that joined, too
+            return replace(change, grown=over, category="slower" if change.category == "new" else change.category)
+        more = f"{over}, in one recording on another board: the next one that reads so needs a reason"
+        return replace(change, grown=over, note="; ".join(filter(None, (change.note, more))))
 
     def before(self, reading: Reading) -> Entry | None:
         return self.lane.record(self.result, reading).entry
@@ -293,43 +274,22 @@ class _Planner:
         observed = self.result.case.direction == "test" and (reading.gated or bool(reading.covers))
         return observed and any(_differs(reading, reading.value, other) for other in self.read_again(reading))
 
-    def continues(self, record: TimeRecord, before: TimedEntry, values: list[float]) -> bool:
-        """Whether new sessions may be added to the stored ones: same method, code and versions, and an equal time.
-
-        The commit may differ, since even the commit of the first sessions' file is a new one.
-        """
-        names = (*Toolchain.__struct_fields__, "power_limit_watts")
-        then, now = record.provenance, self.provenance
-        return (
-            record.same_code is not False
-            and all(getattr(then, name) == getattr(now, name) for name in names)
-            and abs(median(values) / median(before.sessions) - 1) <= record.reading.promise
-        )
-
-    def remarks(self, reading: Reading, values: list[float]) -> tuple[list[str], str]:
-        """Notes on the sessions of a time, and the reason why they may not be stored, if any.
+    def remark(self, reading: Reading, values: Sequence[float]) -> tuple[str, str]:
+        """A note on the sessions of a time, and the reason why they may not be stored; both empty if they lie together.
 
         `reading`: of the time. `values`: of the sessions.
         """
         alike = without_wild(values)  # a wild session is stored with the others, but not counted by the judge
-        notes, refused = [], ""
-        if max(alike) > _WIDEST_SESSIONS * min(alike):
-            unstable = (
-                f"unstable: sessions from {format_time(min(alike))} to {format_time(max(alike))} lie more than "
-                f"{format_percent(_WIDEST_SESSIONS - 1, 0)} apart; free the machine and record again"
-            )
-            # A CPU, a GPU's host too, shares its cores with others. Its noise is stored, and the judge takes it into
-            # account: a wide record passes little, and pairs decide.
-            if self.lane.hardware.target is None and reading.promise < _HOST_PROMISE:
-                refused = unstable
-            else:
-                notes.append(unstable)
-        missing = self.sessions - len(values)
-        if missing > 0:
-            nodeid = [self.result.case.nodeid] if self.result.case.nodeid else []
-            command = shlex.join(["pytest", "--perfguard", "--perfguard-update=new", *nodeid])
-            notes.append(f"{len(values)} of {self.sessions} sessions; add the missing {missing} with: {command}")
-        return notes, refused
+        if max(alike) <= _WIDEST_SESSIONS * min(alike):
+            return "", ""
+        unstable = (
+            f"unstable: sessions from {format_time(min(alike))} to {format_time(max(alike))} lie more than "
+            f"{format_percent(_WIDEST_SESSIONS - 1, 0)} apart; free the machine and record again"
+        )
+        # A CPU, a GPU's host too, shares its cores with others. Its noise is stored, and the judge takes it into
+        # account: a wide record passes little, and pairs decide.
+        refused = self.lane.hardware.target is None and reading.promise < _HOST_PROMISE
+        return ("", unstable) if refused else (unstable, "")
 
 
 def verdict_on(result: CaseResult, reading: Reading) -> Verdict | None:

@@ -25,7 +25,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     device: str = "auto"  # auto, cpu, fake, cuda, cuda:1, xpu …
     observe: bool | list[str] = False  # tests without the fixture are observed: all, or those below these paths
     strict: bool = False  # cases that are not guarded fail
-    sessions: Annotated[int, Meta(ge=1, le=8)] = 5  # fresh processes for a recorded baseline
     base: str = ""  # branch, tag or commit whose merge base with HEAD times are compared with; "": HEAD
     pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # most time to measure base and working tree by turns
     targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # to compile kernels for

@@ -296,7 +296,7 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last test: process pairs and fresh processes, stale entries, the update."""
+        """After the last test: what is in question, stale entries, the update."""
         run = self._run
         try:
             answer = yield

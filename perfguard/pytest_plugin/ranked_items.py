@@ -27,7 +27,7 @@ from perfguard.session.device_lock import DeviceLock
 from perfguard.session.fresh_processes import session_of
 from perfguard.session.ranks.launch import Ended, Launched
 from perfguard.session.run import Run
-from perfguard.session.settle import EXACT_PROCESSES, to_record
+from perfguard.session.settle import to_record
 
 _XFAIL_STRICT = "[XPASS(strict)]"
 
@@ -127,19 +127,19 @@ class RankedItems:
         return answer
 
     def _record(self, run: Run, ranks: int, tell: Callable[[str], None]) -> None:
-        """Let further launches read the times that the update may write."""
-        wanted = to_record(run, lambda result: result.ranks == ranks and result.is_timed)
+        """Let a further launch read the exact metrics that the update may write."""
+        wanted = [result for result in to_record(run) if result.ranks == ranks and result.is_timed]
         tests = list(dict.fromkeys(result.case.nodeid for result in wanted))
-        sessions = run.config.settings.sessions if tests else 0
-        for number in range(1, sessions + 1):
-            tell(f"launch {number} of {sessions} of {ranks} ranks: {counted(len(tests), 'test')}")
-            request = Request(measure=True, exact=number <= EXACT_PROCESSES)
-            again = Launched(self._folder / f"ranks-{ranks}-{number}", ranks, tests, self._command(), request)
-            outcomes = [again.wait(test).outcomes for test in tests]
-            again.join()
-            whole = [[own[rank].results for rank in range(ranks)] for own in outcomes if len(own) == ranks]
-            merged = [result for of_ranks in whole for result in merge_ranks(of_ranks)]
-            run.fresh.append(session_of(merged, run.device.identity.index))
+        if not tests:
+            return
+        tell(f"another launch of {ranks} ranks: {counted(len(tests), 'test')}")
+        request = Request(measure=True, times=False)
+        again = Launched(self._folder / f"ranks-{ranks}-again", ranks, tests, self._command(), request)
+        outcomes = [again.wait(test).outcomes for test in tests]
+        again.join()
+        whole = [[own[rank].results for rank in range(ranks)] for own in outcomes if len(own) == ranks]
+        merged = [result for of_ranks in whole for result in merge_ranks(of_ranks)]
+        run.fresh.append(session_of(merged, run.device.identity.index))
 
     def pytest_unconfigure(self) -> None:
         for lock in self._locks.values():

@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict, Word
-from perfguard.model.records.baseline import UNSTABLE
+from perfguard.model.records.baseline import MIN_SESSIONS, UNSTABLE
 from perfguard.model.records.change import Change
 from perfguard.model.units import counted, format_value
 
@@ -30,8 +30,20 @@ def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[s
         lines.append(
             f"{facts} of {tests}, not the same in all processes: stored as {UNSTABLE}, never gated: {named}{more}"
         )
-    known = [change.describe() for change in changes if change.before is not None or change.after is None]
-    return [*lines, *_at_most(known, verbose)]
+    known = [change for change in changes if change.before is not None or change.after is None]
+    joined = [] if verbose else [change for change in known if change.adds_session and not change.note]
+    if joined:
+        lines.append(f"new: {_of_cases(joined)}: another session")
+    lines += _at_most([change.describe() for change in known if change not in joined], verbose)
+    young = [each for each in changes if isinstance(each.after, TimedEntry) and len(each.after.sessions) < MIN_SESSIONS]
+    if young:
+        lines.append(f"{_of_cases(young)}: a record screens from {MIN_SESSIONS} sessions on, each update adds one")
+    return lines
+
+
+def _of_cases(changes: Sequence[Change]) -> str:
+    cases = {(change.suite, change.key) for change in changes}
+    return f"{counted(len(changes), 'time')} of {counted(len(cases), 'case')}"
 
 
 def describe_left(left: Sequence[tuple[Change, str]], verbose: bool = False) -> list[str]:
@@ -95,7 +107,8 @@ def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
     if change is None:
         return msgspec.structs.replace(verdict, word=Word.PASS, reason="as recorded")
     word = Word.FASTER if change.category == "faster" else Word.PASS
-    return msgspec.structs.replace(verdict, word=word, reason="recorded anew")
+    reason = "joins its record" if change.adds_session else "recorded anew"
+    return msgspec.structs.replace(verdict, word=word, reason=reason)
 
 
 def _grown(verdict: Verdict, change: Change) -> Verdict:

@@ -61,9 +61,7 @@ def measure_sessions(
         asked = replace(request, shuffle=True)
         if reports:
             asked = replace(asked, slug=reports[0].hardware.slug, timers=timers_of(reports[0].results))
-        found, problem = measure_fresh(
-            command, asked, 1, exact=int(asked.exact), minutes=minutes, progress=lambda _: None
-        )
+        found, problem = measure_fresh(command, asked, 1, minutes=minutes, progress=lambda _: None)
         if problem or not found:
             raise MeasurementError(
                 f"session {number}: {problem}\nthe {len(reports)} sessions before it are kept in {folder}; "

@@ -97,7 +97,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
             arguments select.
         shuffle: whether only guarded tests run, in an order that the child draws. Orders differ, so that after-effects
             of a case on the next one (clocks, heat, caches) differ from process to process.
-        alone: whether torch's compiler forgets before each observed test what others have compiled.
+        alone: whether torch's compiler forgets before each observed test what others have compiled. Otherwise it would
+            be chance whether a test whose functions others have compiled comes first.
         numerics: whether results are also checked against their references.
         exact: whether exact metrics are also read.
         times: whether times are read.

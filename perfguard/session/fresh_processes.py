@@ -37,11 +37,9 @@ def _slim(result: CaseResult) -> CaseResult:
 
 
 def measure_fresh(
-    command: ChildCommand, request: Request, count: int, *, exact: int, minutes: float, progress: Callable[[str], None]
+    command: ChildCommand, request: Request, count: int, *, minutes: float, progress: Callable[[str], None]
 ) -> tuple[list[Report], str]:
-    """Let `count` children answer `request`, one after another, each at most `minutes` long. The first `exact` of them
-    read exact metrics, too. In the last one each observed test compiles what it calls, as if it ran alone: otherwise it
-    would be chance whether a test whose functions others have compiled comes first.
+    """Let `count` children answer `request`, one after another, each at most `minutes` long.
 
     Returns:
         Their reports, in order, and the reason if there are fewer than requested.
@@ -55,8 +53,8 @@ def measure_fresh(
     with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
         folder = Path(name)
         for number in range(1, count + 1):
-            write_request(folder, replace(request, exact=number <= exact, alone=number == count))
-            said = f"fresh process {number} of {count}: {tests}"
+            write_request(folder, request)
+            said = f"fresh process {number} of {count}: {tests}" if count > 1 else f"fresh process: {tests}"
             if number > 1:
                 seconds = time.monotonic() - started
                 left = seconds / (number - 1) * (count - number + 1)

@@ -8,7 +8,6 @@ profiler), no test runs twice there, and a test that cannot run twice just has n
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import median
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -54,13 +53,9 @@ def pair_kernel_times(run: Run, case: Case, kernels: Sequence[str], again: Again
 
 
 def with_kernel_times(result: CaseResult, fresh: Sequence[CaseResult]) -> CaseResult:
-    """The result of a test with the median times of its fresh processes; unchanged if none read any."""
-    read = [each.value for other in fresh if (each := other.reading(KERNEL_TIME)) and isinstance(each.value, dict)]
-    if not read:
-        return result
-    names = sorted({name for times in read for name in times})
-    found = {name: median([float(times[name]) for times in read if name in times]) for name in names}
-    return replace(result, readings=[*result.readings, _reading(found)])
+    """The result of a test with the times that the recording's process read; unchanged if it read none."""
+    read = [each for other in fresh if (each := other.reading(KERNEL_TIME)) is not None]
+    return replace(result, readings=[*result.readings, *read])
 
 
 def _reading(times: Mapping[str, float]) -> Reading:

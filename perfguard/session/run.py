@@ -291,6 +291,8 @@ class Run:
         planned = self.planned(list(self.results.values()))
         waiting = [change for change in planned if (change.suite, change.key) in self.held]
         planned = [change for change in planned if change not in waiting]
+        if "new" not in self.config.update:  # a further session is nothing that waits to be written
+            planned = [change for change in planned if not change.adds_session]
         say_recorded(self.results, planned, self.held)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         self.left += [(change, change.demand) for change in waiting if change.needs_reason]
@@ -300,8 +302,8 @@ class Run:
 
     def planned(self, results: Sequence[CaseResult]) -> list[Change]:
         """The changes of the baselines that follow from `results`, from the fresh processes and from stale cases."""
-        identity, sessions, provenance = self.device.identity, self.config.settings.sessions, self.snapshot().provenance
-        found = plan(self.store, identity, results, self.fresh_by_case, self.report.stale, provenance, sessions)
+        identity, provenance = self.device.identity, self.snapshot().provenance
+        found = plan(self.store, identity, results, self.fresh_by_case, self.report.stale, provenance)
         # Only metrics of every machine: this machine's own stay with its times.
         return [each for each in found if each.folder == identity.target or not self.report.exact_only]
 

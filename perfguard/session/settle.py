@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from perfguard.judge.pair_test import RIVAL_PROCESSES
 from perfguard.judge.questions import questions
 from perfguard.judge.run_verdicts import screen_session
-from perfguard.judge.update_plan import recordable
 from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict, Word
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import measure_fresh, session_of
@@ -20,18 +21,13 @@ MOST_BASES = 3  # commits of records that one run asks: each costs a checkout an
 
 Tell = Callable[[str], None]
 
-# Processes of a recording that read exact metrics, too: a stored value must not differ between processes.
-EXACT_PROCESSES = 2
-
-# Processes that observe tests again before they are recorded, each in another order. A fact that differs is unstable.
-OBSERVING_PROCESSES = 3
-
 
 def settle(run: Run, command: ChildCommand, tell: Tell, detail: Tell) -> None:
     """Let other processes measure what the run still needs, and judge with the results of the whole run.
 
-    In an update, fresh processes read the metrics to record. Otherwise fresh processes read times again that are slower
-    than their rival, and process pairs measure the other times in question. In both, bases answer the other doubts.
+    In an update, one fresh process reads exact metrics again. Otherwise fresh processes read times again that are
+    slower than their rival, and process pairs measure the other times in question. In both, bases answer the other
+    doubts.
 
     Args:
         command: starts them.
@@ -57,12 +53,13 @@ def settle(run: Run, command: ChildCommand, tell: Tell, detail: Tell) -> None:
         run.save()
 
 
-def to_record(run: Run, chosen: Callable[[CaseResult], bool]) -> list[CaseResult]:
-    """The `chosen` cases with a metric that the update may write, without those that it holds back for a reason."""
-    update, sessions = run.config.update or frozenset(), run.config.settings.sessions
-    results = [run.results[name] for name in run.measured if name not in run.held]
-    possible = ((each, recordable(each, run.lane, sessions).values()) for each in results if chosen(each))
-    return [result for result, found in possible if frozenset[str]().union(*found) & update]
+def to_record(run: Run) -> list[CaseResult]:
+    """The cases of which the update may write more than a further session of a time, without those that it holds back
+    for a reason."""
+    changes = run.planned([run.results[name] for name in run.measured if name not in run.held])
+    update = run.config.update or ()
+    names = {(each.suite, each.key) for each in changes if each.category in update and not each.adds_session}
+    return [run.results[name] for name in run.measured if name in names]
 
 
 @dataclass(frozen=True)
@@ -73,28 +70,23 @@ class _Settling:
     detail: Tell
 
     def record(self) -> None:
-        """Ask the bases about everything but times, and let fresh processes read the metrics that the update may
-        write."""
+        """Ask the bases about everything but times, and let a fresh process read again what the update may write, but
+        no times: what differs between two processes is no fact. Its tests have another order."""
         run = self.run
         self.ask_bases(times=False)
         run.held = set() if run.config.reason else self._asking()
         if run.held:
             cases = "1 case is" if len(run.held) == 1 else f"{len(run.held)} cases are"
-            why = "say why with --perfguard-reason; not measured in fresh processes"
-            self.tell(f"{cases} heavier or different: {why}")
-        wanted = to_record(run, lambda result: result.ranks == 1 and result.is_timed)
-        observed = to_record(run, lambda result: result.case.direction == "test")
+            self.tell(f"{cases} heavier or different: say why with --perfguard-reason; not read in a fresh process")
+        wanted = [result for result in to_record(run) if _is_read_again(result)]
         if wanted:
-            self._measure_fresh(wanted, run.config.settings.sessions, exact=EXACT_PROCESSES)
-        if observed:
-            self._measure_fresh(observed, OBSERVING_PROCESSES, exact=OBSERVING_PROCESSES)
-            for result in observed:
-                name = result.id
-                run.measured[name] = with_kernel_times(run.measured[name], run.fresh_by_case.get(name, ()))
+            self._measure_fresh(wanted, 1, Request(alone=True, times=False))
+        fresh = run.fresh_by_case
+        run.measured = {name: with_kernel_times(each, fresh.get(name, ())) for name, each in run.measured.items()}
 
     def _asking(self) -> set[CaseId]:
-        """Cases with an exact reading that the update may write only with a reason, which is known before fresh
-        processes run."""
+        """Cases with an exact reading that the update may write only with a reason, which is known before the fresh
+        process runs."""
         run = self.run
         return {
             (change.suite, change.key)
@@ -114,7 +106,7 @@ class _Settling:
                 if verdict.word is Word.SUSPECT and _has_rival(result, verdict)
             ]
             if slower:
-                self._measure_fresh(slower, RIVAL_PROCESSES, exact=0)
+                self._measure_fresh(slower, RIVAL_PROCESSES, Request(exact=False))
 
     def ask_bases(self, *, times: bool = True) -> None:
         """Ask the bases whatever the run doubts: each base in one process of its own, and then, of times in question,
@@ -147,21 +139,26 @@ class _Settling:
         run = self.run
         return screen_session(list(run.measured.values()), run.lane, run.fresh_by_case)
 
-    def _measure_fresh(self, results: Sequence[CaseResult], count: int, *, exact: int) -> None:
+    def _measure_fresh(self, results: Sequence[CaseResult], count: int, request: Request) -> None:
         run = self.run
-        request = Request(
-            run.device.identity.slug,
-            timers_of(run.results.values()),
+        request = replace(
+            request,
+            slug=run.device.identity.slug,
+            timers=timers_of(run.results.values()),
             tests=list(dict.fromkeys(result.case.nodeid for result in results)),
             shuffle=True,
         )
         minutes = run.config.settings.session_minutes
-        reports, run.fresh_problem = measure_fresh(
-            self.command, request, count, exact=exact, minutes=minutes, progress=self.tell
-        )
+        reports, run.fresh_problem = measure_fresh(self.command, request, count, minutes=minutes, progress=self.tell)
         run.fresh += [session_of(report.results, report.hardware.index) for report in reports]
         if run.fresh_problem:
             self.tell(run.fresh_problem)
+
+
+def _is_read_again(result: CaseResult) -> bool:
+    """Whether a recording's process reads the case again: it is observed, or runs in one process and is timed. A lane
+    without times reads what no process can change."""
+    return result.case.direction == "test" or (result.ranks == 1 and result.is_timed)
 
 
 def _has_rival(result: CaseResult, verdict: Verdict) -> bool:

@@ -19,7 +19,7 @@ from filelock import FileLock
 from perfguard.model.records import Report, load_report
 from perfguard.session.pairing.worktrees import environment as without_git
 from tests.corpus.mutant import Change
-from tests.corpus.suites import ON_A_GPU, SETTINGS
+from tests.corpus.suites import RECORDINGS, RECORDINGS_ON_A_GPU, SETTINGS
 
 ROOT = Path(__file__).parents[2]
 MINUTES = 5.0  # of one run, after which it is ended
@@ -117,8 +117,9 @@ class Corpus:
         with FileLock(self.folder / f"{name}.lock"):
             if not folder.exists():
                 with self.project(name, recorded=False) as project:
-                    first = project.run("--perfguard-update=new")
-                    assert first.status == 0, f"{name}: the clean suite cannot be recorded:\n{first.output}"
+                    for _ in range((RECORDINGS_ON_A_GPU if self.gpu else RECORDINGS).get(name, 1)):
+                        made = project.run("--perfguard-update=new")
+                        assert made.status == 0, f"{name}: the clean suite cannot be recorded:\n{made.output}"
                     shutil.copytree(project.path / "baselines", folder)
         return folder
 
@@ -163,7 +164,6 @@ class Project:
             "pair_minutes": PAIR_MINUTES,
         }
         settings |= SETTINGS.get(self.name, {})
-        settings |= ON_A_GPU.get(self.name, {}) if gpu else {}
         lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
         (self.path / "pyproject.toml").write_text(INI + "\n".join(lines) + "\n")
         cache = self.corpus.folder / "cache"  # of compiled kernels, by what they are: the same for all runs

@@ -51,7 +51,7 @@ def test_double(perfguard, n):
 
 
 # Its kernel is torch's alone: no target that it is followed on, each in a process of its own, has anything to tell.
-SETTINGS = {"device": "fake", "sessions": 5, "case_seconds": 0.05, "targets": []}
+SETTINGS = {"device": "fake", "case_seconds": 0.05, "targets": []}
 # Plugins that hardly a flow needs take a seventh of each process's start.
 LEFT_OUT = ("cacheprovider", "benchmark", "hypothesispytest", "pytest_httpserver")
 
@@ -216,6 +216,6 @@ def _record(path: Path, temporary: Path, python: str) -> None:
 
 @pytest.fixture
 def recorded(project: Project, recording: Path) -> Project:
-    """Recorded in five sessions at its first commit, and unchanged since."""
+    """Recorded at its first commit, and unchanged since."""
     shutil.copytree(recording, project.path, ignore=shutil.ignore_patterns(".perfguard"), dirs_exist_ok=True)
     return project

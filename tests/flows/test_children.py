@@ -23,7 +23,6 @@ def test_options_of_the_configuration_reach_nobody_else(project: Project) -> Non
         project, "--ff --strict-config -x --maxfail=1 --tb=short -vv -rA --durations=3", 'cache_dir = ".cache"\n'
     )
     arguments = ("-k", "test_suite.py", "test_suite.py")
-    project.configure(sessions=2)
     project.commit()
     project.guard("--perfguard-update=new", *arguments).assert_outcomes(passed=2)
     assert "fresh process" not in project.report().get("problem", "")
@@ -35,7 +34,6 @@ def test_options_of_the_configuration_reach_nobody_else(project: Project) -> Non
 
 def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
     """The device stands in the file alone; the base has no such file."""
-    project.configure(sessions=2)
     text = (project.path / "pyproject.toml").read_text()
     (project.path / "pyproject.toml").write_text(text.replace('device = "fake"\n', ""))
     project.commit()
@@ -48,7 +46,6 @@ def test_a_file_of_arguments_is_everybody_s(project: Project) -> None:
 
 
 def test_children_leave_the_user_s_cache_and_reports_alone(project: Project) -> None:
-    project.configure(sessions=2)
     configured(project)
     # Whoever comes first leaves its number, and all log theirs.
     logs = """

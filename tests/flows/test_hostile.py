@@ -117,7 +117,7 @@ def hostile(project: Project) -> Project:
 
 @pytest.mark.parametrize(("device", "options"), [("cpu", ["--perfguard-lane=cpu"]), ("fake", [])])
 def test_guarded_calls_ask_no_object(hostile: Project, device: str, options: list[str]) -> None:
-    hostile.configure(device=device, sessions=1)
+    hostile.configure(device=device)
     hostile.run().assert_outcomes(passed=3)  # with derived inputs
     hostile.configure(hard_share=0)
     hostile.guard("--perfguard-update=new", *options).assert_outcomes(passed=3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import xml.etree.ElementTree as ET
 
 from perfguard import ExitStatus
@@ -32,7 +34,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     assert recorded.ret == ExitStatus.PASSED
     recorded.stdout.fnmatch_lines(
         [
-            "*fresh process 5 of 5: 2 tests, *",
+            "perfguard: fresh process: 2 tests",
             "perfguard: update: new: *double?64?/forward: *",
             "NEW  2 cases: recorded now, judged from the next run on",
             "written: baselines/fake-gpu/test_suite.yaml",
@@ -62,9 +64,9 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     slower.stdout.fnmatch_lines(
         [
             "perfguard: 2 cases in doubt: asking *",
-            "perfguard: 2 times in question: measured beside * by turns (2: another board than the record's, *)",
-            "perfguard: process pair 1: 2 times in question",
-            "perfguard: process pair 2: 2 times in question, 0:?? gone, about *:?? to *:?? to go",
+            "perfguard: 4 times in question: measured beside * by turns (4: 1 session stored, 3 are needed)",
+            "perfguard: process pair 1: 4 times in question",
+            "perfguard: process pair 2: 4 times in question, 0:?? gone, about *:?? to *:?? to go",
             "2 SLOWER; 2 cases asked of *, 3 process pairs; *",
             "SLOWER  double?*?/forward  device_time_us * µs -> 5* µs (+*, 95 % +* to +*)",
             "    in 3 process pairs; no exact metric moved",
@@ -96,19 +98,17 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
 
     # Accepting needs the category and a reason; without them nothing is written and the run stays red.
     project.kernel(us=55.0, launches=2)
-    project.configure(sessions=1)
     refused = project.guard("--perfguard-update=slower,changed")
     assert refused.ret == ExitStatus.REGRESSED
     refused.stdout.fnmatch_lines(
         [
-            "*2 cases are heavier or different: say why with --perfguard-reason; not measured in fresh processes*",
+            "*2 cases are heavier or different: say why with --perfguard-reason; not read in a fresh process",
             "left alone: *--perfguard-reason*",
         ]
     )
-    assert "fresh process 1" not in refused.stdout.str()  # it asks before it measures
+    refused.stdout.no_fnmatch_line("perfguard: fresh process*")  # it asks before it starts one
     assert project.baseline.read_bytes() == stored
 
-    project.configure(sessions=5)
     accepted = project.guard("--perfguard-update=slower,changed", "--perfguard-reason", "two stages, #412")
     assert accepted.ret == ExitStatus.PASSED, accepted.stdout.str()
     assert "two stages, #412" in project.baseline.read_text()
@@ -135,23 +135,109 @@ def test_faster_passes_and_is_offered(recorded: Project) -> None:
 
 def test_growth_by_small_steps_needs_a_reason(project: Project) -> None:
     """Each step is less than the gate promises to catch. The record knows where it began."""
-    project.configure(sessions=3)
     (project.path / "conftest.py").write_text(ON_BOARD)
     asked = []
-    for us, category in [(50.0, "new"), (51.0, "slower"), (52.02, "slower")]:
-        project.kernel(us=us)
+    for us in (50.0, 51.0, 52.02):
+        _with_code(project, us)
         project.commit()
-        step = project.guard("-k", "64", f"--perfguard-update={category}")
+        step = project.guard("-k", "64", "--perfguard-update")
         asked.append(step.ret)
     assert asked == [ExitStatus.PASSED, ExitStatus.PASSED, ExitStatus.REGRESSED]
     step.stdout.fnmatch_lines(
         ["SLOWER  double?64?/forward  device_time_us *", "left alone: *% over its anchor of * µs*--perfguard-reason*"]
     )
     assert "anchor: " in project.baseline.read_text()
-    given = project.guard("-k", "64", "--perfguard-update=slower", "--perfguard-reason=more accurate")
+    given = project.guard("-k", "64", "--perfguard-update", "--perfguard-reason=more accurate")
     assert given.ret == ExitStatus.PASSED
     assert "more accurate" in project.baseline.read_text()
     assert "anchor: " not in project.baseline.read_text()  # what was accepted with a reason is the anchor now
+
+
+STARTS = """
+import pathlib
+
+def pytest_sessionstart(session):
+    if session.config.rootpath == pathlib.Path({path!r}):
+        with open("started.txt", "a") as file:
+            file.write("here\\n")
+"""
+ON_CPU = """
+import pytest
+import torch
+
+@pytest.mark.parametrize("name", ["neg", "exp", "sin"])
+def test_pointwise(perfguard, name):
+    perfguard(getattr(torch, name), torch.rand(64, 64), reference=getattr(torch, name))
+"""
+
+
+def starts(project: Project) -> int:
+    """How many processes of pytest have measured the project itself since this was last asked. A base's is not one."""
+    path = project.path / "started.txt"
+    count = len(path.read_text().splitlines())
+    path.unlink()
+    return count
+
+
+def test_a_recording_starts_one_other_process(project: Project) -> None:
+    """Of three functions on a CPU: what is exact is read once more, what they take is not."""
+    (project.path / "conftest.py").write_text(STARTS.format(path=str(project.path)))
+    project.configure(device="cpu", case_seconds=0.02, hard_share=0)
+    project.test_file(ON_CPU)
+    recorded = project.guard("--perfguard-update")
+    assert recorded.ret == ExitStatus.PASSED
+    recorded.stdout.fnmatch_lines(
+        [
+            "perfguard: fresh process: 3 tests",
+            "perfguard: update: 3 times of 3 cases: a record screens from 3 sessions on, each update adds one",
+        ]
+    )
+    assert starts(project) == 2
+    (report,) = (project.path / ".perfguard").glob("report-*.json")
+    (fresh,) = json.loads(report.read_text())["fresh"]
+    assert {reading.get("timer") for result in fresh["results"] for reading in result["readings"]} == {None}
+
+
+def test_each_update_adds_a_session_until_other_code_begins_anew(project: Project) -> None:
+    (project.path / "conftest.py").write_text(STARTS.format(path=str(project.path)))
+    _with_code(project, 50.0)
+    project.commit()
+    stored = []
+    for number in range(1, 10):
+        assert project.guard("--perfguard-update=new").ret == ExitStatus.PASSED
+        assert starts(project) == (2 if number == 1 else 1)
+        stored.append(_sessions(project))
+        assert {len(each) for each in stored[-1].values()} == {min(number, 8)}
+    for name, kept in stored[-1].items():
+        assert kept[:-1] == stored[-2][name][1:]  # the ninth drops the oldest
+    assert "anchor: " in project.baseline.read_text()
+
+    _with_code(project, 51.0)
+    project.commit()
+    left = project.guard("--perfguard-update=new")
+    left.stdout.fnmatch_lines(["left alone: changed: *fingerprint: *not asked for*"])
+    starts(project)
+    anew = project.guard("--perfguard-update", "--perfguard-reason=it does more")
+    assert anew.ret == ExitStatus.PASSED
+    anew.stdout.fnmatch_lines(["perfguard: update: * a record screens from 3 sessions on, *"])
+    assert {len(each) for name, each in _sessions(project).items() if "device" in name} == {1}
+
+
+def _with_code(project: Project, us: float) -> None:
+    """A kernel of so many µs, whose code the device knows."""
+    project.kernel(us=us)
+    source = (project.path / "kernel.py").read_text()
+    (project.path / "kernel.py").write_text(source.replace("us=", f'binary="{us}", us='))
+
+
+def _sessions(project: Project) -> dict[str, list[str]]:
+    """Case and time -> the stored sessions."""
+    found, case = {}, ""
+    for line in project.baseline.read_text().splitlines():
+        case = line if line.startswith("  double") else case
+        if (sessions := re.search(r"(\w+): .*sessions: \[([^]]*)\]", line)) is not None:
+            found[f"{case} {sessions[1]}"] = sessions[2].split(", ")
+    return found
 
 
 def test_the_process_settles_before_the_first_test_makes_its_inputs(project: Project) -> None:
@@ -230,7 +316,6 @@ def test_a_metric_that_an_edit_renamed_is_named_by_both_names(recorded: Project)
     text = recorded.baseline.read_text()
     assert text.count("copies: 0, ") == 2
     recorded.baseline.write_text(text.replace("copies: 0, ", "copied: 0, "))
-    recorded.configure(sessions=1)
     recorded.record_is_of_head()
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
@@ -252,7 +337,6 @@ def test_an_update_whose_base_does_not_run_goes_by_the_record(recorded: Project)
     (recorded.path / "conftest.py").write_text("raise RuntimeError('the base is broken')\n")
     recorded.commit()
     (recorded.path / "conftest.py").unlink()
-    recorded.configure(sessions=1)
     recorded.kernel(launches=2)
     update = ("-k", "64", "--perfguard-update=slower,changed")
     asked = recorded.guard(*update)

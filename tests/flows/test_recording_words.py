@@ -16,7 +16,7 @@ SCREEN = 50  # lines
 @pytest.fixture
 def large(project: Project) -> Project:
     """More cases than anybody reads line by line."""
-    project.configure(case_seconds=0.02, sessions=3, hard_share=0.0)
+    project.configure(case_seconds=0.02, hard_share=0.0)
     project.kernel(us=2000.0)  # the simulation costs time for every call that fits into a block
     project.test_file(TEST.replace("[64, 96]", f"range(1, {CASES + 1})"))
     return project
@@ -29,15 +29,13 @@ def test_a_large_recording_fits_a_screen_and_v_shows_the_rest(large: Project) ->
     assert len(said) <= SCREEN
     run.stdout.fnmatch_lines(
         [
-            "perfguard: fresh process 1 of 3: 40 tests",
-            "perfguard: fresh process 3 of 3: 40 tests, ?:?? gone, about ?:?? to go",
+            "perfguard: fresh process: 40 tests",
             "perfguard: update: new: fake-gpu test_suite: 40 cases, * values",
             "NEW  40 cases: recorded now, *",
             "written: baselines/fake-gpu/test_suite.yaml",
         ]
     )
     large.baseline.unlink()
-    large.configure(sessions=1)
     everything = large.guard("--perfguard-update=new", "-v").stdout.str()
     told = re.findall(
         r"^perfguard: update: new: fake-gpu test_suite (\S+): .*device_time_us ", everything, re.MULTILINE
@@ -46,7 +44,6 @@ def test_a_large_recording_fits_a_screen_and_v_shows_the_rest(large: Project) ->
 
 
 def test_what_an_update_leaves_alone_fits_a_screen_too(large: Project) -> None:
-    large.configure(sessions=1)
     assert large.guard("--perfguard-update=new").ret == ExitStatus.PASSED
     large.kernel(us=2000.0, launches=2)
     run = large.guard("--perfguard-update=faster")

@@ -28,7 +28,6 @@ def filtered(recorded: Project) -> Project:
     """Two recorded cases, of which the first failed in the last run."""
     recorded.test_file(_MARKED)
     recorded.test_file(_OTHER, "test_other.py")
-    recorded.configure(sessions=1)
     pyproject = recorded.path / "pyproject.toml"
     text = pyproject.read_text().replace("-p no:cacheprovider", "")
     pyproject.write_text(text.replace("[tool.pytest.ini_options]", '[tool.pytest.ini_options]\nmarkers = ["small"]'))
@@ -53,7 +52,6 @@ def test_what_was_filtered_is_not_gone(filtered: Project, arguments: tuple[str, 
 
 def test_categories_may_stand_before_the_paths(recorded: Project) -> None:
     recorded.test_file(_OTHER, "test_other.py")
-    recorded.configure(sessions=1)
     recorded.test_file(TEST.replace("[64, 96]", "[32]"), "test_new.py")
     alone = recorded.run("--perfguard-update", "test_new.py")  # an option with an optional value takes the path for it
     assert alone.ret == ExitStatus.USAGE_ERROR
@@ -68,7 +66,6 @@ def test_categories_may_stand_before_the_paths(recorded: Project) -> None:
 def test_a_skipped_test_with_labelled_calls_is_named_with_its_reason(project: Project) -> None:
     labelled = TEST.replace("work=Work", "label='fp8: e4m3', work=Work")
     project.test_file(labelled)
-    project.configure(sessions=1)
     assert project.guard("--perfguard-update=new").ret == ExitStatus.PASSED
     project.test_file(labelled.replace("    x = ", "    if n == 64: pytest.skip('needs two GPUs')\n    x = "))
     result = project.guard()
@@ -86,7 +83,6 @@ def test_a_class_that_was_not_collected_is_not_gone(project: Project) -> None:
     call = "perfguard(kernel.double, torch.randn(n, 16), reference=lambda x: 2 * x)"
     classes = "".join(f"\nclass Test{name}:{method.format(call)}" for name in "AB")
     project.test_file(f"import pytest\nimport torch\nimport kernel\n{classes}")
-    project.configure(sessions=1)
     assert project.guard("--perfguard-update").ret == ExitStatus.PASSED
     stored = project.baseline.read_text()
     project.guard("--perfguard-update=stale", "test_suite.py::TestA")

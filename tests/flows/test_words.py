@@ -56,7 +56,7 @@ def test_a_time_of_another_toolchain_is_drift_where_no_base_answers(recorded: Pr
 
 def test_other_timer_is_method_changed(recorded: Project) -> None:
     text = recorded.baseline.read_text()
-    recorded.baseline.write_text(re.sub(r"timer: graph-flushed-r16", "timer: sundial", text))
+    recorded.baseline.write_text(re.sub(r"timer: graph-[\w-]+", "timer: sundial", text))
     recorded.kernel(us=51.0)
     shutil.rmtree(recorded.path / ".git")  # with a base, process pairs would tell
     result = recorded.guard()
@@ -86,8 +86,7 @@ def test_strict_passes_what_is_guarded(recorded: Project) -> None:
 
 
 def test_few_sessions_are_unresolved_and_can_be_added(recorded: Project) -> None:
-    text = recorded.baseline.read_text()
-    recorded.baseline.write_text(re.sub(r"sessions: \[([^,]+), ([^,]+),[^]]*\]", r"sessions: [\1, \2]", text))
+    """A further session of all that is known needs no other process."""
     recorded.configure(pair_minutes=0)
     result = recorded.guard()
     assert result.ret == ExitStatus.UNGUARDED
@@ -95,8 +94,13 @@ def test_few_sessions_are_unresolved_and_can_be_added(recorded: Project) -> None
     result.stdout.fnmatch_lines(
         ["inconclusive: 2 of 2 timed cases could not be judged: UNPAIRED: * pair_minutes is 0*"]
     )
-    assert recorded.guard("--perfguard-update=new").ret == ExitStatus.PASSED
-    assert recorded.baseline.read_text().count("timer") == 4
+    for _ in range(2):
+        update = recorded.guard("--perfguard-update=new")
+        assert update.ret == ExitStatus.PASSED
+        update.stdout.no_fnmatch_line("*fresh process*")
+        update.stdout.fnmatch_lines(["perfguard: update: new: 4 times of 2 cases: another session"])
+    update.stdout.no_fnmatch_line("*a record screens from*")
+    assert len(re.findall(r"sessions: \[[^,]+, [^,]+, [^,]+\]", recorded.baseline.read_text())) == 4
     # A host time's promise is so coarse that no board and no day matter: its record is enough now.
     recorded.guard()
     assert recorded.words("host_time_us")["double[64]/forward"] == {"PASS"}

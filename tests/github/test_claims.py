@@ -112,25 +112,18 @@ def test_pairs_that_cannot_tell_are_undecided_and_no_claim(job: PostJob) -> None
 
 
 def updated(given: Report, base: bytes, folder: Path, reason: str = "") -> bytes:
-    """The suite's file after `--perfguard-update` wrote what `given` and five fresh processes read."""
+    """The suite's file after `--perfguard-update` wrote what `given` read."""
     path = folder / PATH
     path.parent.mkdir(parents=True)
     path.write_bytes(base)
     store = Store(folder / "baselines")
     lane = read_files({PATH: base}, "baselines").lane(given.hardware, given.toolchain)
     judged = judge_again(given, lane)
-    fresh = {(each.case.suite, each.case.key): [_again(each, 1 + 0.002 * number) for number in range(-2, 3)]
-             for each in judged.results}  # fmt: skip
-    planned = plan(store, judged.hardware, judged.results, fresh, [], judged.provenance, 5)
+    planned = plan(store, judged.hardware, judged.results, {}, [], judged.provenance)
     chosen, left = select(planned, {"changed", "new"}, reason)
     assert not left
     apply(store, chosen, judged.provenance, reason)
     return path.read_bytes()
-
-
-def _again(result: CaseResult, factor: float) -> CaseResult:
-    readings = [replace(each, value=each.value * factor) if each.timed else each for each in result.readings]  # type: ignore[operator]
-    return replace(result, readings=readings)
 
 
 UPGRADED = [measured("f", 50.6, code=CODE), measured("g", 49.5, code=CODE)]

@@ -20,7 +20,6 @@ import yaml
 
 from perfguard.judge.lane import Lane
 from perfguard.judge.pair_test import MOST_PAIRS
-from perfguard.judge.statistics import MIN_SESSIONS
 from perfguard.model.records import (
     Baseline,
     Case,
@@ -42,6 +41,7 @@ DATA = Path(__file__).parent / "data" / "h200-sessions.json"
 FOLDER = "baselines/nvidia-h200"
 METRIC = "device_time_us"
 CHANGED, CONTROLS = 5, 20
+STORED = 5  # sessions of a recording that was made at once, and of one on the run's own board
 EFFECTS = (0.0, 0.02, 0.03, 0.05)
 
 
@@ -70,7 +70,7 @@ def extract() -> None:
             recordings: dict[str | None, dict[str, object]] = {}
             for key, case in document["cases"].items():
                 time = case.get(METRIC)
-                if time is None or len(time["sessions"]) < MIN_SESSIONS or str((path, key, time)) in seen:
+                if time is None or len(time["sessions"]) < STORED or str((path, key, time)) in seen:
                     continue
                 seen.add(str((path, key, time)))
                 board = case.get("provenance", document["provenance"]).get("board")
@@ -99,7 +99,7 @@ def load() -> list[Recording]:
 def settings(recordings: list[Recording]) -> Iterator[tuple[str, Recording, Recording]]:
     """Where a run may be: `same board`, or `other board` with the recording that is stored and the one that is now."""
     for now in recordings:
-        if len(now.times) > CHANGED and now.processes >= 2 * MIN_SESSIONS:
+        if len(now.times) > CHANGED and now.processes >= 2 * STORED:
             yield "same board", now, now
         for stored in recordings:
             both = set(stored.times) & set(now.times)
@@ -111,7 +111,7 @@ def simulate(stored: Recording, now: Recording, effect: float, random: Random) -
     """One run: CHANGED cases, slower by `effect`, and up to CONTROLS unchanged ones."""
     keys = random.permutation(sorted(set(stored.times) & set(now.times)))[: CHANGED + CONTROLS].tolist()
     order = random.permutation(now.processes)
-    kept = order[:MIN_SESSIONS] if stored is now else ()
+    kept = order[:STORED] if stored is now else ()
     rest = order[len(kept) :]
     run = int(rest[0])
     picked = [random.choice(rest, 3, replace=False).tolist() for _ in range(MOST_PAIRS)]

@@ -70,8 +70,8 @@ def test_a_time_within_its_record_needs_no_pair(value: float, why: str) -> None:
         ({"controls": Controls(20, -0.006, 1.0)}, "the machine is not as it was when it was recorded"),
         ({"controls": Controls(20, 0.004, 1.0)}, ""),
         ({"controls": Controls(20, 0.0, 6.0)}, "outside its record"),  # unchanged cases scatter more than their records
-        ({"entry": TimedEntry(QUIET[:4], "clock")}, "4 sessions stored, 5 are needed"),
-        ({"reading": msgspec.structs.replace(SPAN, rejected_blocks=3)}, "8 sessions stored, 5 are needed"),
+        ({"entry": TimedEntry(QUIET[:2], "clock")}, "2 sessions stored, 3 are needed"),
+        ({"reading": msgspec.structs.replace(SPAN, rejected_blocks=3)}, "its reading was disturbed"),
     ],
 )
 def test_a_record_acquits_where_its_world_is_known(fields: dict[str, Any], why: str) -> None:

@@ -272,7 +272,7 @@ def test_commands_only_for_ids_that_can_be_pasted() -> None:
 def test_accepting_names_the_run_and_without_one_the_file() -> None:
     assert "perfguard accept --lane nvidia-h200 --run 123456789" in render_markdown(EXAMPLES[Headline.WORSE])
     unguarded = render_markdown(EXAMPLES[Headline.UNVERIFIED])
-    assert "pytest --perfguard --perfguard-update=changed,new\n" in unguarded  # accepting would leave too few sessions
+    assert "pytest --perfguard --perfguard-update=changed,new\n" in unguarded  # nothing that pairs judged
     assert "perfguard accept" not in unguarded
     local = msgspec.structs.replace(EXAMPLES[Headline.WORSE], run_url="")
     text = render_markdown(local)

@@ -29,9 +29,7 @@ def measure(script: str, folder: Path, minutes: float = 1.0):  # type: ignore[no
     said: list[str] = []
     script = prologue + script.replace("ANSWER", answer)
     request = Request(REPORT.hardware.slug, tests=["a", "b"])
-    reports, problem = measure_fresh(
-        Scripted((script,), folder), request, 2, exact=1, minutes=minutes, progress=said.append
-    )
+    reports, problem = measure_fresh(Scripted((script,), folder), request, 2, minutes=minutes, progress=said.append)
     return reports, problem, said
 
 
@@ -46,14 +44,6 @@ def test_answers_are_collected_in_order(tmp_path: Path) -> None:
     assert session.device == REPORT.hardware.index
     assert [each.value for each in session.results[0].readings] == [each.value for each in READINGS]
     assert all(not reading.blocks for reading in session.results[0].readings)
-
-
-def test_the_first_processes_alone_read_exact_metrics(tmp_path: Path) -> None:
-    """Compiling for five targets in each of five processes took most of a recording."""
-    script = f"open({str(tmp_path / 'asked')!r}, 'a').write((folder / 'request.json').read_text() + '\\n'); ANSWER"
-    measure(script, tmp_path)
-    asked = [msgspec.json.decode(line, type=Request) for line in (tmp_path / "asked").read_text().splitlines()]
-    assert [request.exact for request in asked] == [True, False]
 
 
 def test_an_answer_of_another_device_is_refused(tmp_path: Path) -> None:

@@ -45,8 +45,25 @@ def test_a_few_new_cases_take_a_line_each() -> None:
     assert describe_changes([change(1), TIME, change(2)]) == [
         "new: gpu suite f[1]/forward: launches 1, device_time_us 51 µs (two of five)",
         "new: gpu suite f[2]/forward: launches 2",
+        "1 time of 1 case: a record screens from 3 sessions on, each update adds one",
     ]
     assert describe_changes([]) == []
+
+
+def test_sessions_that_join_take_one_line_but_for_what_is_remarkable() -> None:
+    before = TimedEntry(sessions=[50.0, 51.0], timer="graph")
+    joined = [
+        msgspec.structs.replace(
+            TIME, key=f"f[{number}]/forward", metric=metric, note="", before=before,
+            after=msgspec.structs.replace(before, sessions=[50.0, 51.0, 52.0]),
+        )
+        for number in range(40) for metric in ("device_time_us", "host_time_us")
+    ]  # fmt: skip
+    wide = msgspec.structs.replace(joined[0], note="unstable")
+    assert describe_changes([wide, *joined[1:]]) == ["new: 79 times of 40 cases: another session", wide.describe()]
+    assert describe_changes(joined[:1], verbose=True) == [joined[0].describe()]
+    slower = msgspec.structs.replace(joined[0], category="slower")
+    assert describe_changes([slower]) == [slower.describe()]  # in place of what was stored
 
 
 def test_many_take_one_line_for_a_suite() -> None:
@@ -57,6 +74,7 @@ def test_many_take_one_line_for_a_suite() -> None:
         "new: gpu b: 20 cases, 20 values",
         "new: gpu suite: 1 case, 1 value",
         "each new case: -v",
+        "1 time of 1 case: a record screens from 3 sessions on, each update adds one",
     ]
 
 

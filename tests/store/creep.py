@@ -26,26 +26,19 @@ GPU = Hardware(slug=SLUG, vendor="nvidia", name="NVIDIA H200", architecture="sm_
 READING = Reading(TIME, Unit.MICROSECONDS, 50.0, timer="graph")
 
 
-def read(number: int, values: list[float], day: int) -> tuple[CaseResult, list[CaseResult]]:
-    """A case whose code is another one every day: judged, and as fresh processes read it."""
+def read(number: int, us: float, day: int) -> CaseResult:
+    """A judged case whose code is another one every day."""
     code = Reading("fingerprint", Unit.TEXT, f"code {day}", Better.SAME, gated=False, covers=[TIME])
     case = Case(SUITE, f"case{number}", "forward")
-    fresh = [CaseResult(case, "bf16", readings=[code, replace(READING, value=value)]) for value in values]
     word = Verdict(Word.PASS if day else Word.NEW, "fingerprint", before=f"code {day - 1}", after=f"code {day}")
-    return replace(fresh[0], verdicts=[word]), fresh
+    return CaseResult(case, "bf16", readings=[code, replace(READING, value=us)], verdicts=[word])
 
 
-def record(
-    store: Store, cases: dict[int, list[float]], day: int, reason: str = "", board: str | None = None
-) -> set[str]:
-    """Record the fresh processes of every case by the real planner; answers the cases that ask for a reason."""
-    results, fresh = [], {}
-    for number, values in cases.items():
-        judged, alike = read(number, values, day)
-        results.append(judged)
-        fresh[SUITE, judged.case.key] = alike
+def record(store: Store, cases: dict[int, float], day: int, reason: str = "", board: str | None = None) -> set[str]:
+    """Record what was read of every case, µs, by the real planner; answers the cases that ask for a reason."""
+    results = [read(number, us, day) for number, us in cases.items()]
     now = Provenance(board=board, commit=f"{day:07}", recorded=f"2026-11-{day + 1:02}")
-    changes = plan(store, GPU, results, fresh, [], now, 5)
+    changes = plan(store, GPU, results, {}, [], now)
     asking = {change.key for change in changes if change.needs_reason}
     chosen, left = select(changes, CATEGORIES, reason)
     assert {change.key for change, _ in left} == (set() if reason else asking)
@@ -53,11 +46,11 @@ def record(
     return asking
 
 
-def recording(draw: random.Random, level: float) -> list[float]:
-    """Five fresh processes, µs, which scatter by 0.2 % round `level` (a logarithm) as a board reads it: a board moves
+def recording(draw: random.Random, level: float) -> float:
+    """What a process reads, µs: it scatters by 0.2 % round `level` (a logarithm) as a board reads it, and a board moves
     every case by Student t with 2 degrees, MAD 0.2 %."""
     here = level + 0.002 / 0.8165 * draw.gauss(0, 1) / math.sqrt(draw.expovariate(1))
-    return [math.exp(draw.gauss(here, 0.002)) for _ in range(5)]
+    return math.exp(draw.gauss(here, 0.002))
 
 
 def simulated(store: Store, cases: int, days: int, step: float, seed: int, *, named: bool = True) -> dict[str, int]:
@@ -71,8 +64,9 @@ def simulated(store: Store, cases: int, days: int, step: float, seed: int, *, na
     first: dict[str, int] = {}
     for day in range(days + 1):
         level = math.log(50.0) + step * day
-        fresh = {number: recording(draw, level) for number in range(cases) if f"case{number}/forward" not in first}
-        for key in record(store, fresh, day, board=f"board {day if named else 0}"):
+        cases_left = [number for number in range(cases) if f"case{number}/forward" not in first]
+        given = {number: recording(draw, level) for number in cases_left}
+        for key in record(store, given, day, board=f"board {day if named else 0}"):
             first.setdefault(key, day)
     return first
 

@@ -89,19 +89,15 @@ def test_what_is_only_shown_or_beside_a_rival_is_not_stored() -> None:
 def test_what_is_left_says_how_much_since_when_and_what_to_do(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day, us in enumerate((50.0, 51.0, 51.2)):
-        record(store, {0: [us] * 5}, day, board="a")
-    judged, fresh = read(0, [52.0] * 5, 3)
-    changes = plan(store, GPU, [judged], {(SUITE, judged.case.key): fresh}, [], Provenance(board="a"), 5)
+        record(store, {0: us}, day, board="a")
+    judged = read(0, 52.0, 3)
+    changes = plan(store, GPU, [judged], {}, [], Provenance(board="a"))
     why = {change.metric: why for change, why in select(changes, CATEGORIES, "")[1]}
     assert why[TIME] == (
         "+4.0 % over its anchor of 50 µs, last recorded 2026-11-03 at 0000002; say why with --perfguard-reason"
     )
     assert TIME in why["fingerprint"]
-    (elsewhere,) = [
-        change
-        for change in plan(store, GPU, [judged], {(SUITE, judged.case.key): fresh}, [], Provenance(board="b"), 5)
-        if change.metric == TIME
-    ]
+    elsewhere = next(each for each in plan(store, GPU, [judged], {}, [], Provenance(board="b")) if each.metric == TIME)
     assert not elsewhere.needs_reason
     assert elsewhere.note == (
         "+4.0 % over its anchor of 50 µs, last recorded 2026-11-03 at 0000002, in one recording on another board: "
@@ -109,17 +105,65 @@ def test_what_is_left_says_how_much_since_when_and_what_to_do(tmp_path: Path) ->
     )
 
 
-def test_the_first_level_stays_the_anchor_when_its_sessions_make_room(tmp_path: Path) -> None:
+def joining(store: Store, *given: float, board: str = "a", code: bool = True, reason: str = "") -> list[str]:
+    """Record the readings of one case one after another, all of one code, which nothing tells where `code` is false;
+    answers why each was left."""
+    left = []
+    for us in given:
+        judged = read(0, us, 0)
+        if store.load(GPU.slug, SUITE):
+            judged = replace(judged, verdicts=[])
+        if not code:
+            judged = replace(judged, readings=[replace(each, covers=[]) for each in judged.readings])
+        chosen, waiting = select(plan(store, GPU, [judged], {}, [], Provenance(board=board)), CATEGORIES, reason)
+        apply(store, chosen, Provenance(board=board), reason)
+        left += [f"{change.category}: {why}" for change, why in waiting]
+    return left
+
+
+def stored(store: Store) -> TimedEntry:
+    known = store.load(GPU.slug, SUITE)
+    assert known is not None
+    time = known.cases["case0/forward"].entries[TIME]
+    assert isinstance(time, TimedEntry)
+    return time
+
+
+@pytest.mark.parametrize("code", [True, False])
+def test_each_recording_adds_a_session_and_the_ninth_drops_the_oldest(tmp_path: Path, code: bool) -> None:
     store = Store(tmp_path)
-    for values in ([50.0] * 5, [50.5] * 4, [51.0] * 8):
-        judged, fresh = read(0, values, 0)
-        stored = store.load(GPU.slug, SUITE)
-        judged = replace(judged, verdicts=[] if stored else judged.verdicts)
-        changes = plan(store, GPU, [judged], {(SUITE, judged.case.key): fresh}, [], Provenance(), MOST_SESSIONS)
-        apply(store, changes, Provenance())
-    stored = store.load(GPU.slug, SUITE)
-    assert stored is not None
-    assert stored.cases[judged.case.key].entries[TIME] == TimedEntry([50.0] * 4 + [50.5] * 4, "graph", 50.0)
+    assert joining(store, 50.0, 50.2, code=code) == []
+    assert stored(store) == TimedEntry([50.0, 50.2], "graph")
+    assert joining(store, 50.2, *[50.6] * 5, code=code) == []
+    assert stored(store) == TimedEntry([50.0, 50.2, 50.2, *[50.6] * 5], "graph", 50.2)  # the level of the first three
+    assert joining(store, 50.7, code=code) == []
+    assert stored(store) == TimedEntry([50.2, 50.2, *[50.6] * 5, 50.7], "graph", 50.2)
+    assert len(stored(store).sessions) == MOST_SESSIONS
+
+
+def test_sessions_that_creep_ask_for_a_reason_unless_the_code_is_the_same(tmp_path: Path) -> None:
+    """Each lies within the promise of the level before it. What the same code takes on another day is no growth."""
+    climb = [50.0 * 1.01**step for step in range(12)]
+    same, unknown = Store(tmp_path / "same"), Store(tmp_path / "unknown")
+    assert joining(same, *climb) == []
+    assert stored(same).anchor == 50.5  # of the first three
+    left = joining(unknown, *climb, code=False)
+    assert left[0].startswith("slower: +")
+    assert "over its anchor of 50.5 µs" in left[0]
+    assert joining(unknown, climb[-1], code=False, reason="more accurate") == []
+    assert stored(unknown).anchor is None
+
+
+def test_a_record_of_several_boards_is_of_none(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    boards = []
+    for board in "aaba":
+        joining(store, 50.0, board=board)
+        known = store.load(GPU.slug, SUITE)
+        assert known is not None
+        boards.append(known.provenance_of("case0/forward").board)
+    assert boards == ["a", "a", None, None]
+    assert stored(store).sessions == [50.0] * 4
 
 
 def test_creep_is_found_on_changing_boards(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, Recorded, folders_of
 from perfguard.github.lanes.limits import declared
 from perfguard.judge.lane import differing_versions, folder_of, other_power
-from perfguard.judge.statistics import MIN_SESSIONS, remember
+from perfguard.judge.statistics import remember
 from perfguard.judge.time_record import anchor_of, grow, slowdown
 from perfguard.judge.update_plan import is_worse
 from perfguard.model.limits import KERNEL_TIME, Limits, timed_kernel
@@ -303,9 +303,8 @@ def _loosens(before: Entry | None, after: Entry | None, limits: Limits) -> bool:
     if before is None:
         return False
     if isinstance(before, TimedEntry) and isinstance(after, TimedEntry):
-        fewer = len(after.sessions) < MIN_SESSIONS <= len(before.sessions)
         wider = _edge(after, better) > _edge(before, better) + _SEEN_SIGMA
-        return fewer or after.timer != before.timer or wider or _creeps(before, after, limits)
+        return after.timer != before.timer or wider or _creeps(before, after, limits)
     if isinstance(before, int | float) and isinstance(after, int | float) and better is not Better.SAME:
         return after < before if better is Better.HIGHER else after > before
     return before != after

@@ -52,8 +52,8 @@ class Provenance(Toolchain, frozen=True, forbid_unknown_fields=True, omit_defaul
     reason: str = ""  # of a person, for what got worse
 
 
-#: Latest sessions that are stored of one time.
-MOST_SESSIONS = 8
+#: Stored sessions (K) of one time: below the first a record screens nothing, and the latest of the second are kept.
+MIN_SESSIONS, MOST_SESSIONS = 3, 8
 
 #: The folder of what holds on every CPU.
 EVERY_CPU = "cpu"

@@ -36,7 +36,7 @@ class Change(Struct, frozen=True, kw_only=True):
         unit: unit of both.
         needs_reason: whether it got slower, heavier or different.
         grown: growth of a time that exceeds its promise over the anchor: amount, anchor and date.
-        note: remark for the reader, for example on missing sessions.
+        note: remark for the reader, for example on sessions that lie far apart.
         refused: reason why it may not be written at all.
         together: recorded under other conditions than the stored entry, so that all changes of the case are written, or
             none.
@@ -61,6 +61,11 @@ class Change(Struct, frozen=True, kw_only=True):
     inputs: str = ""
     only_with: tuple[str, ...] = ()
     provenance: Provenance | None = None
+
+    @property
+    def adds_session(self) -> bool:
+        """Whether it adds a session to a stored time, of which nothing moved."""
+        return self.category == "new" and isinstance(self.before, TimedEntry)
 
     @property
     def demand(self) -> str:
@@ -149,7 +154,8 @@ def show(entry: Entry, unit: Unit) -> str:
     if isinstance(entry, TimedEntry):
         middle = level(entry)
         return "nothing" if middle is None else format_value(middle, unit)
-    return _short(" ".join(format_value(entry, unit).split()), _WIDEST)
+    text = " ".join(format_value(entry, unit).split())
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
 def show_apart(one: Entry, other: Entry, unit: Unit) -> tuple[str, str]:
@@ -157,7 +163,3 @@ def show_apart(one: Entry, other: Entry, unit: Unit) -> tuple[str, str]:
     if isinstance(one, TimedEntry) or isinstance(other, TimedEntry):
         return show(one, unit), show(other, unit)
     return format_apart(one, other, unit, _WIDEST)
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -11,7 +11,7 @@ from perfguard.render.overview import Overview
 from perfguard.render.words import Started, accept_command, compare_command, reproduce_command, started
 
 MOST_COMMANDS = 3
-TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need a recording with several sessions
+TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need a recording on that hardware
 
 
 def next_steps(overview: Overview) -> str:

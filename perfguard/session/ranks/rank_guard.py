@@ -68,7 +68,7 @@ def rank_runner(config: Config, device: Device, request: Request | None) -> Runn
     """Reads metrics. `request`: of the launch; None under torchrun."""
     plan = ReadingPlan(
         numerics=request is None or request.numerics,
-        exact=request is None or request.exact,
+        times=request is None or request.times,
         hard=False,
         exact_only=config.lane != "" and config.lane == device.identity.target,
     )
