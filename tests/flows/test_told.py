@@ -63,7 +63,7 @@ def test_a_gradient_that_became_contiguous_is_lighter_and_no_change(scale: Proje
     result.stdout.fnmatch_lines(
         ["*other strides, which no reference declares: scale/backward contract strides (1,8) -> (16,1)*"]
     )
-    result.stdout.fnmatch_lines(["FASTER  scale/backward  copies 1 -> 0*"])
+    result.stdout.fnmatch_lines(["CHANGED (better)  scale/backward  copies 1 -> 0*"])
 
 
 def test_strides_of_an_output_bind_where_the_reference_has_them(scale: Project) -> None:

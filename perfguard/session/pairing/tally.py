@@ -216,7 +216,7 @@ class Tally:
         """
         open_times = [track for track in (self.times if tracks is None else tracks) if not self.is_decided(track)]
         for track in open_times:
-            device = track._replace(metric=DEVICE_TIME)
+            device = TimeId(track.suite, track.key, DEVICE_TIME)
             if track.metric == HOST_TIME and device in self.times and self.is_decided(device):
                 self.times[track].give_up("a host time has no process pairs beyond those of its device time")
         return [track for track in open_times if not self.is_decided(track)]
