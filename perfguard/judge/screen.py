@@ -136,9 +136,8 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
     The record passes a time if it excludes a slowdown (or speed-up) of 2θ, at 2 %, with the machine's own shift added.
     """
     if not _comparable(reading, entry):
-        few = len(entry.sessions) < MIN_SESSIONS
-        stored = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} are needed"
-        return stored if few else "its reading was disturbed"
+        few = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} are needed"
+        return few if len(entry.sessions) < MIN_SESSIONS else "its reading was disturbed"
     history = remember(entry.sessions)
     theta = least_effect(reading.promise, reading.floor, math.exp(history.centre))
     effect = math.log(_value(reading)) - history.centre

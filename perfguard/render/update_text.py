@@ -31,10 +31,11 @@ def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[s
             f"{facts} of {tests}, not the same in all processes: stored as {UNSTABLE}, never gated: {named}{more}"
         )
     known = [change for change in changes if change.before is not None or change.after is None]
-    joined = [] if verbose else [change for change in known if change.adds_session and not change.note]
-    if joined:
+    joined = [change for change in known if change.adds_session and not change.note]
+    if joined and not verbose:
         lines.append(f"new: {_of_cases(joined)}: another session")
-    lines += _at_most([change.describe() for change in known if change not in joined], verbose)
+        known = [change for change in known if not change.adds_session or change.note]
+    lines += _at_most([change.describe() for change in known], verbose)
     young = [each for each in changes if isinstance(each.after, TimedEntry) and len(each.after.sessions) < MIN_SESSIONS]
     if young:
         lines.append(f"{_of_cases(young)}: a record screens from {MIN_SESSIONS} sessions on, each update adds one")

@@ -25,9 +25,8 @@ Tell = Callable[[str], None]
 def settle(run: Run, command: ChildCommand, tell: Tell, detail: Tell) -> None:
     """Let other processes measure what the run still needs, and judge with the results of the whole run.
 
-    In an update, one fresh process reads exact metrics again. Otherwise fresh processes read times again that are
-    slower than their rival, and process pairs measure the other times in question. In both, bases answer the other
-    doubts.
+    Fresh processes read times again that are slower than their rival, and bases answer the other doubts. In an update,
+    one more process reads exact metrics again; otherwise process pairs measure the other times in question.
 
     Args:
         command: starts them.
@@ -42,10 +41,10 @@ def settle(run: Run, command: ChildCommand, tell: Tell, detail: Tell) -> None:
     settling = _Settling(run, command, tell, detail)
     cut = INTERRUPTED
     try:
+        settling.beside_rivals()
         if run.config.update is not None:
             settling.record()
         else:
-            settling.beside_rivals()
             settling.ask_bases()
         cut = ""
     finally:

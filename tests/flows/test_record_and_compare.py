@@ -215,7 +215,7 @@ def test_each_update_adds_a_session_until_other_code_begins_anew(project: Projec
     _with_code(project, 51.0)
     project.commit()
     left = project.guard("--perfguard-update=new")
-    left.stdout.fnmatch_lines(["left alone: changed: *fingerprint: *not asked for*"])
+    left.stdout.fnmatch_lines(["left alone: slower: *fingerprint: *not asked for*"])
     starts(project)
     anew = project.guard("--perfguard-update", "--perfguard-reason=it does more")
     assert anew.ret == ExitStatus.PASSED

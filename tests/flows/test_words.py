@@ -55,6 +55,7 @@ def test_a_time_of_another_toolchain_is_drift_where_no_base_answers(recorded: Pr
 
 
 def test_other_timer_is_method_changed(recorded: Project) -> None:
+    recorded.of_three_sessions()
     text = recorded.baseline.read_text()
     recorded.baseline.write_text(re.sub(r"timer: graph-[\w-]+", "timer: sundial", text))
     recorded.kernel(us=51.0)
@@ -95,6 +96,8 @@ def test_few_sessions_are_unresolved_and_can_be_added(recorded: Project) -> None
         ["inconclusive: 2 of 2 timed cases could not be judged: UNPAIRED: * pair_minutes is 0*"]
     )
     for _ in range(2):
+        recorded.guard()
+        assert recorded.words("host_time_us")["double[64]/forward"] == {"UNRESOLVED"}
         update = recorded.guard("--perfguard-update=new")
         assert update.ret == ExitStatus.PASSED
         update.stdout.no_fnmatch_line("*fresh process*")
