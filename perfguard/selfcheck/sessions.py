@@ -58,7 +58,7 @@ def measure_sessions(
     while len(reports) < count:
         number = len(reports) + 1
         progress(f"session {number} of {count}: a fresh process")
-        asked = replace(request, shuffle=True)
+        asked = replace(request, shuffle=True, alone=True)
         if reports:
             asked = replace(asked, slug=reports[0].hardware.slug, timers=timers_of(reports[0].results))
         found, problem = measure_fresh(command, asked, 1, minutes=minutes, progress=lambda _: None)

@@ -212,7 +212,7 @@ def test_each_update_adds_a_session_until_other_code_begins_anew(project: Projec
         assert kept[:-1] == stored[-2][name][1:]  # the ninth drops the oldest
     assert "anchor: " in project.baseline.read_text()
 
-    _with_code(project, 51.0)
+    _with_code(project, 60.0)
     project.commit()
     left = project.guard("--perfguard-update=new")
     left.stdout.fnmatch_lines(["left alone: slower: *fingerprint: *not asked for*"])

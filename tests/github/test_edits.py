@@ -86,7 +86,7 @@ def test_an_edit_says_old_new_reason_and_what_was_measured() -> None:
             {"f": entries() | {"device_time_us": TimedEntry([45.0, 55.0, 50.0, 48.0, 52.0], TIMER)}, "g": entries()},
             True,
         ),
-        ({"f": entries() | {"device_time_us": TimedEntry([50.0], TIMER)}, "g": entries()}, True),
+        ({"f": entries() | {"device_time_us": TimedEntry([50.0], TIMER)}, "g": entries()}, False),  # then pairs judge
         ({"f": entries() | {"device_time_us": TimedEntry([49.0] * 5, "other")}, "g": entries()}, True),
         ({"f": entries() | {"device_time_us": TimedEntry([50.0] * 5, TIMER, anchor=52.0)}, "g": entries()}, True),
         ({"f": entries() | {"device_time_us": TimedEntry([50.0] * 5, TIMER, anchor=48.0)}, "g": entries()}, False),
