@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import msgspec
+from filelock import FileLock
 
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.measure.metrics.times import WALL_TIME
@@ -43,8 +44,9 @@ from perfguard.session.pairing.processes import (
     start_player,
 )
 from perfguard.session.pairing.tally import Tally
-from perfguard.session.pairing.worktrees import Repository
+from perfguard.session.pairing.worktrees import Repository, lock_in
 
+_PREFIX = "perfguard-pairs-"  # of the folder with everything; its worktrees are known by it
 Tell = Callable[[str], None]
 
 
@@ -78,10 +80,9 @@ class Site:
     packages: Packages = OWN_PACKAGES
     followed: dict[Side, Followed] = field(default_factory=dict)
     _players: list[Player] = field(default_factory=list)
+    _lock: FileLock | None = None
     _temporary: Path = field(
-        default_factory=lambda: (
-            Path(tempfile.gettempdir()).resolve() / f"perfguard-pairs-{os.getpid()}-{secrets.token_hex(4)}"
-        )
+        default_factory=lambda: Path(tempfile.gettempdir()).resolve() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     )
     _random: random.Random = field(default_factory=random.SystemRandom)
 
@@ -92,6 +93,8 @@ class Site:
         self._stop_players()
         if self._temporary.exists():
             self.repository.remove_worktrees(self._temporary)
+        if self._lock is not None:
+            self._lock.release()
 
     def command_of(self, side: Side) -> ChildCommand:
         """The command that starts pytest in the worktree of a side."""
@@ -113,6 +116,9 @@ class Site:
             UsageError: git refuses.
         """
         self._temporary.mkdir(mode=0o700)
+        self._lock = lock_in(self._temporary)
+        self._lock.acquire()
+        self.repository.remove_abandoned(_PREFIX)
         work = self.repository.snapshot(self._temporary / "index") if pairs else base
         if self.repository.has_submodules:
             self.tell("submodules stay empty in the worktrees; --setup 'git submodule update --init' fills them")
