@@ -185,7 +185,7 @@ def _compare_kernels(site: Site, tally: Tally, project: Path) -> list[KernelRow]
     return list(rows)
 
 
-def _say(text: str) -> None:
+def _say(text: str, *, passing: bool = False) -> None:
     print(f"perfguard compare: {text}", file=sys.stderr, flush=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from perfguard.judge.pair_test import RIVAL_PROCESSES
 from perfguard.judge.questions import questions
@@ -11,14 +12,12 @@ from perfguard.judge.run_verdicts import screen_session
 from perfguard.judge.update_plan import recordable
 from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict, Word
 from perfguard.session.child import ChildCommand, Request, timers_of
-from perfguard.session.fresh_processes import measure_fresh, session_of
+from perfguard.session.fresh_processes import Tell, measure_fresh, session_of
 from perfguard.session.kernel_times import with_kernel_times
 from perfguard.session.pairing.asking import INTERRUPTED, Asking
 from perfguard.session.run import Run
 
 MOST_BASES = 3  # commits of records that one run asks: each costs a checkout and a process
-
-Tell = Callable[[str], None]
 
 # Processes of a recording that read exact metrics, too: a stored value must not differ between processes.
 EXACT_PROCESSES = 2
@@ -133,7 +132,8 @@ class _Settling:
         family = sum(len(question.times) for question in asked.values())
         left = 60 * run.config.settings.pair_minutes
         for number, (base, question) in enumerate(asked.items()):
-            asking = Asking(run, self.command, self.tell, base, question, family, left)
+            more = min(len(asked), MOST_BASES) - number - 1
+            asking = Asking(run, self.command, self.tell, base, question, family, left, more)
             if number < MOST_BASES:
                 asking.ask()
                 left = asking.seconds
@@ -155,7 +155,7 @@ class _Settling:
         )
         minutes = run.config.settings.session_minutes
         reports, run.fresh_problem = measure_fresh(
-            self.command, request, count, exact=exact, minutes=minutes, progress=self.tell
+            self.command, request, count, exact=exact, minutes=minutes, progress=partial(self.tell, passing=True)
         )
         run.fresh += [session_of(report.results, report.hardware.index) for report in reports]
         if run.fresh_problem:

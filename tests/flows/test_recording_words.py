@@ -30,7 +30,6 @@ def test_a_large_recording_fits_a_screen_and_v_shows_the_rest(large: Project) ->
     run.stdout.fnmatch_lines(
         [
             "perfguard: fresh process 1 of 3: 40 tests",
-            "perfguard: fresh process 3 of 3: 40 tests, ?:?? gone, about ?:?? to go",
             "perfguard: update: new: fake-gpu test_suite: 40 cases, * values",
             "NEW  40 cases: recorded now, *",
             "written: baselines/fake-gpu/test_suite.yaml",

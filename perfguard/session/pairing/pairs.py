@@ -7,7 +7,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -31,7 +31,7 @@ from perfguard.session.child import (
     write_request,
 )
 from perfguard.session.followed import Followed, read_followed
-from perfguard.session.fresh_processes import run_fresh
+from perfguard.session.fresh_processes import Tell, run_fresh
 from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
 from perfguard.session.pairing.processes import (
     SIDES,
@@ -47,7 +47,6 @@ from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository, lock_in
 
 _PREFIX = "perfguard-pairs-"  # of the folder with everything; its worktrees are known by it
-Tell = Callable[[str], None]
 
 
 class Answer(NamedTuple):
@@ -66,7 +65,7 @@ class Site:
     Attributes:
         command: starts pytest in the user's checkout.
         slug: the device's slug; results of another one are refused.
-        tell: called with progress messages.
+        tell: says what is done.
         packages: the environment of the base, if it is not this process's.
         followed: what each side has followed in a process pair that finds the times by itself.
     """
@@ -172,7 +171,7 @@ class Site:
                 return
             question = f": {counted(len(left), 'time')} in question" if left else ""
             expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
-            self.tell(f"process pair {tally.pairs + 1}{question}{expected}")
+            self.tell(f"process pair {tally.pairs + 1}{question}{expected}", passing=True)
             tests = tally.others if tally.finds else tally.nodeids(left)
             # The base has answered before, and the run has read the working tree.
             judged: Collection[Side] = SIDES if tally.finds else ()
