@@ -79,7 +79,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]):  # type: ignore[no-untyped-def]
     """A path behind a bare `--perfguard-observe` is a path to collect: argparse would take it for the option's. That
-    has to be known before pytest loads the conftest files of what it collects."""
+    has to be known before pytest loads the conftest files of what it collects. A process that measures for another one
+    ends with it from here on: these files may take as long as any test."""
+    if early_config.known_args_namespace.perfguard_session:
+        from perfguard.session.child import end_with_parent
+
+        end_with_parent(early_config.known_args_namespace.perfguard_session)
     if "--perfguard-observe" in args:
         args[:] = ["--perfguard-observe=." if each == "--perfguard-observe" else each for each in args]
         known = copy.copy(early_config.known_args_namespace)

@@ -20,8 +20,6 @@ from perfguard.render.update_text import describe_left
 from perfguard.session.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from perfguard._compat.pytest_internals import TerminalReporter
 
 Location = tuple[str, int | None, str]
@@ -181,25 +179,6 @@ def cut_short(run: Run, selected: list[Case], why: str) -> None:
     for case in selected:
         if case.nodeid not in reached:
             run.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"not measured: {why}"))
-
-
-def teller(session: pytest.Session) -> Callable[[str], None]:
-    """Progress lines on pytest's terminal."""
-    reporter: TerminalReporter | None = session.config.pluginmanager.get_plugin("terminalreporter")
-
-    def tell(text: str) -> None:
-        if reporter is not None:
-            reporter.ensure_newline()
-            if session.config.get_terminal_writer().width_of_current_line:  # under -q nothing counts as a line
-                reporter.write_line("")
-            reporter.write_line(f"perfguard: {text}")
-
-    return tell
-
-
-def detailer(session: pytest.Session) -> Callable[[str], None]:
-    """The same for lines that are shown under -v only."""
-    return teller(session) if is_verbose(session.config) else lambda text: None
 
 
 def _relative(path: object, run: Run) -> str:

@@ -29,7 +29,7 @@ from perfguard.session.ranks.agreement import END, Agreement
 from perfguard.session.ranks.launch import Ended
 from perfguard.session.ranks.rank_files import LastWords, RankOutcome
 from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
-from perfguard.session.ranks.watch import Watch, end_with
+from perfguard.session.ranks.watch import Watch
 from perfguard.session.ranks.world import join, local_rank, rank_here
 
 #: From all ranks' outcomes of a test to its reports.
@@ -54,8 +54,6 @@ class InRank:
         self._folder = config.session_folder
         self._replay = replay
         self._stderr = os.dup(2)
-        if request is not None:
-            end_with(request.parent)
         self._item: pytest.Item | None = None  # the running test
         self._outcome = RankOutcome("")
         self._guard: RankGuard | None = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import os
 import random
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,11 @@ from perfguard.model.config import Config
 from perfguard.model.errors import ExitStatus, PerfguardError, is_out_of_memory
 from perfguard.model.records import Case, Verdict, Word
 from perfguard.model.suite_names import name_of, suite_of
-from perfguard.pytest_plugin.ending import Ending, cut_short, detailer, failed_report, is_verbose, teller
+from perfguard.pytest_plugin.ending import Ending, cut_short, failed_report, is_verbose
 from perfguard.pytest_plugin.failures import describe_error, is_lost, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import LOST, RUN, benchmark_result, raise_for
 from perfguard.pytest_plugin.items import case_of, check_names, has_fixture, in_order, is_guarded, mark_of
+from perfguard.pytest_plugin.progress import Progress
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.followed import write_followed
@@ -87,6 +90,7 @@ class Measuring(Ending):
         self.worker = None if conductor is None else join(conductor)  # this process in a process pair
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
+        self._said: Progress | None = None
         self._ran_out = False  # whether the running test ran out of memory
         self._set_up: set[str] = set()  # ids of the tests that have begun
 
@@ -163,6 +167,11 @@ class Measuring(Ending):
         with usage_errors():
             return open_device(self._config.settings.device)
 
+    def _progress(self, config: pytest.Config) -> Progress:
+        if self._said is None:
+            self._said = Progress(config, self._stderr)
+        return self._said
+
     def _command(self, config: pytest.Config) -> ChildCommand:
         """The command of other processes: this one's own, on its device."""
         given = [str(argument) for argument in config.invocation_params.args]
@@ -173,7 +182,7 @@ class Measuring(Ending):
         alone = key != "cpu" or any(map(has_fixture, session.items))  # nothing else that is observed is timed
         if self._config.session_folder is None and not self._config.untimed and alone:
             self._lock = DeviceLock(key)
-            self._lock.acquire(self._config.settings.lock_minutes, teller(session))
+            self._lock.acquire(self._config.settings.lock_minutes, self._progress(session.config))
 
     def pytest_unconfigure(self) -> None:
         if self._lock is not None:
@@ -195,8 +204,14 @@ class Measuring(Ending):
         settings = self._config.settings
         # A worker of a process pair waits for its turns inside the test, so its conductor limits the whole process.
         minutes = settings.case_minutes if self.worker is None else settings.session_minutes
-        with watched(minutes, lambda step: self._hung(item, step)), run.device.aside():
+        progress = self._progress(item.config)
+        every = math.inf if run.is_session else progress.every
+        with (
+            watched(minutes, lambda step: self._hung(item, step), every, partial(self._seen, item)),
+            run.device.aside(),
+        ):
             answer = yield
+        progress.clear()
         if self._ran_out:
             self._ran_out = False
             _forget_last_error()
@@ -250,6 +265,25 @@ class Measuring(Ending):
             if not run.is_session:
                 raise_for(run, [judged])
         return answer
+
+    def _seen(self, item: pytest.Item, step: str, seconds: float) -> None:
+        """On the watchdog's thread, while a test takes long."""
+        which = f"{item.name} ({len(self._set_up)} of {item.session.testscollected})"
+        self._progress(item.config).look(f"{which}: {step}", seconds)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Before pytest writes to its terminal."""
+        if self._said is not None:
+            self._said.clear()
+        super().pytest_runtest_logreport(report)
+
+    def pytest_enter_pdb(self, config: pytest.Config) -> None:
+        """Leave the terminal to the debugger."""
+        self._progress(config).clear()
+        self._progress(config).quiet = True
+
+    def pytest_leave_pdb(self, config: pytest.Config) -> None:
+        self._progress(config).quiet = False
 
     def _hung(self, item: pytest.Item, step: str) -> None:
         """On the watchdog's thread, while the test's thread hangs: report it, save the results, end the process."""
@@ -325,9 +359,10 @@ class Measuring(Ending):
         super().pytest_sessionfinish(session, exitstatus)
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
-        tell = teller(session)
+        tell = self._progress(session.config)
         with usage_errors():
-            settle(run, self._command(session.config), tell, detailer(session))
+            with tell.after_tests():
+                settle(run, self._command(session.config), tell)
             run.finish(self._collected, self._outcomes, tell, verbose=is_verbose(session.config))
 
 

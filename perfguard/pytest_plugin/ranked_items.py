@@ -16,10 +16,10 @@ from perfguard.judge.across_ranks import merge_ranks
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.model.errors import GuardFailure
 from perfguard.model.units import counted
-from perfguard.pytest_plugin.ending import teller
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.fixture import RUN, raise_for
 from perfguard.pytest_plugin.items import case_of, mark_of
+from perfguard.pytest_plugin.progress import Progress
 from perfguard.pytest_plugin.rank_reports import Merged, merge
 from perfguard.pytest_plugin.start import device_setting
 from perfguard.session.child import ChildCommand, Request, child_command
@@ -101,7 +101,7 @@ class RankedItems:
         for key in keys[:ranks]:
             if key != run.device.key and key not in self._locks:
                 self._locks[key] = DeviceLock(key)
-                self._locks[key].acquire(run.config.settings.lock_minutes, teller(session))
+                self._locks[key].acquire(run.config.settings.lock_minutes, Progress(session.config, 2))
 
     def _command(self) -> ChildCommand:
         given = [str(argument) for argument in self._config.invocation_params.args]
@@ -123,7 +123,7 @@ class RankedItems:
         run = self._config.stash.get(RUN, None)
         if ended and run is not None and run.config.update is not None:
             for ranks in self._groups:
-                self._record(run, ranks, teller(session))
+                self._record(run, ranks, Progress(session.config, 2))
         return answer
 
     def _record(self, run: Run, ranks: int, tell: Callable[[str], None]) -> None:

@@ -21,9 +21,10 @@ from perfguard.model.atomic_files import make_folder, write_atomically
 from perfguard.model.config import Config
 from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Case, Pairing, Report, Verdict, Word
-from perfguard.pytest_plugin.ending import Ending, cut_short, detailer, is_verbose, teller
+from perfguard.pytest_plugin.ending import Ending, cut_short, is_verbose
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.measuring_run import Measuring
+from perfguard.pytest_plugin.progress import Progress
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.open_run import open_run
 from perfguard.session.run import Collected, Run
@@ -71,8 +72,10 @@ class XdistWorker(Measuring):
         return 1
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
+        tell = self._progress(session.config)
         try:
-            settle(run, self._command(session.config), teller(session), detailer(session))
+            with tell.after_tests():
+                settle(run, self._command(session.config), tell)
         except PerfguardError as error:
             self._fail(str(error))
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
@@ -115,7 +118,7 @@ class Controller(Ending):
             if self._config.untimed:
                 self._locks = locks  # not acquired
             else:
-                self._lock_devices(locks, teller(session))
+                self._lock_devices(locks, Progress(session.config, 2))
             make_folder(self._config.reports_dir)
         self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
 
@@ -192,7 +195,7 @@ class Controller(Ending):
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
-                run.finish(collected, self._outcomes, teller(session), verbose=is_verbose(session.config))
+                run.finish(collected, self._outcomes, Progress(session.config, 2), verbose=is_verbose(session.config))
             else:
                 run.save()
 

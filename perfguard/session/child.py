@@ -20,6 +20,7 @@ from msgspec import Struct
 import perfguard
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.errors import UsageError
+from perfguard.model.orphans import end_with
 from perfguard.model.records import Case, CaseResult, Doubt, Report
 from perfguard.store.report_file import read_report
 
@@ -108,7 +109,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
         cold: the case whose first result alone is measured.
         conductor: the leader of the process pair to which the child belongs.
         ranks: number of ranks of the launch that the child is one of (perfguard/session/ranks); 0: it is alone.
-        parent: process that started the ranks.
+        parent: the process that wrote the request, and starts the child, which ends with it.
         measure: whether ranks read metrics, besides checking results.
         doubts: suite -> name of a case, without its pass -> faults that the child, which runs a base, is asked about.
     """
@@ -146,8 +147,9 @@ def timers_of(results: Iterable[CaseResult]) -> Timers:
 
 
 def write_request(folder: Path, request: Request) -> None:
-    """Write the request into the folder of the next child."""
-    write_atomically(folder / REQUEST, msgspec.json.encode(request))
+    """Write the request into the folder of the next child of this process."""
+    whole = msgspec.structs.replace(request, parent=os.getpid())
+    write_atomically(folder / REQUEST, msgspec.json.encode(whole))
 
 
 def read_request(folder: Path) -> Request:
@@ -160,6 +162,12 @@ def read_request(folder: Path) -> Request:
         return msgspec.json.decode((folder / REQUEST).read_bytes(), type=Request)
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"{SESSION_OPTION}={folder}: no request of perfguard ({error}); leave it out") from error
+
+
+def end_with_parent(folder: str) -> None:
+    """In the child: end with the process that started it. Without a request there is nobody to end with."""
+    with contextlib.suppress(UsageError):
+        end_with(read_request(Path(folder)).parent)
 
 
 def read_answer(folder: Path, slug: str) -> Report | None:

@@ -8,6 +8,7 @@ import datetime
 import math
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -111,11 +112,11 @@ def _compare(options: argparse.Namespace, folder: Path, interrupts: Interrupts) 
     slug = device.identity.slug
     command = child_command(options.pytest_arguments, folder, device_name)
     tally, work, problem = Tally(), base.commit, ""
-    detail = _say if {"-v", "-vv", "--verbose"} & {*options.pytest_arguments} else lambda text: None
+    tell = partial(_say, verbose=bool({"-v", "-vv", "--verbose"} & {*options.pytest_arguments}))
     kernels: list[KernelRow] = []
     try:
         with (
-            Site(repository, command, slug, settings, interrupts, _say, detail, starts_ahead(device), packages) as site,
+            Site(repository, command, slug, settings, interrupts, tell, starts_ahead(device), packages) as site,
             DeviceLock(device.key) as lock,
             interrupts.armed(),
         ):
@@ -187,8 +188,9 @@ def _compare_kernels(site: Site, tally: Tally, project: Path) -> list[KernelRow]
     return list(rows)
 
 
-def _say(text: str) -> None:
-    print(f"perfguard compare: {text}", file=sys.stderr, flush=True)
+def _say(text: str, *, passing: bool = False, detail: bool = False, verbose: bool = False) -> None:
+    if verbose or not detail:
+        print(f"perfguard compare: {text}", file=sys.stderr, flush=True)
 
 
 def rows_of(tally: Tally) -> list[Row]:

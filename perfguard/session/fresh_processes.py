@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -24,6 +24,13 @@ from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, 
 
 DIED = "ended with status"  # in the problem of a process that crashed or was killed
 _STOP_SECONDS = 5.0  # until a process that was asked to end is killed
+
+
+class Tell(Protocol):
+    """Says what is done from now on. `passing`: it is of interest only while it lasts. `detail`: it is of interest to
+    few, who ask for it by -v."""
+
+    def __call__(self, text: str, *, passing: bool = False, detail: bool = False) -> None: ...
 
 
 def session_of(results: Iterable[CaseResult], device: int) -> Session:

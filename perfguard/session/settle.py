@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -12,17 +13,15 @@ from perfguard.judge.questions import questions
 from perfguard.judge.run_verdicts import screen_session
 from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict, Word
 from perfguard.session.child import ChildCommand, Request, timers_of
-from perfguard.session.fresh_processes import measure_fresh, session_of
+from perfguard.session.fresh_processes import Tell, measure_fresh, session_of
 from perfguard.session.kernel_times import with_kernel_times
 from perfguard.session.pairing.asking import INTERRUPTED, Asking
 from perfguard.session.run import Run
 
 MOST_BASES = 3  # commits of records that one run asks: each costs a checkout and a process
 
-Tell = Callable[[str], None]
 
-
-def settle(run: Run, command: ChildCommand, tell: Tell, detail: Tell) -> None:
+def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
     """Let other processes measure what the run still needs, and judge with the results of the whole run.
 
     Fresh processes read times again that are slower than their rival, and bases answer the other doubts. In an update,
@@ -30,7 +29,6 @@ def settle(run: Run, command: ChildCommand, tell: Tell, detail: Tell) -> None:
 
     Args:
         command: starts them.
-        detail: called with messages that few want to read.
 
     Raises:
         KeyboardInterrupt: from the user, after the results so far are judged and saved.
@@ -38,7 +36,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell, detail: Tell) -> None:
     if run.is_session:
         return
     run.device.free_memory()  # the other processes need it
-    settling = _Settling(run, command, tell, detail)
+    settling = _Settling(run, command, tell)
     cut = INTERRUPTED
     try:
         settling.beside_rivals()
@@ -66,7 +64,6 @@ class _Settling:
     run: Run
     command: ChildCommand
     tell: Tell
-    detail: Tell
 
     def record(self) -> None:
         """Ask the bases about everything but times, and let a fresh process read again what the update may write, but
@@ -126,7 +123,8 @@ class _Settling:
         family = sum(len(question.times) for question in asked.values())
         left = 60 * run.config.settings.pair_minutes
         for number, (base, question) in enumerate(asked.items()):
-            asking = Asking(run, self.command, self.tell, base, question, family, left, self.detail)
+            more = min(len(asked), MOST_BASES) - number - 1
+            asking = Asking(run, self.command, self.tell, base, question, family, left, more)
             if number < MOST_BASES:
                 asking.ask()
                 left = asking.seconds
@@ -148,7 +146,9 @@ class _Settling:
             shuffle=True,
         )
         minutes = run.config.settings.session_minutes
-        reports, run.fresh_problem = measure_fresh(self.command, request, count, minutes=minutes, progress=self.tell)
+        reports, run.fresh_problem = measure_fresh(
+            self.command, request, count, minutes=minutes, progress=partial(self.tell, passing=True)
+        )
         run.fresh += [session_of(report.results, report.hardware.index) for report in reports]
         if run.fresh_problem:
             self.tell(run.fresh_problem)

@@ -3,51 +3,71 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
+_FIRST_SECONDS = 10.0  # until what a body is at is of interest: most are over sooner
 _PACKAGE = str(Path(__file__).parents[1])
 # The innermost of perfguard's own files on the stack names the step, by the first of these that it lies in.
 _STEPS = {
     "check/hard_inputs": "derived inputs",
     "check": "the numerics check",
+    "measure/binaries": "following and compiling kernels",
     "measure/devices": "the device's measuring",
     "measure/timers": "timing",
     "measure/metrics": "reading metrics",
+    "session/cold_start": "starting cold",
     "session/pairing/worker": "waiting for its turn in a comparison",
     "session/ranks/agreement": "waiting for the other ranks",
 }
 
 
 @contextlib.contextmanager
-def watched(minutes: float, expired: Callable[[str], None]) -> Iterator[None]:
+def watched(
+    minutes: float,
+    expired: Callable[[str], None],
+    every: float = math.inf,
+    seen: Callable[[str, float], None] = lambda step, seconds: None,
+) -> Iterator[None]:
     """The body must end within the limit.
 
     Args:
         expired: called with the hanging step after the limit, on a thread of its own. The body cannot end meanwhile.
             `expired` is expected to end the process.
+        every: seconds between two calls of `seen`, the first of which a short body does not live to see.
+        seen: called on that thread with the step, and the seconds since the start.
     """
     thread, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
+    started, limit = time.monotonic(), 60 * minutes
 
-    def expire() -> None:
-        with lock:
-            if not ended.is_set():
-                expired(describe_step(sys._current_frames().get(thread)))
+    def watch() -> None:
+        due, seconds = max(_FIRST_SECONDS, every), 0.0
+        while not ended.wait(min(max(0.0, min(due, limit) - seconds), threading.TIMEOUT_MAX)):
+            seconds = time.monotonic() - started
+            with lock:
+                if ended.is_set():
+                    return
+                step = describe_step(sys._current_frames().get(thread))
+                if seconds >= limit:
+                    expired(step)
+                    return
+                if seconds >= due:
+                    seen(step, seconds)
+                    due = seconds + every
 
-    timer = threading.Timer(60 * minutes, expire)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watch, name="perfguard: watch", daemon=True).start()
     try:
         yield
     finally:
         with lock:  # not while `expired` runs
             ended.set()
-        timer.cancel()
 
 
 def describe_step(frame: FrameType | None) -> str:

@@ -295,6 +295,7 @@ def test_a_base_that_is_no_commit_ends_the_run(recorded: Project, where: str) ->
     assert result.ret == ExitStatus.USAGE_ERROR
     result.stderr.fnmatch_lines(["*nonsense: no branch, tag or commit of *; fetch it, or name another*"])
 
+
 def test_plugins_that_look_at_all_reports_find_reports(project: Project, recording: Path) -> None:
     """That of hypothesis looks at the reports of every kind that pytest counts, and so at the inconclusive ones."""
     shutil.copytree(recording / "baselines", project.path / "baselines")

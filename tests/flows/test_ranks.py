@@ -15,7 +15,7 @@ from perfguard.model.records import TimedEntry, Word
 from perfguard.session.device_lock import FOLDER, DeviceLock
 from perfguard.store.baseline_files import Store
 from perfguard.store.report_file import read_report
-from tests.flows.conftest import PYTHON, Project
+from tests.flows.conftest import Project
 
 HEAD = """
 import os, signal, time
@@ -426,32 +426,6 @@ def test_times_on_two_gpus_are_stored_under_their_number_and_not_gated(project: 
     verdicts = {each.metric: each for each in project.read().results[0].verdicts}
     assert verdicts["ranks_time_us"].word is Word.PASS
     assert verdicts["ranks_time_us"].ratio == pytest.approx(115 / 35, rel=0.05)
-
-
-@pytest.mark.nightly  # starts Python itself three times
-def test_no_rank_outlives_the_run_that_started_it(project: Project) -> None:
-    project.configure(device="cpu")
-    source = """
-@pytest.mark.perfguard(ranks=2)
-def test_takes_long():
-    with open("started.txt", "a") as file:
-        print(os.getpid(), file=file)
-    time.sleep(600)
-"""
-    project.test_file(HEAD + source)
-    started = project.path / "started.txt"
-    # The stand-in's own process would be killed, not the one that it stands for.
-    run = subprocess.Popen([PYTHON, "-m", "pytest"], cwd=project.path, stdout=subprocess.DEVNULL)
-    while not started.exists() or len(started.read_text().split()) < 2:
-        assert run.poll() is None
-        time.sleep(0.1)
-    ranks = [Path("/proc") / pid for pid in started.read_text().split()]
-    run.kill()
-    run.wait()
-    until = time.monotonic() + 20
-    while any(rank.exists() for rank in ranks):
-        assert time.monotonic() < until
-        time.sleep(0.1)
 
 
 def test_fixtures_of_earlier_tests_end_before_another_file_begins(project: Project) -> None:

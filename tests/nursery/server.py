@@ -128,7 +128,9 @@ def become(request: Request, executable: str, paths: list[str]) -> None:
     asked = request.asked
     os.setsid()
     os.chdir(asked["folder"])
-    os.getppid = lambda: asked["parent"]  # whoever ends with its parent would end with the nursery, or at once
+    own, parent_of_fork = os.getpid(), os.getppid
+    # Whoever ends with its parent would end at once. A fork of this process has a parent as any other.
+    os.getppid = lambda: asked["parent"] if os.getpid() == own else parent_of_fork()
     os.environ.clear()
     os.environ.update(asked["environment"])
     tempfile.tempdir = None  # is asked of the environment once and kept

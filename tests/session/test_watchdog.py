@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import pytest
 
 from perfguard.check.correctness import check
 from perfguard.model.call import Call
+from perfguard.session import watchdog
 from perfguard.session.watchdog import describe_step, watched
 
 ROOT = Path(__file__).parents[2]
@@ -43,9 +45,30 @@ def test_what_ends_in_time_is_left_alone() -> None:
     with pytest.raises(ZeroDivisionError), watched(1.0, expired):
         raise ZeroDivisionError
     for thread in threading.enumerate():
-        if isinstance(thread, threading.Timer):
+        if thread.name == "perfguard: watch":
             thread.join(30)
     assert threading.active_count() <= before
+
+
+def test_what_takes_long_is_seen_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "_FIRST_SECONDS", 0.0)
+    looks: list[tuple[str, float]] = []
+    enough = threading.Event()
+
+    def seen(step: str, seconds: float) -> None:
+        looks.append((step, seconds))
+        if len(looks) == 3:
+            enough.set()
+
+    with watched(math.inf, lambda step: None, 0.001, seen):
+        assert enough.wait(30)
+    assert looks[0][0].startswith("the test's own code, at test_watchdog.py:")
+    assert looks == sorted(looks, key=lambda look: look[1])
+    seen_inside = len(looks)
+    watchers = [each for each in threading.enumerate() if each.name == "perfguard: watch"]
+    for each in watchers:
+        each.join(30)
+    assert len(looks) == seen_inside
 
 
 def test_the_step_is_read_from_the_stack() -> None:

@@ -32,6 +32,7 @@ from perfguard.measure.binaries.launch_recorder import Recording, compiled_form,
 from perfguard.measure.binaries.source_hash import Described, Sources
 from perfguard.measure.binaries.targets import Target
 from perfguard.model.call import Call
+from perfguard.model.orphans import end_with
 
 
 def record_elsewhere(call: Call, targets: Sequence[Target], seconds: float, sources: Sources) -> list[Recording]:
@@ -97,8 +98,9 @@ class _Child:
         self._answers, write = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive a fork; the child needs none
-            self._process = _fork()
+            parent, self._process = os.getpid(), _fork()
         if self._process == 0:
+            end_with(parent)
             os.close(self._answers)
             _answer(call, target, write, sources)
         os.close(write)

@@ -7,13 +7,11 @@ TRITON_INTERPRET is not in its environment. TRITON_DISABLE_LINE_INFO keeps paths
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import importlib
 import importlib.util
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +26,7 @@ from perfguard.measure.binaries.first_ir import canonical
 from perfguard.measure.binaries.kernel_facts import Built, Facts, read_facts
 from perfguard.measure.binaries.launch_recorder import Driver, Launch
 from perfguard.measure.binaries.targets import target_of
-
-_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of Linux's prctl
+from perfguard.model.orphans import end_with
 
 UNCOMPILABLE = "does not compile"  # a fact of the kernel
 HERE = "could not be compiled here"  # and none
@@ -62,7 +59,7 @@ class FirstIr(Struct, frozen=True, omit_defaults=True):
 
 def main() -> None:
     """Tell Triton's version, then answer requests until the requesting process ends, or closes its end."""
-    _die_with(int(sys.argv[-1]))
+    end_with(int(sys.argv[-1]))
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # for prints of compilers and imports
     import triton
@@ -76,14 +73,6 @@ def main() -> None:
 def _send(answers: Any, answer: Any) -> None:
     answers.write(msgspec.json.encode(answer) + b"\n")
     answers.flush()
-
-
-def _die_with(parent: int) -> None:
-    """Have the system end this process with its parent: a compiler at work reads no pipe."""
-    with contextlib.suppress(OSError, AttributeError):  # not Linux
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit()
 
 
 def answer(request: Request) -> Built | FirstIr:

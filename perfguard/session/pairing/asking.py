@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 
@@ -25,7 +25,7 @@ from perfguard.model.units import counted
 from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.followed import Followed
-from perfguard.session.fresh_processes import DIED
+from perfguard.session.fresh_processes import DIED, Tell
 from perfguard.session.pairing.lockstep import TimeId
 from perfguard.session.pairing.pairs import Site, out_of_time, starts_ahead
 from perfguard.session.pairing.processes import Interrupts
@@ -39,8 +39,6 @@ _GROWTH = 4  # size of a batch / size of the one before
 INTERRUPTED = "interrupted"
 _MOST_DEATHS = 3  # of a base's process in its tests: then single ones are not to blame
 
-Tell = Callable[[str], None]
-
 
 @dataclass
 class Asking:
@@ -49,7 +47,7 @@ class Asking:
     Args:
         family: number of times in question of all bases.
         seconds: what is left of the time for process pairs; starting and answering take nothing of it.
-        detail: called with messages that few want to read.
+        more: number of bases that are asked after this one.
     """
 
     run: Run
@@ -59,7 +57,7 @@ class Asking:
     question: Question
     family: int
     seconds: float
-    detail: Tell
+    more: int = 0
     answers: dict[CaseId, CaseResult] = field(default_factory=dict)
     problems: dict[CaseId, str] = field(default_factory=dict)  # why the base has no answer
 
@@ -96,7 +94,7 @@ class Asking:
         settings, slug, ahead = run.config.settings, run.device.identity.slug, starts_ahead(run.device)
         with (
             Interrupts() as interrupts,
-            Site(repository, command, slug, settings, interrupts, self.tell, self.detail, ahead) as site,
+            Site(repository, command, slug, settings, interrupts, self.tell, ahead) as site,
             interrupts.armed(),
         ):
             times = self.question.times if settings.pair_minutes else {}
@@ -119,7 +117,8 @@ class Asking:
         self.problems |= dict.fromkeys(question.cases.keys() - cases.keys(), "new since the base")
         if not cases:
             return
-        self.tell(f"{counted(len(cases), 'case')} in doubt: asking {self.base[:12]}")
+        more = f"; {counted(self.more, 'commit')} to ask after it" if self.more else ""
+        self.tell(f"{counted(len(cases), 'case')} in doubt: asking {self.base[:12]}{more}")
         request = Request(
             run.device.identity.slug, timers_of(cases.values()), numerics=True, doubts=question.doubts, times=False
         )

@@ -7,12 +7,13 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
+from filelock import FileLock
 
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.measure.metrics.times import WALL_TIME
@@ -30,7 +31,7 @@ from perfguard.session.child import (
     write_request,
 )
 from perfguard.session.followed import Followed, read_followed
-from perfguard.session.fresh_processes import run_fresh
+from perfguard.session.fresh_processes import Tell, run_fresh
 from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
 from perfguard.session.pairing.processes import (
     SIDES,
@@ -43,12 +44,12 @@ from perfguard.session.pairing.processes import (
     start_player,
 )
 from perfguard.session.pairing.tally import Tally
-from perfguard.session.pairing.worktrees import Repository
+from perfguard.session.pairing.worktrees import Repository, lock_in
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-Tell = Callable[[str], None]
+_PREFIX = "perfguard-pairs-"  # of the folder with everything; its worktrees are known by it
 
 _ENOUGH_CORES = 8
 
@@ -69,8 +70,7 @@ class Site:
     Attributes:
         command: starts pytest in the user's checkout.
         slug: the device's slug; results of another one are refused.
-        tell: called with progress messages.
-        detail: called with messages that few want to read.
+        tell: says what is done.
         starts_ahead: whether the processes of the next pair start while those of a pair measure.
         packages: the environment of the base, if it is not this process's.
         followed: what each side has followed in a process pair that finds the times by itself.
@@ -82,16 +82,14 @@ class Site:
     settings: Settings
     interrupts: Interrupts
     tell: Tell
-    detail: Tell
     starts_ahead: bool
     packages: Packages = OWN_PACKAGES
     followed: dict[Side, Followed] = field(default_factory=dict)
     _players: list[Player] = field(default_factory=list)  # all that may be alive
     _players_ahead: dict[Side, Player] = field(default_factory=dict)  # of the next pair
+    _lock: FileLock | None = None
     _temporary: Path = field(
-        default_factory=lambda: (
-            Path(tempfile.gettempdir()).resolve() / f"perfguard-pairs-{os.getpid()}-{secrets.token_hex(4)}"
-        )
+        default_factory=lambda: Path(tempfile.gettempdir()).resolve() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     )
     _random: random.Random = field(default_factory=random.SystemRandom)
 
@@ -102,6 +100,8 @@ class Site:
         self._stop_players()
         if self._temporary.exists():
             self.repository.remove_worktrees(self._temporary)
+        if self._lock is not None:
+            self._lock.release()
 
     def command_of(self, side: Side) -> ChildCommand:
         """The command that starts pytest in the worktree of a side."""
@@ -123,6 +123,9 @@ class Site:
             UsageError: git refuses.
         """
         self._temporary.mkdir(mode=0o700)
+        self._lock = lock_in(self._temporary)
+        self._lock.acquire()
+        self.repository.remove_abandoned(_PREFIX)
         work = self.repository.snapshot(self._temporary / "index") if pairs else base
         if self.repository.has_submodules:
             self.tell("submodules stay empty in the worktrees; --setup 'git submodule update --init' fills them")
@@ -182,11 +185,11 @@ class Site:
                 break
             question = f": {counted(len(left), 'time')} in question" if left else ""
             expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
-            self.tell(f"process pair {tally.pairs + 1}{question}{expected}")
+            self.tell(f"process pair {tally.pairs + 1}{question}{expected}", passing=True)
             outcome, reports = self._pair(tally, left, deadline)
             tally.take(outcome, reports, None if tally.finds else set(left))
             spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
-            self.detail(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}")
+            self.tell(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}", detail=True)
         self._stop_players()
 
     def _pair(

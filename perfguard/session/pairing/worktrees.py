@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+
+from filelock import FileLock, Timeout
 
 from perfguard.model.errors import UsageError
 from perfguard.session.child import environment
@@ -181,19 +184,36 @@ class Repository:
         Others are left alone. `git worktree prune` would also forget the user's worktrees on disks that are not
         mounted, so it only runs if git still lists one of ours without its folder.
         """
-        for folder in self._worktrees(parent):
+        for folder in self._worktrees_in(parent):
             _git(self.root, ("worktree", "remove", "--force", "--force", str(folder)))
         shutil.rmtree(parent, ignore_errors=True)
-        left = self._worktrees(parent)
+        left = self._worktrees_in(parent)
         for folder in left:
             _git(self.root, ("worktree", "unlock", str(folder)))
         if left:
             _git(self.root, ("worktree", "prune"))
 
-    def _worktrees(self, parent: Path) -> list[Path]:
-        listed = _git(self.root, ("worktree", "list", "--porcelain")).stdout.splitlines()
-        folders = [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
+    def remove_abandoned(self, prefix: str) -> None:
+        """Remove the worktrees that killed processes have left, in folders whose name begins with `prefix`. Whoever
+        lives holds the `lock_in` its own."""
+        for parent in {folder.parent for folder in self._worktrees()}:
+            if parent.name.startswith(prefix) and parent.is_dir():
+                with contextlib.suppress(Timeout, OSError), lock_in(parent):  # OSError: another user's
+                    self.remove_worktrees(parent)
+
+    def _worktrees_in(self, parent: Path) -> list[Path]:
+        folders = self._worktrees()
         return [folder for folder in folders if parent.resolve() in folder.parents or parent in folder.parents]
+
+    def _worktrees(self) -> list[Path]:
+        listed = _git(self.root, ("worktree", "list", "--porcelain")).stdout.splitlines()
+        return [Path(line.removeprefix("worktree ")) for line in listed if line.startswith("worktree ")]
+
+
+def lock_in(parent: Path) -> FileLock:
+    """The lock that a process holds as long as it uses the worktrees in `parent`; the system ends it with the process,
+    wherever that runs: in another container a number means another process."""
+    return FileLock(parent / "lock", timeout=0)
 
 
 def find_repository(folder: Path) -> Repository:

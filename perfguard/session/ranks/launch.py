@@ -156,9 +156,7 @@ class Launched:
             while left and not self._stopped:
                 folder = self.folder / f"launch-{len(self._launches()):03}"
                 folder.mkdir(parents=True)
-                write_request(
-                    folder, msgspec.structs.replace(self._request, ranks=self.ranks, tests=left, parent=os.getpid())
-                )
+                write_request(folder, msgspec.structs.replace(self._request, ranks=self.ranks, tests=left))
                 exits, output = self._launch(folder)
                 files = [RankFile(folder, rank).read() for rank in range(self.ranks)]
                 left = [test for test in left if not all(test in file.ended for file in files)]

@@ -111,19 +111,6 @@ class Watch:
             os._exit(STATUS)
 
 
-def end_with(process: int) -> None:
-    """End this process once another one is gone: it started the ranks, and holds the store that they would wait for."""
-
-    def watch() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            while True:
-                os.kill(process, 0)  # a question
-                time.sleep(_POLL_SECONDS)
-        os._exit(STATUS)
-
-    threading.Thread(target=watch, name="perfguard: parent", daemon=True).start()
-
-
 def last_collective() -> Collective | None:
     """The last collective that this rank has issued; None if there was none, or none was recorded."""
     from perfguard._compat.torch_distributed import issued_collectives

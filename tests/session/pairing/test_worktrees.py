@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from perfguard.model.config import Settings
 from perfguard.model.errors import UsageError
-from perfguard.session.pairing.worktrees import Repository, find_repository
+from perfguard.session.child import ChildCommand
+from perfguard.session.pairing.pairs import Site
+from perfguard.session.pairing.processes import Interrupts
+from perfguard.session.pairing.worktrees import Repository, find_repository, lock_in
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -80,6 +85,30 @@ def test_worktrees_are_removed_with_what_git_knows_of_them(repository: Repositor
     assert not parent.exists()
     assert len(git(repository.root, "worktree", "list").splitlines()) == 2
     assert mine.is_dir()
+
+
+def test_worktrees_of_killed_processes_are_removed_by_the_next_and_those_of_living_ones_are_not(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    head = git(repository.root, "rev-parse", "HEAD")
+    parents = [tmp_path / "temporary" / name for name in ("perfguard-pairs-dead", "perfguard-pairs-living", "mine")]
+    for parent in parents:
+        parent.mkdir(parents=True)
+        repository.add_worktree(parent / "base", head)
+    command = ChildCommand((), repository.root)
+    with (
+        lock_in(parents[1]),
+        Interrupts() as interrupts,
+        Site(repository, command, "", Settings(), interrupts, lambda text: None) as site,
+    ):
+        site.lay_out(head, pairs=False)
+        assert [parent.exists() for parent in parents] == [False, True, True]
+        Repository(repository.root).remove_abandoned("perfguard-pairs-")  # another run, meanwhile
+        assert site.has("base", "kept.py", repository.root)
+    listed = git(repository.root, "worktree", "list")
+    assert [str(parent) in listed for parent in parents] == [False, True, True]
+    assert sorted(path.name for path in (tmp_path / "temporary").iterdir()) == ["mine", "perfguard-pairs-living"]
 
 
 def test_git_s_own_variables_lead_nowhere_else(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
