@@ -38,7 +38,7 @@ def test_scale(perfguard):
 
 @pytest.fixture
 def scale(project: Project) -> Project:
-    project.configure(device="cpu", sessions=1, hard_share=0)
+    project.configure(device="cpu", sessions=1, extra_seconds=0)
     return project
 
 

@@ -99,7 +99,7 @@ def doubtful_call() -> Call:
 
 
 def test_a_fault_that_the_given_inputs_do_not_show_is_a_doubt_of_its_pass(device: fake.FakeDevice) -> None:
-    first, second = Runner(device, Settings(case_seconds=0.1, hard_share=20.0)).measure(doubtful_call(), CASE)
+    first, second = Runner(device, Settings(case_seconds=0.1, extra_seconds=20.0)).measure(doubtful_call(), CASE)
     (derived,), (other,) = first.doubts, second.doubts
     assert derived.problem.startswith("hard input, argument 0 (")
     assert other.name == "candidate=1"
@@ -115,7 +115,9 @@ def test_a_base_answers_what_it_is_asked_and_tries_nothing_else(device: fake.Fak
     other = Doubt("candidate=1", "?", backward=True, inputs="float32[8,16] grad")
     for plan in (ReadingPlan(numerics=False, exact=False), ReadingPlan()):
         asks = replace(plan, asked=lambda case: [zero, large, other] if case.name == CASE.name else [])
-        first, second = Runner(device, Settings(case_seconds=0.1, hard_share=20.0), asks).measure(doubtful_call(), CASE)
+        first, second = Runner(device, Settings(case_seconds=0.1, extra_seconds=20.0), asks).measure(
+            doubtful_call(), CASE
+        )
         assert [(each.name, bool(each.problem)) for each in first.doubts] == [("zero", False), ("large", True)]
         assert [(each.name, bool(each.problem)) for each in second.doubts] == [("candidate=1", True)]
         assert first.hard is None
