@@ -49,6 +49,24 @@ def test_a_measured_run_counts_them_and_records_nothing_of_a_wrong_case(project:
     right.stdout.re_match_lines([r".*hard inputs: \d+ ran"])
 
 
+def test_what_does_not_fit_is_named_by_kind_and_a_fault_stays_one_in_the_next_run(project: Project) -> None:
+    """With next to no budget each kind has at most one turn in a run."""
+    project.configure(device="cpu", case_seconds=0.05, extra_seconds=1e-9)
+    sizes = ', hard=guard.Hard(without=["values", "non-finite", "layouts", "gradients"], reason="-")'
+    project.test_file(SOFTMAX.format(x="x", more=sizes))
+    right = project.guard("--perfguard-lane=cpu")
+    assert right.ret == ExitStatus.PASSED
+    right.stdout.re_match_lines([r".*hard inputs: 1 (ran|left out), (\d+) did not fit: \2 sizes"])
+    project.test_file(SOFTMAX.format(x="x", more=sizes).replace("x.exp() /", "x.exp() * (x.shape == (8, 64)) /"))
+    told = []
+    for _ in range(2):
+        accused = project.guard("--perfguard-lane=cpu")
+        assert accused.ret == ExitStatus.WRONG
+        told.append([line for line in accused.outlines if line.startswith("WRONG")])
+    assert told[0] == told[1]
+    assert "hard input, argument 0 (" in told[0][0]
+
+
 def test_kinds_are_left_out_with_a_reason(project: Project) -> None:
     project.configure(device="cpu", case_seconds=0.05, extra_seconds=20.0)
     values = ', hard=guard.Hard(without=["values", "non-finite"]'
