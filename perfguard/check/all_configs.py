@@ -18,6 +18,7 @@ import torch
 from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.checked import Checked
 from perfguard.check.correctness import check
+from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.verdict import device_is_lost
 from perfguard.model.call import Call
 from perfguard.model.errors import shown
@@ -77,11 +78,13 @@ class Given:
         others: configurations to check besides: those in `call.configurations`, and those of every autotuned kernel
             that the call runs but the chosen one. None if the call is wrong.
         seconds: processor time of the check, so that other processes do not decide what else runs.
+        kept: by the call's functions before the check called them; None if nothing is derived.
     """
 
     checked: Checked
     others: Sequence[Other] = ()
     seconds: float = 0.0
+    kept: Kept | None = None
 
 
 def check_given(call: Call) -> Given:
@@ -101,12 +104,13 @@ def check_given(call: Call) -> Given:
         from perfguard.check.sharded import check_sharded
 
         return Given(check_sharded(call))
+    kept = None if call.hard is None else kept_by(call)
     began = time.thread_time()
     with tuners_met() as tuners:
         checked = check(call, full=call.together is None)
     seconds = time.thread_time() - began
     others = [] if call.agreed(bool(checked.wrong)) else [*_named(call), *_tuned(call, tuners)]
-    return Given(checked, others, seconds)
+    return Given(checked, others, seconds, kept)
 
 
 def check_named(call: Call, names: Collection[str]) -> dict[str, list[Doubt]]:

@@ -7,11 +7,9 @@ a command. A run without cases that need action takes at most fifteen lines. `-v
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.model.call import CONFIGURATIONS
 from perfguard.model.records import Case, CaseId, CaseResult, Reading, Report, Verdict, Word
 from perfguard.model.units import counted, format_percent, format_value
 from perfguard.render.escaping import clean
@@ -22,6 +20,7 @@ from perfguard.render.words import (
     NOT_TIMED,
     OLD_FAULT,
     accept_command,
+    checked_beside,
     compare_command,
     describe_verdict,
     environment,
@@ -179,26 +178,7 @@ class _Writer:
             parts.append(f"slowest {slowest.case.key} {format_value(value, unit)}")
         if seconds := sum(result.seconds for result in report.results):
             parts.append(f"{seconds:.1f} s")
-        return "; ".join([*parts, *self._beside()])
-
-    def _beside(self) -> list[str]:
-        """What was checked beside the given calls: `hard inputs: 31 ran, 240 did not fit: 180 sizes, 60 values`."""
-        each = [result.hard for result in self.report.results if result.hard is not None]
-        ran, left_out, waiting = (
-            sum((Counter(getattr(counts, name)) for counts in each), Counter[str]())
-            for name in ("ran", "left_out", "waiting")
-        )
-        configurations = ran.pop(CONFIGURATIONS, 0), 0, waiting.pop(CONFIGURATIONS, 0)
-        found = []
-        # The reasons of what was left out are in the report.
-        for what, numbers, kinds in (
-            ("hard inputs", (ran.total(), left_out.total(), waiting.total()), waiting.most_common()),
-            ("other configurations", configurations, []),
-        ):
-            said = [f"{n} {word}" for n, word in zip(numbers, ("ran", "left out", "did not fit"), strict=True) if n]
-            named = f": {', '.join(f'{number} {kind}' for kind, number in kinds)}" if kinds else ""
-            found += [f"{what}: {', '.join(said)}{named}"] if said else []
-        return found
+        return "; ".join([*parts, *checked_beside(report.results)])
 
     def _other_strides(self) -> list[str]:
         """`double[64]/backward contract strides (1,48) -> (48,1)` for each case that passes so."""

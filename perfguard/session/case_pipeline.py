@@ -53,7 +53,6 @@ from perfguard.tensors.step import Step
 if TYPE_CHECKING:
     from perfguard.check.all_configs import Given
     from perfguard.check.checked import Checked
-    from perfguard.check.hard_inputs.sizes import Kept
     from perfguard.measure.devices.device import Device
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
@@ -144,15 +143,11 @@ class Runner:
         """
         self._preheat()
         asked = self.plan.asked(case)
+        results = self._measured(call, case)
         if asked:
-            results = self._answered(call, self._measured(call, case), asked)
-        elif self.plan.numerics and self.plan.beside:
-            from perfguard.check.hard_inputs.sizes import kept_by
-
-            kept = kept_by(call) if call.hard is not None else None
-            results = self._beside(call, self._measured(call, case), kept)
-        else:
-            results = self._measured(call, case)
+            results = self._answered(call, results, asked)
+        elif self.plan.beside and self._given is not None:
+            results = self._beside(call, results, self._given)
         # A rank keeps empty readings: the other ranks may have found something.
         return [each for each in results if each.readings or each.verdicts or each.doubts or call.together is not None]
 
@@ -179,24 +174,20 @@ class Runner:
             readings = [each for each in readings if each.portable or each.target]
         take(CaseResult(case=case, inputs=body, readings=readings, seconds=round(time.monotonic() - started, 3)))
 
-    def _beside(self, call: Call, results: list[CaseResult], kept: Kept | None) -> list[CaseResult]:
+    def _beside(self, call: Call, results: list[CaseResult], given: Given) -> list[CaseResult]:
         """Add the doubts about derived inputs and other configurations. They run last, so that nothing of them is
         compiled, counted or timed with the case."""
         wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
-        if call.agreed(wrong) or self._given is None:
+        if call.agreed(wrong):
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
         started, turns, first = time.monotonic(), self.hands.turns, results[0]
+        reached = None if turns is None else turns.of(first.case)
         found = run_hard(
-            call,
-            self.settings.beside(timed=not self.plan.exact_only),
-            self.plan.rotation,
-            kept,
-            others=self._given.others,
-            check_seconds=self._given.seconds,
-            reached=None if turns is None else turns.of(first.case),
-        )
+            call, self.settings.beside(timed=not self.plan.exact_only), self.plan.rotation, given.kept,
+            others=given.others, check_seconds=given.seconds, reached=reached,
+        )  # fmt: skip
         if turns is not None:
             turns.put(first.case, found.reached)
         seconds = round(first.seconds + time.monotonic() - started, 3)

@@ -11,7 +11,7 @@ import torch
 
 from perfguard.check.all_configs import check_given
 from perfguard.check.hard_inputs.search import HardResult, run_hard
-from perfguard.model.call import Call, Hard
+from perfguard.model.call import HARD_KINDS, Call, Hard
 
 
 def twice(x: torch.Tensor, candidate: int = 0) -> torch.Tensor:
@@ -146,3 +146,57 @@ def test_other_configurations_of_an_autotuned_kernel_are_checked(tmp_path: Path)
     assert other.title.startswith("configuration 1 (")
     (problem,) = problems_of(call)
     assert problem.startswith("configuration 1 (kernel in F: 3, ")
+
+
+SIZED = """
+import torch
+import triton
+
+TUNED = []
+
+
+def bench(run, **_):
+    TUNED.append(run)
+    return [1.0]
+
+
+@triton.autotune(
+    configs=[triton.Config({"F": 2}), triton.Config({"F": 3})],
+    key=["width"],
+    do_bench=bench,
+    prune_configs_by={"early_config_prune": lambda configs, args, **_: configs[args["width"] == 1 :]},
+)
+@triton.jit
+def kernel(x, out, width, F: triton.language.constexpr):
+    pass
+
+
+class Launcher:
+    def run(self, x, out, width, F, **_):
+        torch.mul(x, F, out=out)
+
+
+kernel.fn = Launcher()
+
+
+def call(x):
+    out = torch.empty_like(x)
+    kernel[(1,)](x, out, x.shape[1])
+    return out
+"""
+
+
+def test_derived_sizes_run_in_the_chosen_configuration_unless_it_is_pruned_and_tune_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    from tests.measure.metrics.binaries import load
+
+    fn = load(tmp_path, SIZED)
+    sizes = Hard(without=[kind for kind in HARD_KINDS if kind != "sizes"], reason="-")
+    call = replace(CALL, fn=fn, configurations=(), hard=sizes)
+    check_given(call)
+    tuned: list[Any] = fn.__globals__["TUNED"]
+    number = len(tuned)
+    assert number == 2
+    found = run_hard(call, SECONDS)
+    assert "dim 1 cut to 1)" in found.problem  # where only the other configuration is left
+    assert len(tuned) == number

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from msgspec.structs import replace as replaced
 
-from perfguard._compat.triton_internals import silent_interpreter
+from perfguard._compat.triton_internals import choices_held, silent_interpreter
 from perfguard.check.all_configs import DoesNotFit, Other, check_given
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import Derivation, Part, derived_call, leaves_of
@@ -103,11 +103,10 @@ def wrong_of(call: Call, seconds: float) -> list[str]:
     Raises:
         Exception: whatever the candidate or the reference raises.
     """
-    kept = None if call.hard is None else kept_by(call)
     given = check_given(call)
     if call.agreed(bool(given.checked.wrong)):
         return given.checked.wrong
-    found = run_hard(call, seconds, kept=kept, others=given.others, check_seconds=given.seconds)
+    found = run_hard(call, seconds, kept=given.kept, others=given.others, check_seconds=given.seconds)
     return [doubt.problem for doubt in found.doubts]
 
 
@@ -246,7 +245,8 @@ class _Hard:
 
     def _judged(self, derivation: Derivation) -> Outcome:
         try:
-            outcome = judged(derived_call(self.base, derivation), derivation, self.usual)
+            with choices_held():
+                outcome = judged(derived_call(self.base, derivation), derivation, self.usual)
             if derivation.far_apart:  # gigabytes, which other processes may need
                 for device in self.devices:
                     torch.get_device_module(device).empty_cache()
