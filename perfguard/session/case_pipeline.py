@@ -132,7 +132,6 @@ class Runner:
     copy_bytes_per_second: float | None = None
     followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # launches of each case on the targets
     _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
-    _given: Given | None = None  # the last call's check
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed; those
@@ -143,11 +142,11 @@ class Runner:
         """
         self._preheat()
         asked = self.plan.asked(case)
-        results = self._measured(call, case)
+        results, given = self._measured(call, case)
         if asked:
             results = self._answered(call, results, asked)
-        elif self.plan.beside and self._given is not None:
-            results = self._beside(call, results, self._given)
+        elif self.plan.beside and given is not None:
+            results = self._beside(call, results, given)
         # A rank keeps empty readings: the other ranks may have found something.
         return [each for each in results if each.readings or each.verdicts or each.doubts or call.together is not None]
 
@@ -201,12 +200,13 @@ class Runner:
 
         return _with_doubts([msgspec.structs.replace(each, doubts=[]) for each in results], ask(call, asked))
 
-    def _measured(self, call: Call, case: Case) -> list[CaseResult]:
+    def _measured(self, call: Call, case: Case) -> tuple[list[CaseResult], Given | None]:
+        """The results of the call as given, and its check."""
         started = time.monotonic()
         from perfguard.check.all_configs import check_given  # imports torch, which a suite of benchmarks may lack
         from perfguard.check.numerics.trial import Inputs
 
-        given = self._given = check_given(call) if self.plan.numerics else None
+        given = check_given(call) if self.plan.numerics else None
         checked = None if given is None else given.checked
         results = []
         for direction in _passes(call, checked):
@@ -226,7 +226,7 @@ class Runner:
                 result = self._with_missing_waits(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
-        return results
+        return results, given
 
     def _preheat(self) -> None:
         """Heat the device once per session, before the first case: on an idle device the first readings are slow."""

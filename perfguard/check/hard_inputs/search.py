@@ -167,11 +167,11 @@ class _Hard:
         if self.call.hard is not None:
             kept = kept_by(self.call) if kept is None else kept
             self._make_small(self.call.hard, kept)
-        begin = Reached(rotation=rotation) if reached is None else reached
-        plan, name = self._plan(begin.rotation, kept, others)
-        if begin.plan != name:
-            begin = Reached(name, rotation)
-            plan, _ = self._plan(rotation, kept, others)
+        plan, name = self._plan(rotation if reached is None else reached.rotation, kept, others)
+        if reached is not None and reached.plan != name:
+            reached = None
+            plan, name = self._plan(rotation, kept, others)
+        begin = Reached(name, rotation) if reached is None else reached
         if self.call.every:
             plan.pop(CONFIGURATIONS)
         turns = Turns(plan, begin, replace(budget, seconds=budget.seconds - (budget.clock() - began)))
