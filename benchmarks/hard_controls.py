@@ -75,18 +75,20 @@ def pytest_configure() -> None:
 
     once = search.run_hard
 
-    def run(call: Any, seconds: float, rotation: int = 0, kept: Any = None) -> search.HardResult:
+    def run(
+        call: Any, seconds: float, rotation: int = 0, kept: Any = None, *, check_seconds: float, **given: Any
+    ) -> search.HardResult:
         for turn in range(int(os.environ[NUMBER])):
             began = time.thread_time()
-            result = once(call, seconds, rotation + turn, kept)
+            result = once(call, seconds, rotation + turn, kept, check_seconds=check_seconds, **given)
             seen = {
                 "test": os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0],
                 "rotation": turn,
-                "ran": result.ran,
+                "ran": result.ran.total(),
                 "left_out": sum(result.left_out.values()),
-                "waiting": result.waiting,
+                "waiting": sum(result.waiting.values()),
                 "seconds": round(time.thread_time() - began, 3),
-                "check_seconds": round(seconds, 3),  # `hard_share` is 1.0
+                "check_seconds": round(check_seconds, 3),
                 "problem": result.problem,
             }
             with open(os.environ[WRITTEN], "a", encoding="utf-8") as file:

@@ -58,7 +58,7 @@ class Phase:
 def follow(also: Sequence[str]) -> list[Phase]:
     """Count the phases of every case from here on, and the functions in `also`."""
     phases = [Phase("check")]
-    all_configs.check_configurations = phases[0].around(all_configs.check_configurations)
+    all_configs.check_given = phases[0].around(all_configs.check_given)
     for metric in all_metrics():
         phases.append(Phase(metric.__name__.rpartition(".")[2], metric.TIMED))  # type: ignore[attr-defined]
         metric.read = phases[-1].around(metric.read)  # type: ignore[method-assign]

@@ -42,7 +42,7 @@ LANES = {
 }
 #: What a lane changes in [tool.perfguard].
 _ONE = 'targets = ["sm_90"]\n'
-SETTINGS = {"sm_90": _ONE, "known": f"{_ONE}hard_share = 12.0\n", "all": "hard_share = 4.0\n"}
+SETTINGS = {"sm_90": _ONE, "known": f"{_ONE}extra_seconds = 20.0\n", "all": "extra_seconds = 8.0\n"}
 _SECTION = "[tool.perfguard]\n"
 _NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "-c", "commit.gpgSign=false")
 #: What tells apart ways through one test function that share little code, in the tests' ids.
@@ -195,8 +195,10 @@ class Workplace:
         # The base is asked about a mutant: it has everything but the mutant. Nothing is asked of the tree as it is.
         commit = ["commit", "--quiet", "--all", "--allow-empty", f"--message=lane {lane}"]
         subprocess.run(["git", *_NOBODY, *commit], cwd=self.path, check=True)
-        (self.path / ".perfguard").mkdir()
-        (self.path / ".perfguard" / "cache").symlink_to(cache.resolve())
+        own = self.path / ".perfguard" / "cache"  # what is remembered of derived inputs is each clone's own
+        own.mkdir(parents=True)
+        (cache / "binaries").mkdir(exist_ok=True)
+        (own / "binaries").symlink_to((cache / "binaries").resolve())
         unset = ("PYTEST_", "GIT_", "PYTHONDONTWRITEBYTECODE")  # each run imports the same hundreds of modules
         environment = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
         self.environment = environment | {"OMP_NUM_THREADS": "1"}
@@ -215,8 +217,9 @@ class Workplace:
     def run(self, tests: Sequence[str], seconds: float | None = None) -> tuple[int, str]:
         """The lane on some tests, until one fails: the exit status (`HANGS` where it does, below 0 the signal that
         ended it), and what it printed."""
-        for report in (self.path / ".perfguard").glob("report-*.json"):
-            report.unlink()
+        own = self.path / ".perfguard"
+        for left in (*own.glob("report-*.json"), own / "cache" / "turns.json"):
+            left.unlink(missing_ok=True)
         options = [*LANES[self.lane], "--perfguard-base=HEAD", "-x", "-q", "-p", "no:cacheprovider"]
         line = [self.python, "-m", "pytest", "--perfguard", *options, *tests]
         try:

@@ -51,7 +51,7 @@ HEAD = (
 )  # fmt: skip
 _HERE = Path(__file__).parent
 _SETTINGS = "[tool.perfguard]\npair_minutes = 60\n"
-_PROJECT = f'[tool.pytest.ini_options]\npythonpath = ["."]\n{_SETTINGS}hard_share = 0\n'
+_PROJECT = f'[tool.pytest.ini_options]\npythonpath = ["."]\n{_SETTINGS}extra_seconds = 0\n'
 
 Entry = dict[str, Any]
 

@@ -47,7 +47,7 @@ NAMES = (
     Private("triton.experimental.gluon._runtime", "GluonASTSource.make_ir", _FRONT_END),
     Private("triton._C.libtriton", "ir.module.str_nodebug", _FRONT_END),
     *privates("triton.runtime", _DRIVE, "driver.set_active driver._active"),
-    Private("triton.runtime.autotuner", "Autotuner.run", _TUNERS),
+    *privates("triton.runtime.autotuner", _TUNERS, "Autotuner.run Autotuner.prune_configs"),
     Private("triton.runtime.interpreter", "InterpretedFunction.run", _INTERPRET),
     Private("triton.compiler.compiler", "CompiledKernel.launch_metadata", "reading the scalars of a launch"),
     Private("triton.knobs", "runtime.jit_cache_hook", _FOLLOW),
@@ -215,12 +215,33 @@ def pinned(number: int) -> AbstractContextManager[Any]:
     """Run every autotuned kernel in its configuration of this number while inside, or in its last if it has fewer."""
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        configuration = tuner.configs[min(number, len(tuner.configs) - 1)]
-        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-        whole = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
-        if configuration.pre_hook is not None:
-            configuration.pre_hook(whole)
-        tuner.best_config = configuration
-        return tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
+        return _run_in(tuner, tuner.configs[min(number, len(tuner.configs) - 1)], args, kwargs)
 
     return mock.patch.object(AUTOTUNER.get(), "run", run)
+
+
+def choices_held() -> AbstractContextManager[Any]:
+    """Run every autotuned kernel in what its tuner first chose while inside, or if its own pruning forbids that for the
+    arguments, in the first that is left. Tuning for each new size would compile and time all configurations."""
+    if not knows_triton():
+        return nullcontext()
+    launch = AUTOTUNER.get().run
+
+    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        chosen = next(iter(tuner.cache.values()), None)
+        if chosen is None:
+            return launch(tuner, *args, **kwargs)
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        left = tuner.prune_configs(kwargs)
+        return _run_in(tuner, chosen if chosen in left or not left else left[0], args, kwargs)
+
+    return mock.patch.object(AUTOTUNER.get(), "run", run)
+
+
+def _run_in(tuner: Any, configuration: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+    whole = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
+    if configuration.pre_hook is not None:
+        configuration.pre_hook(whole)
+    tuner.best_config = configuration
+    return tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())

@@ -1,6 +1,6 @@
-"""Checks a call in every configuration, not only in the one that is chosen today.
+"""Checks a call in its other configurations, not only in the one that is chosen today.
 
-Problems of the others are doubts: the base commit is asked whether it has them, too.
+Their problems are doubts: the base commit is asked whether it has them, too.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from msgspec.structs import replace as replaced
 
 from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.checked import Checked
 from perfguard.check.correctness import check
+from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.verdict import device_is_lost
 from perfguard.model.call import Call
 from perfguard.model.errors import shown
@@ -29,11 +29,9 @@ from perfguard.model.records import Doubt
 # binary fits is a reading of its own.
 _TOO_LARGE = "OutOfResources"
 
-CHEAP_SECONDS = 2.0  # limit for the check of the chosen configuration; within it, the others are checked by default
 
-
-@dataclass(frozen=True)
-class _Other:
+@dataclass(frozen=True, eq=False)
+class Other:
     """A configuration that was not chosen.
 
     Attributes:
@@ -47,14 +45,53 @@ class _Other:
     call: Call
     around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
 
+    def doubts(self) -> list[Doubt]:
+        """Its problems, each with its title in front.
 
-def check_configurations(call: Call) -> Checked:
-    """`check(call)` and, if that is right, the same for every other configuration, gradients included.
+        Raises:
+            DoesNotFit: it asks for more than the device has.
+            Exception: whatever else it raises, with a note on its title.
+        """
+        try:
+            with self.around():
+                checked = check(self.call, full=False)
+        except Exception as error:
+            if type(error).__name__ == _TOO_LARGE:
+                raise DoesNotFit(f"{self.title} does not fit this device: {error}") from error
+            error.add_note(f"perfguard: raised in {self.title}")
+            raise
+        return [
+            Doubt(self.name, f"{self.title}: {problem}", output, backward)
+            for output, problem, backward in checked.placed()
+        ]
 
-    Other configurations are those in `call.configurations` and those of every autotuned kernel that the call runs. If
-    the first check was not cheap and `call.every` is not set, they are skipped with a note. Each configuration that
-    does not fit the device has a note, too. Where several ranks make the call, the check is shorter: memory beside
-    inputs, reversed rows and gradients of other layouts say nothing of what is special to several ranks.
+
+class DoesNotFit(Exception):
+    """A configuration asks for more than the device has, as tuners skip it for."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """The check of a call as it is given.
+
+    Attributes:
+        others: configurations to check besides: those in `call.configurations`, and those of every autotuned kernel
+            that the call runs but the chosen one. None if the call is wrong.
+        seconds: processor time of the check, so that other processes do not decide what else runs.
+        kept: by the call's functions before the check called them; None if nothing is derived.
+    """
+
+    checked: Checked
+    others: Sequence[Other] = ()
+    seconds: float = 0.0
+    kept: Kept | None = None
+
+
+def check_given(call: Call) -> Given:
+    """`check(call)`, and what other configurations there are.
+
+    Where several ranks make the call, the check is shorter: memory beside inputs, reversed rows and gradients of other
+    layouts say nothing of what is special to several ranks.
 
     In a process group a module is one of several ranks' and is checked as such (`check_sharded`). A function that
     several ranks call is checked on each rank.
@@ -66,26 +103,14 @@ def check_configurations(call: Call) -> Checked:
     if in_group() and (call.together is None or isinstance(call.fn, torch.nn.Module)):
         from perfguard.check.sharded import check_sharded
 
-        return check_sharded(call)
-    started = time.thread_time()  # CPU time, so that other processes do not decide what is checked
+        return Given(check_sharded(call))
+    kept = None if call.hard is None else kept_by(call)
+    began = time.thread_time()
     with tuners_met() as tuners:
         checked = check(call, full=call.together is None)
-    seconds = time.thread_time() - started
-    if call.agreed(bool(checked.wrong)):
-        return checked
-    others = [*_named(call), *_tuned(call, tuners)]
-    if others and call.agreed(seconds > CHEAP_SECONDS) and not call.every:
-        note = f"{len(others)} configurations not checked, as one takes {seconds:.1f} s; check them with: "
-        return replace(checked, notes=[*checked.notes, f"{note}--perfguard-all-configs"])
-    doubts, notes = [], [*checked.notes]
-    for other in others:
-        try:
-            doubts += [replaced(doubt, inputs=checked.inputs) for doubt in _doubts(other)]
-        except Exception as error:
-            if type(error).__name__ != _TOO_LARGE:
-                raise
-            notes.append(f"{other.title} does not fit this device: {error}")
-    return replace(checked, doubts=doubts, notes=notes)
+    seconds = time.thread_time() - began
+    others = [] if call.agreed(bool(checked.wrong)) else [*_named(call), *_tuned(call, tuners)]
+    return Given(checked, others, seconds, kept)
 
 
 def check_named(call: Call, names: Collection[str]) -> dict[str, list[Doubt]]:
@@ -98,22 +123,22 @@ def check_named(call: Call, names: Collection[str]) -> dict[str, list[Doubt]]:
     with tuners_met() as tuners:
         check(call, full=False)
     found = {}
-    for other in [*_named(call), *_tuned(call, tuners)]:
+    for other in [*_named(call), *_tuned(call, tuners, chosen=True)]:
         if other.name in names:
             try:
-                found[other.name] = _doubts(other)
+                found[other.name] = other.doubts()
             except Exception as error:
                 if device_is_lost(error):
                     raise
     return found
 
 
-def _named(call: Call) -> Iterator[_Other]:
+def _named(call: Call) -> Iterator[Other]:
     for number, (entry, chosen) in enumerate(call.choices):
         described = ", ".join([*filter(None, [entry]), *(f"{name}={shown(value)}" for name, value in chosen.items())])
         other = replace(call, kwargs={**call.kwargs, **chosen}, reference=_without(call, chosen))
         # An entry of a table keeps its name where others move it to another number.
-        yield _Other(f"configuration {number} ({described})", entry or _stable(described), other)
+        yield Other(f"configuration {number} ({described})", entry or _stable(described), other)
 
 
 def _without(call: Call, chosen: Mapping[str, Any]) -> Callable[..., Any]:
@@ -126,27 +151,21 @@ def _without(call: Call, chosen: Mapping[str, Any]) -> Callable[..., Any]:
     return reference
 
 
-def _tuned(call: Call, tuners: Sequence[Any]) -> Iterator[_Other]:
+def _tuned(call: Call, tuners: Sequence[Any], *, chosen: bool = False) -> Iterator[Other]:
+    """`chosen`: also the configuration in which the call as given runs."""
     for number in range(max((len(tuner.configs) for tuner in tuners), default=0)):
         here = [tuner for tuner in tuners if number < len(tuner.configs)]
+        if not chosen and len(here) == len(tuners) and all(_runs_in(tuner, number) for tuner in here):
+            continue
         name = "; ".join(f"{tuner.base_fn.__name__} in {tuner.configs[number]}" for tuner in here)
-        yield _Other(f"configuration {number} ({name})", _stable(name), call, partial(pinned, number))
+        yield Other(f"configuration {number} ({name})", _stable(name), call, partial(pinned, number))
+
+
+def _runs_in(tuner: Any, number: int) -> bool:
+    """Whether a tuner has chosen the configuration of this number."""
+    return str(getattr(tuner, "best_config", None)) == str(tuner.configs[number])
 
 
 def _stable(described: str) -> str:
     """Without the addresses of functions."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", described)
-
-
-def _doubts(other: _Other) -> list[Doubt]:
-    """The problems of one configuration, each with its title in front."""
-    try:
-        with other.around():
-            checked = check(other.call, full=False)
-    except Exception as error:
-        error.add_note(f"perfguard: raised in {other.title}")
-        raise
-    return [
-        Doubt(other.name, f"{other.title}: {problem}", output, backward)
-        for output, problem, backward in checked.placed()
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from perfguard.model.records import Accuracy, Doubt, Pass
+from perfguard.model.records import Accuracy, Pass
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,6 @@ class Checked:
         notes: remarks for the reader that are no problems.
         varying: outputs and gradients that differ from run to run, by less than eager's own error.
         strides: of the reference's dense outputs, in order: `48,1`.
-        doubts: problems of configurations that are not chosen.
     """
 
     forward: list[Accuracy]
@@ -29,18 +28,12 @@ class Checked:
     notes: list[str] = field(default_factory=list)
     varying: list[str] = field(default_factory=list)
     strides: list[str] = field(default_factory=list)
-    doubts: list[Doubt] = field(default_factory=list)
-
-    @property
-    def given(self) -> list[str]:
-        """The problems of the call as given, those of the comparisons first; empty when it is right."""
-        accuracies = [*self.forward, *(self.backward or [])]
-        return [accuracy.problem for accuracy in accuracies if accuracy.problem] + self.problems
 
     @property
     def wrong(self) -> list[str]:
-        """Every problem, those of other configurations last; empty when all is right."""
-        return [*self.given, *(doubt.problem for doubt in self.doubts)]
+        """Every problem, those of the comparisons first; empty when all is right."""
+        accuracies = [*self.forward, *(self.backward or [])]
+        return [accuracy.problem for accuracy in accuracies if accuracy.problem] + self.problems
 
     def of_pass(self, direction: Pass) -> list[Accuracy]:
         """The comparisons of a pass."""

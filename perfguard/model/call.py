@@ -80,6 +80,7 @@ class Tolerance:
 
 
 HARD_KINDS = ("values", "non-finite", "layouts", "sizes", "integers", "gradients")
+CONFIGURATIONS = "configurations"  # take turns with these kinds, on the given inputs
 
 
 def _is_hard_kind(value: object) -> bool:

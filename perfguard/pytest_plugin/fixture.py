@@ -10,7 +10,6 @@ import hashlib
 import logging
 import math
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from perfguard.session.ranks.rank_guard import RankGuard
 
 RUN = pytest.StashKey[Run]()
-OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and `hard_share`
+OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and s beside each call
 RANK_GUARD = pytest.StashKey["RankGuard"]()  # in a process that is one of several ranks
 LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
 
@@ -64,7 +63,7 @@ class Guarded:
         device: Device,
         run: Run | None,
         every: bool = False,
-        hard_share: float = 0.0,
+        extra_seconds: float = 0.0,
         *,
         ranked: RankGuard | None = None,
         layout: Layout | None = None,
@@ -76,7 +75,7 @@ class Guarded:
         self._layout = layout  # the ranks of which this process stands for one
         self._among = layout if ranked is None else ranked.world
         self._every = every  # whether all configurations are checked
-        self._hard_share = hard_share
+        self._extra_seconds = extra_seconds  # of a call that is only checked, for what is beside it
         self._labels: set[str] = set()
         forget_compiled()  # otherwise the number and shapes of earlier tests decide what this one compiles
         self._settings = settings()  # later changes are the test's own
@@ -162,9 +161,9 @@ class Guarded:
                 counted over it; results are not checked.
             configurations: keyword arguments that each choose another configuration of the kernels, as
                 [{"candidate": 0}, {"candidate": 1}], or a function that returns them for the device that the inputs
-                report when it is called. Every configuration is checked, and compiled for every target. A kernel under
-                triton.autotune needs none: its configurations are found. As {"width <= 512": {"candidate": 0}} they
-                name the entries of a table, and the entry that the plain call takes is gated.
+                report when it is called. They are checked by turns (docs/hard-inputs.md), and followed on every target.
+                A kernel under triton.autotune needs none: its configurations are found. As {"width <= 512":
+                {"candidate": 0}} they name the entries of a table, and the entry that the plain call takes is gated.
             groups: ends of the groups of rows (inclusive running ends, a tensor or numbers). Failures then name the
                 group and its number of rows.
             rival: what the candidate has to beat, e.g. the eager function, a loop over the groups, or the kernel in its
@@ -238,17 +237,10 @@ class Guarded:
         Raises:
             WrongResult: the numerics rule is violated.
         """
-        from perfguard.check.all_configs import check_configurations
-        from perfguard.check.hard_inputs.search import run_hard
-        from perfguard.check.hard_inputs.sizes import kept_by
+        from perfguard.check.hard_inputs.search import wrong_of
 
         __tracebackhide__ = True
-        kept = kept_by(call)
-        started = time.thread_time()
-        problems = check_configurations(call).wrong
-        seconds = (time.thread_time() - started) * self._hard_share
-        if not problems and call.hard is not None and self._hard_share:
-            problems = list(filter(None, [run_hard(call, seconds, kept=kept).problem]))
+        problems = wrong_of(call, self._extra_seconds)
         if problems:
             raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 
@@ -301,9 +293,9 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     run = config.stash.get(RUN, None)
     if run is None and OPENED not in config.stash:
         read = read_settings(config.rootpath, device=config.option.perfguard_device)
-        config.stash[OPENED] = open_device(read.device), read.hard_share
-    # In a measuring run the runner derives hard inputs, after the readings.
-    device, hard_share = config.stash[OPENED] if run is None else (run.device, 0.0)
+        config.stash[OPENED] = open_device(read.device), read.beside(timed=False)
+    # In a measuring run the runner has this time, after the readings.
+    device, extra_seconds = config.stash[OPENED] if run is None else (run.device, 0.0)
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(seeded(seed_of(case), device))
@@ -312,7 +304,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
                 from perfguard.session.ranks.layout import layout_of
 
                 layout = stack.enter_context(layout_of(mark.layout))
-            yield Guarded(case, device, run, every, hard_share, layout=layout)
+            yield Guarded(case, device, run, every, extra_seconds, layout=layout)
     except Exception:
         if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
             raise

@@ -20,6 +20,7 @@ from perfguard.render.words import (
     NOT_TIMED,
     OLD_FAULT,
     accept_command,
+    checked_beside,
     compare_command,
     describe_verdict,
     environment,
@@ -177,15 +178,7 @@ class _Writer:
             parts.append(f"slowest {slowest.case.key} {format_value(value, unit)}")
         if seconds := sum(result.seconds for result in report.results):
             parts.append(f"{seconds:.1f} s")
-        hard = [result.hard for result in report.results if result.hard is not None]
-        counts = {
-            "ran": sum(each.ran for each in hard),
-            "left out": sum(sum(each.left_out.values()) for each in hard),  # the reasons are in the report
-            "did not fit": sum(each.waiting for each in hard),
-        }
-        if any(counts.values()):
-            parts.append(f"hard inputs: {', '.join(f'{count} {what}' for what, count in counts.items() if count)}")
-        return "; ".join(parts)
+        return "; ".join([*parts, *checked_beside(report.results)])
 
     def _other_strides(self) -> list[str]:
         """`double[64]/backward contract strides (1,48) -> (48,1)` for each case that passes so."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from perfguard.model.call import CONFIGURATIONS, HARD_KINDS
 from perfguard.model.records import BY_TOOLCHAIN, NO_BASE, NO_PAIRS, TOO_NOISY, CaseResult, Report, Value, Verdict, Word
 from perfguard.model.records.change import CATEGORY_OF
 from perfguard.model.records.report import VARIABLES
@@ -39,6 +40,24 @@ _PAIRS = re.compile(r"; in \d+ process pairs?(, \d+ wild)?")  # in a reason (`Pa
 def tally(counts: Counter[Word]) -> str:
     """`1 SLOWER, 2 NEW, 47 PASS`: the number of cases of each word, most urgent first."""
     return ", ".join(f"{counts[word]} {word}" for word in Word if counts[word])
+
+
+def checked_beside(results: Iterable[CaseResult]) -> list[str]:
+    """What was checked beside the given calls: `hard inputs: 31 ran, 240 did not fit: 60 values, 180 sizes`."""
+    counted = [result.hard for result in results if result.hard is not None]
+    ran, left_out, waiting = Counter[str](), Counter[str](), Counter[str]()
+    for each in counted:
+        ran.update(each.ran)
+        left_out.update(each.left_out)
+        waiting.update(each.waiting)
+    others = ran.pop(CONFIGURATIONS, 0), 0, waiting.pop(CONFIGURATIONS, 0)
+    inputs = ran.total(), left_out.total(), waiting.total()  # why they were left out is in the report
+    found = []
+    for what, numbers in (("hard inputs", inputs), ("other configurations", others)):
+        said = [f"{n} {word}" for n, word in zip(numbers, ("ran", "left out", "did not fit"), strict=True) if n]
+        found += [f"{what}: {', '.join(said)}"] if said else []
+    kinds = ", ".join(f"{waiting[kind]} {kind}" for kind in HARD_KINDS if waiting[kind])
+    return [f"{text}: {kinds}" if kinds and text.startswith("hard") else text for text in found]
 
 
 def listed(names: Sequence[str]) -> str:

@@ -47,11 +47,12 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import format_bandwidth, format_percent
+from perfguard.session.turns_file import TurnsFile
 from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
+    from perfguard.check.all_configs import Given
     from perfguard.check.checked import Checked
-    from perfguard.check.hard_inputs.sizes import Kept
     from perfguard.measure.devices.device import Device
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
@@ -75,8 +76,9 @@ class ReadingPlan:
     Attributes:
         timers: the timers of a case's earlier readings, by metric, which are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
-        hard: whether results are also checked on derived inputs. Off in processes that measure for another run.
-        rotation: number that selects the order of derived inputs.
+        beside: whether derived inputs and other configurations are checked, too. Off in processes that measure for
+            another run.
+        rotation: number that selects the order of both.
         exact: whether exact metrics are read. Off in fresh processes that read times alone.
         times: whether times are read. Off in a process of a base that answers.
         exact_only: whether times and other metrics of this one machine are left out, so that the run holds for any
@@ -86,12 +88,12 @@ class ReadingPlan:
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
         preheats: whether the device is heated before the first case.
-        asked: faults that this process, which runs a base, is asked about. No other derived inputs run then.
+        asked: faults that this process, which runs a base, is asked about. Nothing else runs beside its given calls.
     """
 
     timers: StoredTimers = lambda case: {}
     numerics: bool = True
-    hard: bool = True
+    beside: bool = True
     rotation: int = 0
     exact: bool = True
     times: bool = True
@@ -112,11 +114,13 @@ class Hands:
         cold: starter of cold processes for a case that asks for them, and for the numbers of layers that it names;
             None: no cold starts.
         binaries: compiler for targets; None: kernels of targets are not read.
+        turns: remembers how far each case came with what runs beside its given call; None: each run begins anew.
     """
 
     collect: Callable[[Case], Collect] = lambda case: collect
     cold: Callable[[Case, Sequence[int]], list[Reading]] | None = None
     binaries: Binaries | None = None
+    turns: TurnsFile | None = None
 
 
 @dataclass
@@ -130,7 +134,6 @@ class Runner:
     copy_bytes_per_second: float | None = None
     followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # launches of each case on the targets
     _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
-    _checked_seconds: float = 0.0  # CPU time of the last call's check
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed; those
@@ -141,16 +144,11 @@ class Runner:
         """
         self._preheat()
         asked = self.plan.asked(case)
-        derives = self.plan.numerics and self.plan.hard and call.hard is not None and self.settings.hard_share > 0
+        results, given = self._measured(call, case)
         if asked:
-            results = self._answered(call, self._measured(call, case), asked)
-        elif derives:
-            from perfguard.check.hard_inputs.sizes import kept_by
-
-            kept = kept_by(call)
-            results = self._on_hard_inputs(call, self._measured(call, case), kept)
-        else:
-            results = self._measured(call, case)
+            results = self._answered(call, results, asked)
+        elif self.plan.beside and given is not None:
+            results = self._beside(call, results, given)
         # A rank keeps empty readings: the other ranks may have found something.
         return [each for each in results if each.readings or each.verdicts or each.doubts or call.together is not None]
 
@@ -177,18 +175,26 @@ class Runner:
             readings = [each for each in readings if each.portable or each.target]
         take(CaseResult(case=case, inputs=body, readings=readings, seconds=round(time.monotonic() - started, 3)))
 
-    def _on_hard_inputs(self, call: Call, results: list[CaseResult], kept: Kept) -> list[CaseResult]:
-        """Add the doubt about derived inputs. They run last, so that nothing of them is compiled, counted or timed with
-        the case."""
-        if any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts):
+    def _beside(self, call: Call, results: list[CaseResult], given: Given) -> list[CaseResult]:
+        """Add the doubts about derived inputs and other configurations. They run last, so that nothing of them is
+        compiled, counted or timed with the case."""
+        wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
+        if call.agreed(wrong):
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
-        started = time.monotonic()
-        found = run_hard(call, self.settings.hard_share * self._checked_seconds, self.plan.rotation, kept)
-        seconds = round(results[0].seconds + time.monotonic() - started, 3)
-        results = [msgspec.structs.replace(results[0], hard=found.counts, seconds=seconds), *results[1:]]
-        return results if found.doubt is None else _with_doubts(results, [found.doubt])
+        started, turns, first = time.monotonic(), self.hands.turns, results[0]
+        reached = None if turns is None else turns.of(first.case)
+        found = run_hard(
+            call, self.settings.beside(timed=not self.plan.exact_only), self.plan.rotation, given.kept,
+            others=given.others, check_seconds=given.seconds, reached=reached,
+        )  # fmt: skip
+        if turns is not None:
+            turns.put(first.case, found.reached)
+        seconds = round(first.seconds + time.monotonic() - started, 3)
+        notes = [*first.notes, *found.notes]
+        results = [msgspec.structs.replace(first, hard=found.counts, notes=notes, seconds=seconds), *results[1:]]
+        return _with_doubts(results, found.doubts)
 
     def _answered(self, call: Call, results: list[CaseResult], asked: Sequence[Doubt]) -> list[CaseResult]:
         """The results with nothing but the answers as doubts. As derived inputs, they come last."""
@@ -196,16 +202,14 @@ class Runner:
 
         return _with_doubts([msgspec.structs.replace(each, doubts=[]) for each in results], ask(call, asked))
 
-    def _measured(self, call: Call, case: Case) -> list[CaseResult]:
+    def _measured(self, call: Call, case: Case) -> tuple[list[CaseResult], Given | None]:
+        """The results of the call as given, and its check."""
         started = time.monotonic()
-        from perfguard.check.all_configs import (
-            check_configurations,  # imports torch, which a suite of benchmarks may lack
-        )
+        from perfguard.check.all_configs import check_given  # imports torch, which a suite of benchmarks may lack
         from perfguard.check.numerics.trial import Inputs
 
-        began = time.thread_time()
-        checked = check_configurations(call) if self.plan.numerics else None
-        self._checked_seconds = time.thread_time() - began
+        given = check_given(call) if self.plan.numerics else None
+        checked = None if given is None else given.checked
         results = []
         for direction in _passes(call, checked):
             result = CaseResult(
@@ -218,13 +222,13 @@ class Runner:
                 verdicts=_wrong(checked, direction) if checked else [],
                 notes=checked.notes if checked else [],
             )
-            if checked is None or not call.agreed(bool(checked.given)):
+            if checked is None or not call.agreed(bool(checked.wrong)):
                 result = self._read(call, result, checked)
             elif in_group():
                 result = self._with_missing_waits(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
-        return _with_doubts(results, checked.doubts if checked else [])
+        return results, given
 
     def _preheat(self) -> None:
         """Heat the device once per session, before the first case: on an idle device the first readings are slow."""

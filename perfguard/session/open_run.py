@@ -31,6 +31,7 @@ from perfguard.session.pairing.bases import TreesOfRecords, find_bases
 from perfguard.session.pairing.worker import PairWorker
 from perfguard.session.pairing.worktrees import commit_of
 from perfguard.session.run import Run
+from perfguard.session.turns_file import TurnsFile
 from perfguard.store.baseline_files import Store
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def open_run(
     plan = ReadingPlan(
         timers=_timers(lane, request, worker),
         numerics=asked.numerics,
-        hard=request is None,
+        beside=request is None,
         rotation=zlib.crc32((commit or "").encode()),
         exact=asked.exact,
         times=asked.times,
@@ -111,6 +112,7 @@ def open_run(
         collect=collector if worker is None else worker.collector,
         cold=None if command is None else ColdStarts(command, device.identity.slug, settings.session_minutes).read,
         binaries=_binaries(config, request),
+        turns=TurnsFile(config.cache_dir / "turns.json", device.identity.slug) if request is None else None,
     )
     runner = Runner(device, settings, plan, hands)
     trees = bases if isinstance(bases, TreesOfRecords) else None

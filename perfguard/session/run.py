@@ -334,9 +334,11 @@ class Run:
         return self.config.reports_dir / f"report-{self.device.identity.slug}.json"
 
     def save(self) -> None:
-        """Write the report so far."""
+        """Write the report so far, and how far cases came."""
         started = time.monotonic()
         save_report(self.report_path, self.snapshot())
+        if self.runner.hands.turns is not None:
+            self.runner.hands.turns.save()
         ended = time.monotonic()
         self._save_again = ended + _REST * (ended - started) if ended - started > _QUICK_SECONDS else ended
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.check import all_configs
-from perfguard.check.all_configs import check_configurations
-from perfguard.model.call import Call
+from perfguard.check.all_configs import check_given
+from perfguard.check.hard_inputs.search import HardResult, run_hard
+from perfguard.model.call import HARD_KINDS, Call, Hard
 
 
 def twice(x: torch.Tensor, candidate: int = 0) -> torch.Tensor:
@@ -35,14 +35,28 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
     return x * 2.0
 
 
-CALL = Call(twice, (torch.randn(8, 16),), doubled, configurations=[{"candidate": 0}, {"candidate": 1}])
+SECONDS = 60.0  # enough for all configurations
+
+
+def beside(call: Call, seconds: float = SECONDS) -> HardResult:
+    """What is found of other configurations."""
+    given = check_given(call)
+    assert not given.checked.wrong
+    return run_hard(call, seconds, others=given.others, check_seconds=given.seconds)
+
+
+def problems_of(call: Call, seconds: float = SECONDS) -> list[str]:
+    return [doubt.problem for doubt in beside(call, seconds).doubts]
+
+
+CALL = Call(twice, (torch.randn(8, 16),), doubled, configurations=[{"candidate": 0}, {"candidate": 1}], hard=None)
 
 
 def test_a_configuration_that_is_wrong_is_named() -> None:
-    assert not check_configurations(replace(CALL, configurations=[{"candidate": 0}])).wrong
-    (problem,) = check_configurations(CALL).wrong
+    assert not problems_of(replace(CALL, configurations=[{"candidate": 0}]))
+    (problem,) = problems_of(CALL)
     assert problem.startswith("configuration 1 (candidate=1): ")
-    (late,) = check_configurations(replace(CALL, configurations=lambda: [{"candidate": 1}])).wrong
+    (late,) = problems_of(replace(CALL, configurations=lambda: [{"candidate": 1}]))
     assert late.startswith("configuration 0 (candidate=1): ")
 
 
@@ -51,19 +65,19 @@ def test_gradients_of_every_configuration_are_checked() -> None:
         return Twice.apply(x, candidate)
 
     call = replace(CALL, fn=fn, args=(torch.randn(8, 16, requires_grad=True),))
-    problems = check_configurations(call).wrong
+    problems = problems_of(call)
     assert problems
     assert all(problem.startswith("configuration 1 (candidate=1): ") and "grad" in problem for problem in problems)
 
 
-def test_what_is_not_cheap_is_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(all_configs, "CHEAP_SECONDS", 0.0)
-    checked = check_configurations(CALL)
-    assert not checked.wrong
-    (note,) = checked.notes
-    assert note.startswith("2 configurations not checked")
-    assert note.endswith("--perfguard-all-configs")
-    assert check_configurations(replace(CALL, every=True)).wrong
+def test_nothing_runs_beside_a_call_without_a_budget_unless_all_configurations_are_asked_for() -> None:
+    call = replace(CALL, hard=Hard())
+    nothing = beside(call, 0)
+    assert (nothing.ran, nothing.waiting, nothing.doubts, nothing.reached) == ({}, {}, [], None)
+    everything = beside(replace(call, every=True), 0)
+    assert everything.ran == {"configurations": 2}
+    (doubt,) = everything.doubts
+    assert doubt.name == "candidate=1"
 
 
 def test_a_configuration_that_raises_is_named(tmp_path: Path) -> None:
@@ -73,7 +87,7 @@ def test_a_configuration_that_raises_is_named(tmp_path: Path) -> None:
         return x * 2.0
 
     with pytest.raises(ValueError, match="no such candidate") as caught:
-        check_configurations(replace(CALL, fn=fn))
+        problems_of(replace(CALL, fn=fn))
     assert "perfguard: raised in configuration 1 (candidate=1)" in caught.value.__notes__
 
 
@@ -88,11 +102,12 @@ def test_a_configuration_that_does_not_fit_is_named_and_not_wrong() -> None:
         return x * (3.0 if candidate == 2 else 2.0)
 
     call = replace(CALL, fn=fn, configurations=[{"candidate": number} for number in range(3)])
-    checked = check_configurations(call)
-    (note,) = checked.notes
+    found = beside(call)
+    (note,) = found.notes
     assert note.startswith("configuration 1 (candidate=1) does not fit this device: out of resource: shared memory")
-    (problem,) = checked.wrong  # those behind it are checked all the same
-    assert problem.startswith("configuration 2 (candidate=2): ")
+    (doubt,) = found.doubts  # the others are checked all the same
+    assert doubt.problem.startswith("configuration 2 (candidate=2): ")
+    assert found.ran == {"configurations": 2}
 
 
 TUNED = """
@@ -121,11 +136,67 @@ def call(x):
 """
 
 
-def test_every_configuration_of_an_autotuned_kernel_is_checked(tmp_path: Path) -> None:
+def test_other_configurations_of_an_autotuned_kernel_are_checked(tmp_path: Path) -> None:
     """A tuner that chose the right one of two; its launches are torch's, as no kernel can run here."""
     pytest.importorskip("triton")
     from tests.measure.metrics.binaries import load
 
-    problems = check_configurations(replace(CALL, fn=load(tmp_path, TUNED), configurations=())).wrong
-    (problem,) = problems
+    call = replace(CALL, fn=load(tmp_path, TUNED), configurations=())
+    (other,) = check_given(call).others  # the chosen one is the given call
+    assert other.title.startswith("configuration 1 (")
+    (problem,) = problems_of(call)
     assert problem.startswith("configuration 1 (kernel in F: 3, ")
+
+
+SIZED = """
+import torch
+import triton
+
+TUNED = []
+
+
+def bench(run, **_):
+    TUNED.append(run)
+    return [1.0]
+
+
+@triton.autotune(
+    configs=[triton.Config({"F": 2}), triton.Config({"F": 3})],
+    key=["width"],
+    do_bench=bench,
+    prune_configs_by={"early_config_prune": lambda configs, args, **_: configs[args["width"] == 1 :]},
+)
+@triton.jit
+def kernel(x, out, width, F: triton.language.constexpr):
+    pass
+
+
+class Launcher:
+    def run(self, x, out, width, F, **_):
+        torch.mul(x, F, out=out)
+
+
+kernel.fn = Launcher()
+
+
+def call(x):
+    out = torch.empty_like(x)
+    kernel[(1,)](x, out, x.shape[1])
+    return out
+"""
+
+
+def test_derived_sizes_run_in_the_chosen_configuration_unless_it_is_pruned_and_tune_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    from tests.measure.metrics.binaries import load
+
+    fn = load(tmp_path, SIZED)
+    sizes = Hard(without=[kind for kind in HARD_KINDS if kind != "sizes"], reason="-")
+    call = replace(CALL, fn=fn, configurations=(), hard=sizes)
+    check_given(call)
+    tuned: list[Any] = fn.__globals__["TUNED"]
+    number = len(tuned)
+    assert number == 2
+    found = run_hard(call, SECONDS)
+    assert "dim 1 cut to 1)" in found.problem  # where only the other configuration is left
+    assert len(tuned) == number

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 import torch
 
-from perfguard.check.all_configs import check_configurations
+from perfguard.check.all_configs import check_given
 from perfguard.check.ask import ask
+from perfguard.check.hard_inputs.search import run_hard
 from perfguard.model.call import Call
 from perfguard.model.records import Doubt
 
@@ -26,7 +27,7 @@ from functools import partial
 import msgspec
 import torch
 
-from perfguard.check.all_configs import check_configurations
+from perfguard.check.all_configs import check_given
 from perfguard.check.ask import ask
 from perfguard.check.hard_inputs.search import run_hard
 from perfguard.model.call import Call, Hard
@@ -110,16 +111,15 @@ CALLS = {{
     "backward": lambda: Call(Doubled.apply, (plain(8, 16, grad=True),), lambda x: x * 2.0, hard=only("values")),
     "incoming": lambda: Call(OfIncoming.apply, (plain(8, 16, grad=True),), lambda x: x * 2.0, hard=only("gradients")),
     "afterwards": lambda: Call(Cache(), (plain(8, 64),), lambda x: x / x.square().sum(), hard=only("sizes")),
-    "table": lambda: Call(chosen, (plain(8, 16),), lambda x: x * 2.0, configurations=TABLE),
-    "entries": lambda: Call(chosen, (plain(8, 16),), lambda x: x * 2.0, configurations=ENTRIES),
+    "table": lambda: Call(chosen, (plain(8, 16),), lambda x: x * 2.0, configurations=TABLE, hard=None),
+    "entries": lambda: Call(chosen, (plain(8, 16),), lambda x: x * 2.0, configurations=ENTRIES, hard=None),
 }}
 
 
 def found(call):
-    checked = check_configurations(call)
-    assert not checked.given
-    hard = run_hard(call, 60.0).doubt if not call.configurations else None
-    return checked.doubts + ([hard] if hard else [])
+    given = check_given(call)
+    assert not given.checked.wrong
+    return run_hard(call, 60.0, others=given.others).doubts
 
 
 if __name__ == "__main__":
@@ -250,9 +250,10 @@ def test_a_configuration_of_a_tuner_is_asked_by_name_where_its_table_has_grown(t
     for name in ("work", "base"):
         (tmp_path / name).mkdir()
     work, base = (
-        Call(load(tmp_path / name, text), (X,), lambda x: x * 2.0) for name, text in (("work", TUNED), ("base", grown))
+        Call(load(tmp_path / name, text), (X,), lambda x: x * 2.0, hard=None)
+        for name, text in (("work", TUNED), ("base", grown))
     )
-    (doubt,) = check_configurations(work).doubts
+    (doubt,) = run_hard(work, 60.0, others=check_given(work).others).doubts
     assert doubt.name.startswith("kernel in F: 3, ")
     (old,) = ask(base, [doubt])
     assert old.problem.startswith("configuration 2 (kernel in F: 3, ")

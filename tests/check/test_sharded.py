@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from perfguard.check.all_configs import check_configurations
+from perfguard.check.all_configs import check_given
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 from tests.measure.collectives.stacks import Block, D, blocks, fake_group, fsdp, on_gloo
@@ -101,7 +101,7 @@ def sharded(mesh: DeviceMesh, factor: float | None = None) -> tuple[nn.Module, n
 
 def wrong(case: Call) -> list[str]:
     try:
-        return check_configurations(case).wrong
+        return check_given(case).checked.wrong
     except UsageError as error:
         return [str(error)]
 
@@ -126,7 +126,7 @@ def all_checks() -> dict[str, Any]:
     parallelize_module(split, tp, {"up": columns, "down": rows}, src_data_rank=None)
     twice = copy.deepcopy(pair)
     right = call(*sharded(dp), dp)
-    checked = check_configurations(right)
+    checked = check_given(right).checked
     lonely = call(*sharded(dp), dp)
     return {
         "fsdp": wrong(right),
@@ -215,5 +215,5 @@ def test_nothing_is_compared_on_the_fake_backend() -> None:
     with fake_group(2):
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
         module, whole = sharded(mesh, factor=1.0)
-        checked = check_configurations(call(module, whole, mesh, same=True))
+        checked = check_given(call(module, whole, mesh, same=True)).checked
         assert (checked.wrong, checked.forward, checked.backward) == ([], [], [])

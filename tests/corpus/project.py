@@ -166,10 +166,11 @@ class Project:
         settings |= SETTINGS.get(self.name, {})
         lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
         (self.path / "pyproject.toml").write_text(INI + "\n".join(lines) + "\n")
-        cache = self.corpus.folder / "cache"  # of compiled kernels, by what they are: the same for all runs
-        cache.mkdir(parents=True, exist_ok=True)
-        (self.path / ".perfguard").mkdir()
-        (self.path / ".perfguard" / "cache").symlink_to(cache)
+        binaries = self.corpus.folder / "binaries"  # by what they are: the same for all runs
+        binaries.mkdir(parents=True, exist_ok=True)
+        cache = self.path / ".perfguard" / "cache"  # what is remembered of derived inputs is each project's own
+        cache.mkdir(parents=True)
+        (cache / "binaries").symlink_to(binaries)
         (self.path.parent / "tmp").mkdir()
 
     def commit(self) -> None:

@@ -161,7 +161,7 @@ LANE = "--perfguard-lane=cpu"
 
 
 def test_liger_is_recorded_quiet_and_its_regressions_are_named(liger: Project) -> None:
-    liger.configure(hard_share=0)
+    liger.configure(extra_seconds=0)
     recorded = liger.guard(LANE, "--perfguard-update=new")
     assert recorded.ret == ExitStatus.PASSED, recorded.stdout.str()
     recorded.assert_outcomes(passed=8)
@@ -186,7 +186,7 @@ def test_three_of_them_are_wrong_on_inputs_that_their_tests_do_not_have(liger: P
     """Each looked into: a contiguous copy of logits that is made without a gradient is not asked for one; a maximum
     that leaves NaN out; heads that are rotated where they lie, which is in a copy unless there is one head."""
     liger.test_file(re.sub(r",\s+hard=guard.Hard\(.*?\)", "", TESTS))
-    liger.configure(hard_share=40.0)
+    liger.configure(extra_seconds=40.0)
     found = liger.run("-k", "cross_entropy or relu_squared or rope")
     found.assert_outcomes(failed=3)
     said = re.sub(r"\s+", " ", found.stdout.str())

@@ -22,7 +22,7 @@ def test_softmax(perfguard):
 
 
 def test_an_overflow_that_no_test_asks_for_is_wrong_and_its_input_can_be_kept(project: Project) -> None:
-    project.configure(device="cpu", case_seconds=0.05, hard_share=20.0)
+    project.configure(device="cpu", case_seconds=0.05, extra_seconds=20.0)
     project.test_file(SOFTMAX.format(x="x", more=""))
     accused = project.run()
     accused.assert_outcomes(failed=1)
@@ -36,7 +36,7 @@ def test_an_overflow_that_no_test_asks_for_is_wrong_and_its_input_can_be_kept(pr
 
 
 def test_a_measured_run_counts_them_and_records_nothing_of_a_wrong_case(project: Project) -> None:
-    project.configure(device="cpu", case_seconds=0.05, hard_share=20.0)
+    project.configure(device="cpu", case_seconds=0.05, extra_seconds=20.0)
     project.test_file(SOFTMAX.format(x="x", more=""))
     accused = project.guard("--perfguard-lane=cpu", "--perfguard-update=new")
     assert accused.ret == ExitStatus.WRONG
@@ -49,8 +49,26 @@ def test_a_measured_run_counts_them_and_records_nothing_of_a_wrong_case(project:
     right.stdout.re_match_lines([r".*hard inputs: \d+ ran"])
 
 
+def test_what_does_not_fit_is_named_by_kind_and_a_fault_stays_one_in_the_next_run(project: Project) -> None:
+    """With next to no budget each kind has at most one turn in a run."""
+    project.configure(device="cpu", case_seconds=0.05, extra_seconds=1e-9)
+    sizes = ', hard=guard.Hard(without=["values", "non-finite", "layouts", "gradients"], reason="-")'
+    project.test_file(SOFTMAX.format(x="x", more=sizes))
+    right = project.guard("--perfguard-lane=cpu")
+    assert right.ret == ExitStatus.PASSED
+    right.stdout.re_match_lines([r".*hard inputs: 1 (ran|left out), (\d+) did not fit: \2 sizes"])
+    project.test_file(SOFTMAX.format(x="x", more=sizes).replace("x.exp() /", "x.exp() * (x.shape == (8, 64)) /"))
+    told = []
+    for _ in range(2):
+        accused = project.guard("--perfguard-lane=cpu")
+        assert accused.ret == ExitStatus.WRONG
+        told.append([line for line in accused.outlines if line.startswith("WRONG")])
+    assert told[0] == told[1]
+    assert "hard input, argument 0 (" in told[0][0]
+
+
 def test_kinds_are_left_out_with_a_reason(project: Project) -> None:
-    project.configure(device="cpu", case_seconds=0.05, hard_share=20.0)
+    project.configure(device="cpu", case_seconds=0.05, extra_seconds=20.0)
     values = ', hard=guard.Hard(without=["values", "non-finite"]'
     project.test_file(SOFTMAX.format(x="x", more=f"{values}, reason='logits are below 80')"))
     project.run().assert_outcomes(passed=1)
@@ -62,7 +80,7 @@ def test_kinds_are_left_out_with_a_reason(project: Project) -> None:
 
 def test_processes_that_measure_for_another_run_derive_nothing(recorded: Project) -> None:
     """They are there for times; the run itself has looked."""
-    recorded.configure(hard_share=1.0)
+    recorded.configure(extra_seconds=1.0)
     seen = recorded.path.parent / "seen.txt"
     note = f"    if any('perfguard-session' in a for a in sys.argv): open({str(seen)!r}, 'a').write(f'{{len(x)}} ')\n"
     kernel = (recorded.path / "kernel.py").read_text()
@@ -80,7 +98,7 @@ DOCUMENTED = Path(__file__).parents[2] / "docs" / "hard-inputs.md"
 
 def test_the_documented_grouped_kernel_runs_and_its_integers_are_tried(project: Project) -> None:
     (example,) = re.findall(r"```python\n(# tests/test_experts.py\n.*?)```", DOCUMENTED.read_text(), re.DOTALL)
-    project.configure(device="cpu", hard_share=20.0)
+    project.configure(device="cpu", extra_seconds=20.0)
     project.test_file(example)
     project.run().assert_outcomes(passed=1)
 

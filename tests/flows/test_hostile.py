@@ -119,7 +119,7 @@ def hostile(project: Project) -> Project:
 def test_guarded_calls_ask_no_object(hostile: Project, device: str, options: list[str]) -> None:
     hostile.configure(device=device)
     hostile.run().assert_outcomes(passed=3)  # with derived inputs
-    hostile.configure(hard_share=0)
+    hostile.configure(extra_seconds=0)
     hostile.guard("--perfguard-update=new", *options).assert_outcomes(passed=3)
     again = hostile.guard(*options)
     again.assert_outcomes(passed=3)

@@ -43,7 +43,7 @@ def write_kernel(project: Project, factors: dict[int, float], others: float = 1.
 
 def suite(project: Project, cases: int, functions: int) -> list[str]:
     """A committed suite of so many cases; their names."""
-    project.configure(case_seconds=0.02, hard_share=0.0)  # nothing of it is about results
+    project.configure(case_seconds=0.02, extra_seconds=0)  # nothing of it is about results
     each = cases // functions
     parts = [TEST.format(name=f"double{n}", first=1 + n * each, last=1 + (n + 1) * each) for n in range(functions)]
     project.test_file("\n".join(parts))

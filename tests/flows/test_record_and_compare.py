@@ -182,7 +182,7 @@ def starts(project: Project) -> int:
 def test_a_recording_starts_one_other_process(project: Project) -> None:
     """Of three functions on a CPU: what is exact is read once more, what they take is not."""
     (project.path / "conftest.py").write_text(STARTS.format(path=str(project.path)))
-    project.configure(device="cpu", case_seconds=0.02, hard_share=0)
+    project.configure(device="cpu", case_seconds=0.02, extra_seconds=0)
     project.test_file(ON_CPU)
     recorded = project.guard("--perfguard-update")
     assert recorded.ret == ExitStatus.PASSED

@@ -16,7 +16,7 @@ SCREEN = 50  # lines
 @pytest.fixture
 def large(project: Project) -> Project:
     """More cases than anybody reads line by line."""
-    project.configure(case_seconds=0.02, hard_share=0.0)
+    project.configure(case_seconds=0.02, extra_seconds=0)
     project.kernel(us=2000.0)  # the simulation costs time for every call that fits into a block
     project.test_file(TEST.replace("[64, 96]", f"range(1, {CASES + 1})"))
     return project

@@ -38,7 +38,7 @@ def test_scale(perfguard):
 
 @pytest.fixture
 def scale(project: Project) -> Project:
-    project.configure(device="cpu", hard_share=0)
+    project.configure(device="cpu", extra_seconds=0)
     return project
 
 

@@ -11,8 +11,10 @@ from perfguard.model.records import (
     TOO_NOISY,
     BaseTree,
     Better,
+    Case,
     CaseResult,
     Conditions,
+    HardCounts,
     PairedCase,
     Pairing,
     Reading,
@@ -23,7 +25,7 @@ from perfguard.model.records import (
 )
 from perfguard.model.units import Unit
 from perfguard.render.terminal import MOST_QUIET, render_summary
-from perfguard.render.words import moved, one_line
+from perfguard.render.words import checked_beside, moved, one_line
 from tests.render.examples import FASTER, LAUNCHES, SLOWER, lane, result
 
 PASS = Verdict(Word.PASS, "device_time_us", smallest=0.018)
@@ -293,3 +295,21 @@ def test_a_run_that_needs_nobody_takes_fifteen_lines(words: list[Word], timed: i
     named = "\n".join(lines(report, verbose=True))
     quiet = (Word.PASS, Word.UNCHANGED)
     assert all(f" {number}/forward" in named for number, word in enumerate(words) if word not in quiet)
+
+
+def test_what_was_checked_beside_the_given_calls_is_counted_over_all_cases_and_named_by_kind() -> None:
+    counts = [
+        HardCounts({"sizes": 2, "configurations": 1}, {"the reference raises": 3}, {"sizes": 7, "values": 1}),
+        HardCounts({"values": 4}, {}, {"sizes": 1, "configurations": 28, "a stranger's": 5}),
+    ]
+    results = [
+        CaseResult(Case("suite", str(number), "forward"), hard=each) for number, each in enumerate([*counts, None])
+    ]
+    assert checked_beside(results) == [
+        "hard inputs: 6 ran, 3 left out, 14 did not fit: 1 values, 8 sizes",
+        "other configurations: 1 ran, 28 did not fit",
+    ]
+    assert checked_beside(results[2:]) == []
+    assert checked_beside([CaseResult(Case("suite", "all", "forward"), hard=HardCounts({"values": 4}))]) == [
+        "hard inputs: 4 ran"
+    ]

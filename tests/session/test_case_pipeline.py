@@ -18,6 +18,7 @@ from perfguard.model.config import Settings
 from perfguard.model.records import Case, CaseResult, Doubt, Word
 from perfguard.pytest_plugin.fixture import Guarded, seed_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner
+from perfguard.session.turns_file import TurnsFile
 
 CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")
 
@@ -99,7 +100,7 @@ def doubtful_call() -> Call:
 
 
 def test_a_fault_that_the_given_inputs_do_not_show_is_a_doubt_of_its_pass(device: fake.FakeDevice) -> None:
-    first, second = Runner(device, Settings(case_seconds=0.1, hard_share=20.0)).measure(doubtful_call(), CASE)
+    first, second = Runner(device, Settings(case_seconds=0.1, extra_seconds=20.0)).measure(doubtful_call(), CASE)
     (derived,), (other,) = first.doubts, second.doubts
     assert derived.problem.startswith("hard input, argument 0 (")
     assert other.name == "candidate=1"
@@ -109,13 +110,55 @@ def test_a_fault_that_the_given_inputs_do_not_show_is_a_doubt_of_its_pass(device
         assert each.is_timed
 
 
+def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fake.FakeDevice, tmp_path: Path) -> None:
+    def measured(plan: ReadingPlan) -> tuple[CaseResult, bytes]:
+        file = TurnsFile(tmp_path / "turns.json", "gpu")
+        runner = Runner(device, Settings(case_seconds=0.1, extra_seconds=1e-9), plan, Hands(turns=file))
+        first, _ = runner.measure(replace(doubtful_call(), configurations=()), CASE)
+        file.save()
+        return first, (tmp_path / "turns.json").read_bytes()
+
+    (first, one), (second, two) = measured(ReadingPlan()), measured(ReadingPlan())
+    assert first.hard is not None
+    assert second.hard is not None
+    assert sum(first.hard.waiting.values()) == sum(second.hard.waiting.values()) > 10
+    assert one != two
+    zero = Doubt("zero", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "row 0 zero"})]])
+    answered, three = measured(ReadingPlan(asked=lambda case: [zero]))
+    assert [each.problem for each in answered.doubts] == [""]
+    assert two == three
+
+
+@pytest.mark.parametrize(("exact_only", "beside"), [(False, 2.0), (True, 1.0)])
+def test_what_runs_beside_a_call_has_two_seconds_and_one_where_nothing_is_timed(
+    device: fake.FakeDevice, monkeypatch: pytest.MonkeyPatch, exact_only: bool, beside: float
+) -> None:
+    from perfguard.check.hard_inputs import search
+
+    given: list[float] = []
+
+    def run(call: Call, seconds: float, *_: object, **__: object) -> search.HardResult:
+        given.append(seconds)
+        return search.HardResult()
+
+    monkeypatch.setattr(search, "run_hard", run)
+    plan = ReadingPlan(exact_only=exact_only)
+    for settings in (Settings(case_seconds=0.1), Settings(case_seconds=0.1, extra_seconds=7.5)):
+        Runner(device, settings, plan).measure(doubtful_call(), CASE)
+    assert given == [beside, 7.5]
+    Runner(device, Settings(case_seconds=0.1), replace(plan, beside=False)).measure(doubtful_call(), CASE)
+    assert len(given) == 2
+
+
 def test_a_base_answers_what_it_is_asked_and_tries_nothing_else(device: fake.FakeDevice) -> None:
     zero = Doubt("zero", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "row 0 zero"})]])
     large = Doubt("large", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "times 2^17"})]])
     other = Doubt("candidate=1", "?", backward=True, inputs="float32[8,16] grad")
     for plan in (ReadingPlan(numerics=False, exact=False), ReadingPlan()):
         asks = replace(plan, asked=lambda case: [zero, large, other] if case.name == CASE.name else [])
-        first, second = Runner(device, Settings(case_seconds=0.1, hard_share=20.0), asks).measure(doubtful_call(), CASE)
+        first, second = Runner(device, Settings(case_seconds=0.1, extra_seconds=20.0), asks).measure(
+            doubtful_call(), CASE
+        )
         assert [(each.name, bool(each.problem)) for each in first.doubts] == [("zero", False), ("large", True)]
         assert [(each.name, bool(each.problem)) for each in second.doubts] == [("candidate=1", True)]
         assert first.hard is None

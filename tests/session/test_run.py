@@ -53,7 +53,7 @@ def result(name: str, us: float = 50.0) -> CaseResult:
 def test_a_doubt_convicts_here_and_is_an_answer_where_a_base_is_asked(tmp_path: Path) -> None:
     call = Call(lambda x: x * (3.0 if x.abs().amax() > 500 else 2.0), (torch.ones(4, 8),), lambda x: x * 2.0)
     case = result("double").case
-    (found,) = run_of(tmp_path, case_seconds=0.05, hard_share=20.0).guard(call, case)
+    (found,) = run_of(tmp_path, case_seconds=0.05, extra_seconds=20.0).guard(call, case)
     (doubt,) = found.doubts
     (accused,) = [verdict for verdict in found.verdicts if verdict.word.fails]
     assert accused.word is Word.WRONG

@@ -1,13 +1,13 @@
-"""The choice and order of a call's derived inputs: broad combinations first, then one change at a time.
+"""The choice and order of a call's derived inputs, by kind: broad combinations first, then one change at a time.
 
-The first combination differs between cases and between commits.
+The first combination of a kind differs between cases and between commits.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -40,15 +40,14 @@ from perfguard.model.call import Call
 _TURN = 4  # kinds of values that fit into even a few rows
 
 
-def planned(call: Call, seed: int, kept: Kept) -> Iterator[Derivation]:
-    """Derivations of the call in the order in which they are tried.
+def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
+    """Derivations of the call by kind, that of their first part, in the order in which they are tried.
 
     Args:
         kept: by the call's functions before they were called.
         seed: of the order, which decides what fits into the budget.
     """
     leaves = leaves_of(call)
-    left_out = call.hard.without if call.hard else ()
     order = random.Random(seed)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
     layouts, integers = _layouts(call, leaves), _integers(call, leaves)
@@ -82,23 +81,32 @@ def planned(call: Call, seed: int, kept: Kept) -> Iterator[Derivation]:
         (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
         *((part,) for part in frozen[:3]),
     ]
-    alone = [Part("values", {place: kind}) for place in floats for kind in FINITE]
-    alone += [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
+    finite = [Part("values", {place: kind}) for place in floats for kind in FINITE]
+    non_finite = [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
     moved = [Part("layouts", {place: name}) for place, names in layouts.items() for name in names]
     others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
     # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
     order.shuffle(broad)
-    rest = [cuts[1:], [part for parts in grown for part in parts], alone, moved, others, gradients, frozen[3:]]
-    for parts in rest:
+    grown_alone = [part for parts in grown for part in parts]
+    rest = [finite, non_finite, moved, others]
+    in_turns = [(cuts[1:], grown_alone), (gradients, frozen[3:])]
+    for parts in chain(rest, *in_turns):
         order.shuffle(parts)
-    single = [(part,) for turn in zip_longest(*rest) for part in turn if part is not None]
+    rest += [[part for turn in zip_longest(*each) for part in turn if part is not None] for each in in_turns]
+    return _by_kind([*broad, *((part,) for part in chain(*rest))], call.hard.without if call.hard else ())
+
+
+def _by_kind(combinations: Iterable[Sequence[Part]], left_out: Sequence[str]) -> dict[str, list[Derivation]]:
+    """Each combination once, without the kinds that are left out."""
+    found: dict[str, list[Derivation]] = {}
     seen = set()
-    for together in (*broad, *single):
+    for together in combinations:
         asked = tuple(part for part in together if part.kind not in left_out)
         key = tuple(sorted((place, text) for part in asked for place, text in part.steps.items()))
         if asked and key not in seen:
             seen.add(key)
-            yield Derivation(asked)
+            found.setdefault(asked[0].kind, []).append(Derivation(asked))
+    return found
 
 
 def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, ...]:

@@ -1,30 +1,34 @@
-"""Runs the derived inputs of one call in order within the budget, and reduces the first one that fails."""
+"""Runs what is checked beside a given call within the budget: derived inputs and other configurations, by turns.
+
+The first derived input that fails is reduced.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import time
+import random
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import torch
+from msgspec.structs import replace as replaced
 
-from perfguard._compat.triton_internals import silent_interpreter
+from perfguard._compat.triton_internals import choices_held, silent_interpreter
+from perfguard.check.all_configs import DoesNotFit, Other, check_given
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import Derivation, Part, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
 from perfguard.check.hard_inputs.verdict import judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
-from perfguard.model.call import Call
+from perfguard.check.turns import Budget, Reached, Tried, Turns, hash_of
+from perfguard.model.call import CONFIGURATIONS, Call, Hard
 from perfguard.model.errors import UsageError, is_out_of_memory
 from perfguard.model.records import Doubt, HardCounts
 
-LEAST_SECONDS = 0.2  # cheap for tiny calls, whose cost is mostly overhead
 MOST_SHRINKS = 24  # runs to reduce a failing input
 
 _GIVEN = Derivation(())
@@ -32,42 +36,78 @@ _GIVEN = Derivation(())
 
 @dataclass
 class HardResult:
-    """The results of derived inputs.
+    """What was found beside the given call.
 
     Attributes:
-        ran: number of inputs compared.
+        ran: by kind, number of inputs compared, and of configurations checked.
         left_out: number of inputs not compared, by reason.
-        waiting: number of inputs that did not fit into the budget.
-        doubt: the smallest failing input and its error; None if none fails.
+        waiting: by kind, number of those that did not fit into the budget.
+        doubts: the faults of configurations, and the smallest failing inputs: the first that failed, and before it
+            those that failed in the last run already.
+        notes: on configurations that do not fit the device.
+        reached: where the next run begins; None: at the beginning.
     """
 
-    ran: int = 0
+    ran: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
-    waiting: int = 0
-    doubt: Doubt | None = None
+    waiting: dict[str, int] = field(default_factory=dict)
+    doubts: list[Doubt] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    reached: Reached | None = None
 
     @property
     def problem(self) -> str:
-        """The failing input and its error in words; '' if none fails."""
-        return "" if self.doubt is None else self.doubt.problem
+        """The first fault in words; '' if there is none."""
+        return self.doubts[0].problem if self.doubts else ""
 
     @property
     def counts(self) -> HardCounts:
-        return HardCounts(self.ran, dict(self.left_out), self.waiting)
+        return HardCounts(dict(self.ran), dict(self.left_out), self.waiting)
 
 
-def run_hard(call: Call, seconds: float, rotation: int = 0, kept: Kept | None = None) -> HardResult:
-    """Judge derived inputs for `seconds` of CPU time, and at least 0.2 s.
+def run_hard(
+    call: Call,
+    seconds: float,
+    rotation: int = 0,
+    kept: Kept | None = None,
+    *,
+    others: Sequence[Other] = (),
+    check_seconds: float = 0.0,
+    reached: Reached | None = None,
+) -> HardResult:
+    """Judge derived inputs and other configurations by turns, for about `seconds` of processor time; 0: none.
+
+    All configurations are judged besides if `call.every` is set.
 
     Args:
         rotation: each number gives another order, and so another selection of inputs that fit into the budget.
         kept: by the call's functions before they were called; by default, what they keep now.
+        others: configurations, of `check_given`.
+        check_seconds: processor time of the given call's own check. Within the budget, every kind has a turn.
+        reached: what the last run left of this case; it has its own rotation.
 
     Raises:
-        Exception: the device is lost.
+        Exception: the device is lost, or what a configuration raises.
     """
+    budget = Budget(seconds, cheap=not call.agreed(check_seconds > seconds), agreed=call.agreed)
     with _aside(call) as devices:
-        return _Hard(call, devices).run(max(seconds, LEAST_SECONDS), rotation, kept or kept_by(call))
+        return _Hard(call, devices).run(budget, rotation, kept, others, reached)
+
+
+def wrong_of(call: Call, seconds: float) -> list[str]:
+    """The problems of a call where nothing is measured, and no base is asked: as it is given, or else beside that.
+
+    Args:
+        seconds: processor time for what is beside it.
+
+    Raises:
+        Exception: whatever the candidate or the reference raises.
+    """
+    given = check_given(call)
+    if call.agreed(bool(given.checked.wrong)):
+        return given.checked.wrong
+    found = run_hard(call, seconds, kept=given.kept, others=given.others, check_seconds=given.seconds)
+    return [doubt.problem for doubt in found.doubts]
 
 
 def judge_again(call: Call, doubt: Doubt) -> Outcome:
@@ -101,24 +141,62 @@ class _Hard:
         self.usual = functools.cache(lambda: usual_scales(self.base))
         self.found = HardResult()
         self.tried: list[Derivation] = []
-        self.took: list[float] = []  # seconds of each of them
 
-    def run(self, seconds: float, rotation: int, kept: Kept) -> HardResult:
-        until = time.thread_time() + seconds
-        part = sizes_of(self.call, kept).small()
-        if part is not None and not (self.call.hard and "sizes" in self.call.hard.without):
-            outcome = self._judged(Derivation((part,)))
-            if not outcome.left_out and not outcome.problem:
-                self._cut(part)
-        self._derived(planned(self.base, self.call.seed + rotation, kept), until)
-        if self.found.ran and self.found.doubt is None:  # finds caches that now hold wrong values
+    def run(
+        self, budget: Budget, rotation: int, kept: Kept | None, others: Sequence[Other], reached: Reached | None
+    ) -> HardResult:
+        for other in others if self.call.every else ():
+            self._try(CONFIGURATIONS, other)
+        if budget.seconds > 0:
+            self._take_turns(budget, rotation, kept, others, reached)
+        ran = sum(number for kind, number in self.found.ran.items() if kind != CONFIGURATIONS)
+        if ran and not any(doubt.tried for doubt in self.found.doubts):  # finds caches that now hold wrong values
             outcome = self._judged(_GIVEN)
             if outcome.problem:
-                words = f"the given inputs, once more after {self.found.ran} hard ones: {outcome.problem}"
+                words = f"the given inputs, once more after {ran} hard ones: {outcome.problem}"
                 self._doubt(
                     "the given inputs, once more after hard ones", words, outcome, [_GIVEN, *self.tried, _GIVEN]
                 )
+                self.found.reached = reached  # the same inputs find it again
         return self.found
+
+    def _take_turns(
+        self, budget: Budget, rotation: int, kept: Kept | None, others: Sequence[Other], reached: Reached | None
+    ) -> None:
+        began = budget.clock()
+        if self.call.hard is not None:
+            kept = kept_by(self.call) if kept is None else kept
+            self._make_small(self.call.hard, kept)
+        plan, name = self._plan(rotation if reached is None else reached.rotation, kept, others)
+        if reached is not None and reached.plan != name:
+            reached = None
+            plan, name = self._plan(rotation, kept, others)
+        begin = Reached(name, rotation) if reached is None else reached
+        if self.call.every:
+            plan.pop(CONFIGURATIONS)
+        turns = Turns(plan, begin, replace(budget, seconds=budget.seconds - (budget.clock() - began)))
+        turns.take(self._try)
+        self.found.waiting, self.found.reached = turns.waiting, turns.reached
+
+    def _make_small(self, hard: Hard, kept: Kept) -> None:
+        part = None if "sizes" in hard.without else sizes_of(self.call, kept).small()
+        if part is not None:
+            outcome = self._judged(Derivation((part,)))
+            if not outcome.left_out and not outcome.problem:
+                self._cut(part)
+
+    def _plan(
+        self, rotation: int, kept: Kept | None, others: Sequence[Other]
+    ) -> tuple[dict[str, Sequence[Derivation | Other]], str]:
+        """What takes turns, by kind, in an order of the case and the rotation, and a hash of it."""
+        seed = self.call.seed + rotation
+        found: dict[str, Sequence[Derivation | Other]] = {
+            CONFIGURATIONS: random.Random(seed).sample(others, len(others))
+        }
+        if kept is not None and self.call.hard is not None:
+            found |= planned(self.base, seed, kept)
+        plan = {kind: found[kind] for kind in random.Random(seed).sample([*found], len(found))}
+        return plan, hash_of(Inputs(self.base).describe(), *((kind, *map(_named, plan[kind])) for kind in plan))
 
     def again(self, doubt: Doubt) -> Outcome:
         if doubt.cut:
@@ -137,33 +215,38 @@ class _Hard:
         self.cut, self.base = part, derived_call(self.call, Derivation((part,)))
         self.usual = functools.cache(lambda: usual_scales(self.base))
 
-    def _derived(self, plan: Iterator[Derivation], until: float) -> None:
-        queue = deque(islice(plan, 1))
-        while queue:
-            # Leave time for this input, and for the given inputs at the end.
-            if time.thread_time() + 2 * sum(self.took) / max(1, len(self.took)) > until:
-                self.found.waiting += len(queue) + sum(1 for _ in plan)
-                break
-            derivation = queue.popleft()
-            began = time.thread_time()
-            self.tried.append(derivation)
-            outcome = self._judged(derivation)
-            self.took.append(time.thread_time() - began)
-            if outcome.problem:
-                self._report(derivation, outcome)
-                break
-            if outcome.left_out and len(derivation.parts) > 1:
-                middle = len(derivation.parts) // 2
-                queue.extendleft((Derivation(derivation.parts[middle:]), Derivation(derivation.parts[:middle])))
-            elif outcome.left_out:
-                self.found.left_out[outcome.left_out] += 1
-            else:
-                self.found.ran += 1
-            queue.extend(islice(plan, 1 if not queue else 0))
+    def _try(self, kind: str, item: Derivation | Other) -> Tried[Derivation | Other]:
+        if isinstance(item, Other):
+            return self._configuration(item)
+        self.tried.append(item)
+        outcome = self._judged(item)
+        if outcome.problem:
+            self._report(item, outcome)
+        elif outcome.left_out and len(item.parts) > 1:
+            middle = len(item.parts) // 2
+            halves = [Derivation(item.parts[:middle]), Derivation(item.parts[middle:])]
+            return Tried(instead=[(half.parts[0].kind, half) for half in halves])
+        elif outcome.left_out:
+            self.found.left_out[outcome.left_out] += 1
+        else:
+            self.found.ran[kind] += 1
+        return Tried(failed=bool(outcome.problem))
+
+    def _configuration(self, other: Other) -> Tried[Derivation | Other]:
+        try:
+            doubts = other.doubts()
+        except DoesNotFit as error:
+            self.found.notes.append(str(error))
+            return Tried()
+        inputs = Inputs(self.call).describe()
+        self.found.ran[CONFIGURATIONS] += 1
+        self.found.doubts += [replaced(doubt, inputs=inputs) for doubt in doubts]
+        return Tried(failed=bool(doubts))
 
     def _judged(self, derivation: Derivation) -> Outcome:
         try:
-            outcome = judged(derived_call(self.base, derivation), derivation, self.usual)
+            with choices_held():
+                outcome = judged(derived_call(self.base, derivation), derivation, self.usual)
             if derivation.far_apart:  # gigabytes, which other processes may need
                 for device in self.devices:
                     torch.get_device_module(device).empty_cache()
@@ -191,7 +274,7 @@ class _Hard:
         self._doubt(name, f"{name}: {outcome.problem}{again}", outcome, [derivation])
 
     def _doubt(self, name: str, problem: str, outcome: Outcome, tried: Sequence[Derivation]) -> None:
-        self.found.doubt = Doubt(
+        doubt = Doubt(
             name,
             problem,
             backward=outcome.backward,
@@ -199,6 +282,7 @@ class _Hard:
             cut=dict(self.cut.steps) if self.cut else {},
             tried=[[(part.kind, dict(part.steps)) for part in each.parts] for each in tried],
         )
+        self.found.doubts.append(doubt)
 
     def _smallest(self, derivation: Derivation, outcome: Outcome) -> tuple[Derivation, Outcome]:
         """Remove parts one by one while the rest still fails."""
@@ -212,3 +296,8 @@ class _Hard:
             if smaller.problem:
                 derivation, outcome = Derivation(rest), smaller
         return derivation, outcome
+
+
+def _named(item: Derivation | Other) -> str:
+    """The same in every process and commit."""
+    return item.name if isinstance(item, Other) else repr(item)

@@ -231,11 +231,12 @@ class Conditions(Struct, frozen=True, omit_defaults=True):
 
 
 class HardCounts(Struct, frozen=True, omit_defaults=True):
-    """Counts of derived inputs: compared, left out by reason, and left out for lack of time."""
+    """Counts of what is checked beside the given call, derived inputs by kind and `configurations`: compared, left out
+    by reason, and left for the next run."""
 
-    ran: int = 0
+    ran: dict[str, int] = {}
     left_out: dict[str, int] = {}
-    waiting: int = 0
+    waiting: dict[str, int] = {}
 
 
 class Doubt(Struct, frozen=True, omit_defaults=True):

@@ -25,6 +25,7 @@ class RankGuard:
 
     Attributes:
         runner: reads metrics; None: calls are only checked.
+        extra_seconds: processor time for other configurations of a call that is only checked.
         results: of the running test's calls.
         unsupported: why the running test cannot run on this hardware; empty if it can.
     """
@@ -32,6 +33,7 @@ class RankGuard:
     agreement: Agreement
     device: Device
     runner: Runner | None = None
+    extra_seconds: float = 0.0
     results: list[CaseResult] = field(default_factory=list)
     unsupported: str = ""
 
@@ -53,13 +55,14 @@ class RankGuard:
         """
         __tracebackhide__ = True
         exchange, world = self.agreement.exchange, self.world
-        call = replace(call, together=Together(world.rank, world.ranks, exchange))
+        # Which inputs can be derived would be another thing on each rank.
+        call = replace(call, together=Together(world.rank, world.ranks, exchange), hard=None)
         if self.runner is not None:
             self.results += self.runner.measure(call, case)
             return
-        from perfguard.check.all_configs import check_configurations
+        from perfguard.check.hard_inputs.search import wrong_of
 
-        problems = said_of_ranks(exchange("the check's problems", check_configurations(call).wrong))
+        problems = said_of_ranks(exchange("the check's problems", wrong_of(call, self.extra_seconds)))
         if problems:
             raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 
@@ -69,7 +72,7 @@ def rank_runner(config: Config, device: Device, request: Request | None) -> Runn
     plan = ReadingPlan(
         numerics=request is None or request.numerics,
         times=request is None or request.times,
-        hard=False,
+        beside=request is None or request.numerics,
         exact_only=config.lane != "" and config.lane == device.identity.target,
     )
     return Runner(device, config.settings, plan)

@@ -16,7 +16,7 @@ from perfguard import Hard, derived, ids
 from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import LAYOUTS, Derivation, Part, derived_call, layouts_of
-from perfguard.check.hard_inputs.search import LEAST_SECONDS, HardResult, run_hard
+from perfguard.check.hard_inputs.search import HardResult, run_hard
 from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.values import FINITE
 from perfguard.check.hard_inputs.verdict import judged
@@ -26,6 +26,7 @@ from perfguard.model.errors import UsageError
 from tests.check.hard_inputs.operators import BUGGY, FOREIGN, normal
 
 SECONDS = 60.0  # enough for all derived inputs of so small calls
+BUDGET = 1.0  # of a case where nothing is timed
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -55,9 +56,9 @@ def test_a_correct_operator_of_others_is_not_accused(name: str) -> None:
     seed = [*FOREIGN].index(name) % 3
     call = Call(fn, inputs(seed), reference, seed=seed)
     assert check(call).wrong == []
-    result = run_hard(call, LEAST_SECONDS, rotation=seed)
+    result = run_hard(call, 0.2, rotation=seed)
     assert result.problem == ""
-    assert result.ran > 0
+    assert result.ran
 
 
 @pytest.mark.parametrize("name", BUGGY)
@@ -67,8 +68,7 @@ def test_a_planted_bug_that_given_inputs_do_not_show_is_found_whatever_the_seed(
         call = Call(fresh(), inputs(seed), reference, seed=seed)
         if seed == 0:
             assert check(call).wrong == []
-        # A processor that others use, too, takes longer for the same inputs.
-        problem = run_hard(call, 5 * LEAST_SECONDS).problem
+        problem = run_hard(call, BUDGET).problem
         assert problem.startswith("hard input"), seed
         assert "perfguard.derived(" in problem
         assert words in problem
@@ -91,8 +91,8 @@ def test_all_derived_inputs_of_a_small_call_fit_and_are_right(
     fn: Callable[..., Any], reference: Callable[..., Any], shape: tuple[int, int]
 ) -> None:
     result = found(fn, normal(*shape, seed=0), reference=reference)
-    assert (result.problem, result.waiting) == ("", 0)
-    assert result.ran > 10
+    assert (result.problem, result.waiting, result.reached) == ("", {}, None)
+    assert result.ran.total() > 10
 
 
 # -- the domain, and what a candidate may refuse -----------------------------------------------------------------------
@@ -443,7 +443,7 @@ def test_a_router_whose_scores_are_saturated_may_choose_any_of_them() -> None:
     x, w = torch.randn(16, 32, generator=generator) * 30, torch.randn(32, 8, generator=generator)
     result = found(other, x, w, reference=lambda x, w: tuple(torch.topk(torch.sigmoid(x @ w), 2)))
     assert result.problem == ""
-    assert result.ran > 0
+    assert result.ran
 
 
 def test_a_wrong_choice_is_found_still() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "cross": {"targets": ["sm_90"]},
     "limits": {"targets": ["gfx942"]},
-    "naive": {"device": "fake", "case_seconds": 0.1, "hard_share": 0},
+    "naive": {"device": "fake", "case_seconds": 0.1, "extra_seconds": 0},
     "parts": {"case_seconds": 0.2},
     "ranks": {"case_minutes": 0.5},  # a hang is one sooner
-    "simulated": {"device": "fake", "case_seconds": 0.1, "hard_share": 0},
+    "simulated": {"device": "fake", "case_seconds": 0.1, "extra_seconds": 0},
     "timed": {"case_seconds": 0.2},
     "tuned": {"targets": ["sm_90"]},
 }

@@ -1,0 +1,64 @@
+"""Remembers between runs how far each case came with what runs beside its given call: one file in the cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+from filelock import FileLock
+
+from perfguard.check.turns import Reached
+from perfguard.model.atomic_files import write_atomically
+from perfguard.model.records import Case
+
+_MOST_CASES = 10_000  # about 2 MB; beyond it, those that were not written for longest are forgotten
+_LOCK_SECONDS = 5.0  # a write takes milliseconds; without the lock nothing is written, and the next run begins as this
+
+
+class TurnsFile:
+    """What is remembered of the cases on one kind of hardware.
+
+    A file that is absent, damaged or of another version remembers nothing. Where it cannot be written, each run begins
+    as the last one did.
+
+    Args:
+        path: of the file, which several processes may read and write at once.
+        slug: of the hardware.
+    """
+
+    def __init__(self, path: Path, slug: str) -> None:
+        self._path, self._slug = path, slug
+        self._known = self._read()
+        self._new: dict[str, Reached | None] = {}  # since the last save; None: nothing to remember any more
+
+    def of(self, case: Case) -> Reached | None:
+        """How far the case came in earlier runs; None if it begins anew."""
+        return self._known.get(self._key(case))
+
+    def put(self, case: Case, reached: Reached | None) -> None:
+        """How far the case has come now."""
+        key = self._key(case)
+        if reached != self._known.pop(key, None):
+            self._new[key] = reached
+        if reached is not None:
+            self._known[key] = reached
+
+    def save(self) -> None:
+        """Write what is new, beside what other processes have written."""
+        if not self._new:
+            return
+        with contextlib.suppress(OSError), FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_SECONDS):
+            written = {key: each for key, each in self._read().items() if key not in self._new}
+            written |= {key: each for key, each in self._new.items() if each is not None}
+            kept = dict([*written.items()][-_MOST_CASES:])
+            write_atomically(self._path, msgspec.json.encode(kept))
+            self._new = {}
+
+    def _read(self) -> dict[str, Reached]:
+        with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Reached])
+        return {}
+
+    def _key(self, case: Case) -> str:
+        return f"{self._slug} {case.suite}::{case.name}"
