@@ -94,11 +94,13 @@ class TimeRecord:
 
     Attributes:
         lane: the records; its hardware and toolchain are those of the reading.
+        same_tree: whether the working tree is known to be that of the record, but for documents.
     """
 
     result: CaseResult
     reading: Reading
     lane: Lane
+    same_tree: bool = False
 
     @cached_property
     def _record(self) -> Record:
@@ -139,11 +141,11 @@ class TimeRecord:
 
     @cached_property
     def same_code(self) -> bool | None:
-        """Whether the exact readings that cover the time are as stored; None if none is stored."""
+        """Whether the exact readings that cover the time are as stored; None if none is, in a tree that may differ."""
         covers = [each for each in self.result.readings if self.reading.metric in each.covers]
         covering = [self.lane.record(self.result, each) for each in covers]
         known = [record.reading.value == record.entry for record in covering if record.case is not None]
-        return all(known) if known else None
+        return all(known) if known else self.same_tree or None
 
     def takes(self, value: float) -> bool:
         """Whether a reading in µs (above 0) joins the stored sessions: it is of their code or, where nothing tells, off

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -48,6 +48,7 @@ def plan(
     stale: Sequence[Verdict],
     provenance: Provenance,
     paired: Mapping[str, Sequence[float]] | None = None,
+    unedited: Collection[CaseId] = (),
 ) -> list[Change]:
     """The changes that an update could write, in the order of the files.
 
@@ -64,6 +65,7 @@ def plan(
         provenance: provenance of the new entries.
         paired: of a report that is accepted, metric -> the stored times, multiplied by the ratio of process pairs. Its
             other times join no record. None: a recording.
+        unedited: cases whose record is of the tree that was measured, but for documents.
 
     Raises:
         BaselineError: a file that cannot be read.
@@ -74,7 +76,7 @@ def plan(
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
             lane = lane_of(store, hardware, provenance, result)
-            changes += _Planner(lane, result, alike, provenance, paired).changes()
+            changes += _Planner(lane, result, alike, provenance, paired, result.id in unedited).changes()
             changes += metrics_gone(store, hardware, result)
     changes += [change for verdict in stale for change in cases_gone(store, hardware, verdict)]
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
@@ -133,6 +135,7 @@ class _Planner:
     fresh: Sequence[CaseResult]
     provenance: Provenance
     paired: Mapping[str, Sequence[float]] | None
+    same_tree: bool
 
     def changes(self) -> list[Change]:
         readings = [
@@ -212,7 +215,7 @@ class _Planner:
 
         `is_other`: whether an exact metric shows that the case is not the recorded one any more.
         """
-        record = TimeRecord(self.result, reading, self.lane)
+        record = TimeRecord(self.result, reading, self.lane, self.same_tree)
         scaled = None if self.paired is None else self.paired.get(reading.metric)
         given: Sequence[object] = scaled or [reading.value]
         values = [float(value) for value in given if isinstance(value, int | float) and 0 < value < 1e12]

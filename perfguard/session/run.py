@@ -303,7 +303,11 @@ class Run:
     def planned(self, results: Sequence[CaseResult]) -> list[Change]:
         """The changes of the baselines that follow from `results`, from the fresh processes and from stale cases."""
         identity, provenance = self.device.identity, self.snapshot().provenance
-        found = plan(self.store, identity, results, self.fresh_by_case, self.report.stale, provenance)
+        # Where the base is that of each record.
+        unedited = {each.id for each in results if self.trees is not None and self.lane.base_of(*each.id).equal}
+        found = plan(
+            self.store, identity, results, self.fresh_by_case, self.report.stale, provenance, unedited=unedited
+        )
         # Only metrics of every machine: this machine's own stay with its times.
         return [each for each in found if each.folder == identity.target or not self.report.exact_only]
 

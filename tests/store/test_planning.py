@@ -222,6 +222,16 @@ def test_sessions_under_other_versions_replace_the_old(tmp_path: Path, provenanc
     assert planned(where, judged, provenance=provenance)[TIME].after == replace(times(60.1), anchor=60.0)
 
 
+def test_in_the_tree_of_the_record_whatever_is_read_joins(tmp_path: Path) -> None:
+    """Nothing else tells of code that no device runs. A busy machine is no growth."""
+    where = store(tmp_path, {TIME: times(60.0, 60.1, 60.2)})
+    (joined,) = plan(where, GPU, [result((timed(80.0), Word.UNCHANGED))], {}, [], NOW, unedited={(SUITE, KEY)})
+    assert (joined.category, joined.needs_reason) == ("new", False)
+    assert joined.after == replace(times(60.0, 60.1, 60.2, 80.0), anchor=60.1)
+    (moved,) = plan(where, GPU, [result((timed(80.0), Word.UNCHANGED))], {}, [], NOW)
+    assert moved.category == "slower"
+
+
 def test_sessions_do_not_join_where_a_fact_has_moved(tmp_path: Path) -> None:
     """No fingerprint tells of the code, but launches do. A fact that is new tells of nothing."""
     where = store(tmp_path, {TIME: times(60.0), LAUNCHES: 1})
