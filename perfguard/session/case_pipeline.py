@@ -185,8 +185,9 @@ class Runner:
 
         started, turns, first = time.monotonic(), self.hands.turns, results[0]
         reached = None if turns is None else turns.of(first.case)
+        timed = self.device.asynchronous and not self.plan.exact_only
         found = run_hard(
-            call, self.settings.beside(timed=not self.plan.exact_only), self.plan.rotation, given.kept,
+            call, self.settings.beside(timed=timed), self.plan.rotation, given.kept,
             others=given.others, check_seconds=given.seconds, reached=reached,
         )  # fmt: skip
         if turns is not None:
