@@ -61,7 +61,11 @@ BUDGETS = [
     ("perfguard/selfcheck/**/*.py", 750, ""),
     ("perfguard/session/**/*.py", 4_750, ""),
     ("perfguard/session/**/*.py", 750, "the base of each case's record, its answers, and environments of two sides"),
-    ("perfguard/session/**/*.py", 50, "worktrees of killed runs are removed; what a run does is said while it does it"),
+    (
+        "perfguard/session/**/*.py",
+        150,
+        "worktrees of killed runs are removed; pairs start ahead and say what they took; what a run does is said while it does it",
+    ),
     ("perfguard/session/**/*.py", 100, "what is remembered of a case between runs"),
     ("perfguard/store/**/*.py", 700, ""),
     ("perfguard/tensors/**/*.py", 500, ""),
@@ -71,6 +75,7 @@ BUDGETS = [
     ("tests/**/*.py", 550, "runs that are ended; what a run says while it lasts"),
     ("tests/**/*.py", 700, "turns within a budget, over several runs"),
     ("benchmarks/**/*.py", 5_000, ""),
+    ("benchmarks/**/*.py", 300, "what a newcomer's commands cost, at two commits"),
     ("baselines/**/*.yaml", 7_350, ""),
     ("docs/*.json", 23_950, ""),
 ]
