@@ -64,9 +64,9 @@ BUDGETS = [
     (
         "perfguard/session/**/*.py",
         150,
-        "worktrees of killed runs are removed; pairs start ahead and say what they took; what a run does is said while it does it",
+        "worktrees of killed runs are removed; pairs start ahead; what a run does is said meanwhile",
     ),
-    ("perfguard/session/**/*.py", 100, "what is remembered of a case between runs"),
+    ("perfguard/session/**/*.py", 150, "what is remembered of a case between runs; what a pair found, and took"),
     ("perfguard/store/**/*.py", 700, ""),
     ("perfguard/tensors/**/*.py", 500, ""),
     ("kernels/**/*.py", 14_400, ""),

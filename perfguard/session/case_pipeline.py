@@ -136,8 +136,7 @@ class Runner:
     _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
-        """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed; those
-        with doubts are.
+        """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
 
         Raises:
             Exception: whatever the candidate or the reference raises.
@@ -185,15 +184,14 @@ class Runner:
 
         started, turns, first = time.monotonic(), self.hands.turns, results[0]
         reached = None if turns is None else turns.of(first.case)
-        timed = self.device.asynchronous and not self.plan.exact_only
+        budget = self.settings.beside(timed=self.device.asynchronous and not self.plan.exact_only)
         found = run_hard(
-            call, self.settings.beside(timed=timed), self.plan.rotation, given.kept,
+            call, budget, self.plan.rotation, given.kept,
             others=given.others, check_seconds=given.seconds, reached=reached,
         )  # fmt: skip
         if turns is not None:
             turns.put(first.case, found.reached)
-        seconds = round(first.seconds + time.monotonic() - started, 3)
-        notes = [*first.notes, *found.notes]
+        seconds, notes = round(first.seconds + time.monotonic() - started, 3), [*first.notes, *found.notes]
         results = [msgspec.structs.replace(first, hard=found.counts, notes=notes, seconds=seconds), *results[1:]]
         return _with_doubts(results, found.doubts)
 

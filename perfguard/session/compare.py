@@ -41,7 +41,7 @@ from perfguard.session.child import OWN_PACKAGES, child_command, named_device, p
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.followed import Followed
 from perfguard.session.pairing.bases import find_base
-from perfguard.session.pairing.lockstep import TimeId
+from perfguard.session.pairing.outcome import TimeId
 from perfguard.session.pairing.pairs import Site, starts_ahead
 from perfguard.session.pairing.processes import Interrupts, Side
 from perfguard.session.pairing.tally import Tally, bad, why_not_compared

@@ -26,7 +26,7 @@ from perfguard.model.units import Unit
 from perfguard.render.comparison import Row
 from perfguard.session.child import timers_of
 from perfguard.session.compare import exact_rows, rows_of
-from perfguard.session.pairing.lockstep import PairOutcome, TimeId
+from perfguard.session.pairing.outcome import PairOutcome, TimeId
 from perfguard.session.pairing.processes import Side
 from perfguard.session.pairing.tally import Tally
 

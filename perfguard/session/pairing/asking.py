@@ -26,7 +26,7 @@ from perfguard.render.words import most_common
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED, Tell
-from perfguard.session.pairing.lockstep import TimeId
+from perfguard.session.pairing.outcome import TimeId
 from perfguard.session.pairing.pairs import Site, out_of_time, starts_ahead
 from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.tally import Tally, bad

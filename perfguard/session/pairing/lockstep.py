@@ -5,21 +5,20 @@ One worker runs at any moment; the others wait. Workers at different cases are b
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import random
 import time
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median, stdev
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import msgspec
 
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
 from perfguard.model.records import PairReading
+from perfguard.session.pairing.outcome import PairOutcome, TimeId
 from perfguard.session.pairing.processes import SIDES, Player, Side, describe, foreign_error
 from perfguard.session.pairing.worker import (
     Announced,
@@ -49,50 +48,7 @@ _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
 _FLOOR_SECONDS, _FLOOR_NEAR = 4.0, 0.01
 
 
-class TimeId(NamedTuple):
-    """One timed metric of one case."""
-
-    suite: str
-    key: str
-    metric: str
-
-
 _START = TimeId("", "", "")  # position of a side that has collected its tests
-
-
-@dataclass
-class PairOutcome:
-    """What one process pair found.
-
-    Attributes:
-        readings: results of the wanted metrics that could be measured.
-        timers: the timer of every metric that a side announced.
-        unread: wanted metrics with too many unreadable blocks.
-        uncollected: node id of a test file -> reason why a side could not collect it.
-        tests: node ids of the tests that each side collected.
-        problem: reason for an early end, otherwise empty.
-        lost: the side whose process died, and the node id of the test in which it died; None if unknown.
-        seconds: of the pair, by what they were spent on: `starting` (imports, collection, the device), `tests` (what of
-            them lies between two times), `measuring`, `ending`.
-    """
-
-    readings: dict[TimeId, PairReading] = field(default_factory=dict)
-    timers: dict[TimeId, dict[Side, str]] = field(default_factory=dict)
-    unread: set[TimeId] = field(default_factory=set)
-    uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
-    tests: dict[Side, set[str]] = field(default_factory=dict)
-    problem: str = ""
-    lost: tuple[Side, str] | None = None
-    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    @contextlib.contextmanager
-    def spending(self, on: str) -> Iterator[None]:
-        """Count the seconds inside as spent on this."""
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[on] += time.monotonic() - started
 
 
 @dataclass(frozen=True)

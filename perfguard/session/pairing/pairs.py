@@ -32,7 +32,8 @@ from perfguard.session.child import (
 )
 from perfguard.session.followed import Followed, read_followed
 from perfguard.session.fresh_processes import Tell, run_fresh
-from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
+from perfguard.session.pairing.lockstep import Limit, conduct
+from perfguard.session.pairing.outcome import PairOutcome, TimeId
 from perfguard.session.pairing.processes import (
     SIDES,
     Interrupts,

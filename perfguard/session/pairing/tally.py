@@ -24,7 +24,8 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.session.child import Timers, timers_of
-from perfguard.session.pairing.lockstep import PairOutcome, TimeId, paired
+from perfguard.session.pairing.lockstep import paired
+from perfguard.session.pairing.outcome import PairOutcome, TimeId
 from perfguard.session.pairing.processes import SIDES, Side
 
 _MOST_MISSED = 2  # process pairs that fail to measure a time, after which it is given up

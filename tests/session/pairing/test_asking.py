@@ -21,7 +21,7 @@ from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED
 from perfguard.session.open_run import open_run
 from perfguard.session.pairing.asking import FIRST, Asking, answers, in_batches, left_of
-from perfguard.session.pairing.lockstep import TimeId
+from perfguard.session.pairing.outcome import TimeId
 from perfguard.session.pairing.pairs import Answer
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository

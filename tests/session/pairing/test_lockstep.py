@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from perfguard.model.errors import UsageError
 from perfguard.session.pairing import lockstep
-from perfguard.session.pairing.lockstep import Limit, PairOutcome, TimeId, conduct
+from perfguard.session.pairing.lockstep import Limit, conduct
+from perfguard.session.pairing.outcome import PairOutcome, TimeId
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.worker import (
     Announced,

@@ -8,7 +8,7 @@ import pytest
 
 from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
 from perfguard.model.units import Unit
-from perfguard.session.pairing.lockstep import PairOutcome, TimeId
+from perfguard.session.pairing.outcome import PairOutcome, TimeId
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.tally import Tally
 

@@ -100,7 +100,7 @@ def test_worktrees_of_killed_processes_are_removed_by_the_next_and_those_of_livi
     with (
         lock_in(parents[1]),
         Interrupts() as interrupts,
-        Site(repository, command, "", Settings(), interrupts, lambda text: None) as site,
+        Site(repository, command, "", Settings(), interrupts, lambda text: None, False) as site,
     ):
         site.lay_out(head, pairs=False)
         assert [parent.exists() for parent in parents] == [False, True, True]
