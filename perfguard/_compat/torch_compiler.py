@@ -14,6 +14,7 @@ _TABLE = "keeping wrapped allocators out of the compiler's table of torch's func
 
 RULES = Private("torch._dynamo.trace_rules", "get_torch_obj_rule_map", _TABLE)
 CLEAR_RULES = Private("torch._dynamo.trace_rules", "clear_lru_cache", _TABLE)
+FRAMES = Private("torch._dynamo.convert_frame", "FRAME_COUNTER", "knowing whether anything was compiled")
 RESET = Private(_DYNAMO, "reset", "forgetting what was compiled, between two walks")
 COUNTERS = Private("torch._dynamo.utils", "counters", "counting cached graphs and library calls")
 METRICS = Private("torch._inductor.metrics", "", "counting generated kernels")
@@ -56,6 +57,11 @@ NAMES = (
 def is_compiler_loaded() -> bool:
     """Whether torch.compile is loaded. A process without it has compiled nothing."""
     return _DYNAMO in sys.modules
+
+
+def has_compiled() -> bool:
+    """Whether torch.compile has looked at the code of any function in this process."""
+    return bool(FRAMES.loaded())
 
 
 def load_compiler() -> None:

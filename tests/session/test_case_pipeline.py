@@ -129,8 +129,8 @@ def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fa
     assert two == three
 
 
-@pytest.mark.parametrize(("exact_only", "beside"), [(False, 2.0), (True, 1.0)])
-def test_what_runs_beside_a_call_has_two_seconds_and_one_where_nothing_is_timed(
+@pytest.mark.parametrize(("exact_only", "beside"), [(False, 2.0), (True, 0.5)])
+def test_what_runs_beside_a_call_has_two_seconds_and_less_where_nothing_is_timed(
     device: fake.FakeDevice, monkeypatch: pytest.MonkeyPatch, exact_only: bool, beside: float
 ) -> None:
     from perfguard.check.hard_inputs import search

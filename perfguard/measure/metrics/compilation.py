@@ -21,6 +21,7 @@ from perfguard._compat.torch_compiler import (
     METRICS,
     PATCH_INDUCTOR,
     forget_compiled,
+    has_compiled,
     is_compiler_loaded,
 )
 from perfguard.measure.compiled.settings import left_changed, settings
@@ -72,7 +73,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if subject.test is not None:
         readings = _readings(Walked(subject.test.compiled, Trace(), dict(subject.test.generated)), [])
         return [msgspec.structs.replace(each, portable=not device.asynchronous) for each in readings]
-    if not subject.steps or not is_compiler_loaded():
+    # What has run before, and compiled nothing then, compiles nothing on a walk either.
+    if not subject.steps or not is_compiler_loaded() or (subject.warm and not has_compiled()):
         return []
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
     with buffers_kept(subject.call):

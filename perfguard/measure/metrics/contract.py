@@ -58,6 +58,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         return []
     subject.warm_up(device)
     outputs, printed = _run(subject.run, device)
+    subject.note_graph(outputs)
     text = describe(outputs, device.torch_device, subject.args)
     note = ""
     if printed:

@@ -173,8 +173,7 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     import torch
 
     step = subject.run if isinstance(subject.run, Step) else None
-    known = step is not None or subject.differentiated
-    if not known and all(tensor.grad_fn is None for tensor in tree_tensors(subject.run())):
+    if step is None and not subject.has_graph:
         return None  # skips imports of a dispatch mode, which take seconds in every process
     origins: dict[int, _Origin] = {}
     for position, tensor in enumerate(filter(has_storage, tree_tensors(subject.args))):

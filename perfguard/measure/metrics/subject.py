@@ -16,6 +16,7 @@ from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
 from perfguard.model.records import Pass, Reading
+from perfguard.tensors.graph import tree_tensors
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -98,6 +99,7 @@ class Subject:
     _warmed: list[bool] = field(default_factory=list, compare=False, repr=False)
     _activity: list[Activity] = field(default_factory=list, compare=False, repr=False)
     _dispatched: list[Activity] = field(default_factory=list, compare=False, repr=False)
+    _graphs: list[bool] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def of_test(
@@ -135,6 +137,17 @@ class Subject:
             self.run()
             device.synchronize()
             self._warmed.append(True)
+
+    def note_graph(self, outputs: Outputs) -> None:
+        """Note whether these outputs of the pass have a graph, so that no further call is made to find out."""
+        self._graphs.append(any(tensor.grad_fn is not None for tensor in tree_tensors(outputs)))
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether the outputs have a graph, for which a call is made where none has told yet."""
+        if not self.differentiated and not self._graphs:
+            self.note_graph(self.run())
+        return self.differentiated or self._graphs[0]
 
     def activity(self, device: Device) -> Activity:
         """Activity of one warm call, read once: a profile often takes longer than all times of a case."""
