@@ -29,9 +29,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # most time to measure base and working tree by turns
     targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # to compile kernels for
     case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time for one timed metric
-    extra_seconds: Literal["auto"] | Annotated[float, Meta(ge=0, le=600)] = (
-        "auto"  # of a processor, beside a given call
-    )
+    extra_seconds: Annotated[float, Meta(ge=0, le=600)] = 0.5  # of a processor, for all beside a given call
     session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # limit for a fresh process
     case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # limit for a case, then it is BROKEN and the run ends
     lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # longest wait for a device that another perfguard uses
@@ -43,12 +41,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = (
         ""  # of our comments; "": the bot of Actions
     )
-
-    def beside(self, *, timed: bool) -> float:
-        """Seconds of processor time of one case for everything beside its given call: derived inputs and other
-        configurations. `timed`: whether times of a GPU are read, for which it is held anyway. Elsewhere it
-        is about what the check takes, so that three hundred cases end within minutes on two cores."""
-        return self.extra_seconds if self.extra_seconds != "auto" else 2.0 if timed else 0.5
 
 
 class Config(Struct, frozen=True):

@@ -293,7 +293,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     run = config.stash.get(RUN, None)
     if run is None and OPENED not in config.stash:
         read = read_settings(config.rootpath, device=config.option.perfguard_device)
-        config.stash[OPENED] = open_device(read.device), read.beside(timed=False)
+        config.stash[OPENED] = open_device(read.device), read.extra_seconds
     # In a measuring run the runner has this time, after the readings.
     device, extra_seconds = config.stash[OPENED] if run is None else (run.device, 0.0)
     try:

@@ -85,7 +85,7 @@ class InRank:
         device = _device_of_rank(self._config.settings.device)
         world = join(device.torch_device, self._config.settings.case_minutes)
         runner = rank_runner(self._config, device, self._request) if self._measure else None
-        extra_seconds = self._config.settings.beside(timed=False)
+        extra_seconds = self._config.settings.extra_seconds
         self._guard = RankGuard(Agreement(world), device, runner, extra_seconds)
         self._watch = Watch(world, self._leave, self._stderr)
 

@@ -184,9 +184,8 @@ class Runner:
 
         started, turns, first = time.monotonic(), self.hands.turns, results[0]
         reached = None if turns is None else turns.of(first.case)
-        budget = self.settings.beside(timed=self.device.asynchronous and not self.plan.exact_only)
         found = run_hard(
-            call, budget, self.plan.rotation, given.kept,
+            call, self.settings.extra_seconds, self.plan.rotation, given.kept,
             others=given.others, check_seconds=given.seconds, reached=reached,
         )  # fmt: skip
         if turns is not None:

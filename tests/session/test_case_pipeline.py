@@ -129,9 +129,8 @@ def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fa
     assert two == three
 
 
-@pytest.mark.parametrize(("exact_only", "beside"), [(False, 2.0), (True, 0.5)])
-def test_what_runs_beside_a_call_has_two_seconds_and_less_where_nothing_is_timed(
-    device: fake.FakeDevice, monkeypatch: pytest.MonkeyPatch, exact_only: bool, beside: float
+def test_what_runs_beside_a_call_has_the_time_that_is_set(
+    device: fake.FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from perfguard.check.hard_inputs import search
 
@@ -142,12 +141,11 @@ def test_what_runs_beside_a_call_has_two_seconds_and_less_where_nothing_is_timed
         return search.HardResult()
 
     monkeypatch.setattr(search, "run_hard", run)
-    plan = ReadingPlan(exact_only=exact_only)
-    for settings in (Settings(case_seconds=0.1), Settings(case_seconds=0.1, extra_seconds=7.5)):
-        Runner(device, settings, plan).measure(doubtful_call(), CASE)
-    assert given == [beside, 7.5]
-    Runner(device, Settings(case_seconds=0.1), replace(plan, beside=False)).measure(doubtful_call(), CASE)
-    assert len(given) == 2
+    settings = Settings(case_seconds=0.1, extra_seconds=7.5)
+    Runner(device, settings, ReadingPlan()).measure(doubtful_call(), CASE)
+    assert given == [7.5]
+    Runner(device, settings, ReadingPlan(beside=False)).measure(doubtful_call(), CASE)
+    assert len(given) == 1
 
 
 def test_a_base_answers_what_it_is_asked_and_tries_nothing_else(device: fake.FakeDevice) -> None:
