@@ -25,7 +25,7 @@ def end_with(parent: int) -> None:
     """
     if not _killed_with_parent():
         threading.Thread(target=_watch, args=(parent,), name="perfguard: parent", daemon=True).start()
-    if os.getppid() != parent:  # it ended before the system was asked
+    if not _is_there(parent):  # it ended before the system was asked
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -37,7 +37,20 @@ def _killed_with_parent() -> bool:
     return False
 
 
+def _is_there(parent: int) -> bool:
+    """Whether `parent` lives, be it that a script that wraps an interpreter has started this process for it."""
+    if os.getppid() == parent:
+        return True
+    try:
+        os.kill(parent, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is somebody else's
+        pass
+    return True
+
+
 def _watch(parent: int) -> None:
-    while os.getppid() == parent:
+    while _is_there(parent):
         time.sleep(_POLL_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)
