@@ -307,21 +307,22 @@ def main() -> int:
                 for ran in ROWS_OF[row](side):
                     runs.append(ran)
                     if options.json:  # after each: an interrupted benchmark keeps what it saw
-                        options.json.write_text(json.dumps(found(runs, sides), indent=1) + "\n", encoding="utf-8")
+                        options.json.write_text(dumped(runs, sides), encoding="utf-8")
     print(table(runs))
     return 0
 
 
-def found(runs: list[Ran], sides: list[Side]) -> dict[str, object]:
-    """What `--json` keeps."""
-    return {
+def dumped(runs: list[Ran], sides: list[Side]) -> str:
+    """What `--json` keeps: a line for each run."""
+    head = {
         "command": shlex.join(["python", "-m", "benchmarks.first_contact", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
         "commits": {side.name: git(side.clone, "rev-parse", "HEAD") for side in sides},
-        "processor": platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
-        "runs": [asdict(ran) for ran in runs],
+        "python": platform.python_version(),
     }
+    lines = ",\n".join(f"  {json.dumps(asdict(ran))}" for ran in runs)
+    return f'{json.dumps(head)[:-1]},\n "runs": [\n{lines}\n]}}\n'
 
 
 if __name__ == "__main__":

@@ -66,7 +66,6 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
             "perfguard: 2 cases in doubt: asking *",
             "perfguard: 4 times in question: measured beside * by turns (4: 1 session stored, 3 are needed)",
             "perfguard: process pair 1: 4 times in question",
-            "perfguard: process pair 2: 4 times in question, 0:?? gone, about *:?? to *:?? to go",
             "2 SLOWER; 2 cases asked of *, 3 process pairs; *",
             "SLOWER  double?*?/forward  device_time_us * µs -> 5* µs (+*, 95 % +* to +*)",
             "    in 3 process pairs; no exact metric moved",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -44,14 +45,15 @@ def test_sessions_are_kept_and_a_cut_short_series_goes_on(tmp_path: Path) -> Non
         "assert trace.read_text() != 'xxx'\nshutil.copy(folder / 'request.json', answer.parent)\n" + ANSWER
     )
     measure(tmp_path, script, 1)
-    assert read_request(tmp_path) == Request(shuffle=True, alone=True, unread=["host_time_us"])
+    asked = Request(shuffle=True, alone=True, unread=["host_time_us"], parent=os.getpid())
+    assert read_request(tmp_path) == asked
     with pytest.raises(MeasurementError, match=r"^session 3: (?s:.)*the 2 sessions before it are kept in .*again$"):
         measure(tmp_path, script, 4)
     reports, said = measure(tmp_path, script, 4)
     assert len(reports) == len(stored_sessions(tmp_path / "out")) == 4
     assert said[0].startswith("2 of 4 sessions are there already")
     timers = timers_of(reports[0].results)  # later sessions use those of the first
-    assert read_request(tmp_path) == Request(HARDWARE.slug, timers, shuffle=True, alone=True, unread=["host_time_us"])
+    assert read_request(tmp_path) == replace(asked, slug=HARDWARE.slug, timers=timers)
     assert len(measure(tmp_path, script, 3)[0]) == 3
     assert (tmp_path / "trace").read_text() == "x" * 5  # nothing is measured twice
 

@@ -87,6 +87,7 @@ class Site:
     packages: Packages = OWN_PACKAGES
     followed: dict[Side, Followed] = field(default_factory=dict)
     _players: list[Player] = field(default_factory=list)  # all that may be alive
+    _started: int = 0  # pairs whose processes have started
     _players_ahead: dict[Side, Player] = field(default_factory=dict)  # of the next pair
     _lock: FileLock | None = None
     _temporary: Path = field(
@@ -230,7 +231,9 @@ class Site:
             unread=[WALL_TIME],  # shown, never judged
             kernels=tally.kernels(left),
         )
-        folder = Path(tempfile.mkdtemp(prefix="pair-", dir=self._temporary))
+        self._started += 1
+        folder = self._temporary / f"pair-{self._started}"
+        folder.mkdir()
         started: dict[Side, Player] = {}
         for side in self._random.sample(SIDES, len(SIDES)):
             own = msgspec.structs.replace(
