@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
+from benchmarks.first_contact import Ran
+from benchmarks.first_contact import table as compared_commands
 from benchmarks.pairs.__main__ import table as steps
 from perfguard.model.units import counted
 
@@ -183,6 +185,13 @@ def run_cost(data: Data) -> str:
 def _cost(row: Data) -> str:
     undecided = row["words"].get("UNRESOLVED", 0)
     return f"{row['seconds']:.0f} s" + f" ({undecided} undecided)" * bool(undecided)
+
+
+def first_contact(data: Data) -> str:
+    """Seconds of a newcomer's commands, at an earlier commit and later."""
+    before, now = (commit[:12] for commit in data["commits"].values())
+    told = f"{data['date']}, {data['cores']} cores, commits {before} and {now}: {_code(data['command'])}"
+    return f"{told}\n\n{compared_commands([Ran(**run) for run in data['runs']])}"
 
 
 def loaded(data: Data) -> str:
@@ -397,6 +406,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-hard.json": hard,
     "cpu-hard.json": hard,
     "run-cost.json": run_cost,
+    "first-contact.json": first_contact,
     "loaded-guard.json": loaded,
     "observed.json": observed,
     "observed-sweep.json": sweep,
