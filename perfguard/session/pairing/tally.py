@@ -210,17 +210,15 @@ class Tally:
         return time.unchanged or time.missed >= _MOST_MISSED or (verdict is not None and verdict.word is not None)
 
     def left(self, tracks: Collection[TimeId] | None = None) -> list[TimeId]:
-        """Those of `tracks` (None: of all times) that need another process pair.
+        """Those of `tracks` (None: of all times) that need another process pair."""
+        asked = self.times if tracks is None else tracks
+        return [track for track in asked if not self.is_decided(track) and not self._rides_along(track)]
 
-        A host time is in question longest, since it scatters by a tenth from process to process. Once the device time
-        of its case is decided, it has no further pairs.
-        """
-        open_times = [track for track in (self.times if tracks is None else tracks) if not self.is_decided(track)]
-        for track in open_times:
-            device = TimeId(track.suite, track.key, DEVICE_TIME)
-            if track.metric == HOST_TIME and device in self.times and self.is_decided(device):
-                self.times[track].give_up("a host time has no process pairs beyond those of its device time")
-        return [track for track in open_times if not self.is_decided(track)]
+    def _rides_along(self, track: TimeId) -> bool:
+        """Whether it is the host time of a case whose device time was in question, and is decided. A host time is open
+        longest, since it scatters by a tenth from process to process, and has no pairs of its own."""
+        device = TimeId(track.suite, track.key, DEVICE_TIME)
+        return track.metric == HOST_TIME and device in self.times and self.is_decided(device)
 
     @property
     def others(self) -> list[str] | None:
@@ -273,7 +271,9 @@ class Tally:
     def time(self, track: TimeId) -> PairedTime:
         """The results for one time."""
         time = self.times[track]
-        return PairedTime(track.metric, time.timer, time.readings, time.why)
+        open_still = not time.why and not self.is_decided(track) and self._rides_along(track)
+        why = "a host time has no process pairs beyond those of its device time" if open_still else time.why
+        return PairedTime(track.metric, time.timer, time.readings, why)
 
 
 def why_not_compared(base: CaseResult, work: CaseResult) -> tuple[Word, str] | None:
