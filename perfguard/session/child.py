@@ -6,6 +6,7 @@ child answers with a report that grows while it measures, so a child that dies l
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import subprocess
@@ -29,7 +30,7 @@ SESSION_OPTION, DEVICE_OPTION = "--perfguard-session", "--perfguard-device"
 
 # Imports perfguard first, from PYTHONPATH. Later pytest puts the paths of its `pythonpath` setting before all others,
 # and if the repository is perfguard itself, they hold another perfguard.
-_PYTEST = "import sys, perfguard, pytest; sys.exit(pytest.main())"
+_PYTEST = "import perfguard.session.child; perfguard.session.child.run_pytest()"
 _IN_WORKTREE = (
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # perfguard is already imported
     *("-p", "no:randomly"),  # both sides must run the same tests in the same order
@@ -162,6 +163,25 @@ def read_request(folder: Path) -> Request:
         return msgspec.json.decode((folder / REQUEST).read_bytes(), type=Request)
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"{SESSION_OPTION}={folder}: no request of perfguard ({error}); leave it out") from error
+
+
+def run_pytest() -> None:
+    """In the child: run pytest with the command line's arguments, and exit once all exit functions have run.
+
+    The interpreter is not finalized after them: that takes half a second of processor time where torch is loaded, and
+    the next process pair waits for it.
+    """
+    status = 3  # pytest's internal error, unless it returns
+
+    def leave() -> None:  # the first that is registered, so the last that runs
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+    atexit.register(leave)
+    import pytest
+
+    status = int(pytest.main())
 
 
 def end_with_parent(folder: str) -> None:

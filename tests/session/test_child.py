@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import msgspec
@@ -55,6 +57,31 @@ def test_in_a_worktree_too(worktree: Worktree) -> None:
     assert tuple(line[4 : 4 + len(GIVEN)]) == GIVEN
     assert line[-1] == "--perfguard-session=/folder"
     assert command.start == worktree.folder / "tests"
+
+
+def test_its_process_ends_with_pytest_s_status_after_whatever_was_registered(
+    worktree: Worktree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the interpreter is not finalized: a user's exit functions, threads and output are all there."""
+    test = """
+        import atexit, threading
+        class Held:
+            def __del__(self): print("finalized")
+        held = Held()
+        def late():
+            threading.main_thread().join()
+            print("thread")
+        def test_fails():
+            atexit.register(print, "exit function", end="")
+            threading.Thread(target=late).start()
+            assert False
+    """
+    (worktree.folder / "tests" / "test_a.py").write_text(textwrap.dedent(test))
+    command = ChildCommand(("-s", "-p", "no:cacheprovider"), worktree.original / "tests", worktree)
+    line = command.line(Path("unused"))[:-1]  # no request: a plain run
+    ran = subprocess.run(line, cwd=command.start, env=command.environment(), capture_output=True, text=True)
+    assert ran.returncode == 1
+    assert ran.stdout.endswith("thread\nexit function")
 
 
 def test_files_of_arguments_are_read(tmp_path: Path) -> None:
