@@ -29,6 +29,7 @@ import torch
 import triton
 
 from benchmarks.quantize_fp8 import KERNELS, SHAPES, call_of
+from benchmarks.rows import write_rows
 from kernels import fp8, grouped
 from kernels.fp8.grouped_shapes import MATMUL_A, MATMUL_B
 
@@ -65,7 +66,7 @@ def main() -> None:
             print(_line(rows[-1]), flush=True)
     if arguments.json:
         report = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-        Path(arguments.json).write_text(json.dumps(report, indent=1) + "\n")
+        write_rows(Path(arguments.json), report)
 
 
 def _arguments() -> argparse.Namespace:

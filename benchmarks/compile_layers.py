@@ -1,6 +1,6 @@
 """What it costs to compile a model block by block: seconds with empty and with kept caches, and a layer more.
 
-    python benchmarks/compile_layers.py [--json PATH] [--layers 1 4 16] [--device cuda] [--backend inductor]
+    python -m benchmarks.compile_layers [--json PATH] [--layers 1 4 16] [--device cuda] [--backend inductor]
 
 Each figure comes from a fresh process: "cold" has empty caches of inductor and Triton, "warm" the caches that the cold
 one left. Seconds are those of the first training step less those of the third, imports not counted. The slope is the
@@ -24,8 +24,7 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from benchmarks.rows import write_rows
 
 KINDS = ("dense", "moe")
 
@@ -80,7 +79,7 @@ def step_seconds(model: torch.nn.Module, ids: torch.Tensor) -> float:
 
 def compile_apart(kind: str, layers: int, caches: str, folder: Path, arguments: argparse.Namespace) -> Compiled:
     """In a fresh process whose caches lie in `folder`."""
-    line = [sys.executable, __file__, "--child", kind, str(layers), caches]
+    line = [sys.executable, "-m", "benchmarks.compile_layers", "--child", kind, str(layers), caches]
     line += ["--device", arguments.device, "--backend", arguments.backend]
     environment = os.environ | {
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
@@ -130,7 +129,7 @@ def main() -> None:
             report["slopes"][f"{kind} {caches}"] = round(slope(points), 4)
             print(f"{kind:<5} one more layer, {caches}: {slope(points):+.2f} s")
     if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_rows(arguments.json, report)
 
 
 if __name__ == "__main__":

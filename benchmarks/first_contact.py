@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import os
 import platform
 import resource
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.checkouts import ROOT, commit, git, import_path, plugin
+from benchmarks.rows import write_rows
 
 BEFORE = "36c4f289"  # the last commit before the round that this measures
 _TESTS = "tests/kernels/"
@@ -307,22 +307,21 @@ def main() -> int:
                 for ran in ROWS_OF[row](side):
                     runs.append(ran)
                     if options.json:  # after each: an interrupted benchmark keeps what it saw
-                        options.json.write_text(dumped(runs, sides), encoding="utf-8")
+                        write_rows(options.json, kept(runs, sides))
     print(table(runs))
     return 0
 
 
-def dumped(runs: list[Ran], sides: list[Side]) -> str:
-    """What `--json` keeps: a line for each run."""
-    head = {
+def kept(runs: list[Ran], sides: list[Side]) -> dict[str, object]:
+    """What `--json` keeps."""
+    return {
         "command": shlex.join(["python", "-m", "benchmarks.first_contact", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
         "commits": {side.name: git(side.clone, "rev-parse", "HEAD") for side in sides},
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
+        "runs": [asdict(ran) for ran in runs],
     }
-    lines = ",\n".join(f"  {json.dumps(asdict(ran))}" for ran in runs)
-    return f'{json.dumps(head)[:-1]},\n "runs": [\n{lines}\n]}}\n'
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.checkouts import RECORDING, ROOT, Ran, copied, guard
+from benchmarks.rows import write_rows
 from perfguard.model.records import CaseResult, Report, TimedEntry
 from perfguard.store.baseline_files import Store
 from tests.corpus.mutant import Change, Edit
@@ -185,7 +186,7 @@ def main() -> None:
 
 
 def _keep(out: Path, found: dict[str, Any]) -> None:
-    (out / "fleet.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_rows(out / "fleet.json", found)
 
 
 if __name__ == "__main__":

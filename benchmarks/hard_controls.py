@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from benchmarks.checkouts import ROOT, git
+from benchmarks.rows import write_rows
 
 NUMBER, WRITTEN = "PERFGUARD_ROTATIONS", "PERFGUARD_ROTATED"
 
@@ -53,7 +54,7 @@ def main() -> int:
           f"{sum(each['ran'] for each in seen)} inputs compared, {sum(each['left_out'] for each in seen)} left out; "
           f"{hard / check:.2f} times the check's processor time")  # fmt: skip
     if given.json:
-        given.json.write_text(json.dumps(found(seen), indent=1) + "\n", encoding="utf-8")
+        write_rows(given.json, found(seen))
     return status or bool(accused)
 
 

@@ -38,6 +38,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from benchmarks.rows import write_rows
 from kernels import fp8, grouped, operators
 from kernels.fp8 import scaled
 from kernels.moe import rows as moe_rows
@@ -252,7 +253,7 @@ def by_turns(options: argparse.Namespace) -> None:
         commit = git(ROOT, "rev-parse", "HEAD") if (ROOT / ".git").exists() else ""
         command = " ".join(["python -m benchmarks.host", *sys.argv[1:]])
         origin = {"date": str(date.today()), "commit": commit, "command": command, "before": options.beside[:7]}
-        options.json.write_text(json.dumps(told | origin | {"rows": rows}, indent=1) + "\n")
+        write_rows(options.json, told | origin | {"rows": rows})
 
 
 def main() -> None:
@@ -281,7 +282,7 @@ def main() -> None:
             print(f"{name:38}{row.launches:9}{row.median_us:11}{row.least_us:10}{ratio:8.1f}", flush=True)
     if options.json:
         report = {"device": device, "torch": torch.__version__, "triton": triton.__version__}
-        options.json.write_text(json.dumps(report | {"rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+        write_rows(options.json, report | {"rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

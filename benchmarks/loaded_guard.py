@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.checkouts import ROOT, copied, git
+from benchmarks.rows import write_rows
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 FILE = "kernels/fp8/ops.py"
@@ -70,7 +71,7 @@ def main() -> int:
             for number in range(1, options.runs + 1):
                 runs.append(run(number, clone, options.arguments))
                 if options.json:  # after each: an interrupted benchmark keeps what it saw
-                    options.json.write_text(json.dumps(found(runs, commit), indent=1) + "\n", encoding="utf-8")
+                    write_rows(options.json, found(runs, commit))
         finally:
             for burner in burners:
                 burner.kill()

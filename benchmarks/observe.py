@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.checkouts import import_path
+from benchmarks.rows import write_rows
 
 _QUIET_RUNS = 3
 _CALLS, _ROUNDS = 5000, 9  # of one operator
@@ -216,7 +217,7 @@ def main() -> None:
         shutil.copytree(given.folder, folder, ignore=shutil.ignore_patterns(".git", "baselines", ".perfguard"))
         found = measure(Checkout(suite, folder, given.path), suite, given.rounds)
     if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_rows(given.json, found)
 
 
 def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import statistics
 import tempfile
 import time
@@ -33,6 +32,7 @@ from torch.distributed.pipelining import ScheduleDualPipeV
 from torch.nn import functional as F
 
 from benchmarks.checkouts import ROOT, git
+from benchmarks.rows import write_rows
 from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
 from kernels.parallel.experts import shard_experts
@@ -40,7 +40,6 @@ from kernels.parallel.pipeline import Stage, StageRun, build_stages, dual_pipe_v
 from perfguard.measure.collectives.transfer import profile_of
 from perfguard.measure.devices import kineto
 from perfguard.measure.timers.profiler import covered_us
-from perfguard.model.atomic_files import write_atomically
 
 CHUNKS, LAYERS, STEPS = 16, 8, 5
 MIB = 1 << 20
@@ -193,7 +192,7 @@ def on_rank(rank: int, ranks: int, sequences: int, store: str, out: Path, origin
             found.append({"pp": pp, "ep": ep, "schedule": name, "ranks": everyone})
             if rank == 0:
                 print(f"pp {pp}, ep {ep}, {name}: {shown(found[-1])}", flush=True)
-                write_atomically(out, f"{json.dumps(origin | {'rows': found}, indent=1)}\n".encode())
+                write_rows(out, origin | {"rows": found})
         del on_mesh
     dist.destroy_process_group()
 

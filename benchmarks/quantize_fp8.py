@@ -1,6 +1,6 @@
 """The speed of the fp8 quantisers on this GPU, beside a plain copy of the same run.
 
-    python benchmarks/quantize_fp8.py [--json PATH] [--shapes A B]
+    python -m benchmarks.quantize_fp8 [--json PATH] [--shapes A B]
 
 Bytes are the fewest that could move: 2 read and 1 written for a bf16 element. One copy moves 1 GiB to another GiB and
 counts both; the other moves as many bytes as the kernel, since a short copy is slower, too. A call is timed by events
@@ -13,19 +13,15 @@ Shapes: A = E16 M16640 K5120 N8192, B = E64 M32768 K2048 N1408.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import kernels.fp8 as fp8  # noqa: E402  (found from the repository root, never installed)
+import kernels.fp8 as fp8
+from benchmarks.rows import write_rows
 
 FLUSH_BYTES = 256 << 20
 COPY_BYTES = 1 << 30
@@ -88,7 +84,7 @@ def main() -> None:
             "copy_tbps": copy_tbps,
             "rows": [asdict(row) for row in rows],
         }
-        Path(arguments.json).write_text(json.dumps(report, indent=1))
+        write_rows(Path(arguments.json), report)
 
 
 def _arguments() -> argparse.Namespace:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.observe import OBSERVE, SUITES, Checkout
+from benchmarks.rows import write_rows
 
 _ALONE = 60.0  # seconds of a file without perfguard
 _PART = 4.0  # seconds of those of its tests that are observed
@@ -77,7 +78,7 @@ class Sweep:
         left = [file for file in self._files if self._rows[file]["passed"] and "part" not in self._rows[file]]
         if left:
             self._observe(left[:_TOGETHER])
-        self._json.write_text(json.dumps(self._rows, indent=1) + "\n")
+        write_rows(self._json, self._rows)
         return bool(left)
 
     def _alone(self, file: str) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.mutation.report import page as mutation_page
+from benchmarks.rows import in_rows
 from perfguard.model.config import CATEGORIES, Settings
 from perfguard.model.errors import EXIT_MEANINGS
 from perfguard.model.records import Word
@@ -53,6 +54,12 @@ def test_every_page_is_reached_from_the_index() -> None:
             text = (ROOT / "docs" / name).read_text(encoding="utf-8")
             left += [path for link in _LINK.findall(text) if (path := link.partition("#")[0]) in names]
     assert names == reached
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.json")), ids=lambda path: path.stem)
+def test_figures_are_kept_in_rows(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text == in_rows(json.loads(text)) + "\n", "write it by benchmarks.rows.write_rows"
 
 
 def test_the_mutation_score_is_that_of_its_file() -> None:

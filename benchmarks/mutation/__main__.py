@@ -23,6 +23,7 @@ from benchmarks.mutation.judging import LANES, MOST_TESTS, SUITES, Cases, Judged
 from benchmarks.mutation.reaching import WRITTEN, load
 from benchmarks.mutation.report import DEAD, argued, key, page, with_arguments
 from benchmarks.mutation.sampling import ROOT, Mutant, drawn
+from benchmarks.rows import write_rows
 
 KEPT = ROOT / ".perfguard" / "mutation"
 REACHED = KEPT / "reached"
@@ -62,7 +63,7 @@ def main() -> int:
     if given.table:
         where, file = given.table
         seen = with_arguments(json.loads(file.read_text(encoding="utf-8")))
-        file.write_text(json.dumps(seen, indent=1) + "\n", encoding="utf-8")
+        write_rows(file, seen)
         where.write_text(page(seen), encoding="utf-8")
         return 0
     if given.reach or not REACHED.exists():
@@ -139,7 +140,7 @@ def sample(
                 if found is not None:
                     one = asdict(found)
                     seen = [each for each in seen if place(each) != place(one)] + [one]
-                    path.write_text(json.dumps(whole(seed, seen), indent=1) + "\n", encoding="utf-8")
+                    write_rows(path, whole(seed, seen))
                     print(told(found), flush=True)
 
 

@@ -13,7 +13,6 @@ can be imported. `--smoke`: tiny shapes, wherever this runs, to see that it does
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from importlib import metadata
@@ -23,7 +22,7 @@ import torch
 
 from benchmarks.peers import cross_entropy, matmuls, moe, operators, torchao
 from benchmarks.peers.contest import Contest, Result, copy_tbps, hold
-from perfguard.model.atomic_files import write_atomically
+from benchmarks.rows import write_rows
 
 SUITES: dict[str, Callable[[torch.device, bool], Iterator[Contest]]] = {
     "fp8": matmuls.fp8_contests,
@@ -53,7 +52,7 @@ def main() -> None:
             if arguments.output:  # after each: a lent machine may be taken back
                 told = [asdict(result) for result in results]
                 report = {"device": _title(device, tbps), "copy_tbps": tbps, "results": told}
-                write_atomically(arguments.output, f"{json.dumps(report, indent=1)}\n".encode())
+                write_rows(arguments.output, report)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
 
