@@ -1,8 +1,8 @@
 """Cases of every kind from 3 µs to 10 ms: short, long, host-bound, compiled, not capturable, forward and backward.
 
-Not a test of anything: what `perfguard selfcheck` is asked about on a GPU, for docs/selfcheck.md.
+Not a test of anything: what `python -m benchmarks.selfcheck` is asked about on a GPU, for docs/selfcheck.md.
 
-    perfguard selfcheck --sessions 15 -- benchmarks/test_mixed.py
+    python -m benchmarks.selfcheck --sessions 15 -- benchmarks/test_mixed.py
 """
 
 from __future__ import annotations

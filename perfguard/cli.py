@@ -1,4 +1,4 @@
-"""The `perfguard` command: reports, what this machine can measure, comparing two commits, checking the judge."""
+"""The `perfguard` command: reports, what this machine can measure, comparing two commits."""
 
 from __future__ import annotations
 
@@ -28,10 +28,6 @@ _COMMANDS = {
     "compare": (
         "perfguard.session.compare",
         "the merge base with BASE against the working tree, alternating on one device; needs no baseline",
-    ),
-    "selfcheck": (
-        "perfguard.selfcheck.command",
-        "false alarms and power of the judge, from your own suite measured against itself",
     ),
 }
 

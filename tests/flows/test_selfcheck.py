@@ -1,11 +1,13 @@
-"""`perfguard selfcheck` on the simulated GPU: the user's suite, going on, judging again."""
+"""`python -m benchmarks.selfcheck` on the simulated GPU: the user's suite, going on, judging again."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
+from benchmarks.checkouts import ROOT
 from perfguard import ExitStatus
 from tests.flows.conftest import Project
 
@@ -25,8 +27,9 @@ SESSIONS = 9  # three process pairs
 
 
 def selfcheck(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "perfguard", "selfcheck", *arguments]
-    return subprocess.run(line, cwd=project.path, capture_output=True, text=True, check=False)
+    line = [sys.executable, "-m", "benchmarks.selfcheck", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(line, cwd=project.path, env=env, capture_output=True, text=True, check=False)
 
 
 def assert_judged(done: subprocess.CompletedProcess[str]) -> None:

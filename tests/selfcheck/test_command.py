@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from benchmarks.selfcheck import __main__ as command
+from benchmarks.selfcheck.__main__ import main
+from benchmarks.selfcheck.findings import SCHEMA, Findings
 from perfguard import ExitStatus
-from perfguard.cli import main
 from perfguard.model.errors import MeasurementError
 from perfguard.model.records import Report
-from perfguard.selfcheck import command
-from perfguard.selfcheck.findings import SCHEMA, Findings
 from perfguard.store.report_file import save_report
 from tests.selfcheck.simulated import HARDWARE, simulated_sessions
 
@@ -27,7 +27,7 @@ def store(folder: Path, reports: list[Report], **fields: Any) -> Path:
 
 
 def judge(folder: Path, *arguments: str) -> int:
-    return main(["selfcheck", "--from", str(folder), "--suites", "20", *arguments])
+    return main(["--from", str(folder), "--suites", "20", *arguments])
 
 
 def test_quiet_sessions_keep_the_promises(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,8 +81,8 @@ def test_too_few_sessions_and_contradictions_are_refused(tmp_path: Path, capsys:
     assert "--from: judges stored sessions and starts no pytest; leave the arguments after -- out" in said
     assert "absent: 0 sessions; a judgement needs 9" in said
     for given in (["--sessions", "8"], ["--sessions", "many"], ["--suites", "0"]):
-        with pytest.raises(SystemExit, match="4"):
-            main(["selfcheck", *given])
+        with pytest.raises(SystemExit, match="2"):
+            main(given)
         assert "give a whole number of" in capsys.readouterr().err
 
 
@@ -106,5 +106,5 @@ def test_a_measurement_that_ends_early(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "measure_sessions", fail)
-    assert main(["selfcheck", "--", "tests", "--perfguard-device", "fake"]) == status
+    assert main(["--", "tests", "--perfguard-device", "fake"]) == status
     assert said in capsys.readouterr().err

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfguard.model.records import Toolchain
-from perfguard.selfcheck.findings import (
+from benchmarks.selfcheck.findings import (
     SCHEMA,
     SLOWDOWNS,
     Findings,
@@ -19,7 +18,8 @@ from perfguard.selfcheck.findings import (
     TimerPower,
     clustered_rate,
 )
-from perfguard.selfcheck.table import show
+from benchmarks.selfcheck.table import show
+from perfguard.model.records import Toolchain
 from tests.selfcheck.simulated import HARDWARE
 
 

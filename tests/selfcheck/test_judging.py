@@ -7,11 +7,11 @@ import math
 import msgspec
 import pytest
 
+from benchmarks.selfcheck.judging import Judged, Triple, judge_exact_metrics, judge_run, judge_suites, timed_cases
+from benchmarks.selfcheck.sessions import gather
 from perfguard.judge.pair_test import LEAST_PAIRS_ALIKE, judge_pairs
 from perfguard.judge.statistics import UNLEARNT
 from perfguard.model.records import CaseResult, Word
-from perfguard.selfcheck.judging import Judged, Triple, judge_exact_metrics, judge_run, judge_suites, timed_cases
-from perfguard.selfcheck.sessions import gather
 from tests.selfcheck.simulated import TIMER, simulated_sessions
 
 QUIET = gather(simulated_sessions(14, 30, noise=0.001))

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.selfcheck.sessions import gather, measure_sessions, stored_sessions
 from perfguard.model.errors import MeasurementError, UsageError
 from perfguard.model.records import Report, Toolchain
-from perfguard.selfcheck.sessions import gather, measure_sessions, stored_sessions
 from perfguard.session.child import ChildCommand, Request, read_request, timers_of
 from perfguard.store.report_file import save_report
 from tests.selfcheck.simulated import HARDWARE, simulated_sessions
@@ -111,5 +111,5 @@ def test_what_differs_between_sessions_is_left_out_and_named() -> None:
 )
 def test_sessions_of_another_machine_are_refused(fields: dict[str, object]) -> None:
     first, second = simulated_sessions(2, 1)
-    with pytest.raises(UsageError, match=r"^session 2: another hardware, power limit or .*perfguard selfcheck -o"):
+    with pytest.raises(UsageError, match=r"^session 2: another hardware, power limit or .*--output"):
         gather([first, replace(second, **fields)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from benchmarks.selfcheck.findings import SLOWDOWNS, Findings, Power
 from perfguard.model.units import counted, format_percent
-from perfguard.selfcheck.findings import SLOWDOWNS, Findings, Power
 
 _MOST_LINES = 20  # of false alarms, or of what was left out
 _WIDTH = 120  # if stdout is not a terminal

@@ -10,14 +10,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from benchmarks.selfcheck.findings import SLOWDOWNS, Power, Rate, Suites, TimerPower, clustered_rate
+from benchmarks.selfcheck.sessions import Progress, Sample
 from perfguard.judge.exact import judge_exact
 from perfguard.judge.lane import timer_class
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS, PairVerdict, judge_paired
 from perfguard.judge.run_verdicts import paired_readings_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.records import CaseId, CaseResult, PairedTime, PairReading, Reading, Word
-from perfguard.selfcheck.findings import SLOWDOWNS, Power, Rate, Suites, TimerPower, clustered_rate
-from perfguard.selfcheck.sessions import Progress, Sample
 
 SEED = 20261121  # fixed, so that judging a sample again gives the same numbers
 SUITE_CASES = 200  # of a suite, at most: the size for which false alarms are promised

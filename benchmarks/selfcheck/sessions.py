@@ -112,7 +112,7 @@ def gather(reports: Sequence[Report]) -> Sample:
         if _machine(report) != _machine(first):
             raise UsageError(
                 f"session {number}: another hardware, power limit or toolchain than session 1 "
-                f"({_machine(first)} -> {_machine(report)}); keep one folder for each: perfguard selfcheck -o FOLDER"
+                f"({_machine(first)} -> {_machine(report)}); keep one folder for each: --output FOLDER"
             )
     found = [{r.id: r for r in report.results if r.readings} for report in reports]
     sessions: list[dict[CaseId, CaseResult]] = [{} for _ in reports]

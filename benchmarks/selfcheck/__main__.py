@@ -1,4 +1,4 @@
-"""`perfguard selfcheck`: measures sessions of the user's suite and judges process pairs that are drawn from them."""
+"""Measures sessions of a user's suite, and judges process pairs that are drawn from them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.selfcheck.findings import SCHEMA, Findings
+from benchmarks.selfcheck.judging import LEAST_SESSIONS, judge_exact_metrics, judge_suites, timed_cases
+from benchmarks.selfcheck.sessions import gather, measure_sessions, stored_sessions
+from benchmarks.selfcheck.table import show
 from perfguard import __version__
 from perfguard.measure.devices import find_devices
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings, find_project, read_settings
-from perfguard.model.errors import ExitStatus, MeasurementError, UsageError
+from perfguard.model.errors import ExitStatus, MeasurementError, PerfguardError, UsageError
 from perfguard.model.records import Report
-from perfguard.selfcheck.findings import SCHEMA, Findings
-from perfguard.selfcheck.judging import LEAST_SESSIONS, judge_exact_metrics, judge_suites, timed_cases
-from perfguard.selfcheck.sessions import gather, measure_sessions, stored_sessions
-from perfguard.selfcheck.table import show
 from perfguard.session.child import Request, child_command, named_device
 from perfguard.session.device_lock import DeviceLock
 
@@ -34,10 +34,16 @@ _EPILOG = """\
 exit status: 0 the promises hold, 1 one does not, 4 usage, 12 nothing was measured"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command to `parser`."""
-    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; what stands behind `--` is pytest's."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    cut = given.index("--") if "--" in given else len(given)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.selfcheck",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--sessions", type=_count(LEAST_SESSIONS), default=20, metavar="N", help="fresh processes (default: 20)"
     )
@@ -46,9 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", help="sessions and results (default: .perfguard/selfcheck)"
     )
-    parser.add_argument(
-        "pytest_arguments", nargs="*", metavar="PYTEST_ARGUMENT", help="after --: tests to measure, -k …"
-    )
+    options = parser.parse_args(given[:cut])
+    options.pytest_arguments = given[cut + 1 :]
+    try:
+        return run(options)
+    except PerfguardError as error:
+        print(f"selfcheck: {error}", file=sys.stderr)
+        return int(ExitStatus.USAGE_ERROR)
 
 
 def _count(least: int) -> Callable[[str], int]:
@@ -83,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     if len(reports) < LEAST_SESSIONS:
         raise UsageError(
             f"{folder}: {len(reports)} sessions; a judgement needs {LEAST_SESSIONS} (three process pairs of three "
-            "sessions each), 20 by default; measure them: perfguard selfcheck -o FOLDER"
+            "sessions each), 20 by default; measure them: python -m benchmarks.selfcheck -o FOLDER"
         )
     findings = analyse(reports, options.suites)
     if findings is None:
@@ -141,4 +151,8 @@ def analyse(reports: Sequence[Report], suites: int) -> Findings | None:
 
 
 def _say(text: str) -> None:
-    print(f"perfguard selfcheck: {text}", file=sys.stderr, flush=True)
+    print(f"selfcheck: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
