@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from perfguard import __version__
-from perfguard.model.errors import EXIT_MEANINGS, ExitStatus, PerfguardError, UsageError
+from perfguard.model.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 
 _FILE_WIDTH = 250  # columns where output is no terminal: a log, a pipe
 
@@ -100,28 +100,16 @@ def run_doctor(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from perfguard.measure import metrics, timers
-    from perfguard.measure.devices import Finding, diagnose, vendors
+    from perfguard.measure.devices import Finding, diagnose
     from perfguard.model.config import find_project, read_settings
-    from perfguard.render import outputs
 
     try:
         read_settings(find_project(Path.cwd()))
         settings = Finding("settings", "[tool.perfguard] can be read, or is left out")
     except PerfguardError as error:
         settings = Finding("settings", "", str(error), "mend it: every run stops there")
-    installed = []
-    for kind in (metrics.KIND, vendors.KIND, timers.KIND, outputs.KIND):
-        for each in kind.installed():
-            topic = f"{kind.noun} {each.name}"
-            try:
-                each.load()
-                installed.append(Finding(topic, each.distribution))
-            except UsageError as error:
-                said, _, step = str(error).rpartition("; ")
-                installed.append(Finding(topic, "", said, step))
     table = Table("topic", "found", "missing", "next step", box=None, pad_edge=False)
-    for finding in [settings, *diagnose(), *installed]:
+    for finding in [settings, *diagnose()]:
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
     for column in table.columns:

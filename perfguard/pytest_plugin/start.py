@@ -15,8 +15,7 @@ import msgspec
 import pytest
 
 from perfguard._compat.pytest_internals import worker_input
-from perfguard.measure import metrics, timers
-from perfguard.measure.devices import find_devices, vendors
+from perfguard.measure.devices import find_devices
 from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
 from perfguard.model.units import counted
@@ -55,9 +54,6 @@ def start(config: pytest.Config) -> None:
             return
         if built.update is not None and not config.option.perfguard_dirty:
             _refuse_uncommitted(built)
-        for kind in (metrics.KIND, vendors.KIND, timers.KIND):
-            for each in kind.installed():
-                each.load()  # so that one error ends the run instead of one in every case
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
         if workers:
             config.pluginmanager.register(Controller(built, _devices(built, workers), workers), "perfguard-hooks")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfguard.measure.devices import doctor
 from perfguard.measure.devices.device import Device, Event
-from perfguard.measure.devices.vendors import Finding, Vendor, all_vendors, own_vendors, require_torch
+from perfguard.measure.devices.vendors import Finding, Vendor, all_vendors, require_torch
 from perfguard.model.errors import UsageError
 
 __all__ = ["Device", "Event", "Finding", "diagnose", "known_names", "open_device", "require_torch"]
@@ -18,11 +18,11 @@ def known_names() -> list[str]:
 
 
 def open_device(name: str) -> Device:
-    """The device called `name`, one of `known_names`. 'auto' takes a CUDA or ROCm GPU, else an Intel GPU, else the CPU,
-    and the device of another vendor where that asks for its place. The CPU needs no torch.
+    """The device called `name`, one of `known_names`. 'auto' takes a CUDA or ROCm GPU, else an Intel GPU, else the CPU.
+    The CPU needs no torch.
 
     Raises:
-        UsageError: no such name, or an installed vendor cannot be used.
+        UsageError: no such name.
         DeviceError: the device is absent, or torch is.
     """
     vendor, meant = _vendor_of(name)
@@ -35,7 +35,7 @@ def find_devices(name: str) -> dict[str, str]:
     'auto', 'cuda' and 'xpu' stand for all of a kind, 'fake*2' for two simulated ones, a name with an index for one.
 
     Raises:
-        UsageError: no such name, or an installed vendor cannot be used.
+        UsageError: no such name.
         DeviceError: the device is absent, or torch is.
     """
     vendor, meant = _vendor_of(name)
@@ -48,10 +48,9 @@ def _vendor_of(name: str) -> tuple[Vendor, str]:
     if name == _AUTO:
         vendor = next(vendor for vendor in all_vendors() if vendor.auto is not None and vendor.is_here())
         return vendor, vendor.names[0]
-    for vendors in (own_vendors, all_vendors):  # what is installed is imported only for a name that is none of ours
-        for vendor in vendors():
-            if vendor.understands(name):
-                return vendor, name
+    for vendor in all_vendors():
+        if vendor.understands(name):
+            return vendor, name
     raise UsageError(f"device {name!r}: unknown; known: {', '.join(known_names())}")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.vendors import Finding, Import, Vendor, all_vendors, own_vendors
-from perfguard.model.errors import DeviceError, UsageError
+from perfguard.measure.devices.vendors import Finding, Import, Vendor, all_vendors
+from perfguard.model.errors import DeviceError
 from perfguard.model.units import format_bytes
 
 _CPU_ONLY = "CPU only"
@@ -27,10 +27,7 @@ def findings(
         root: the folder that holds `/proc`, `/sys` and `/dev`.
         load: imports a module by name.
     """
-    try:
-        vendors = all_vendors()
-    except UsageError:  # a finding of its own (perfguard/model/extensions.py)
-        vendors = own_vendors()
+    vendors = all_vendors()
     checks: list[tuple[str, Callable[[], Iterator[Finding]]]] = [
         ("system", _system),
         ("torch", lambda: _package(load, "torch", _INSTALL, vendors)),

@@ -1,7 +1,7 @@
 """The metrics of a case, with one family of quantities per file.
 
-Metric modules are found by being in this folder, or by an entry point `perfguard.metrics` of an installed package.
-Importing them loads no torch: the trusted side of a pull request gathers their limits, and has none.
+Metric modules are found because they are in this folder. Importing them loads no torch: the trusted side of a pull
+request gathers their limits, and has none.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 from perfguard.measure.metrics.subject import Subject
-from perfguard.model.errors import UsageError
-from perfguard.model.extensions import Kind
 from perfguard.model.limits import Limits
+from perfguard.model.modules import modules_in
 from perfguard.model.records import Reading
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
-
-
-KIND = Kind("metric", __name__, "perfguard.metrics", needs=("TIMED", "read"))
 
 
 class Metric(Protocol):
@@ -46,12 +42,8 @@ class Metric(Protocol):
 @functools.cache  # asked for in every case
 def all_metrics() -> tuple[Metric, ...]:
     """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind the others
-    of their kind; then ours before installed ones, by name.
-
-    Raises:
-        UsageError: an installed one cannot be used.
-    """
-    metrics = KIND.modules()
+    of their kind; then by name."""
+    metrics = modules_in(__name__, "TIMED", "read")
     metrics.sort(key=lambda module: (module.TIMED, getattr(module, "LAST", False)))
     return cast(tuple[Metric, ...], tuple(metrics))
 
@@ -71,14 +63,7 @@ def all_limits_of_targets() -> Mapping[str, Limits]:
 def _declared(name: str) -> dict[str, Limits]:
     limits: dict[str, Limits] = {}
     for metric in all_metrics():
-        declared = getattr(metric, name, {})
-        twice = limits.keys() & declared.keys()
-        if twice:  # else a package could loosen the limits of our metrics
-            raise UsageError(
-                f"{getattr(metric, '__name__', metric)}: declares limits of {', '.join(sorted(twice))}, which another "
-                "metric has declared; give its metric a name of its own"
-            )
-        limits |= declared
+        limits |= getattr(metric, name, {})
     return limits
 
 

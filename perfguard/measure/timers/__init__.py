@@ -1,6 +1,6 @@
 """The measurement engine, with one file per timer. A case's timer is chosen here once, and then stored.
 
-Timers are found by being in this folder, or by an entry point `perfguard.timers` of an installed package.
+Timers are found because they are in this folder.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ from typing import TYPE_CHECKING, cast
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers.timing import Meter, Timer, Workload
 from perfguard.model.errors import DeviceError, MeasurementError
-from perfguard.model.extensions import Kind
+from perfguard.model.modules import modules_in
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-KIND = Kind("timer", __name__, "perfguard.timers", needs=("RANK", "prepare", "suits", "understands"))
-
 
 def all_timers() -> tuple[Timer, ...]:
-    """The timers of device time, in order of preference.
-
-    Raises:
-        UsageError: an installed one cannot be used.
-    """
-    timers = KIND.modules()
+    """The timers of device time, in order of preference."""
+    timers = modules_in(__name__, "RANK", "prepare", "suits", "understands")
     timers.sort(key=lambda module: float(module.RANK))
     return cast(tuple[Timer, ...], tuple(timers))
 
@@ -51,7 +45,7 @@ def prepare_device_time(
                 return meter
     slug = device.identity.slug
     if not suitable:
-        raise DeviceError(f"{slug}: no timer suits this device; install a package with one (`perfguard.timers`)")
+        raise DeviceError(f"{slug}: no timer suits this device; perfguard/measure/timers has none for it")
     raise MeasurementError(
         f"{slug}: no timer can time the call. One that waits for the device needs the profiler; run `perfguard doctor`"
     )

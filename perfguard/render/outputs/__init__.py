@@ -1,18 +1,15 @@
 """What `perfguard report --as` can make of an overview, one a file.
 
-An output is found by being in this folder, where its file's name is its name, or by an entry point `perfguard.outputs`
-of an installed package. None is imported before it is asked for.
+An output is found because it is in this folder; its file's name is its name. None is imported before it is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import Protocol, cast
 
-from perfguard.model.errors import UsageError
-from perfguard.model.extensions import Kind
+from perfguard.model.modules import names_in
 from perfguard.render.overview import Overview
-
-KIND = Kind("output", __name__, "perfguard.outputs", needs=("render",))
 
 
 class Output(Protocol):
@@ -32,25 +29,9 @@ class Output(Protocol):
 
 def output_names() -> list[str]:
     """The names that `--as` takes."""
-    return sorted({*_own_names(), *(each.name for each in KIND.installed())})
+    return [name.replace("_", "-") for name in names_in(__name__)]
 
 
 def output(name: str) -> Output:
-    """The output of this name.
-
-    Raises:
-        UsageError: it was installed and cannot be used, or two have the name.
-    """
-    own = _own_names()
-    installed = [each for each in KIND.installed() if each.name == name]
-    if len(installed) + (name in own) > 1:
-        by = installed[-1]
-        raise UsageError(
-            f"{by.distribution}: its output {name!r} has the name of another one; pip uninstall {by.project}"
-        )
-    return cast(Output, installed[0].load() if installed else KIND.own_module(own[name]))
-
-
-def _own_names() -> dict[str, str]:
-    """Name -> the file's, without its ending."""
-    return {name.replace("_", "-"): name for name in KIND.own_names()}
+    """The output of one of `output_names`."""
+    return cast(Output, importlib.import_module(f"{__name__}.{name.replace('-', '_')}"))

@@ -1,7 +1,6 @@
 """The vendors and their interface: names of devices, how these are found and opened, what `perfguard doctor` reports.
 
-Each vendor is one file in this folder, or one module of an installed package (entry point `perfguard.devices`), with a
-`VENDOR`. Importing it loads no torch, so that the doctor works without it.
+Each vendor is one file in this folder, with a `VENDOR`. Importing it loads no torch: the doctor works without it.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from perfguard.model.errors import DeviceError
-from perfguard.model.extensions import Kind
+from perfguard.model.modules import modules_in
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
     from perfguard.measure.devices.torch_gpu import TorchGpu
-
-KIND = Kind("vendor", __name__, "perfguard.devices", needs=("VENDOR",))
 
 # Words of a marketing name that do not distinguish kinds of devices.
 _NOISE = re.compile(
@@ -178,18 +175,6 @@ def require_torch(what: str) -> None:
 
 
 def all_vendors() -> tuple[Vendor, ...]:
-    """Every vendor, in the order in which 'auto' tries them.
-
-    Raises:
-        UsageError: an installed one cannot be used.
-    """
-    return _in_order([module.VENDOR for module in KIND.modules()])
-
-
-def own_vendors() -> tuple[Vendor, ...]:
-    """Ours alone."""
-    return _in_order([module.VENDOR for module in KIND.own()])
-
-
-def _in_order(vendors: list[Vendor]) -> tuple[Vendor, ...]:
+    """Every vendor, in the order in which 'auto' tries them."""
+    vendors = [module.VENDOR for module in modules_in(__name__, "VENDOR")]
     return tuple(sorted(vendors, key=lambda vendor: float("inf") if vendor.auto is None else vendor.auto))

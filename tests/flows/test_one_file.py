@@ -1,4 +1,4 @@
-"""A metric, a vendor, a timer and an output, each of one file: dropped into the package, and installed beside it."""
+"""A metric, a vendor, a timer and an output are one file each, dropped into the package."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,12 +103,12 @@ def render(overview):
     return f"{sum(len(lane.report.results) for lane in overview.lanes)} cases barked"
 '''
 
-# Kind -> the folder of our own, and a file of one more.
+# Folder of the package -> a file of one more.
 KINDS = {
-    "metrics": ("measure/metrics", METRIC),
-    "devices": ("measure/devices/vendors", VENDOR),
-    "timers": ("measure/timers", TIMER),
-    "outputs": ("render/outputs", OUTPUT),
+    "measure/metrics": METRIC,
+    "measure/devices/vendors": VENDOR,
+    "measure/timers": TIMER,
+    "render/outputs": OUTPUT,
 }
 
 TEST = """
@@ -126,40 +124,26 @@ def test_double(perfguard):
 """
 
 
-def dropped(folder: Path, **sources: str) -> Path:
+def dropped(folder: Path) -> Path:
     """A copy of the package with one more file of each kind."""
     copy = folder / "copy"
     shutil.copytree(ROOT / "perfguard", copy / "perfguard", ignore=shutil.ignore_patterns("__pycache__"))
-    for kind, source in sources.items():
-        (copy / "perfguard" / KINDS[kind][0] / "bark.py").write_text(source)
+    for place, source in KINDS.items():
+        (copy / "perfguard" / place / "bark.py").write_text(source)
     return copy
 
 
-def installed(folder: Path, **sources: str) -> Path:
-    """A folder of packages, with one that declares a module of each kind."""
-    about = folder / "site" / "acme_bark-1.5.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-bark\nVersion: 1.5\n")
-    points = [f"[perfguard.{kind}]\nbark = acme_{kind}\n" for kind in sources]
-    (about / "entry_points.txt").write_text("\n".join(points))
-    for kind, source in sources.items():
-        (folder / "site" / f"acme_{kind}.py").write_text(source)
-    return folder / "site"
-
-
 class Shell:
-    """Runs Python in a project that finds packages in `path` before all others. `python`: of a nursery, where `path`
-    holds no package of ours."""
+    """Runs Python in a project that finds packages in `path` before all others."""
 
-    def __init__(self, folder: Path, path: Path, python: str = sys.executable) -> None:
+    def __init__(self, folder: Path, path: Path) -> None:
         self.folder = folder
         self.path = os.pathsep.join([str(path), str(ROOT)])
-        self.python = python
 
-    def run(self, *arguments: str, python: str = "") -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
         environment |= {"PYTHONPATH": self.path, "TMPDIR": str(self.folder)}
-        line = [python or self.python, "-m", *arguments]
+        line = [sys.executable, "-m", *arguments]
         return subprocess.run(line, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
 
     def guard(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -168,7 +152,7 @@ class Shell:
     def asks(self, code: str) -> subprocess.CompletedProcess[str]:
         """Of Python itself, which has imported nothing yet."""
         (self.folder / "asks.py").write_text(code)
-        return self.run("asks", python=sys.executable)
+        return self.run("asks")
 
     def readings(self, slug: str) -> dict[str, Any]:
         report = json.loads((self.folder / ".perfguard" / f"report-{slug}.json").read_text())
@@ -183,17 +167,11 @@ def project(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return project(tmp_path / "project")
-
-
-@pytest.fixture(scope="module", params=[dropped, installed], ids=["in the package", "installed"])
-def extended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Shell:
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A project that was guarded on what 'auto' takes, where there is one more file of each kind."""
     root = tmp_path_factory.mktemp("extended")
-    path = request.param(root, **{kind: text for kind, (_, text) in KINDS.items()})
-    shell = Shell(project(root / "project"), path, nursery.python if request.param is installed else sys.executable)
+    shell = Shell(project(root / "project"), dropped(root))
     done = shell.guard("--perfguard-device=auto")
     assert done.returncode == 0, done.stdout + done.stderr
     return shell
@@ -227,60 +205,3 @@ def test_an_output_is_one_file(extended: Shell) -> None:
     done = extended.run("perfguard", "report", report, "--as", "bark")
     assert (done.returncode, done.stdout) == (0, "1 cases barked\n"), done.stderr
     assert "'bark'" in extended.run("perfguard", "report", report, "--as", "meow").stderr
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-        ("TIMED = False", "acme_metrics has no read"),
-    ],
-)
-def test_a_broken_extension_is_one_error_that_names_its_package(
-    tmp_path: Path, folder: Path, nursery: Nursery, source: str, reason: str
-) -> None:
-    shell = Shell(folder, installed(tmp_path, metrics=source), nursery.python)
-    done = shell.guard()
-    error = f"acme-bark 1.5: its metric 'bark' cannot be used ({reason}); update it, or pip uninstall acme-bark"
-    assert (done.returncode, done.stderr.strip()) == (4, f"ERROR: {error}")
-    doctor = shell.run("perfguard", "doctor")
-    assert doctor.returncode == 0
-    (line,) = (line for line in doctor.stdout.splitlines() if line.startswith("metric bark"))
-    assert reason[:18] in line  # the rest is folded
-    assert line.rstrip().endswith("update it, or pip uninstall acme-bark")
-
-
-def test_the_doctor_works_beside_a_broken_vendor_and_lists_what_is_installed(
-    tmp_path: Path, folder: Path, nursery: Nursery
-) -> None:
-    shell = Shell(folder, installed(tmp_path, devices="VENDORS = []"), nursery.python)
-    doctor = shell.run("perfguard", "doctor").stdout
-    assert "torch" in doctor
-    assert "acme_devices has no VENDOR" in doctor
-    (tmp_path / "site" / "acme_devices.py").write_text(VENDOR)
-    lines = [line.split() for line in shell.run("perfguard", "doctor").stdout.splitlines()]
-    assert ["vendor", "bark", "acme-bark", "1.5"] in lines
-
-
-def test_a_plain_run_of_pytest_imports_no_extension(tmp_path: Path, folder: Path) -> None:
-    noted = f"open({str(tmp_path / 'seen')!r}, 'w')\n"
-    shell = Shell(folder, installed(tmp_path, **{kind: noted + source for kind, (_, source) in KINDS.items()}))
-    (folder / "test_plain.py").write_text("def test_plain():\n    pass\n")
-    assert shell.run("pytest", "test_plain.py").returncode == 0
-    assert not (tmp_path / "seen").exists()
-    assert shell.run("pytest", "test_double.py").returncode == 0  # checks a result, and measures nothing
-    assert not (tmp_path / "seen").exists()
-
-
-def test_an_output_of_another_package_takes_none_of_our_names(tmp_path: Path, folder: Path) -> None:
-    site = installed(tmp_path, outputs=OUTPUT)
-    (site / "acme_bark-1.5.dist-info" / "entry_points.txt").write_text("[perfguard.outputs]\nhtml = acme_outputs\n")
-    done = Shell(folder, site).asks("from perfguard.render.outputs import output; output('html')")
-    assert "acme-bark 1.5: its output 'html' has the name of another one; pip uninstall acme-bark" in done.stderr
-
-
-def test_limits_of_our_metrics_are_not_another_packages_to_declare(tmp_path: Path, folder: Path) -> None:
-    loose = METRIC.replace('"output_dims": Limits', '"launches": Limits')
-    shell = Shell(folder, installed(tmp_path, metrics=loose))
-    done = shell.asks("from perfguard.measure.metrics import all_limits; all_limits()")
-    assert "acme_metrics: declares limits of launches, which another metric has declared" in done.stderr
