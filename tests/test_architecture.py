@@ -44,7 +44,7 @@ BUDGETS = [
         850,
         "kernels are compared with the base's, by first IR, place and sums",
     ),
-    ("perfguard/model/**/*.py", 1_850, ""),
+    ("perfguard/model/**/*.py", 1_700, ""),
     ("perfguard/model/**/*.py", 300, "doubts, bases of records, differences that are shown whole, sessions that join"),
     ("perfguard/model/**/*.py", 50, "no process outlives the one that started it, in any room"),
     ("perfguard/model/**/*.py", 50, "the budget of what runs beside a given call"),
