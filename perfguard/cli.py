@@ -26,7 +26,7 @@ _COMMANDS = {
     "accept": ("perfguard.github.accept", "write what a report measured into the baselines, with a reason"),
     "comment": ("perfguard.github.comment_job", "judge what the lanes uploaded and report it in the pull request"),
     "compare": (
-        "perfguard.session.compare",
+        "perfguard.pytest_plugin.compare",
         "the merge base with BASE against the working tree, alternating on one device; needs no baseline",
     ),
 }

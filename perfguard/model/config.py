@@ -43,8 +43,21 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
+class Beside(Struct, frozen=True):
+    """How `perfguard compare` judges: by the base alone.
+
+    Attributes:
+        python: an interpreter, or a folder of site-packages, that the base runs with; None: this process's.
+        setup: a shell command that each worktree needs first; "": none.
+    """
+
+    python: Path | None = None
+    setup: str = ""
+
+
 class Config(Struct, frozen=True):
-    """One run's configuration. `update` is None for comparing, else the categories to write."""
+    """One run's configuration. `update` is None for comparing, else the categories to write. `beside`: no record is
+    looked at, and the base is asked about every case."""
 
     root: Path
     settings: Settings = Settings()
@@ -55,6 +68,7 @@ class Config(Struct, frozen=True):
     session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
     device: str = ""  # named by the option; settings.device also by the configuration file
     here: Path | None = None  # where pytest was started; None: in root
+    beside: Beside | None = None
 
     def typed(self, nodeid: str) -> str:
         """A node id, which begins in root, as one types it where pytest was started."""

@@ -7,6 +7,7 @@ from whatever source: the command line, a file of arguments, `addopts` or a vari
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from perfguard.model.errors import PerfguardError, UsageError
 from perfguard.model.units import counted
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.in_rank import InRank
-from perfguard.pytest_plugin.items import OBSERVED, observed_paths
+from perfguard.pytest_plugin.items import BESIDE, OBSERVED, observed_paths
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.observing import Observer
 from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, XdistWorker
@@ -99,11 +100,15 @@ def build_config(config: pytest.Config) -> Config:
             f"--dist {dist}: each case is measured once, under its own name, by a worker with a device of its own; "
             "use -n, with --dist load, loadscope, loadfile or worksteal"
         )
+    beside = config.stash.get(BESIDE, None)
+    settings = read_settings(
+        config.rootpath, device=_device_name(option), reports=option.perfguard_reports, base=option.perfguard_base
+    )
+    if beside is not None:  # everything is compared until it is decided, and nothing beside the given calls
+        settings = msgspec.structs.replace(settings, pair_minutes=math.inf, extra_seconds=0.0)
     return Config(
         root=config.rootpath,
-        settings=read_settings(
-            config.rootpath, device=_device_name(option), reports=option.perfguard_reports, base=option.perfguard_base
-        ),
+        settings=settings,
         measure=True,
         update=update,
         reason=option.perfguard_reason.strip(),
@@ -111,6 +116,7 @@ def build_config(config: pytest.Config) -> Config:
         session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
         device=option.perfguard_device or "",
         here=config.invocation_params.dir,
+        beside=beside,
     )
 
 

@@ -11,7 +11,18 @@ from typing import NamedTuple
 import msgspec
 
 from perfguard.model.call import CONFIGURATIONS, HARD_KINDS
-from perfguard.model.records import BY_TOOLCHAIN, NO_BASE, NO_PAIRS, TOO_NOISY, CaseResult, Report, Value, Verdict, Word
+from perfguard.model.records import (
+    BY_TOOLCHAIN,
+    NO_BASE,
+    NO_PAIRS,
+    TOO_NOISY,
+    CaseResult,
+    Report,
+    Toolchain,
+    Value,
+    Verdict,
+    Word,
+)
 from perfguard.model.records.change import CATEGORY_OF
 from perfguard.model.records.report import VARIABLES
 from perfguard.model.units import (
@@ -292,6 +303,14 @@ def started(report: Report) -> Started:
         "".join(f" --perfguard-{name}={value}" for name, value in options if _PLAIN.fullmatch(value))
         + " --perfguard-observe=." * observes,
     )
+
+
+def toolchain_moves(before: Toolchain | None, now: Toolchain) -> str:
+    """`triton 3.6.0 -> 3.9.0`: what differs between two toolchains; empty if nothing does, or one is unknown."""
+    if before is None:
+        return ""
+    both = ((name, getattr(before, name), getattr(now, name)) for name in Toolchain.__struct_fields__)
+    return ", ".join(f"{name} {then or 'none'} -> {here or 'none'}" for name, then, here in both if then != here)
 
 
 def reproduce_command(nodeid: str, by: Started = AS_USUAL) -> str:

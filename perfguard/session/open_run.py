@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from perfguard import __version__
 from perfguard.judge.lane import Lane, is_own
 from perfguard.judge.screen import ControlDraw, covered
@@ -66,10 +68,15 @@ def open_run(
     own_folders = [config.reports_dir, config.cache_dir.parent]
     bases: BaseTree | TreesOfRecords = NO_BASE
     lost: list[str] = []
-    if request is None:
+    if config.beside is not None:
+        suites = []
+    elif request is None:
         # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
         lost = lost_suites(store, device, config.root)
+    if request is None:
         bases = find_bases(config.root, settings.base, [config.baselines_dir, *own_folders])
+    if config.beside is not None and config.beside.python is not None and isinstance(bases, BaseTree):
+        bases = replace(bases, equal=False)  # the same code in another environment
     lane = _lane(store, device, sorted({*suites, *lost}), settings.targets, bases, any_machine)
     if request is None:
         for folder in own_folders:

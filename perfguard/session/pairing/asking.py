@@ -16,14 +16,16 @@ from perfguard.judge.questions import Question
 from perfguard.measure.binaries.comparison import Sides, compare_cases
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.metrics.times import HOST_TIME
+from perfguard.model.config import Beside
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Verdict, Word
 from perfguard.model.records.case import with_readings
 from perfguard.model.records.code import CODE
 from perfguard.model.units import counted
-from perfguard.render.words import most_common
-from perfguard.session.child import ChildCommand, Request, timers_of
+from perfguard.render.kernel_table import kernel_rows, kernel_table
+from perfguard.render.words import most_common, toolchain_moves
+from perfguard.session.child import OWN_PACKAGES, ChildCommand, Request, packages_at, timers_of
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED, Tell
 from perfguard.session.pairing.outcome import TimeId
@@ -92,13 +94,17 @@ class Asking:
         if not command.folder.resolve().is_relative_to(repository.root.resolve()):
             command = with_fields(command, folder=run.config.root)
         settings, slug, ahead = run.config.settings, run.device.identity.slug, starts_ahead(run.device)
+        beside = run.config.beside or Beside()
+        packages = OWN_PACKAGES if beside.python is None else packages_at(beside.python)
         with (
             Interrupts() as interrupts,
-            Site(repository, command, slug, settings, interrupts, self.tell, ahead) as site,
+            Site(repository, command, slug, settings, interrupts, self.tell, ahead, packages) as site,
             interrupts.armed(),
         ):
             times = self.question.times if settings.pair_minutes else {}
             site.lay_out(self.base, pairs=bool(times))
+            if beside.setup:
+                site.set_up(beside.setup)
             if times:
                 site.start(self.tally)
             self._answer(site)
@@ -124,6 +130,8 @@ class Asking:
         )
         tests = list(dict.fromkeys(result.case.nodeid for result in cases.values()))
         found, followed, problems = answers(site, request, tests)
+        if moves := toolchain_moves(site.toolchain, run.report.toolchain):
+            self.tell(f"from {self.base[:12]} to the working tree: {moves}")
         for case, result in cases.items():
             base = found.get(case)
             if base is None:
@@ -138,11 +146,11 @@ class Asking:
                 self.problems[case] = f"{wrong[0]} at the base, not compared: {wrong[1]}"
             elif base.inputs != result.inputs:
                 self.problems[case] = f"other inputs: {base.inputs or 'none'} -> {result.inputs or 'none'}"
-        self._compare_kernels(followed)
+        self._compare_kernels(site, followed)
         self.tally.answered(self.answers)
         self._keep("")
 
-    def _compare_kernels(self, followed: Followed) -> None:
+    def _compare_kernels(self, site: Site, followed: Followed) -> None:
         """Add to both sides what the compilers make of the kernels that are not alike."""
         run, question = self.run, self.question
         binaries = run.runner.hands.binaries
@@ -154,11 +162,15 @@ class Asking:
         if binaries is None or not cases:
             return
         sides = [Sides(followed.of(case), run.runner.followed.get(case, [])) for case in cases]
-        base = Compiler(run.config.cache_dir / "binaries", path=followed.path)
+        base = Compiler(run.config.cache_dir / "binaries", path=followed.path, python=site.packages.python)
         try:
             found = compare_cases(sides, (base, binaries.compiler))
         finally:
             base.close()
+        if run.config.beside is not None:
+            rows = [row for compared in found for row in kernel_rows(compared.base, compared.work)]
+            for line in kernel_table(rows):
+                self.tell(line)
         for case, compared in zip(cases, found, strict=True):
             code, told = run.measured[case].reading(CODE), "\n".join(compared.problems)
             noted = [] if code is None or not told else [replace(code, note=told)]

@@ -18,7 +18,7 @@ from filelock import FileLock
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
-from perfguard.model.records import CaseResult, Report
+from perfguard.model.records import CaseResult, Report, Toolchain
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import (
     OWN_PACKAGES,
@@ -74,7 +74,7 @@ class Site:
         tell: says what is done.
         starts_ahead: whether the processes of the next pair start while those of a pair measure.
         packages: the environment of the base, if it is not this process's.
-        followed: what each side has followed in a process pair that finds the times by itself.
+        toolchain: that of the side which answered last; None: none has.
     """
 
     repository: Repository
@@ -85,7 +85,7 @@ class Site:
     tell: Tell
     starts_ahead: bool
     packages: Packages = OWN_PACKAGES
-    followed: dict[Side, Followed] = field(default_factory=dict)
+    toolchain: Toolchain | None = None
     _players: list[Player] = field(default_factory=list)  # all that may be alive
     _started: int = 0  # pairs whose processes have started
     _players_ahead: dict[Side, Player] = field(default_factory=dict)  # of the next pair
@@ -144,7 +144,9 @@ class Site:
             UsageError: it failed, or took too long.
         """
         for side in SIDES:
-            run_setup(self.command_of(side), side, command, self.settings.session_minutes, self.interrupts)
+            if (self._temporary / side).exists():
+                self.tell(f"setting up {describe(side)}: {command}")
+                run_setup(self.command_of(side), side, command, self.settings.session_minutes, self.interrupts)
 
     def answer(self, request: Request, side: Side = "base") -> Answer:
         """Let one process of a side answer `request`, which asks for no time.
@@ -159,6 +161,7 @@ class Site:
         report, followed = read_answer(folder, self.slug), read_followed(folder)
         if followed.foreign:
             raise foreign_error(followed.foreign, side)
+        self.toolchain = report.toolchain if report else None
         return Answer(report.results if report else [], followed, problem)
 
     def _following(self, side: Side) -> Following:
@@ -213,9 +216,6 @@ class Site:
             then=start_next,
         )  # fmt: skip
         self._stop(players.values())
-        for side, player in players.items():
-            if tally.finds and side != "copy" and player.folder.exists():
-                self.followed.setdefault(side, read_followed(player.folder))
         return outcome, {side: player.report(self.slug) for side, player in players.items()}
 
     def _start(self, tally: Tally, left: Sequence[TimeId]) -> dict[Side, Player]:

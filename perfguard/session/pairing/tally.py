@@ -20,7 +20,6 @@ from perfguard.model.records import (
     Pairing,
     PairReading,
     Report,
-    Toolchain,
     Word,
 )
 from perfguard.session.child import Timers, timers_of
@@ -39,7 +38,7 @@ class Time:
     """One time in question.
 
     Attributes:
-        work: the result of its case in the working tree: the asking run's, otherwise its first process's.
+        work: what the asking run measured of its case.
         why: the reason if it was missed.
         unchanged: whether the device runs the base's code, so that the time is not judged.
     """
@@ -59,37 +58,31 @@ class Time:
 class Tally:
     """All results of the process pairs so far.
 
+    Args:
+        asked: the times in question, and what this run measured of their cases.
+        family: times over which false alarms are counted, as whoever judges the report counts them; None: those that
+            are compared.
+
     Attributes:
-        results: each side's first result of each case.
+        base: the base's first result of each case.
         pairs: number of process pairs so far.
         problem: reason why no more process pairs can be measured; otherwise empty.
-        finds: whether the times in question are still unknown: whatever both sides time.
         lost: node id of a test in which a process died -> its side and problem. Later pairs leave the test out.
-        toolchain: the base's.
         verdicts: verdicts so far on the times that any pair read.
     """
 
-    def __init__(self, asked: Mapping[TimeId, CaseResult] | None = None, family: int | None = None) -> None:
-        """Args:
-        asked: the times in question, and what this run measured of their cases; None: the first process pair that
-            comes to its end finds them.
-        family: times over which false alarms are counted, as whoever judges the report counts them; None: those that
-            are compared.
-        """
-        self.results: dict[Side, dict[CaseId, CaseResult]] = {side: {} for side in SIDES}
+    def __init__(self, asked: Mapping[TimeId, CaseResult], family: int | None = None) -> None:
+        self.base: dict[CaseId, CaseResult] = {}
         self.pairs = 0
         self.problem = ""
-        self.finds = asked is None
-        self.times = {track: Time(work) for track, work in (asked or {}).items()}
+        self.times = {track: Time(work) for track, work in asked.items()}
         self.verdicts: dict[TimeId, PairVerdict] = {}
         self.lost: dict[str, tuple[Side, str]] = {}
-        self.toolchain: Toolchain | None = None
-        self._tests: set[str] = set()  # tests that any side has collected
         self._family = family
 
     def answered(self, base: Results) -> None:
         """Take the answers of a process of the base, which was checked and read no time."""
-        self.results["base"] = {**base, **self.results["base"]}
+        self.base = {**base, **self.base}
         self._find_unchanged()
 
     def take(
@@ -102,17 +95,11 @@ class Tally:
         """
         self.pairs += 1
         self._take_end(outcome)
-        self._tests.update(*outcome.tests.values())
-        if (report := reports.get("base")) is not None:
-            self.toolchain = report.toolchain
         latest: dict[Side, Results] = {}
         for side in SIDES:
             report = reports[side]
             latest[side] = {result.id: result for result in (report.results if report else [])}
-            self.results[side] = {**latest[side], **self.results[side]}
-        if self.finds:
-            self._find_times()
-            self.finds = bool(outcome.problem)
+        self.base = {**latest["base"], **self.base}
         for track in self.left():
             if tracks is None or track in tracks or track in outcome.readings:
                 self._add(track, outcome, latest)
@@ -121,7 +108,7 @@ class Tally:
 
     def _find_unchanged(self) -> None:
         for track, time in self.times.items():
-            base = self.results["base"].get(track[:2])
+            base = self.base.get(track[:2])
             time.unchanged |= base is not None and track.metric in covered_beside(base, time.work)
 
     def _take_end(self, outcome: PairOutcome) -> None:
@@ -132,20 +119,10 @@ class Tally:
             self.lost[test] = side, outcome.problem
             self.problem = ""
 
-    def _find_times(self) -> None:
-        """Every gated time that both sides read."""
-        for case, work in self.results["work"].items():
-            base = self.results["base"].get(case)
-            if base is None or why_not_compared(base, work) is not None:
-                continue
-            for reading in base.readings:
-                if reading.timed and reading.gated and not reading.rival and work.reading(reading.metric) is not None:
-                    self.times.setdefault(TimeId(*case, reading.metric), Time(work))
-
     def _add(self, track: TimeId, outcome: PairOutcome, latest: Mapping[Side, Results]) -> None:
         time = self.times[track]
         test = time.work.case.nodeid
-        base = self.results["base"].get(track[:2])
+        base = self.base.get(track[:2])
         if test in self.lost:
             time.give_up(self.lost[test][1].partition("\n")[0].removesuffix(":"))
             return
@@ -185,7 +162,7 @@ class Tally:
             return f"timed by {timers.get('base')} at the base, now by {timers.get('work')}"
         if track in outcome.unread:
             return "too many blocks could not be read; look for other processes (perfguard doctor)"
-        base = self.results["base"].get(track[:2])
+        base = self.base.get(track[:2])
         test = self.times[track].work.case.nodeid
         if timed_kernel(track.metric) and test in outcome.tests.get("base", ()):
             if base is None:
@@ -220,19 +197,6 @@ class Tally:
         device = TimeId(track.suite, track.key, DEVICE_TIME)
         return track.metric == HOST_TIME and device in self.times and self.is_decided(device)
 
-    @property
-    def others(self) -> list[str] | None:
-        """Node ids of all tests but those in which a process died; None if none died."""
-        return sorted(self._tests - self.lost.keys()) if self.lost else None
-
-    @property
-    def measured(self) -> int:
-        """Cases that both sides measured."""
-        base, work = (
-            {case for case, result in self.results[side].items() if result.readings} for side in ("base", "work")
-        )
-        return len(base & work)
-
     def nodeids(self, tracks: Collection[TimeId]) -> list[str]:
         """Node ids of the tests of `tracks`, each once."""
         return list(dict.fromkeys(self.times[track].work.case.nodeid for track in tracks))
@@ -249,7 +213,7 @@ class Tally:
     def timers(self) -> Timers:
         """The timers that further processes use: the base's, otherwise this run's."""
         known = {time.work.id: time.work for time in self.times.values()}
-        read = {case: result for case, result in self.results["base"].items() if result.is_timed}
+        read = {case: result for case, result in self.base.items() if result.is_timed}
         return timers_of({**known, **read}.values())
 
     def pairing(self, base: str, problem: str) -> Pairing:
@@ -260,7 +224,7 @@ class Tally:
         return Pairing(base, [self._paired(case, tracks) for case, tracks in cases.items()], self.pairs, problem)
 
     def _paired(self, case: CaseId, tracks: list[TimeId]) -> PairedCase:
-        base = self.results["base"].get(case)
+        base = self.base.get(case)
         why = None if base is None else why_not_compared(base, self.times[tracks[0]].work)
         if base is not None:
             exact = [replace(each, note="") for each in base.readings if not each.timed]

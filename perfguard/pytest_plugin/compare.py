@@ -1,0 +1,95 @@
+"""`perfguard compare [BASE] [-- pytest arguments]`: a run of pytest that the merge base judges, without records."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from perfguard.model.atomic_files import check_file, write_atomically
+from perfguard.model.config import Beside, find_project, read_settings
+from perfguard.model.errors import ExitStatus, UsageError
+from perfguard.pytest_plugin.items import BESIDE
+from perfguard.session.child import packages_at
+from perfguard.session.pairing.bases import find_base
+from perfguard.session.pairing.worktrees import find_repository
+
+_REPORTS = "compare"  # below the folder of reports, whose own stay those of runs with records
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `perfguard compare`."""
+    parser.description = (
+        "Runs pytest --perfguard in the working tree, uncommitted changes included, and asks the merge base of HEAD "
+        "and BASE about every case: times are measured alternately on one device. Needs no stored baseline and "
+        "writes none."
+    )
+    parser.add_argument(
+        "base",
+        metavar="BASE",
+        nargs="?",
+        help="branch, tag or commit that the work will be merged into (default: the remote's or local main branch)",
+    )
+    parser.add_argument(
+        "--base-python",
+        type=Path,
+        metavar="PATH",
+        help="an interpreter, or a folder of site-packages, that the base runs with: compares two environments "
+        "(torch, Triton, the driver's libraries), with HEAD as BASE of the same code",
+    )
+    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to FILE")
+    parser.add_argument(
+        "pytest_arguments", nargs="*", metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare the working tree around the current folder with its merge base; returns pytest's exit status.
+
+    Raises:
+        UsageError: not a git checkout, an unknown base, an environment that does not run.
+    """
+    if options.json is not None:
+        check_file(options.json)
+    here = Path.cwd()
+    project = find_project(here)
+    settings = read_settings(project)
+    reports = project / settings.reports
+    name = options.base or find_repository(here).main_branch()
+    base = find_base(here, name, [project / settings.baselines, reports])
+    if base.commit is None:
+        raise UsageError(base.problem)
+    if options.base_python is not None:
+        packages_at(options.base_python)  # an error before any test runs
+    elif base.equal:
+        print(f"UNCHANGED: the working tree is {base.commit[:12]}, the merge base with {name}, but for documentation")
+        return int(ExitStatus.PASSED)
+    folder = reports / _REPORTS
+    for old in folder.glob("report-*.json"):
+        old.unlink()
+    if str(here) not in sys.path:  # as `python -m pytest` does
+        sys.path.insert(0, str(here))
+    beside = Beside(options.base_python, options.setup)
+    given = [*options.pytest_arguments, "--perfguard", f"--perfguard-base={name}", f"--perfguard-reports={folder}"]
+    if find_spec("xdist") is not None and "no:xdist" not in given:
+        given.append("-n0")  # workers do not know of a comparison
+    status = pytest.main(given, plugins=[_Compare(beside)])
+    written = sorted(folder.glob("report-*.json"))
+    if options.json is not None and written:
+        write_atomically(options.json, written[0].read_bytes())
+    return int(status)
+
+
+class _Compare:
+    """Hands the options that pytest does not know to perfguard's plugin."""
+
+    def __init__(self, beside: Beside) -> None:
+        self._beside = beside
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.stash[BESIDE] = self._beside

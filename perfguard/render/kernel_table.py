@@ -1,0 +1,45 @@
+"""What the compilers of two sides make of the same kernels, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from perfguard.model.records import Reading
+from perfguard.model.units import format_move
+
+_COLUMNS = ("spills", "registers", "instructions", "shared_bytes", "unfit")
+_MOST_ROWS = 60
+
+KernelRow = tuple[str, ...]  # kernel, target, and one text such as `0 -> 12` a column; empty where both are alike
+
+
+def kernel_rows(base: Sequence[Reading], work: Sequence[Reading]) -> list[KernelRow]:
+    """A row for each kernel and target that differs, from the readings of both sides
+    (`perfguard.measure.binaries.comparison`)."""
+    before = {reading.metric: reading.value for reading in base}
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for reading in work:
+        column, old = reading.metric.removeprefix(f"{reading.target}."), before.get(reading.metric)
+        if column not in _COLUMNS or not isinstance(reading.value, dict) or not isinstance(old, dict):
+            continue
+        for kernel in dict.fromkeys((*old, *reading.value)):
+            then, now = old.get(kernel, ""), reading.value.get(kernel, "")
+            texts = cells.setdefault((kernel, reading.target), {})
+            texts[column] = "" if then == now else format_move(then or "fits", now or "fits", reading.unit)
+            if column != "unfit" and then == 0 and now != 0:
+                texts[column] = format_move(then, now, reading.unit)
+    rows = [(*key, *(texts.get(column, "") for column in _COLUMNS)) for key, texts in cells.items()]
+    return [row for row in rows if any(row[2:])]
+
+
+def kernel_table(rows: Iterable[KernelRow]) -> list[str]:
+    """The lines of the table; none if there is no row. Each row is shown once, however many cases have it."""
+    shown = [*dict.fromkeys(rows)]
+    if not shown:
+        return []
+    head = ("kernel", "target", *(column.removesuffix("_bytes") for column in _COLUMNS[:-1]), "")
+    table = [head, *shown[:_MOST_ROWS]]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    hidden = [f"… and {len(shown) - _MOST_ROWS} more"] if len(shown) > _MOST_ROWS else []
+    return [f"kernels with other binaries: {len(shown)}", *lines, *hidden]
