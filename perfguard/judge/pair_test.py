@@ -206,7 +206,7 @@ def in_states(readings: Sequence[PairReading], effect: float, theta: float) -> s
     """`two states 5 % apart, in both trees`, if the processes of a time fall into two groups; empty if they do not.
 
     The groups are those of least squares, of two processes at least. Two are seen where the squares that they leave
-    fall below the 5 % point of one normal group, by Duda and Hart (Pattern Classification and Scene Analysis, 1973,
+    fall below the 1 % point of one normal group, by Duda and Hart (Pattern Classification and Scene Analysis, 1973,
     section 6.12). Levels are those above the lowest of a pair, since what a pair shares is no state of a process.
     """
     levels: list[tuple[float, str]] = []
@@ -228,7 +228,7 @@ def in_states(readings: Sequence[PairReading], effect: float, theta: float) -> s
     return f"two states {100 * math.expm1(apart):.2g} % apart, {where}"
 
 
-_DUDA_HART = 1.645  # standard deviations: 5 % at one end
+_DUDA_HART = 2.326  # standard deviations: 1 % at one end
 _LEAST_LEVELS = 12  # of four process pairs
 
 

@@ -43,6 +43,7 @@ from perfguard.session.pairing.processes import (
     foreign_error,
     run_setup,
     start_player,
+    starting_orders,
 )
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository, lock_in
@@ -88,6 +89,7 @@ class Site:
     followed: dict[Side, Followed] = field(default_factory=dict)
     _players: list[Player] = field(default_factory=list)  # all that may be alive
     _started: int = 0  # pairs whose processes have started
+    _orders: list[list[Side]] = field(default_factory=list)  # in which those of the next pairs start
     _players_ahead: dict[Side, Player] = field(default_factory=dict)  # of the next pair
     _lock: FileLock | None = None
     _temporary: Path = field(
@@ -235,7 +237,8 @@ class Site:
         folder = self._temporary / f"pair-{self._started}"
         folder.mkdir()
         started: dict[Side, Player] = {}
-        for side in self._random.sample(SIDES, len(SIDES)):
+        self._orders = self._orders or starting_orders(self._random)
+        for side in self._orders.pop():
             own = msgspec.structs.replace(
                 request,
                 # The second checkout of the base is not checked, since its results are the base's.
