@@ -42,6 +42,8 @@ _LAST_SHARE = 0.5
 # The chance that of the three processes of a pair the working tree's alone is in the slow one of two states,
 # p(1 − p)², is largest at p = 1/3. Control and scatter show nothing then.
 _ALONE = 4 / 27
+_DUDA_HART = 2.326  # standard deviations: 1 % at one end
+_LEAST_LEVELS = 12  # of four process pairs
 _LARGEST = 700.0  # logarithm: untrusted reports can hold any value, and its exponential must be finite
 
 Name = TypeVar("Name", bound=Hashable)
@@ -226,10 +228,6 @@ def in_states(readings: Sequence[PairReading], effect: float, theta: float) -> s
     trees = {tree for _, tree in levels[at:]}
     where = "in both trees" if len(trees) > 1 else "at the base" if "base" in trees else "in the working tree"
     return f"two states {100 * math.expm1(apart):.2g} % apart, {where}"
-
-
-_DUDA_HART = 2.326  # standard deviations: 1 % at one end
-_LEAST_LEVELS = 12  # of four process pairs
 
 
 def _squares(values: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from perfguard import __version__
 from perfguard.judge.exact import because, describe_difference, judge_exact, spelled_out
-from perfguard.judge.pair_test import in_cycles
+from perfguard.judge.pair_test import in_cycles, in_states
 from perfguard.judge.run_verdicts import exit_status, middle, paired_readings_of
 from perfguard.judge.screen import covered_beside
 from perfguard.measure.binaries.comparison import Sides, compare_cases
@@ -244,14 +244,19 @@ def _timed_row(tally: Tally, track: TimeId) -> Row:
     if verdict is None or known is None:
         changed = time.problem.startswith("timed by")
         return replace(row, word=Word.METHOD_CHANGED) if changed else row
-    cycles = in_cycles(time.readings, verdict.effect, known.theta)
+    about = time.readings, verdict.effect, known.theta
+    cycles, states = in_cycles(*about), in_states(*about)
     if verdict.word is None:
-        said = [f"undecided when the comparison ended: {time.problem or tally.problem or 'interrupted'}", str(verdict)]
+        said = [
+            f"undecided when the comparison ended: {time.problem or tally.problem or 'interrupted'}",
+            str(verdict),
+            states,
+        ]
     elif verdict.word is Word.UNRESOLVED:
-        said = [TOO_NOISY, str(verdict), cycles]
+        said = [TOO_NOISY, str(verdict), states, cycles]
     else:  # both sides ran by turns, so the machine is no cause
         passes = verdict.word is Word.PASS
-        said = [cycles, "" if passes else because(track.metric, work.readings, _exact_values(base))]
+        said = [cycles] if passes else [states, cycles, because(track.metric, work.readings, _exact_values(base))]
     low, high = verdict.interval
     return replace(
         row,

@@ -43,18 +43,12 @@ def filled(text: str, data: Mapping[str, Any], source: str) -> str:
 
 def tables(data: Mapping[str, Any]) -> str:
     """All of them, as Markdown."""
-    hard, worlds, suites, real = ([{**_ZEROS, "effect": 0, **row} for row in data[key]] for key in _ROWS)
+    hard, worlds, suites, real = ([{**_ZEROS, "effect": 0, **row} for row in data.get(key, ())] for key in _ROWS)
     where = f"{data['date']}, commit {data['commit'][:12]}"
     told = f"`{data['command']}`, {where}; at most {data['most_pairs']} process pairs."
     parts = [
         told,
-        "Nothing is slower, and the noise is of the kinds that break tests. The worst are first; in the last column "
-        "are the suites of each size with a false `SLOWER`:",
-        _table(
-            ["noise", "what it is", "suites", "false `SLOWER`", "upper limit", "false `FASTER`", "undecided",
-             "pairs a case", "by size"],
-            (_hard(rows) for rows in _worst_first(hard)),
-        ),
+        *(_of_hard(hard) if hard else []),
         "Nothing is slower. One row a world, suites of all sizes, with and without controls, K = 5 and 8:",
         _table(
             ["noise", "place", "suites", "false `SLOWER`", "upper limit", "false `FASTER`", "undecided", "paired",
@@ -110,6 +104,15 @@ def _quiet(row: Row) -> list[object]:
         _share(row["paired"], row["level"]), _per(row["case_pairs"], row["paired"]),
         _per(row["suite_pairs"], row["suites"]),
     ]  # fmt: skip
+
+
+def _of_hard(rows: Sequence[Row]) -> list[str]:
+    heads = ["noise", "what it is", "suites", "false `SLOWER`", "upper limit", "false `FASTER`", "undecided"]
+    return [
+        "Nothing is slower, and the noise is of the kinds that break tests. The worst are first; in the last column "
+        "are the suites of each size with a false `SLOWER`:",
+        _table([*heads, "pairs a case", "by size"], map(_hard, _worst_first(rows))),
+    ]
 
 
 def _worst_first(rows: Sequence[Row]) -> list[list[Row]]:

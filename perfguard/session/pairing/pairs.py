@@ -7,7 +7,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -172,37 +172,49 @@ class Site:
         if self.starts_ahead:
             self._players_ahead = self._start(tally, tally.left())
 
-    def measure(self, tally: Tally, tracks: Sequence[TimeId] | None, deadline: float) -> None:
+    def measure(
+        self,
+        tally: Tally,
+        tracks: Sequence[TimeId] | None,
+        deadline: float,
+        places: Callable[[Sequence[TimeId]], Sequence[TimeId]] = list,
+    ) -> None:
         """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
         over, or processes died in too many tests to blame single ones.
 
         Args:
             deadline: s on the monotonic clock.
+            places: of the undecided times, those that the next pair measures; none: the end.
 
         Raises:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
         """
         started, first = time.monotonic(), tally.pairs
-        while not tally.problem and tally.pairs - first < 2 * MOST_PAIRS:
+        # A pair that misses a time counts against it only if the one before missed it, too.
+        most = 2 * MOST_PAIRS * max(1, len(tracks or ()))
+        while not tally.problem and tally.pairs - first < most:
             left = tally.left(tracks)
-            if not left and not tally.finds:
+            chosen = list(places(left))
+            if not chosen and not tally.finds:
                 break
-            question = f": {counted(len(left), 'time')} in question" if left else ""
+            some = f"{len(chosen)} of " if len(chosen) < len(left) else ""
+            question = f": {some}{counted(len(left), 'time')} in question" if left else ""
             expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
             self.tell(f"process pair {tally.pairs + 1}{question}{expected}", passing=True)
-            outcome, reports = self._pair(tally, left, deadline)
-            tally.take(outcome, reports, None if tally.finds else set(left))
+            outcome, reports = self._pair(tally, left, chosen, deadline)
+            tally.take(outcome, reports, None if tally.finds else set(chosen))
             spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
             self.tell(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}", detail=True)
         self._stop_players()
 
     def _pair(
-        self, tally: Tally, left: Sequence[TimeId], deadline: float
+        self, tally: Tally, left: Sequence[TimeId], chosen: Collection[TimeId], deadline: float
     ) -> tuple[PairOutcome, dict[Side, Report | None]]:
-        """Lead new processes through the times `left`, or all if the tally finds them, and return what was found and
-        their answers. Meanwhile the next pair's processes start, if they disturb nothing."""
+        """Lead new processes through the times `chosen` of those `left`, or all if the tally finds them, and return
+        what was found and their answers. Meanwhile the next pair's processes start, if they disturb nothing. They
+        collect the tests of all that are left, since this pair decides which of them the next one measures."""
         players, self._players_ahead = self._players_ahead or self._start(tally, left), {}
-        chosen = set(left)
+        wanted = set(chosen)
         ahead = self.starts_ahead and not tally.finds
 
         def start_next() -> None:
@@ -210,8 +222,8 @@ class Site:
                 self._players_ahead = self._start(tally, left)
 
         outcome = conduct(
-            [players[side] for side in SIDES], lambda track: tally.finds or track in chosen, pair=tally.pairs + 1,
-            limit=self._limit(deadline), chance=self._random, tests=None if tally.finds else tally.nodeids(left),
+            [players[side] for side in SIDES], lambda track: tally.finds or track in wanted, pair=tally.pairs + 1,
+            limit=self._limit(deadline), chance=self._random, tests=None if tally.finds else tally.nodeids(chosen),
             then=start_next,
         )  # fmt: skip
         self._stop(players.values())
@@ -221,7 +233,7 @@ class Site:
         return outcome, {side: player.report(self.slug) for side, player in players.items()}
 
     def _start(self, tally: Tally, left: Sequence[TimeId]) -> dict[Side, Player]:
-        """Start a process of each side, which will measure the times `left`, or all if the tally finds them."""
+        """Start a process of each side, which can measure the times `left`, or all if the tally finds them."""
         tests = tally.others if tally.finds else tally.nodeids(left)
         # The base has answered before, and the run has read the working tree.
         judged: Collection[Side] = SIDES if tally.finds else ()
