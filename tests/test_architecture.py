@@ -73,6 +73,7 @@ BUDGETS = [
     ("tests/**/*.py", 2_650, "answers of bases, hostile objects, comparisons of kernels, records that grow"),
     ("tests/**/*.py", 550, "runs that are ended; what a run says while it lasts"),
     ("tests/**/*.py", 700, "turns within a budget, over several runs"),
+    ("tests/**/*.py", 100, "two states of a process, and places in a pair"),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("baselines/**/*.yaml", 7_350, ""),

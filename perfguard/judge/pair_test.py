@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
@@ -26,19 +26,24 @@ from perfguard.judge.statistics import (
     least_effect,
     moderate,
     spread_of,
-    wild_one,
+    trimmed,
 )
 from perfguard.model.records import TOO_NOISY, PairReading, Reading, Verdict, Word
 from perfguard.model.units import counted, format_change
 
-LEAST_PAIRS = 3  # before anything is SLOWER or FASTER
+LEAST_PAIRS = 3  # before anything is SLOWER or FASTER; `luck` asks for more where more times are undecided
 LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
 MOST_PAIRS = 16
 COARSE = 0.1  # times with at least this θ are coarse: host times, which differ by a third between processes
 MOST_PAIRS_COARSE = 6  # coarse times must not delay the others; a doubled time is certain by then
-_LAST_SHARE = 0.5  # share of a time's error for its last look: large effects are certain long before
-_WILD_PAIR = 0.03  # a pair beyond this and beyond WILD_SIGMAS robust deviations is wild
-_WILD_EVERY = 4  # one of this many pairs may be left out: three agree against it
+# Share of a time's error for its last look (Haybittle 1971, Peto et al. 1976: strict looks, and what is left at the
+# last). At one half neither kind of look has less than half of what it could have, which moves a limit by z = 0.2.
+_LAST_SHARE = 0.5
+# The chance that of the three processes of a pair the working tree's alone is in the slow one of two states,
+# p(1 − p)², is largest at p = 1/3. Control and scatter show nothing then.
+_ALONE = 4 / 27
+_DUDA_HART = 2.326  # standard deviations: 1 % at one end
+_LEAST_LEVELS = 12  # of four process pairs
 _LARGEST = 700.0  # logarithm: untrusted reports can hold any value, and its exponential must be finite
 
 Name = TypeVar("Name", bound=Hashable)
@@ -54,7 +59,7 @@ class PairVerdict:
         interval: its 95 % interval, natural logarithms. It does not correct for stopping early; the word does.
         smallest: for a PASS, the smallest slowdown (relative) that it excludes. For other words, the smallest that this
             many pairs find with 95 % probability. None: too few pairs.
-        wild: number of pairs left out because they lie far off the others.
+        settling: for UNRESOLVED, about how many process pairs would have settled it.
     """
 
     word: Word | None
@@ -62,10 +67,18 @@ class PairVerdict:
     interval: tuple[float, float]
     pairs: int
     smallest: float | None
-    wild: int = 0
+    settling: int | None = None
 
     def __str__(self) -> str:
-        return f"in {counted(self.pairs, 'process pair')}{f', {self.wild} wild' if self.wild else ''}"
+        told = f"in {counted(self.pairs, 'process pair')}"
+        return told if self.settling is None else f"{told}, about {self.settling} would settle it"
+
+
+def luck(pairs: int) -> float:
+    """The probability, at most, that a time without a change looks slower in all process pairs that count, because its
+    processes draw one of two states and the working tree's alone drew the slow one each time."""
+    cut = trimmed(pairs)
+    return math.comb(pairs, cut) * _ALONE ** (pairs - cut)
 
 
 def contrast(reading: PairReading) -> float:
@@ -74,39 +87,33 @@ def contrast(reading: PairReading) -> float:
 
 
 def judge_pairs(
-    slowdowns: Sequence[float], *, theta: float, family: int, prior: Prior, most_pairs: int = MOST_PAIRS
+    history: History,
+    pairs: int,
+    *,
+    theta: float,
+    family: int,
+    prior: Prior = UNLEARNT,
+    most_pairs: int = MOST_PAIRS,
+    undecided: int = 1,
 ) -> PairVerdict:
     """Test whether the working tree is slower, with the process pairs measured so far; called after each pair.
 
     A group-sequential test with an open alternative. SLOWER or FASTER: the mean is beyond θ, and Student's t rejects a
     mean of 0. The run's error of 1 % is spent evenly over its `family` of times. Each time spends half of its share at
     the look after `most_pairs`, the other half evenly over the earlier looks, from three pairs on. So larger effects
-    need fewer pairs at any noise. PASS: the mean lies within θ, and 2θ is excluded in both directions at 5 %, spent
-    evenly over the looks.
-
-    σ is moderated: the variance between the pairs is shrunk towards `prior`, and σ is at least 0.15 %. One of every
-    four pairs may be wild and is then left out: more than 3 % and ten robust deviations off the others.
+    need fewer pairs at any noise. Nothing is accused before `luck` over all undecided times is below half of that 1 %.
+    PASS: the mean lies within θ, and 2θ is excluded in both directions at 5 %, spent evenly over the looks.
 
     Args:
-        slowdowns: `contrast` of each process pair.
+        history: of the pairs' slowdowns and controls (`spread_of`).
+        pairs: their number.
         theta: the smallest effect that may be SLOWER, as a logarithm (`least_effect`).
         family: number of times in question in this run.
         prior: the noise of the run's cases; UNLEARNT while unknown.
         most_pairs: the time is UNRESOLVED after this many.
-
-    Raises:
-        ValueError: no pairs.
+        undecided: number of times that have been read and are not decided, this one included.
     """
-    if not slowdowns:
-        raise ValueError("judge_pairs: no process pair; measure one")
-    return _judge(_spread(slowdowns), len(slowdowns), theta, family, prior, most_pairs)
-
-
-def _judge(history: History, pairs: int, theta: float, family: int, prior: Prior, most_pairs: int) -> PairVerdict:
-    effect, wild = history.centre, pairs - history.sessions
-    noise = moderate(history, prior)
-    if wild:  # leaving pairs out costs degrees of freedom
-        noise = replace(noise, degrees=max(noise.degrees - wild, 1))
+    effect, noise = history.centre, moderate(history, prior)
 
     def margin(alpha: float) -> float:
         """The shift of the mean that noise alone exceeds with probability `alpha`, in one direction."""
@@ -117,11 +124,15 @@ def _judge(history: History, pairs: int, theta: float, family: int, prior: Prior
     before = max(most_pairs - LEAST_PAIRS, 1)
     accusing = margin(_LAST_SHARE * alpha if last else (1 - _LAST_SHARE) * alpha / before)
     acquitting = margin(MISS_ERROR / max(most_pairs - LEAST_PAIRS_ALIKE + 1, 1))
-    word = Word.UNRESOLVED if last else None
-    if noise.sessions >= LEAST_PAIRS and abs(effect) > max(theta, accusing):
+    word, settling = Word.UNRESOLVED if last else None, None
+    lucky = pairs < LEAST_PAIRS or undecided * luck(pairs) > FAMILY_ERROR / 2
+    if abs(effect) > max(theta, accusing) and not lucky:
         word = Word.SLOWER if effect > 0 else Word.FASTER
-    elif noise.sessions >= LEAST_PAIRS_ALIKE and abs(effect) <= theta and abs(effect) + acquitting < 2 * theta:
+    elif pairs >= LEAST_PAIRS_ALIKE and abs(effect) <= theta and abs(effect) + acquitting < 2 * theta:
         word = Word.PASS
+    elif last:  # a margin falls as one over the square root of the pairs
+        short = accusing / abs(effect) if abs(effect) > theta else acquitting / (2 * theta - abs(effect))
+        settling = max(math.ceil(pairs * min(short, _LARGEST) ** 2), pairs + 1)
     smallest = None
     if word is Word.PASS:
         smallest = abs(effect) + acquitting
@@ -130,20 +141,7 @@ def _judge(history: History, pairs: int, theta: float, family: int, prior: Prior
     if smallest is not None:
         smallest = math.expm1(min(smallest, _LARGEST))
     half = margin(MISS_ERROR / 2)
-    return PairVerdict(word, effect, (effect - half, effect + half), pairs, smallest, wild)
-
-
-def _spread(slowdowns: Sequence[float]) -> History:
-    """Mean and variance without wild pairs; of all pairs if more are wild than may be left out, as in a noisy case."""
-    if max(slowdowns) - min(slowdowns) <= _WILD_PAIR:
-        return spread_of(slowdowns)
-    kept = list(slowdowns)
-    for _ in range(len(slowdowns) // _WILD_EVERY + 1):
-        wild = wild_one(kept, _WILD_PAIR)
-        if wild is None:
-            return spread_of(kept)
-        del kept[wild]
-    return spread_of(slowdowns)
+    return PairVerdict(word, effect, (effect - half, effect + half), pairs, smallest, settling)
 
 
 @dataclass(frozen=True)
@@ -162,23 +160,28 @@ def judge_paired(tracks: Mapping[Name, PairedReadings], family: int) -> dict[Nam
     tested again. So judging again, with all data, gives the same verdicts as during the measurement.
     """
     verdicts: dict[Name, PairVerdict] = {}
-    read: dict[int, list[tuple[Name, float]]] = defaultdict(list)
+    read: dict[int, list[tuple[Name, PairReading]]] = defaultdict(list)
     for name, track in tracks.items():
         for reading in track.readings:
-            read[reading.pair].append((name, contrast(reading)))
-    slowdowns: dict[Name, list[float]] = defaultdict(list)
+            read[reading.pair].append((name, reading))
+    seen: dict[Name, list[PairReading]] = defaultdict(list)
     classes: dict[str, dict[Name, History]] = defaultdict(dict)
     for look in sorted(read):
         open_now = [(name, each) for name, each in read[look] if name not in verdicts or verdicts[name].word is None]
-        for name, slowdown in open_now:
-            slowdowns[name].append(slowdown)
-            classes[tracks[name].timer_class][name] = _spread(slowdowns[name])
+        for name, reading in open_now:
+            seen[name].append(reading)
+            history = spread_of([contrast(each) for each in seen[name]], [each.control for each in seen[name]])
+            classes[tracks[name].timer_class][name] = history
         priors = {name: fit_prior(list(found.values())) for name, found in classes.items()}
+        undecided = sum(name not in verdicts or verdicts[name].word is None for name in seen)
         for name, _ in open_now:
             track, name_of_class = tracks[name], tracks[name].timer_class
-            history, pairs = classes[name_of_class][name], len(slowdowns[name])
+            history, pairs = classes[name_of_class][name], len(seen[name])
             most = MOST_PAIRS_COARSE if track.theta >= COARSE else MOST_PAIRS
-            verdicts[name] = _judge(history, pairs, track.theta, family, priors[name_of_class], most)
+            verdicts[name] = judge_pairs(
+                history, pairs, theta=track.theta, family=family, prior=priors[name_of_class], most_pairs=most,
+                undecided=undecided,
+            )  # fmt: skip
     return verdicts
 
 
@@ -199,6 +202,37 @@ def in_cycles(readings: Sequence[PairReading], effect: float, theta: float) -> s
 
 def _change(logarithm: float) -> str:
     return format_change(math.exp(logarithm))
+
+
+def in_states(readings: Sequence[PairReading], effect: float, theta: float) -> str:
+    """`two states 5 % apart, in both trees`, if the processes of a time fall into two groups; empty if they do not.
+
+    The groups are those of least squares, of two processes at least. Two are seen where the squares that they leave
+    fall below the 1 % point of one normal group, by Duda and Hart (Pattern Classification and Scene Analysis, 1973,
+    section 6.12). Levels are those above the lowest of a pair, since what a pair shares is no state of a process.
+    """
+    levels: list[tuple[float, str]] = []
+    for each in readings:
+        three = (0.0, "base"), (each.control, "base"), (each.change - effect, "work")
+        lowest = min(level for level, _ in three)
+        levels += [(level - lowest, tree) for level, tree in three]
+    levels.sort()
+    values, count = [level for level, _ in levels], len(levels)
+    if count < _LEAST_LEVELS or not (whole := _squares(values)):
+        return ""
+    left, at = min((_squares(values[:at]) + _squares(values[at:]), at) for at in range(2, count - 1))
+    limit = 1 - 2 / math.pi - _DUDA_HART * math.sqrt(2 * (1 - 8 / math.pi**2) / count)
+    apart = fmean(values[at:]) - fmean(values[:at])
+    if left >= limit * whole or apart < theta:
+        return ""
+    trees = {tree for _, tree in levels[at:]}
+    where = "in both trees" if len(trees) > 1 else "at the base" if "base" in trees else "in the working tree"
+    return f"two states {100 * math.expm1(apart):.2g} % apart, {where}"
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return math.fsum((each - mean) ** 2 for each in values)
 
 
 # -- a time beside a rival's, without a baseline -----------------------------------------------------------------------
@@ -224,7 +258,7 @@ def judge_rival(reading: Reading, fresh: Sequence[Reading] = ()) -> Verdict:
     if len(read) < RIVAL_PROCESSES:
         seen = f"; {len(read)} of {RIVAL_PROCESSES} fresh processes read it" if fresh else ""
         return _verdict(reading, Word.SUSPECT, f"slower than its rival in one session{seen}", slowdown)
-    found = judge_pairs(read, theta=theta, family=1, prior=UNLEARNT, most_pairs=2 * RIVAL_PROCESSES)
+    found = judge_pairs(spread_of(read), len(read), theta=theta, family=1, most_pairs=2 * RIVAL_PROCESSES)
     if found.word is Word.SLOWER:
         note = f"; {reading.note}" if reading.note else ""
         return _verdict(reading, Word.SLOWER, f"than its rival: {found}{note}", found.effect, found)

@@ -18,7 +18,7 @@ from perfguard.judge.case_verdicts import judge_case, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.kernel_times import reading_of
 from perfguard.judge.lane import Lane, timer_class
-from perfguard.judge.pair_test import PairedReadings, PairVerdict, in_cycles, judge_paired
+from perfguard.judge.pair_test import PairedReadings, PairVerdict, in_cycles, in_states, judge_paired
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
@@ -163,17 +163,18 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
         if pairs.why != NO_PAIRS and not problems:  # a problem with the record would hide this reason
             return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {pairs.why}")
         return unpaired(result, metric, lane, problems[0] if problems else pairs.why)
-    theta, cycles = pairs.track.theta, in_cycles(time.readings, found.effect, pairs.track.theta)
+    about = pairs.track.readings, found.effect, pairs.track.theta
+    cycles, states = in_cycles(*about), in_states(*about)
     if found.word is Word.PASS:
         said = [cycles]
     elif found.word is Word.UNRESOLVED:
-        said = [TOO_NOISY, str(found), cycles]
+        said = [TOO_NOISY, str(found), states, cycles]
     elif found.word is None:
-        said = [f"UNDECIDED: {time.problem or pairs.why}", str(found)]
+        said = [f"UNDECIDED: {time.problem or pairs.why}", str(found), states]
     else:
         read = [] if case.base is None else case.base.readings
         before = {each.metric: each.value for each in read if not each.timed}
-        said = [str(found), cycles, because(metric, result.readings, before)]
+        said = [str(found), states, cycles, because(metric, result.readings, before)]
     return replace(
         suspect,
         word=found.word or Word.UNRESOLVED,
@@ -183,7 +184,7 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
         ratio=math.exp(found.effect),
         interval=(math.exp(found.interval[0]), math.exp(found.interval[1])),
         smallest=found.smallest,
-        limit=math.expm1(theta),
+        limit=math.expm1(pairs.track.theta),
     )
 
 

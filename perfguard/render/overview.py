@@ -16,14 +16,21 @@ from msgspec import Struct
 
 from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.records.case import is_compared, is_guarded, is_inconclusive, new_metrics, words_of, worst
+from perfguard.model.records.case import (
+    is_compared,
+    is_guarded,
+    is_inconclusive,
+    is_unread,
+    new_metrics,
+    words_of,
+    worst,
+)
 from perfguard.model.records.code import tells_of_other_code
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import by_cause
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
-NOT_PAIRED = ("UNPAIRED", "UNDECIDED")  # first words of UNRESOLVED reasons; NOISY times were paired to the end
 UNMEASURED = "has a baseline, but the report does not hold it"
 
 
@@ -170,11 +177,7 @@ class LaneView(Struct, frozen=True, dict=True):
     @property
     def unpaired(self) -> set[Case]:
         """Cases with a time in question that no or too few process pairs of the report read."""
-        return {
-            result.case
-            for result, verdict in self._uncovered
-            if verdict.word is Word.UNRESOLVED and verdict.reason.startswith(NOT_PAIRED)
-        }
+        return {result.case for result, verdict in self._uncovered if is_unread(verdict)}
 
     @property
     def is_inconclusive(self) -> bool:

@@ -45,7 +45,8 @@ EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind 
 
 #: What stands in a command as it is. Anything else in it may be a stranger's.
 _PLAIN = re.compile(r"[\w.,:/=+-]{1,100}", re.ASCII)
-_PAIRS = re.compile(r"; in \d+ process pairs?(, \d+ wild)?")  # in a reason (`PairVerdict`)
+# In a reason: `PairVerdict`, `in_states`.
+_PAIRS = re.compile(r"; in \d+ process pairs?(, about \d+ would settle it)?(; two states [^;]*)?")
 
 
 def tally(counts: Counter[Word]) -> str:

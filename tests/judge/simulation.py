@@ -27,13 +27,14 @@ from perfguard.model.records import Toolchain
 from tests.judge import real, tables
 from tests.judge.runs import BASE, HARDWARE, Counts, count, judge, seeded
 from tests.judge.worlds import (
+    HARD,
     NOISES,
     PLACES,
     Suite,
     Truth,
     World,
     baseline_of,
-    case_sigmas,
+    draw_cases,
     pair_readings,
     place_levels,
     results_of,
@@ -44,11 +45,14 @@ ROOT = Path(__file__).resolve().parents[2]
 RATES, DOCUMENT = ROOT / "docs" / "judging-rates.json", ROOT / "docs" / "judging-rates.md"
 SIZES, CONTROLS, STORED = (1, 3, 8, 50, 200), (0, 20), (5, 8)
 SUITES = [Suite(cases, controls, stored) for cases in SIZES for controls in CONTROLS for stored in STORED]
-EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10)
+EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.25)
 KINDS = ("five", "tenth", "half", "all")
 TRUTHS = [Truth(kind, effect) for kind in KINDS for effect in EFFECTS] + [Truth("mixed", 0.03), Truth("power", 0.04)]
 LARGE = 200  # suites of so many cases are drawn a third as often, since they take as long as all others together
 SMALL = 8  # suites of more cases are drawn a quarter as often where power is asked
+# Where noise is hard: changed cases, and how often a suite of so many is drawn.
+HARD_SIZES = {1: 12.0, 3: 10.0, 8: 10.0, 20: 2.0, 50: 1.0, 200: 1 / 6, 1000: 1 / 24}
+HARD_PLACE = "other board 0.4 %"  # where no record passes a time
 SLOWED = [suite for suite in SUITES if (suite.controls, suite.stored) in ((0, 5), (20, 8))]  # where power is asked
 
 
@@ -58,12 +62,12 @@ def simulate(world: World, suite: Suite, truth: Truth, random: np.random.Generat
     if changed is None:
         return None
     levels = np.concatenate([np.zeros(suite.controls), changed])
-    sigma = case_sigmas(world, levels.size, random)
-    baseline = baseline_of(stored_noise(world, sigma, suite.stored, random), suite.controls)
-    now = stored_noise(world, sigma, 1, random)[0] + place_levels(world, levels.size, random) + levels
+    cases = draw_cases(world, levels.size, random)
+    baseline = baseline_of(stored_noise(world, cases, suite.stored, random), suite.controls)
+    now = stored_noise(world, cases, 1, random)[0] + place_levels(world, levels.size, random) + levels
     results = results_of(now, suite.controls, world.board)
     lane = Lane(HARDWARE, Toolchain(), [baseline], base=BASE)
-    readings = pair_readings(world, sigma, levels, truth, random)
+    readings = pair_readings(world, cases, levels, truth, random)
     processes = {result.id: read for result, read in zip(results, readings, strict=True)}
     verdicts, taken = judge(results, lane, processes)
     judged = [verdicts[result.id] for result in results[suite.controls :]]
@@ -73,6 +77,15 @@ def simulate(world: World, suite: Suite, truth: Truth, random: np.random.Generat
 def run_world(world: World, suites: int, seed: int) -> list[dict[str, object]]:
     """All truths of one world; a row for each truth and suite. `suites` of each kind where nothing moved."""
     rows: list[dict[str, object]] = []
+    if world.noise in HARD:
+        for size, often in HARD_SIZES.items():
+            suite, counts = Suite(size, 0, STORED[0]), Counts()
+            random = seeded(seed, world, suite, Truth())
+            for _ in range(max(round(often * suites), 1)):
+                if (found := simulate(world, suite, Truth(), random)) is not None:
+                    counts.add(found)
+            rows.append({**asdict(world), **asdict(Truth()), **asdict(suite), **asdict(counts)})
+        return rows
     for truth in [Truth(), *TRUTHS]:
         still = truth.kind == "nothing"
         for suite in SUITES if still else SLOWED:
@@ -92,7 +105,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--suites", type=int, default=24, help="of each size, controls and K, where nothing moved")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--noise", choices=NOISES, action="append", help="only these")
+    parser.add_argument("--noise", choices=[*HARD, *NOISES], action="append", help="only these")
     parser.add_argument("--place", choices=PLACES, action="append", help="only these")
     parser.add_argument("--json", type=Path, default=RATES)
     parser.add_argument("--extract", action="store_true", help=f"write {real.DATA.name} from git's history, no more")
@@ -105,7 +118,11 @@ def main(arguments: Sequence[str]) -> None:
         text, data = DOCUMENT.read_text(encoding="utf-8"), json.loads(options.json.read_bytes())
         DOCUMENT.write_text(tables.filled(text, data, options.json.name), encoding="utf-8")
         return
-    worlds = [World(noise, place) for noise in options.noise or NOISES for place in options.place or PLACES]
+    worlds = [
+        World(noise, place)
+        for noise in options.noise or [*HARD, *NOISES]
+        for place in ([HARD_PLACE] if noise in HARD else options.place or PLACES)
+    ]
     rows: list[dict[str, object]] = []
     with ProcessPoolExecutor(options.jobs) as pool:
         for world, found in zip(
@@ -120,8 +137,13 @@ def main(arguments: Sequence[str]) -> None:
         "commit": commit.strip(),
         "command": " ".join(["python -m tests.judge.simulation", *arguments]),
         "most_pairs": MOST_PAIRS,
-        "worlds": tables.pooled(rows, ["noise", "place", "kind", "effect"]),
-        "suites": tables.pooled(rows, ["kind", "effect", "cases", "controls", "stored"]),
+        "worlds": tables.pooled(
+            (row for row in rows if row["noise"] not in HARD), ["noise", "place", "kind", "effect"]
+        ),
+        "suites": tables.pooled(
+            (row for row in rows if row["noise"] not in HARD), ["kind", "effect", "cases", "controls", "stored"]
+        ),
+        "hard": tables.pooled((row for row in rows if row["noise"] in HARD), ["noise", "cases"]),
         "real": real.run(options.suites, options.seed),
     }
     options.json.write_text(tables.dumped(written), encoding="utf-8")

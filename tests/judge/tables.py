@@ -10,10 +10,11 @@ from typing import Any
 from scipy import stats
 
 from tests.judge.runs import Counts
+from tests.judge.worlds import NOISE
 
 Row = Mapping[str, Any]
 BEGIN, END = "<!-- tables of {} -->", "<!-- end of tables -->"
-_ROWS = ("worlds", "suites", "real")
+_ROWS = ("hard", "worlds", "suites", "real")
 _ZEROS = asdict(Counts())  # rows leave out what is 0
 _TRUTHS = {"five": "5 cases", "tenth": "a tenth", "half": "half", "all": "all"}
 
@@ -42,11 +43,12 @@ def filled(text: str, data: Mapping[str, Any], source: str) -> str:
 
 def tables(data: Mapping[str, Any]) -> str:
     """All of them, as Markdown."""
-    worlds, suites, real = ([{**_ZEROS, "effect": 0, **row} for row in data[key]] for key in _ROWS)
+    hard, worlds, suites, real = ([{**_ZEROS, "effect": 0, **row} for row in data.get(key, ())] for key in _ROWS)
     where = f"{data['date']}, commit {data['commit'][:12]}"
     told = f"`{data['command']}`, {where}; at most {data['most_pairs']} process pairs."
     parts = [
         told,
+        *(_of_hard(hard) if hard else []),
         "Nothing is slower. One row a world, suites of all sizes, with and without controls, K = 5 and 8:",
         _table(
             ["noise", "place", "suites", "false `SLOWER`", "upper limit", "false `FASTER`", "undecided", "paired",
@@ -104,13 +106,47 @@ def _quiet(row: Row) -> list[object]:
     ]  # fmt: skip
 
 
+def _of_hard(rows: Sequence[Row]) -> list[str]:
+    heads = ["noise", "what it is", "suites", "false `SLOWER`", "upper limit", "false `FASTER`", "undecided"]
+    return [
+        "Nothing is slower, and the noise is of the kinds that break tests. The worst are first; in the last column "
+        "are the suites of each size with a false `SLOWER`:",
+        _table([*heads, "pairs a case", "by size"], map(_hard, _worst_first(rows))),
+    ]
+
+
+def _worst_first(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each noise, by the share of its suites with a false SLOWER."""
+    noises: dict[str, list[Row]] = {}
+    for row in rows:
+        noises.setdefault(row["noise"], []).append(row)
+
+    def share(rows: list[Row]) -> float:
+        return sum(row["false_slower"] for row in rows) / sum(row["suites"] for row in rows)
+
+    return sorted(noises.values(), key=share, reverse=True)
+
+
+def _hard(rows: Sequence[Row]) -> list[object]:
+    [row] = pooled(rows, ["noise"])
+    sizes = (f"{each['cases']}: {each['false_slower']} of {each['suites']}" for each in rows)
+    cells = _quiet(row)
+    return [row["noise"], NOISE[row["noise"]].told, *cells[:5], cells[6], ", ".join(sizes)]
+
+
 def _by_effect(rows: Iterable[Row], keys: Sequence[str]) -> str:
     slowed = [row for row in rows if row.get("kind") in _TRUTHS]
     effects = sorted({row["effect"] for row in slowed})
     found: dict[tuple[object, ...], dict[float, Row]] = {}
     for row in pooled(slowed, [*keys, "effect"]):
         found.setdefault(tuple(row[key] for key in keys), {})[row["effect"]] = row
-    heads = [*keys, *(f"{100 * effect:.0f} %" for effect in effects), "false `SLOWER`", "pairs a paired case at 3 %"]
+    heads = [
+        *keys,
+        *(f"{100 * effect:.0f} %" for effect in effects),
+        "false `SLOWER`",
+        "pairs a paired case at 3 %",
+        "at 25 %",
+    ]
     lines: list[list[object]] = []
     for name, cells in found.items():
         rates = [
@@ -119,7 +155,9 @@ def _by_effect(rows: Iterable[Row], keys: Sequence[str]) -> str:
             for effect in effects
         ]
         false = f"{sum(cell['false_slower'] for cell in cells.values())} of {sum(c['suites'] for c in cells.values())}"
-        lines.append([*name, *rates, false, _per(cells[0.03]["case_pairs"], cells[0.03]["paired"])])
+        lines.append(
+            [*name, *rates, false, *(_per(cells[at]["case_pairs"], cells[at]["paired"]) for at in (0.03, 0.25))]
+        )
     return _table(heads, lines)
 
 

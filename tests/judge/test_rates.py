@@ -18,7 +18,7 @@ from tests.judge.worlds import (
     Suite,
     Truth,
     World,
-    case_sigmas,
+    draw_cases,
     pair_readings,
 )
 
@@ -95,13 +95,13 @@ def test_real_sessions(place: str) -> None:
 
 
 def test_a_pair_is_three_processes_of_one_case() -> None:
-    world, sigma = World("normal", "other board 0.4 %"), np.full(2000, SIGMA)
-    read = pair_readings(world, sigma, np.full(2000, 0.05), Truth("all", 0.05), seeded(1))
+    world = World("normal", "other board 0.4 %")
+    read = pair_readings(world, draw_cases(world, 2000, seeded(1)), np.full(2000, 0.05), Truth("all", 0.05), seeded(1))
     contrasts = np.array([[contrast(each) for each in case] for case in read])
     assert contrasts.mean() == pytest.approx(0.05, abs=1e-4)
     assert contrasts.std() == pytest.approx(np.sqrt(1.5) * SIGMA, rel=0.05)
     assert np.exp(read[0][0].change) == pytest.approx(read[0][0].work_us / read[0][0].base_us)
-    spread = case_sigmas(World("unlike", "same board"), 4000, seeded(1))
+    spread = draw_cases(World("unlike", "same board"), 4000, seeded(1)).sigma
     assert (np.median(spread), np.std(np.log(spread))) == (pytest.approx(SIGMA, rel=0.1), pytest.approx(1.0, rel=0.1))
 
 

@@ -1,5 +1,7 @@
 """Worlds in which the judge has to hold: how processes scatter, what a place does, and what the code did.
 
+How processes scatter is data: a line of `data/noises.json` for each noise, whose fields are those of `Noise`.
+
 Times are natural logarithms round the centre of a case. A process (a stored session, the run, each side of a process
 pair) has one value a case; its noise is shared by nothing else.
 """
@@ -7,7 +9,10 @@ pair) has one value a case; its noise is shared by nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from random import Random as Chance
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,33 +29,75 @@ from perfguard.model.records import (
     TimedEntry,
 )
 from perfguard.model.units import Unit, significant
+from perfguard.session.pairing.processes import SIDES, starting_orders
 
 Logs = npt.NDArray[np.float64]
 Random = np.random.Generator
 
 SIGMA = 0.003  # of a process, in the median over the cases
 WITHIN = 0.0005  # what one process reads of itself from block to block, as a median of blocks
-MODES = 0.015  # the two states of bimodal processes lie so far apart; either is as likely
-WILD_SHARE, WILD = 0.05, (0.03, 0.30)  # of the values of a process; by so much they are too slow, log-uniform
-LAG = 0.7
+WILD = 0.03, 0.30  # a wild value is too slow by so much, log-uniform
 SECOND_CLOCK, CLOCK_SHIFT = 0.3, 0.02  # share of sessions in the device's second clock state, and what it costs
 DRIFT = 0.02  # at most, either way, uniform, common to the cases
 MHZ = 1755.0
 CENTRE_US = 50.0
-_SKEW = 0.75  # of ln x
 _MEDIAN_T2 = 0.816496580927726  # of |t| with two degrees of freedom
 
-NOISES = ("normal", "skewed", "t3", "unlike", "wild", "bimodal", "lag")
+
+class Noise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the processes of a suite scatter.
+
+    Attributes:
+        told: in a few words; empty: as `docs/judging-rates.md` explains it.
+        degrees: of Student's t; 0: normal.
+        skew: σ of the logarithm of log-normal noise; 0: symmetrical.
+        unlike: σ of the logarithm of the cases' σ.
+        noisy: share of the cases whose σ is `times` that of the others.
+        states: how far each state lies above the first.
+        chances: of each state.
+        share: of the cases, which have states.
+        together: whether all cases of a process are in one state.
+        wild: share of the values that are 3 to 30 % too slow.
+        sides: σ of the processes of base, copy and working tree, over the case's.
+        places: by how much the process that starts first, second and third is slower.
+        lag: correlation of each stored session with the one before.
+    """
+
+    told: str = ""
+    degrees: int = 0
+    skew: float = 0.0
+    unlike: float = 0.0
+    noisy: float = 0.0
+    times: float = 10.0
+    states: tuple[float, ...] = ()
+    chances: tuple[float, ...] = ()
+    share: float = 1.0
+    together: bool = False
+    wild: float = 0.0
+    sides: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    places: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    lag: float = 0.0
+
+
+_FILE = Path(__file__).parent / "data" / "noises.json"
+NOISE = msgspec.json.decode(_FILE.read_bytes(), type=dict[str, Noise])
+#: Those that `told` explains break tests that rely on normal noise.
+HARD = tuple(name for name, noise in NOISE.items() if noise.told)
+NOISES = tuple(name for name in NOISE if name not in HARD)
 PLACES = ("same board", "other board 0.2 %", "other board 0.4 %", "drift", "clock states")
 _APART = {"other board 0.2 %": 0.002, "other board 0.4 %": 0.004}  # median deviation of a case's level
 
 
 @dataclass(frozen=True)
 class World:
-    """How processes scatter (one of NOISES) and what the place does (one of PLACES)."""
+    """How processes scatter (one of NOISES or HARD) and what the place does (one of PLACES)."""
 
     noise: str
     place: str
+
+    @property
+    def scatter(self) -> Noise:
+        return NOISE[self.noise]
 
     @property
     def board(self) -> str:
@@ -94,36 +141,48 @@ class Truth:
         return levels
 
 
-def case_sigmas(world: World, cases: int, random: Random) -> Logs:
-    """Standard deviation of each case's processes."""
-    return SIGMA * np.exp(random.standard_normal(cases) if world.noise == "unlike" else np.zeros(cases))
+@dataclass(frozen=True)
+class Cases:
+    """σ of each case's processes, and which cases have states."""
+
+    sigma: Logs
+    have_states: npt.NDArray[np.bool_]
 
 
-def process_noise(world: World, sigma: Logs, processes: int, random: Random) -> Logs:
+def draw_cases(world: World, cases: int, random: Random) -> Cases:
+    noise = world.scatter
+    sigma = SIGMA * np.exp(noise.unlike * random.standard_normal(cases))
+    sigma[random.permutation(cases)[: round(noise.noisy * cases)]] *= noise.times
+    have_states = np.zeros(cases, dtype=bool)
+    have_states[random.permutation(cases)[: max(1, round(noise.share * cases))]] = True
+    return Cases(sigma, have_states)
+
+
+def process_noise(world: World, cases: Cases, processes: int, random: Random, side: int = 0) -> Logs:
     """processes x cases, each value drawn anew."""
-    shape = (processes, sigma.size)
-    if world.noise == "t3":
-        drawn = random.standard_t(3, shape) / np.sqrt(3)  # t3 has variance 3
-    elif world.noise == "skewed":
-        variance = np.expm1(_SKEW**2) * np.exp(_SKEW**2)
-        drawn = (np.exp(_SKEW * random.standard_normal(shape)) - np.exp(_SKEW**2 / 2)) / np.sqrt(variance)
+    noise, shape = world.scatter, (processes, cases.sigma.size)
+    if noise.degrees:
+        drawn = random.standard_t(noise.degrees, shape) * np.sqrt(1 - 2 / noise.degrees)
+    elif noise.skew:
+        variance = np.expm1(noise.skew**2) * np.exp(noise.skew**2)
+        drawn = (np.exp(noise.skew * random.standard_normal(shape)) - np.exp(noise.skew**2 / 2)) / np.sqrt(variance)
     else:
         drawn = random.standard_normal(shape)
-    noise: Logs = sigma * drawn + WITHIN * random.standard_normal(shape)
-    if world.noise == "bimodal":
-        noise += MODES * (random.random(shape) < 0.5)
-    if world.noise == "wild":
+    found: Logs = noise.sides[side] * cases.sigma * drawn + WITHIN * random.standard_normal(shape)
+    if noise.states:
+        each = (processes, 1) if noise.together else shape
+        found += random.choice(noise.states, each, p=noise.chances) * cases.have_states
+    if noise.wild:
         low, high = np.log(WILD)
-        noise += (random.random(shape) < WILD_SHARE) * np.log1p(np.exp(random.uniform(low, high, shape)))
-    return noise
+        found += (random.random(shape) < noise.wild) * np.log1p(np.exp(random.uniform(low, high, shape)))
+    return found
 
 
-def stored_noise(world: World, sigma: Logs, sessions: int, random: Random) -> Logs:
+def stored_noise(world: World, cases: Cases, sessions: int, random: Random) -> Logs:
     """sessions x cases, as they were recorded one after the other."""
-    noise = process_noise(world, sigma, sessions, random)
-    if world.noise == "lag":
-        for session in range(1, sessions):
-            noise[session] = LAG * noise[session - 1] + np.sqrt(1 - LAG**2) * noise[session]
+    noise, lag = process_noise(world, cases, sessions, random), world.scatter.lag
+    for session in range(1, sessions):
+        noise[session] = lag * noise[session - 1] + np.sqrt(1 - lag**2) * noise[session]
     return noise + _clock_states(world, sessions, random)
 
 
@@ -165,13 +224,17 @@ def results_of(now: Logs, controls: int, board: str) -> list[CaseResult]:
     return results
 
 
-def pair_readings(world: World, sigma: Logs, levels: Logs, truth: Truth, random: Random) -> list[list[PairReading]]:
+def pair_readings(world: World, cases: Cases, levels: Logs, truth: Truth, random: Random) -> list[list[PairReading]]:
     """For every case what each of MOST_PAIRS process pairs would read: three processes on one device, by turns.
 
-    Blocks take turns, so that the device's clock state is the same for the three.
+    Blocks take turns, so that the device's clock state is the same for the three. They start in the engine's order.
     """
-    base, copy, work = (process_noise(world, sigma, MOST_PAIRS, random) for _ in range(3))
-    shared = place_levels(world, sigma.size, random) + _clock_states(world, MOST_PAIRS, random)
+    base, copy, work = (process_noise(world, cases, MOST_PAIRS, random, side) for side in range(3))
+    chance = Chance(int(random.integers(2**32)))
+    orders = [order for _ in range(0, MOST_PAIRS, len(SIDES)) for order in starting_orders(chance)][:MOST_PAIRS]
+    for side, values in zip(SIDES, (base, copy, work), strict=True):
+        values += np.array([[world.scatter.places[order.index(side)]] for order in orders])
+    shared = place_levels(world, cases.sigma.size, random) + _clock_states(world, MOST_PAIRS, random)
     change, control = work + levels - base, copy - base
     base_us, work_us = CENTRE_US * np.exp(base + shared), CENTRE_US * np.exp(work + levels + shared)
     clock = MHZ / (1 + truth.effect) if truth.kind == "power" else MHZ

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.selfcheck.judging import Judged, Triple, judge_exact_metrics, judge_run, judge_suites, timed_cases
 from benchmarks.selfcheck.sessions import gather
 from perfguard.judge.pair_test import LEAST_PAIRS_ALIKE, judge_pairs
-from perfguard.judge.statistics import UNLEARNT
+from perfguard.judge.statistics import spread_of
 from perfguard.model.records import CaseResult, Word
 from tests.selfcheck.simulated import TIMER, simulated_sessions
 
@@ -73,7 +73,9 @@ def test_the_pairs_say_what_the_sessions_read() -> None:
     slowdowns = [values[work] - (values[base] + values[copy]) / 2 for base, copy, work in PAIRS]
     verdict = judge_run({case: time}, PAIRS, 1)[case]
     assert verdict.effect == pytest.approx(sum(slowdowns[: verdict.pairs]) / verdict.pairs, abs=1e-12)
-    expected = judge_pairs(slowdowns[: verdict.pairs], theta=0.01, family=1, prior=UNLEARNT)
+    controls = [values[copy] - values[base] for base, copy, _ in PAIRS]
+    history = spread_of(slowdowns[: verdict.pairs], controls[: verdict.pairs])
+    expected = judge_pairs(history, verdict.pairs, theta=0.01, family=1)
     assert (verdict.word, verdict.interval) == (expected.word, pytest.approx(expected.interval, abs=1e-12))
 
 

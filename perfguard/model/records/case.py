@@ -328,6 +328,8 @@ URGENCY = {word: place for place, word in enumerate(Word)}
 
 #: Words for readings that were compared. The others give the reason why a reading was not.
 _JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER, Word.UNCHANGED, Word.PASS)
+#: First words of UNRESOLVED reasons; NOISY times were paired to the end.
+NOT_PAIRED = "UNPAIRED", "UNDECIDED"
 #: Words of cases that can be guarded: an old fault takes nothing away from what was compared.
 _GUARDED = (*_JUDGED, Word.OLD_FAULT)
 
@@ -358,8 +360,14 @@ def new_metrics(result: CaseResult) -> list[Verdict]:
     return [verdict for verdict in result.verdicts if verdict.word is Word.NEW and verdict.metric]
 
 
+def is_unread(verdict: Verdict) -> bool:
+    """Whether no process pair, or too few, read a time in question."""
+    return verdict.word is Word.UNRESOLVED and verdict.reason.startswith(NOT_PAIRED)
+
+
 def is_inconclusive(results: Iterable[CaseResult]) -> bool:
-    """Whether most timed cases are undecided: such a run is neither a success nor a regression.
+    """Whether most timed cases are undecided, or one that no or too few process pairs read is slower than its gate
+    promises to find, as far as it was read: such a run is neither a success nor a regression.
 
     A case is undecided if its time with the smallest promise is: the device's if there is one. A host time beside it
     promises only 50 %, and on a shared machine even that cannot be decided.
@@ -369,9 +377,11 @@ def is_inconclusive(results: Iterable[CaseResult]) -> bool:
         gated = [reading for reading in result.readings if reading.timed and reading.gated]
         least = min((reading.promise for reading in gated), default=0.0)
         judged = {reading.metric for reading in gated if reading.promise == least}
-        words = [verdict.word for verdict in result.verdicts if verdict.metric in judged]
-        if words:
-            told.append(any(word in (Word.UNRESOLVED, Word.SUSPECT) for word in words))
+        verdicts = [verdict for verdict in result.verdicts if verdict.metric in judged]
+        if any(is_unread(verdict) and (verdict.ratio or 1.0) > 1 + least for verdict in verdicts):
+            return True
+        if verdicts:
+            told.append(any(verdict.word in (Word.UNRESOLVED, Word.SUSPECT) for verdict in verdicts))
     return 2 * sum(told) > len(told)
 
 

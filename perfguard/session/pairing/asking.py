@@ -35,9 +35,12 @@ from perfguard.session.pairing.tally import Tally, bad
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
-FIRST = 24  # times in the first batch: each process pair takes seconds to start, and more tests cost little
+FIRST = 24  # places of the first pairs: each process pair takes seconds to start, and more tests cost little
+# Pairs that a time gets at once; by then a clear slowdown is certain. After as many, pairs have GROWTH times as many
+# places.
+PATIENCE = 4
+GROWTH = 4
 TELLING = 5  # tests, which name a kernel that all of them launch
-_GROWTH = 4  # size of a batch / size of the one before
 INTERRUPTED = "interrupted"
 _MOST_DEATHS = 3  # of a base's process in its tests: then single ones are not to blame
 
@@ -193,12 +196,16 @@ class Asking:
         why = _most_common_reason([asked[track] for track in left])
         self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
         deadline = time.monotonic() + self.seconds
-        for batch in in_batches({track: asked[track] for track in left}):
-            site.measure(self.tally, left_of(batch, self.tally), deadline)
+
+        def places(left: Sequence[TimeId]) -> list[TimeId]:
             self._keep("")
-            self.seconds = deadline - time.monotonic()
-            if self.tally.problem or self.seconds < 0:
-                return self.tally.problem or out_of_time(self.run.config.settings)
+            return in_next_pair(left, self.tally)
+
+        site.measure(self.tally, in_order({track: asked[track] for track in left}), deadline, places)
+        self._keep("")
+        self.seconds = deadline - time.monotonic()
+        if self.tally.problem or self.seconds < 0:
+            return self.tally.problem or out_of_time(self.run.config.settings)
         return ""
 
     def _is_wrong(self, case: CaseId) -> str:
@@ -264,30 +271,47 @@ def _most_common_reason(asked: Sequence[Verdict]) -> str:
     return f" ({count}: {reason.removeprefix('to be paired: ')})"
 
 
-def left_of(batch: Sequence[TimeId], tally: Tally) -> list[TimeId]:
-    """The times to measure. Those of kernels that are slower, or faster, in TELLING tests already are given up, since
-    hundreds more would say the same."""
-    told = Counter(
-        track.metric
-        for track, found in tally.verdicts.items()
-        if timed_kernel(track.metric) and found.word in (Word.SLOWER, Word.FASTER)
-    )
-    left = []
-    for track in batch:
-        if told[track.metric] < TELLING:
-            left.append(track)
-        else:
-            tally.times[track].give_up(f"known from {told[track.metric]} other tests of this kernel")
-    return left
+def in_next_pair(left: Sequence[TimeId], tally: Tally) -> list[TimeId]:
+    """The undecided times that the next pair measures, of `left` in their order (`in_order`).
+
+    A time that PATIENCE pairs left undecided goes behind those with fewer pairs, so that no time waits for the noise of
+    another; of such times those that moved most come first. Times of kernels that are slower, or faster, in TELLING
+    tests already are given up, since hundreds more would say the same. Until one test of a kernel is decided, a pair
+    measures it in one test alone: each block of its time is a run of a whole test.
+    """
+    told, decided = Counter[str](), set[str]()
+    for track, found in tally.verdicts.items():
+        told[track.metric] += found.word in (Word.SLOWER, Word.FASTER)
+        decided |= {track.metric} if found.word is not None else set()
+
+    def rank(track: TimeId) -> tuple[bool, float]:
+        found = tally.verdicts.get(track)
+        waits = found is not None and found.pairs >= PATIENCE
+        return waits, -abs(found.effect) if found is not None and waits else 0.0
+
+    size = FIRST * GROWTH ** (tally.pairs // PATIENCE)
+    chosen: list[TimeId] = []
+    tests = Counter[str]()
+    for track in sorted(left, key=rank):
+        if timed_kernel(track.metric):
+            if told[track.metric] >= TELLING:
+                tally.times[track].give_up(f"known from {told[track.metric]} other tests of this kernel")
+                continue
+            tests[track.metric] += 1
+            if tests[track.metric] > (TELLING if track.metric in decided else 1):
+                continue
+        if len(chosen) < size:
+            chosen.append(track)
+    return chosen
 
 
-def in_batches(asked: Mapping[TimeId, Verdict]) -> list[list[TimeId]]:
-    """The times in question in batches, those of guarded calls first. Test functions take turns, each with the time
-    that moved most against its record, so that every kernel has a result before the time is over. Host times come
-    last: on a busy machine they take the most pairs, and a case is conclusive without its own.
+def in_order(asked: Mapping[TimeId, Verdict]) -> list[TimeId]:
+    """The times in question, those of guarded calls first. Test functions take turns, each with the time that moved
+    most against its record, so that every kernel has a result before the time is over. Host times come after: on a busy
+    machine they take the most pairs, and a case is conclusive without its own.
 
-    A kernel of observed tests may be in question in hundreds of them, and each block of its time is a run of a whole
-    test. So the first batch holds one test for each kernel, the one in which it took longest when it was recorded.
+    A kernel of observed tests may be in question in hundreds of them. The test in which it took longest when it was
+    recorded comes first.
     """
     calls: dict[str, list[TimeId]] = defaultdict(list)
     hosts: dict[str, list[TimeId]] = defaultdict(list)
@@ -298,20 +322,11 @@ def in_batches(asked: Mapping[TimeId, Verdict]) -> list[list[TimeId]]:
         else:
             function = f"{track.suite}/{track.key.partition('[')[0]}"
             (hosts if track.metric == HOST_TIME else calls)[function].append(track)
-    of_calls = _by_turns(calls.values()) + _by_turns(hosts.values())
-    return [*_batches(of_calls, FIRST), *_batches(_by_turns(kernels.values()), len(kernels))]
+    return [track for groups in (calls, hosts, kernels) for track in _by_turns(groups.values())]
 
 
 def _by_turns(groups: Iterable[list[TimeId]]) -> list[TimeId]:
     return [track for turn in itertools.zip_longest(*groups) for track in turn if track is not None]
-
-
-def _batches(tracks: list[TimeId], size: int) -> list[list[TimeId]]:
-    batches = []
-    while tracks:
-        batches.append(tracks[:size])
-        tracks, size = tracks[size:], size * _GROWTH
-    return batches
 
 
 def _size(verdict: Verdict) -> float:

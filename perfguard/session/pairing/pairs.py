@@ -7,7 +7,7 @@ import random
 import secrets
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -43,6 +43,7 @@ from perfguard.session.pairing.processes import (
     foreign_error,
     run_setup,
     start_player,
+    starting_orders,
 )
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository, lock_in
@@ -88,6 +89,7 @@ class Site:
     toolchain: Toolchain | None = None
     _players: list[Player] = field(default_factory=list)  # all that may be alive
     _started: int = 0  # pairs whose processes have started
+    _orders: list[list[Side]] = field(default_factory=list)  # in which those of the next pairs start
     _players_ahead: dict[Side, Player] = field(default_factory=dict)  # of the next pair
     _lock: FileLock | None = None
     _temporary: Path = field(
@@ -173,61 +175,72 @@ class Site:
         if self.starts_ahead:
             self._players_ahead = self._start(tally, tally.left())
 
-    def measure(self, tally: Tally, tracks: Sequence[TimeId] | None, deadline: float) -> None:
-        """Measure process pairs until all of `tracks` are decided (None: all that the tally finds), the deadline is
-        over, or processes died in too many tests to blame single ones.
+    def measure(
+        self,
+        tally: Tally,
+        tracks: Sequence[TimeId],
+        deadline: float,
+        places: Callable[[Sequence[TimeId]], Sequence[TimeId]] = list,
+    ) -> None:
+        """Measure process pairs until all of `tracks` are decided, the deadline is over, or processes died in too many
+        tests to blame single ones.
 
         Args:
             deadline: s on the monotonic clock.
+            places: of the undecided times, those that the next pair measures; none: the end.
 
         Raises:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
         """
         started, first = time.monotonic(), tally.pairs
-        while not tally.problem and tally.pairs - first < 2 * MOST_PAIRS:
+        # A pair that misses a time counts against it only if the one before missed it, too.
+        most = 2 * MOST_PAIRS * len(tracks)
+        while not tally.problem and tally.pairs - first < most:
             left = tally.left(tracks)
-            if not left and not tally.finds:
+            chosen = list(places(left))
+            if not chosen:
                 break
-            question = f": {counted(len(left), 'time')} in question" if left else ""
+            some = f"{len(chosen)} of " if len(chosen) < len(left) else ""
             expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
-            self.tell(f"process pair {tally.pairs + 1}{question}{expected}", passing=True)
-            outcome, reports = self._pair(tally, left, deadline)
-            tally.take(outcome, reports, None if tally.finds else set(left))
+            question = f"{some}{counted(len(left), 'time')} in question{expected}"
+            self.tell(f"process pair {tally.pairs + 1}: {question}", passing=True)
+            outcome, reports = self._pair(tally, left, chosen, deadline)
+            tally.take(outcome, reports, set(chosen))
             spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
             self.tell(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}", detail=True)
         self._stop_players()
 
     def _pair(
-        self, tally: Tally, left: Sequence[TimeId], deadline: float
+        self, tally: Tally, left: Sequence[TimeId], chosen: Collection[TimeId], deadline: float
     ) -> tuple[PairOutcome, dict[Side, Report | None]]:
-        """Lead new processes through the times `left`, or all if the tally finds them, and return what was found and
-        their answers. Meanwhile the next pair's processes start, if they disturb nothing."""
+        """Lead new processes through the times `chosen` of those `left`, and return what was found and their answers.
+        Meanwhile the next pair's processes start, if they disturb nothing. They collect the tests of all that are left,
+        since this pair decides which of them the next one measures."""
         players, self._players_ahead = self._players_ahead or self._start(tally, left), {}
-        chosen = set(left)
-        ahead = self.starts_ahead and not tally.finds
+        wanted = set(chosen)
 
         def start_next() -> None:
-            if ahead:
+            if self.starts_ahead:
                 self._players_ahead = self._start(tally, left)
 
         outcome = conduct(
-            [players[side] for side in SIDES], lambda track: tally.finds or track in chosen, pair=tally.pairs + 1,
-            limit=self._limit(deadline), chance=self._random, tests=None if tally.finds else tally.nodeids(left),
+            [players[side] for side in SIDES], wanted.__contains__, pair=tally.pairs + 1,
+            limit=self._limit(deadline), chance=self._random, tests=tally.nodeids(chosen),
             then=start_next,
         )  # fmt: skip
         self._stop(players.values())
         return outcome, {side: player.report(self.slug) for side, player in players.items()}
 
     def _start(self, tally: Tally, left: Sequence[TimeId]) -> dict[Side, Player]:
-        """Start a process of each side, which will measure the times `left`, or all if the tally finds them."""
-        tests = tally.others if tally.finds else tally.nodeids(left)
-        # The base has answered before, and the run has read the working tree.
-        judged: Collection[Side] = SIDES if tally.finds else ()
+        """Start a process of each side, which can measure the times `left`. They read nothing else: the base has
+        answered before, and the run has read the working tree."""
+        tests = tally.nodeids(left)
         request = Request(
             self.slug,
             tally.timers,
             # In a new order for each pair, so that after-effects of a case on the next differ.
-            tests=None if tests is None else self._random.sample(tests, len(tests)),
+            tests=self._random.sample(tests, len(tests)),
+            exact=False,
             unread=[WALL_TIME],  # shown, never judged
             kernels=tally.kernels(left),
         )
@@ -235,15 +248,9 @@ class Site:
         folder = self._temporary / f"pair-{self._started}"
         folder.mkdir()
         started: dict[Side, Player] = {}
-        for side in self._random.sample(SIDES, len(SIDES)):
-            own = msgspec.structs.replace(
-                request,
-                # The second checkout of the base is not checked, since its results are the base's.
-                exact=side in judged,
-                numerics=side in judged and side != "copy",
-                follow=self._following(side) if side in judged and side != "copy" else None,
-            )
-            start_player(self.command_of(side), side, folder / side, own, self.interrupts, self._players)
+        self._orders = self._orders or starting_orders(self._random)
+        for side in self._orders.pop():
+            start_player(self.command_of(side), side, folder / side, request, self.interrupts, self._players)
             started[side] = self._players[-1]
         return started
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import secrets
 import signal
 import socket
@@ -35,6 +36,16 @@ _MOST_PAD = 32 * 2**20  # bytes: the position in memory can decide times, so it 
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def starting_orders(chance: random.Random) -> list[list[Side]]:
+    """The orders in which the sides of as many pairs start: a Latin square, drawn anew each time.
+
+    Each side starts once in each place. So a place that makes a process slower scatters, and cannot agree with itself
+    over pairs, as it would in one of 27 draws of three.
+    """
+    first = chance.sample(SIDES, len(SIDES))
+    return [first[turn:] + first[:turn] for turn in chance.sample(range(len(SIDES)), len(SIDES))]
 
 
 class Interrupts:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from perfguard.session.child import ChildCommand, Request
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED
 from perfguard.session.open_run import open_run
-from perfguard.session.pairing.asking import FIRST, Asking, answers, in_batches, left_of
+from perfguard.session.pairing.asking import FIRST, GROWTH, PATIENCE, Asking, answers, in_next_pair, in_order
 from perfguard.session.pairing.outcome import TimeId
 from perfguard.session.pairing.pairs import Answer
 from perfguard.session.pairing.tally import Tally
@@ -89,27 +90,48 @@ def names(tracks: list[TimeId]) -> list[str]:
 
 def test_what_moved_most_comes_first() -> None:
     moved = asked("a[1]", ratio=1.02) | asked("b[1]", ratio=0.9) | asked("c[1]") | asked("d[1]", ratio=1.05)
-    (batch,) = in_batches(moved)
-    assert names(batch) == ["b[1]", "d[1]", "a[1]", "c[1]"]
+    assert names(in_order(moved)) == ["b[1]", "d[1]", "a[1]", "c[1]"]
 
 
 def test_host_times_come_last() -> None:
     """However far they moved: on a busy machine each would take six pairs, and the time is over."""
     calls = [f"a[{number}]" for number in range(20)]
     wanted = asked(*calls, ratio=2.0, metric="host_time_us") | asked(*calls, ratio=1.01)
-    first, second = in_batches(wanted)
-    assert [track.metric for track in first] == [METRIC] * 20 + ["host_time_us"] * 4
-    assert {track.metric for track in second} == {"host_time_us"}
+    assert [track.metric for track in in_order(wanted)] == [METRIC] * 20 + ["host_time_us"] * 20
 
 
-def test_every_kernel_has_its_turn_in_the_first_batch() -> None:
+def test_every_kernel_has_its_turn_in_the_first_pair() -> None:
     wanted = asked(*(f"a[{us}]" for us in range(900)), ratio=1.5) | asked("a[900]", ratio=1.6)
     wanted |= asked(*(f"b[{us}]" for us in range(100)), ratio=1.01) | asked("c[7]")
-    batches = in_batches(wanted)
-    assert sorted(track for batch in batches for track in batch) == sorted(wanted)
-    assert names(batches[0])[:3] == ["a[900]", "b[0]", "c[7]"]
-    assert Counter(name[0] for name in names(batches[0])) == {"a": 12, "b": 11, "c": 1}
-    assert [len(batch) for batch in batches] == [FIRST, 96, 384, 498]
+    order = in_order(wanted)
+    assert sorted(order) == sorted(wanted)
+    tally = tally_of(order)
+    assert names(in_next_pair(order, tally))[:3] == ["a[900]", "b[0]", "c[7]"]
+    assert Counter(name[0] for name in names(in_next_pair(order, tally))) == {"a": 12, "b": 11, "c": 1}
+    for pairs, places in ((0, 24), (PATIENCE - 1, 24), (PATIENCE, 96), (2 * PATIENCE, 384), (3 * PATIENCE, 1002)):
+        tally.pairs = pairs
+        assert len(in_next_pair(order, tally)) == places
+
+
+def tally_of(tracks: Iterable[TimeId]) -> Tally:
+    return Tally({track: CaseResult(Case("suite", track.key.partition("/")[0], "forward")) for track in tracks})
+
+
+def found(pairs: int, effect: float = 0.0, word: Word | None = None) -> PairVerdict:
+    return PairVerdict(word, effect, (effect - 0.1, effect + 0.1), pairs, None)
+
+
+def test_no_time_waits_for_the_noise_of_another() -> None:
+    order = in_order(asked(*(f"a[{number}]" for number in range(FIRST + 5))))
+    noisy, unread = order[:FIRST], order[FIRST:]
+    tally = tally_of(order)
+    tally.verdicts = {track: found(PATIENCE - 1) for track in noisy}
+    assert in_next_pair(order, tally) == noisy  # not all at once: a time keeps its place for its first pairs
+    tally.verdicts = {track: found(PATIENCE, effect=0.001 * at) for at, track in enumerate(noisy)}
+    assert in_next_pair(order, tally) == [*unread, *noisy[:4:-1]]  # of the noisy ones those that moved most
+    assert len(order) < FIRST * GROWTH
+    tally.pairs = PATIENCE
+    assert len(in_next_pair(order, tally)) == len(order)
 
 
 def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
@@ -124,23 +146,25 @@ def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
             for us in times
         }
 
-    batches = in_batches(kernel("a", 3, 9, 5) | kernel("b", *range(1, 12)) | asked("call", ratio=1.1))
-    assert [names(batch) for batch in batches[:2]] == [["call"], ["b11", "a9"]]
-    assert [len(batch) for batch in batches] == [1, 2, 8, 4]
+    order = in_order(kernel("a", 3, 9, 5) | kernel("b", *range(1, 12)) | asked("call", ratio=1.1))
+    tally = tally_of(order)
+    assert names(in_next_pair(order, tally)) == ["call", "b11", "a9"]
+    decided = next(track for track in order if track.key.startswith("b11"))
+    tally.verdicts[decided] = found(2, word=Word.PASS)
+    left = [track for track in order if track != decided]
+    assert names(in_next_pair(left, tally)) == ["call", "a9", "b10", "b9", "b8", "b7", "b6"]
 
 
 def test_a_kernel_that_is_known_from_several_tests_is_not_paired_in_the_others() -> None:
     """Of the same kernel; what is the same in five tests may still be slower in a sixth."""
     kernels = [TimeId("suite", f"{name}{n}/test", f"kernel_time_us[{name}]") for name in "ab" for n in range(8)]
-    calls = [TimeId("suite", f"call[{n}]/forward", METRIC) for n in range(8)]
-    results = {track: CaseResult(Case("suite", track.key.partition("/")[0], "test")) for track in (*kernels, *calls)}
-    tally = Tally(results)
-    for track in results:
-        if track in calls or int(track.key[1]) < 5:
-            word = Word.PASS if track.key.startswith("b") else Word.SLOWER
-            tally.verdicts[track] = PairVerdict(word, 0.1, (0.1, 0.1), 3, None)
-    left = left_of(kernels + calls, tally)
-    assert left == [track for track in (*kernels, *calls) if not track.key.startswith("a")]
+    tally = tally_of(kernels)
+    for track in kernels:
+        if int(track.key[1]) < 5:
+            tally.verdicts[track] = found(3, 0.1, Word.PASS if track.key.startswith("b") else Word.SLOWER)
+    left = [track for track in kernels if track not in tally.verdicts]
+    assert in_next_pair(left, tally) == [track for track in left if track.key.startswith("b")]
+    kernels = left
     assert {tally.times[track].why for track in kernels if track.key.startswith("a")} == {
         "known from 5 other tests of this kernel"
     }

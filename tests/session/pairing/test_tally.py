@@ -1,13 +1,29 @@
-"""What process pairs are asked of observed tests, and why a kernel in one of them has no time."""
+"""How long process pairs are asked for a time, and why one has none."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
-from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
+from perfguard.judge.pair_test import MOST_PAIRS
+from perfguard.model.records import (
+    SCHEMA,
+    Case,
+    CaseResult,
+    Hardware,
+    PairReading,
+    Reading,
+    Report,
+    Toolchain,
+    Verdict,
+    Word,
+)
 from perfguard.model.units import Unit
+from perfguard.session.child import timers_of
 from perfguard.session.pairing.outcome import PairOutcome, TimeId
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.tally import Tally
@@ -64,3 +80,61 @@ def test_a_host_time_has_no_pairs_beyond_those_of_its_device_time() -> None:
     assert tally.left([host]) == []
     assert tally.left() == [alone]
     assert "device time" in tally.time(host).problem
+
+
+CASE = Case("suite", "double[64]", "forward", "test_suite.py::test_double[64]")
+TIME = Reading("device_time_us", Unit.MICROSECONDS, 50.0, timer="queue-cold", floor=0.05)
+CALL = CaseResult(CASE, inputs="float32 64,16", readings=[Reading("launches", Unit.COUNT, 1), TIME])
+TRACK = TimeId(CASE.suite, CASE.key, TIME.metric)
+NOTHING: Mapping[Side, Report | None] = {"base": None, "copy": None, "work": None}
+
+
+def measured(tally: Tally, change: float, control: float = 0.0) -> PairOutcome:
+    reading = PairReading(tally.pairs + 1, change, control, 50.0, 50.0 * math.exp(change))
+    return PairOutcome(readings={TRACK: reading}, timers={TRACK: dict.fromkeys(SIDES, "queue-cold")})
+
+
+@pytest.mark.parametrize(("change", "word"), [(0.0, Word.PASS), (0.1, Word.SLOWER), (-0.1, Word.FASTER)])
+def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) -> None:
+    tally, noise = Tally({TRACK: CALL}), random.Random(1)
+    tally.answered({CASE.id: CALL})
+    while tally.left():
+        assert tally.left() == [TRACK]
+        tally.take(measured(tally, change + noise.gauss(0, 0.002), noise.gauss(0, 0.002)), NOTHING)
+    assert tally.verdicts[TRACK].word is word
+    assert tally.pairs <= 4
+
+
+def test_a_noisy_time_is_unresolved_after_the_most_pairs() -> None:
+    tally, sign = Tally({TRACK: CALL}), 1.0
+    while tally.left():
+        sign = -sign
+        tally.take(measured(tally, 0.02 + 0.1 * sign, -0.1 * sign), NOTHING)
+    assert (tally.verdicts[TRACK].word, tally.pairs) == (Word.UNRESOLVED, MOST_PAIRS)
+
+
+def test_equal_binaries_need_no_time() -> None:
+    fingerprint = Reading("fingerprint", Unit.TEXT, "abc", gated=False, covers=[TIME.metric])
+    same, other = (replace(CALL, readings=[replace(fingerprint, value=value), TIME]) for value in ("abc", "def"))
+    for base, left in ((same, []), (other, [TRACK])):
+        tally = Tally({TRACK: same})
+        tally.answered({CASE.id: base})
+        assert tally.left() == left
+
+
+def test_another_timer_is_asked_for_once_more_and_then_told() -> None:
+    tally = Tally({TRACK: CALL})
+    timers: dict[Side, str] = {"base": "graph-cold-u64", "copy": "graph-cold-u64", "work": "queue-cold"}
+    while tally.left():
+        tally.take(PairOutcome(timers={TRACK: timers}, tests={"base": {CASE.nodeid}}), NOTHING)
+    assert tally.pairs == 2
+    assert tally.timers == timers_of([CALL])
+    assert tally.time(TRACK).problem == "timed by graph-cold-u64 at the base, now by queue-cold"
+
+
+def test_a_case_that_is_wrong_at_the_base_is_not_compared() -> None:
+    tally = Tally({TRACK: CALL})
+    tally.answered({CASE.id: CaseResult(CASE, verdicts=[Verdict(Word.WRONG, reason="off by 1")])})
+    tally.take(PairOutcome(), NOTHING)
+    assert tally.left() == []
+    assert tally.time(TRACK).problem == "WRONG at the base, not compared: off by 1"
