@@ -117,7 +117,7 @@ def hostile(project: Project) -> Project:
 
 @pytest.mark.parametrize(("device", "options"), [("cpu", ["--perfguard-lane=cpu"]), ("fake", [])])
 def test_guarded_calls_ask_no_object(hostile: Project, device: str, options: list[str]) -> None:
-    hostile.configure(device=device)
+    hostile.configure(device=device, extra_seconds=0.2)
     hostile.run().assert_outcomes(passed=3)  # with derived inputs
     hostile.configure(extra_seconds=0)
     hostile.guard("--perfguard-update=new", *options).assert_outcomes(passed=3)
