@@ -219,7 +219,7 @@ class Saving(torch.autograd.Function):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("attention", [fused, Saving.apply], ids=["fused", "saving"])
-@pytest.mark.parametrize(("rows", "width"), [(40, 32), (40, 64), (1, 32)], ids=str)
+@pytest.mark.parametrize(("rows", "width"), [(40, 32), (1, 32)], ids=str)
 def test_fused_attention_is_right(attention: Any, dtype: torch.dtype, rows: int, width: int) -> None:
     """Where there is one key alone, the gradients of queries and keys vanish as a whole."""
     for seed in range(4):

@@ -15,7 +15,7 @@ from tests.corpus.mutant import Mutant, Place
 DAILY = frozenset({
     "one width with half the warps",  # K01
     "one width bucket with an eighth of the tile",  # K02
-    "few rows go down a serial path",  # K03
+    "the smallest size alone takes half as long again",  # K03; a CPU tells it by a minute of pairs
     "an extra pass over the incoming gradient",  # K04
     "the grouped product falls back to a loop",  # K05
     "a tile too large for the registers",  # K06

@@ -89,14 +89,20 @@ class Corpus:
 
     @contextlib.contextmanager
     def project(
-        self, name: str, changes: Sequence[Change] = (), given: Sequence[Change] = (), *, recorded: bool = True
+        self,
+        name: str,
+        changes: Sequence[Change] = (),
+        given: Sequence[Change] = (),
+        *,
+        recorded: bool = True,
+        beside: bool = True,
     ) -> Iterator[Project]:
         """A fresh copy of the suite's project, with its baselines unless `recorded` is false and with what is `given`,
-        committed; then changed."""
+        committed; then changed. Without `beside` nothing runs beside the given calls."""
         baselines = self.recorded(name) if recorded else None
         with tempfile.TemporaryDirectory(prefix=f"corpus-{name}-", ignore_cleanup_errors=True) as folder:
             made = Project(Path(folder) / "project", name, self)
-            made.write()
+            made.write({} if beside else {"extra_seconds": 0})
             if baselines is not None:
                 shutil.copytree(baselines, made.path / "baselines")
             for change in given:
@@ -116,7 +122,7 @@ class Corpus:
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / f"{name}.lock"):
             if not folder.exists():
-                with self.project(name, recorded=False) as project:
+                with self.project(name, recorded=False, beside=False) as project:  # no record holds what runs there
                     for _ in range((RECORDINGS_ON_A_GPU if self.gpu else RECORDINGS).get(name, 1)):
                         made = project.run("--perfguard-update=new")
                         assert made.status == 0, f"{name}: the clean suite cannot be recorded:\n{made.output}"
@@ -148,8 +154,8 @@ class Project:
     def test_file(self) -> str:
         return f"test_{self.name}.py"
 
-    def write(self) -> None:
-        """The clean files."""
+    def write(self, own: Mapping[str, Any]) -> None:
+        """The clean files, with `own` settings over the suite's."""
         self.path.mkdir()
         # With what Python compiled of it, which still fits whatever is not changed; not what a process is writing now.
         ignored = shutil.ignore_patterns("*.pyc.*")
@@ -163,7 +169,7 @@ class Project:
             "targets": [],  # that kernels are compiled for
             "pair_minutes": PAIR_MINUTES,
         }
-        settings |= SETTINGS.get(self.name, {})
+        settings |= {**SETTINGS.get(self.name, {}), **own}
         lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
         (self.path / "pyproject.toml").write_text(INI + "\n".join(lines) + "\n")
         binaries = self.corpus.folder / "binaries"  # by what they are: the same for all runs

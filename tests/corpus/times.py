@@ -135,6 +135,22 @@ MUTANTS = [
         },
     ),
     Mutant(
+        name="the smallest size alone takes half as long again",
+        classes=("K03",),
+        imitates="ROCm/triton#970 (M = 1, +47 %), vllm#39236 (batch 1, > 30 %): decoding only",
+        suite="simulated",
+        apply=all_cost("1.5 if len(x) <= 100 else 1"),
+        shown={
+            "S": Expect(
+                "SLOWER",
+                "device_time_us",
+                cases=("usual[0]/forward", "odd/forward"),
+                says=("process pairs",),
+                effect=1.5,
+            )
+        },
+    ),
+    Mutant(
         name="four per cent more tiles of work",
         classes=("K16",),
         imitates="DeepGEMM#136 (5 %), FBGEMM#4719 (4 %), Primus#1022 (6 %): a small drift",

@@ -252,6 +252,7 @@ IGNORED, HEEDED = "x.as_strided(x.shape, (x.shape[1], 1))", "x"
 def test_an_old_fault_beside_the_given_inputs_is_listed_and_never_red(recorded: Project) -> None:
     """Each commit draws another sample of derived inputs, and some of them show the fault."""
     project = recorded
+    project.configure(extra_seconds=0.2)
     (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))
     project.record_is_of_head()
     listed = 0
@@ -271,6 +272,7 @@ def test_an_old_fault_beside_the_given_inputs_is_listed_and_never_red(recorded: 
 
 def test_the_same_fault_by_a_change_is_wrong(recorded: Project) -> None:
     project = recorded
+    project.configure(extra_seconds=0.2)
     (project.path / "kernel.py").write_text(STRIDES.format(read=HEEDED))
     project.record_is_of_head()
     (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))

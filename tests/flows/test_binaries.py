@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 
 import pytest
 
 from perfguard import ExitStatus
 from tests.flows.conftest import Project
+from tests.nursery import Nursery
 
 # Not imported here: pytester unloads what a test imports, and Triton cannot be loaded a second time.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
@@ -44,9 +46,10 @@ LANE = "--perfguard-lane=cpu"
 
 
 @pytest.fixture
-def recorded_kernel(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+def recorded_kernel(project: Project, monkeypatch: pytest.MonkeyPatch, interpreting: Nursery) -> Project:
     """Recorded at the commit of its code, and committed."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(sys, "executable", interpreting.python)
     project.configure(device="cpu", targets=["sm_90"])
     write(project)
     project.test_file(TEST)

@@ -92,6 +92,7 @@ def test_ctrl_c_keeps_what_was_found(recorded: Project) -> None:
 
 def test_ctrl_c_while_the_base_answers_leaves_nothing_and_accuses_nobody(recorded: Project) -> None:
     project = recorded
+    project.configure(extra_seconds=0.2)
     begun = project.path.parent / f"{project.path.name}-begun"
     source = project.path / "kernel.py"
     hang = f"    if any('perfguard-session' in a for a in sys.argv): open({str(begun)!r}, 'w'); time.sleep(600)\n"
@@ -115,6 +116,7 @@ def test_ctrl_c_while_the_base_answers_leaves_nothing_and_accuses_nobody(recorde
 def test_a_fault_that_no_base_was_asked_about_accuses_nobody(recorded: Project) -> None:
     """-x ends the run before it asks. The test that ended it stays the only one that failed."""
     project = recorded
+    project.configure(extra_seconds=0.2)
     project.test_file(TEST + "\ndef test_plain():\n    assert False\n")
     (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))
     project.commit()

@@ -155,6 +155,7 @@ def test_a_wrong_working_tree_is_wrong(checkout: Checkout) -> None:
     assert "WRONG" in said
 
 
+@pytest.mark.nightly  # starts Python itself, five times; Ctrl-C, above, is handled alike
 @pytest.mark.usefixtures("real_processes")
 def test_a_signal_leaves_nothing_behind(checkout: Checkout) -> None:
     checkout.project.test_file(TEST + "    import time; time.sleep(60)\n")

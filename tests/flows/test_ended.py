@@ -71,6 +71,7 @@ def following(project: Project) -> tuple[int, list[str]]:
 
 def asking(project: Project) -> tuple[int, list[str]]:
     """A base that hangs."""
+    project.configure(extra_seconds=0.2)
     rewrite(project.path / "kernel.py", ("    return out", f"{SESSION}    return out"))
     project.commit()
     (project.path / "kernel.py").write_text(STRIDES.format(read=IGNORED))

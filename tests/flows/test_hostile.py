@@ -10,6 +10,7 @@ from tests.flows.conftest import Project
 HOSTILE = """
 import dataclasses
 import torch
+from perfguard.measure.devices import fake
 
 class Asked(BaseException):
     '''No `except Exception` hides it.'''
@@ -57,6 +58,10 @@ class Layer(torch.nn.Module):
 class Empty(Layer):
     __len__ = lambda self: 0
     __bool__ = lambda self: False
+
+    def forward(self, x):
+        fake.launch("scale_kernel", us=2_000.0)
+        return super().forward(x)
 """
 
 TEST = """
@@ -64,8 +69,10 @@ import copy
 import pytest
 import torch
 from hostile import Empty, Function, Layer, Rows, Settings
+from perfguard.measure.devices import fake
 
 def scaled(x, rows, *, settings, other=None):
+    fake.launch("scaled_kernel", us=2_000.0)  # of what launches nothing, thousands of calls are simulated for a block
     out = x * settings.factor + rows["of"][0].rows
     return {"out": out, "with": settings, "more": [None, 3, float("nan"), settings]}
 
@@ -90,7 +97,7 @@ def test_module(perfguard, kind, compiled):
     module = copy.deepcopy(whole)
     if compiled:
         module = torch.compile(module, backend="aot_eager")
-    perfguard(module, x, reference=whole, walk=[torch.randn(4, 16)])
+    perfguard(module, x, reference=whole, walk=[torch.randn(4, 16)], timed=not compiled)
 """
 
 OBSERVED = """
@@ -117,7 +124,7 @@ def hostile(project: Project) -> Project:
 
 @pytest.mark.parametrize(("device", "options"), [("cpu", ["--perfguard-lane=cpu"]), ("fake", [])])
 def test_guarded_calls_ask_no_object(hostile: Project, device: str, options: list[str]) -> None:
-    hostile.configure(device=device)
+    hostile.configure(device=device, extra_seconds=0.2)
     hostile.run().assert_outcomes(passed=3)  # with derived inputs
     hostile.configure(extra_seconds=0)
     hostile.guard("--perfguard-update=new", *options).assert_outcomes(passed=3)

@@ -60,7 +60,9 @@ MOST = (12, {n: 1.05 + 0.06 * n for n in range(5, 13)})  # each by a factor of i
 HALF = (8, {**dict.fromkeys(range(1, 5), 1.2), **dict.fromkeys(range(5, 9), 1 / 1.2)})
 
 
-@pytest.mark.parametrize(("cases", "factors"), [MOST, HALF], ids=["most", "half"])
+@pytest.mark.parametrize(
+    ("cases", "factors"), [pytest.param(*MOST, id="most", marks=pytest.mark.nightly), pytest.param(*HALF, id="half")]
+)
 def test_whoever_moved_is_named_and_nobody_else(project: Project, cases: int, factors: dict[int, float]) -> None:
     names = suite(project, cases, 2)
     project.configure(pair_minutes=0)
@@ -111,8 +113,9 @@ def record(project: Project, names: list[str]) -> None:
     project.baseline.write_text(render(baseline))
 
 
+@pytest.mark.nightly
 def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Project) -> None:
-    record(project, suite(project, 300, 4))
+    record(project, suite(project, 120, 4))  # of which 24 are paired at a time
     project.configure(pair_minutes=0.2)
     write_kernel(project, {}, others=1.2)
     result = project.guard()
@@ -125,12 +128,12 @@ def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Pr
         f"double{n}" for n in range(4)
     }
     left = counts["UNRESOLVED"]  # how many depends on this machine
-    inconclusive = f"inconclusive: {left} of 300 timed cases *: UN*: the 0.2 minutes *; raise it, or: *"
+    inconclusive = f"inconclusive: {left} of 120 timed cases *: UN*: the 0.2 minutes *; raise it, or: *"
     result.stdout.fnmatch_lines(
         [
-            "perfguard: 300 times in question: measured beside * by turns (*)",
+            "perfguard: 120 times in question: measured beside * by turns (*)",
             "perfguard: process pair 1: 24 times in question",
-            *([inconclusive] if left > 150 else []),
+            *([inconclusive] if left > 60 else []),
             f"{counts['SLOWER']} SLOWER, {counts['UNRESOLVED']} UNRESOLVED; *",
         ]
     )

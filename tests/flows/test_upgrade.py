@@ -9,41 +9,12 @@ import pytest
 
 from perfguard import ExitStatus
 from tests.flows.conftest import Project
+from tests.flows.test_binaries import KERNEL, TEST
 from tests.kernels.test_oldest_triton import OLDEST
-
-KERNEL = """
-import torch
-import triton
-import triton.language as tl
-
-@triton.jit
-def sums_kernel(x, out, n, HELD: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    columns = tl.arange(0, BLOCK)
-    mask = columns < n
-    value = tl.load(x + row * n + columns, mask=mask, other=0.0).to(tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for number in tl.static_range(HELD):
-        total += value * (number + 1)
-    tl.store(out + row * n + columns, total / (HELD * (HELD + 1) / 2), mask=mask)
-
-def same(x):
-    out = torch.empty_like(x)
-    sums_kernel[(x.shape[0],)](x, out, x.shape[1], 8, 1024)
-    return out
-"""
-TEST = """
-import kernel
-import torch
-
-def test_same(perfguard):
-    perfguard(kernel.same, torch.randn(8, 1000), reference=lambda x: x * 1.0, timed=False, hard=False)
-"""
 
 
 @pytest.fixture
-def checkout(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+def checkout(project: Project) -> Project:
     project.configure(device="cpu", targets=["sm_100"])
     (project.path / "kernel.py").write_text(KERNEL)
     project.test_file(TEST)
@@ -60,7 +31,10 @@ def compare(project: Project, path: object) -> subprocess.CompletedProcess[str]:
     not OLDEST.is_dir(), reason="scripts/setup puts the oldest Triton into a .venv that it makes itself"
 )
 @pytest.mark.usefixtures("real_processes")
-def test_what_another_triton_makes_of_the_same_kernels_is_one_table(checkout: Project) -> None:
+def test_what_another_triton_makes_of_the_same_kernels_is_one_table(
+    checkout: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
     done = compare(checkout, OLDEST)
     assert done.returncode in (ExitStatus.PASSED, ExitStatus.REGRESSED), done.stderr
     first, *lines = done.stdout.splitlines()

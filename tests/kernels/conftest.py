@@ -20,6 +20,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # before marks are looked at
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With every change the lane `cpu` judges every case of the guarded suites. Beside it one case of each test shows
+    that plain pytest runs them, and the others are tested every night."""
+    seen = set()
+    for item in items:
+        if item.path.name.endswith("_guarded.py"):
+            test = item.nodeid.partition("[")[0]
+            if test in seen:
+                item.add_marker(pytest.mark.nightly)
+            seen.add(test)
+
+
 def pytest_sessionfinish() -> None:
     """For Triton, which tells of what is left when it is unloaded."""
     gc.unfreeze()

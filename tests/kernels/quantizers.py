@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pytest
 import torch
 
 from kernels import fp8
 from kernels.fp8 import inputs, reference
 from kernels.fp8.formats import FORMATS, Format
 from kernels.fp8.shapes import Split
+from tests.kernels.paths import GPU
 
 Tensors = tuple[torch.Tensor, ...]
 Layout = Callable[[torch.Tensor], torch.Tensor]
@@ -98,6 +100,19 @@ QUANTIZERS = SEVEN + READ_ONCE
 def name(quantizer: Quantizer) -> str:
     """The pytest id."""
     return quantizer.name
+
+
+# One for each kernel and way through it: what the others launch are these, compared in test_quantize_edges.py.
+KERNELS = ("rowwise", "colwise_3d", "colwise_per_group", "transpose_3d_atomic")
+
+
+def by_kernel(quantizers: Sequence[Quantizer]) -> pytest.MarkDecorator:
+    """A test of each, as `q`. In the interpreter, at 10 ms a tile, those whose kernel another one runs are tried every
+    night."""
+    params = [
+        pytest.param(q, id=q.name, marks=[] if GPU or q.name in KERNELS else [pytest.mark.nightly]) for q in quantizers
+    ]
+    return pytest.mark.parametrize("q", params)
 
 
 def without_nan(tensor: torch.Tensor) -> torch.Tensor:

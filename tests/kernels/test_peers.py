@@ -22,7 +22,14 @@ def briefly() -> object:
         yield
 
 
-@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize(
+    "suite",
+    [
+        # Half a minute. The step holds contests of the same layer and the same rivals.
+        pytest.param(each, marks=[pytest.mark.nightly] if each == "moe" else [])
+        for each in SUITES
+    ],
+)
 def test_runs_at_tiny_shapes(suite: str) -> None:
     torch._dynamo.reset()
     contests = list(SUITES[suite](CPU, True))

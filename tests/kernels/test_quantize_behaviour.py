@@ -19,7 +19,7 @@ from kernels.fp8.shapes import Split
 from kernels.launch import MAX_CANDIDATES, Launch
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
-from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, name, without_nan
+from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, by_kernel, name, without_nan
 
 EVERY = pytest.mark.parametrize("q", QUANTIZERS, ids=name)
 WITH_TOKENS = pytest.mark.parametrize("q", [q for q in QUANTIZERS if q.kind != "weight"], ids=name)
@@ -165,7 +165,7 @@ def test_results_do_not_depend_on_old_memory(q: Quantizer, triton_path: KernelPa
 
 
 @pytest.mark.parametrize("width", [1, 31, 34])  # tails that would spill over the end of a buffer
-@EVERY
+@by_kernel(QUANTIZERS)
 def test_no_byte_beside_the_results_is_written(q: Quantizer, width: int, triton_path: KernelPath) -> None:
     for split in (Split("", (5, 0, 30)), Split("", (5, 0, 27))):
         arguments = q.arguments(split, width, triton_path.device)
@@ -239,7 +239,7 @@ CANDIDATE_INPUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CANDIDATE_INPUTS)
-@EVERY
+@by_kernel(QUANTIZERS)
 def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_path: KernelPath) -> None:
     """Also those that today's choice does not use (K26)."""
     options = dict(CANDIDATE_INPUTS[case])

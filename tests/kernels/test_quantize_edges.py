@@ -23,10 +23,10 @@ from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES, far_apart
 from kernels.fp8.shapes import Split, splits
 from tests.kernels.guards import guarded_allocations
 from tests.kernels.paths import GPU, KernelPath
-from tests.kernels.quantizers import SEVEN, Quantizer, Tensors, assert_bit_equal, name
+from tests.kernels.quantizers import KERNELS, SEVEN, Quantizer, Tensors, assert_bit_equal, by_kernel, name
 
 GROUPED = [q for q in SEVEN if q.is_grouped]
-EVERY = pytest.mark.parametrize("q", SEVEN, ids=name)
+EVERY = by_kernel(SEVEN)
 EVERY_GROUPED = pytest.mark.parametrize("q", GROUPED, ids=name)
 
 # Two groups with an empty one between them, and a tail against every block size. Whether the buffer has a
@@ -130,7 +130,7 @@ def test_lengths(q: Quantizer, length: int, triton_path: KernelPath) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(64, 48), (33, 40), (1, 16), (0, 32), (128, 47), (7, 0), (0, 0)])
-@pytest.mark.parametrize("q", [q for q in SEVEN if q.kind != "weight"], ids=name)
+@by_kernel([q for q in SEVEN if q.kind != "weight"])
 def test_matrix_shapes(q: Quantizer, rows: int, width: int, triton_path: KernelPath) -> None:
     """The small shapes of the contract; without rows or columns there may still be scales."""
     x = torch.randn(rows, width, dtype=torch.bfloat16, device=triton_path.device)
@@ -207,11 +207,14 @@ FAR = [
     *([(1040, 2**22)] if GPU else []),
 ]
 FAR_CASES = [
-    pytest.param(q, dim, length, stride, id=f"{q.name}-dim{dim}-{length}x{stride}")
+    pytest.param(
+        q, dim, length, stride, id=f"{q.name}-dim{dim}-{length}x{stride}",
+        marks=[] if GPU or q.name in KERNELS else [pytest.mark.nightly],
+    )
     for q in SEVEN
     for length, stride in FAR
     for dim in range(3 if q.kind == "weight" else 2)
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("q", "dim", "length", "stride"), FAR_CASES)
@@ -233,8 +236,8 @@ def test_offsets_past_two_to_the_31(q: Quantizer, dim: int, length: int, stride:
 COMBINATIONS = list(itertools.product(DTYPES, FORMATS.values(), (False, True)))
 
 
-# One for each kernel and way through it: values are read and encoded alike in all that run the same.
-ENCODING = [q for q in SEVEN if GPU or q.name in ("rowwise", "colwise_3d", "colwise_per_group", "transpose_3d_atomic")]
+# Values are read and encoded alike in all that run the same kernel.
+ENCODING = [q for q in SEVEN if GPU or q.name in KERNELS]
 
 
 def _share(q: Quantizer, turn: int) -> list[tuple[torch.dtype, Format, bool]]:

@@ -49,8 +49,8 @@ class Nursery:
     """A process that forks, and the program that has it do so.
 
     Args:
-        interpreted: Triton's own functions are for its interpreter, as its environment asks for where kernels are to
-            be interpreted.
+        interpreted: Triton's own functions are for its interpreter. Whether kernels are is asked when they are
+            defined, of each process's own environment.
         environment: that processes are going to be started with; this process's if left out.
         executable: what its processes take for Python; `python` if left out.
         modules: what it imports; of these, "torch" and "perfguard" are needed.
@@ -71,7 +71,8 @@ class Nursery:
         own = dict(os.environ if environment is None else environment)
         self.folder = Path(tempfile.mkdtemp(prefix="nursery-"))
         self.python = str(self.folder / "python")
-        (self.folder / START).write_bytes(marshal.dumps({"python": sys.executable, "decisive": decisive(own)}))
+        start = {"python": sys.executable, "interpreted": interpreted, "decisive": decisive(own, interpreted)}
+        (self.folder / START).write_bytes(marshal.dumps(start))
         stand_in = [sys.executable, "-IS", str(ROOT / "tests" / "nursery" / "stand_in.py"), str(self.folder)]
         Path(self.python).write_text(f'#!/bin/sh\nexec {shlex.join(stand_in)} "$@"\n')
         Path(self.python).chmod(0o755)

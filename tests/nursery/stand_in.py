@@ -27,22 +27,26 @@ FLAGS = ("-B", "-P", "-u")  # those of Python that a nursery's process can still
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 THREADS = "OMP_NUM_THREADS"
+INTERPRET = "TRITON_INTERPRET"
 
 # What Python, the linker and libraries ask for when they are loaded, and not later.
 _DECISIVE = (
-    "ATEN", "CUDA", "GOMP", "HIP", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH",
-    "TRITON_INTERPRET",
+    "ATEN", "CUDA", "GOMP", "HIP", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "TORCH", INTERPRET,
 )  # fmt: skip
 _LATER = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUNBUFFERED", "TORCHINDUCTOR_CACHE_DIR", THREADS)
 _OF_RANKS = ("TORCHELASTIC_", "TORCH_FR_", "TORCH_NCCL_")  # asked for when a process group begins
 
 
-def decisive(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those variables that a process has to be started with."""
+def decisive(environment: Mapping[str, str], interpreted: bool) -> dict[str, str]:
+    """Those variables that a process has to be started with. A nursery whose Triton is `interpreted` serves either kind
+    of kernels."""
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(_DECISIVE) and name not in _LATER and not name.startswith(_OF_RANKS)
+        if name.startswith(_DECISIVE)
+        and name not in _LATER
+        and not name.startswith(_OF_RANKS)
+        and not (interpreted and name == INTERPRET)
     }
 
 
@@ -65,7 +69,7 @@ def main() -> int:
         start = marshal.load(file)
     asked = parse(arguments)
     nursery = socket.socket(socket.AF_UNIX)
-    possible = asked is not None and decisive(os.environ) == start["decisive"]
+    possible = asked is not None and decisive(os.environ, start["interpreted"]) == start["decisive"]
     if asked is None or not possible or nursery.connect_ex(f"{folder}/{SOCKET}"):
         os.execv(start["python"], [start["python"], *arguments])
     # A signal waits until the request is sent: what is passed on before it would be taken for its length.
