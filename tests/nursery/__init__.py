@@ -99,7 +99,7 @@ class Nursery:
         environment = {**os.environ, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
         either = self.folder / "either"
         made = Nursery(interpreted=not torch.cuda.is_available(), environment=environment, executable=str(either))
-        runs = f'case "$*" in *"-m pytest"*|*"pytest.main()"*) exec {shlex.quote(made.python)} "$@";; esac'
+        runs = f'case "$*" in *"-m pytest"*|*"run_pytest()"*) exec {shlex.quote(made.python)} "$@";; esac'
         either.write_text(f'#!/bin/sh\n{runs}\nexec {shlex.quote(self.python)} "$@"\n')
         either.chmod(0o755)
         return made

@@ -61,7 +61,7 @@ def test_its_own_processes_are_forked_too(nursery: Nursery) -> None:
 def test_runs_of_pytest_interpret_as_the_run_that_starts_them_and_other_processes_do_not(interpreting: Nursery) -> None:
     told = "import triton.language.standard as it; print(type(it.cdiv).__name__)"
     code = f"""import subprocess, sys
-for each in ({told + "  # pytest.main()"!r}, {told!r}):
+for each in ({told + "  # run_pytest()"!r}, {told!r}):
     subprocess.run([sys.executable, "-c", each])
 """
     runs = "JITFunction" if torch.cuda.is_available() else "InterpretedFunction"

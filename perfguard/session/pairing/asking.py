@@ -76,6 +76,7 @@ class Asking:
 
         Raises:
             KeyboardInterrupt: from the user, after the answers so far are kept.
+            UsageError: `perfguard compare` cannot ask its base.
         """
         try:
             problem = self._ask()
@@ -85,6 +86,9 @@ class Asking:
             raise
         except (UsageError, OSError) as error:  # the latter of a full disk
             problem = str(error)
+            if self.run.config.beside is not None:  # without a base there is no comparison
+                self._keep(problem)
+                raise
         self._keep(problem)
 
     def leave(self, problem: str) -> None:
@@ -133,6 +137,8 @@ class Asking:
         )
         tests = list(dict.fromkeys(result.case.nodeid for result in cases.values()))
         found, followed, problems = answers(site, request, tests)
+        for problem in dict.fromkeys(problems.values()):
+            self.tell(problem.partition("\n")[0])
         if moves := toolchain_moves(site.toolchain, run.report.toolchain):
             self.tell(f"from {self.base[:12]} to the working tree: {moves}")
         for case, result in cases.items():
