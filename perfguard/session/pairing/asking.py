@@ -262,10 +262,10 @@ def _most_common_reason(asked: Sequence[Verdict]) -> str:
 def in_next_pair(left: Sequence[TimeId], tally: Tally) -> list[TimeId]:
     """The undecided times that the next pair measures, of `left` in their order (`in_order`).
 
-    A time that PATIENCE pairs left undecided, and that may not have moved, goes behind all others, so that no time waits for the noise of
-    another; of such times those that moved most come first. Times of kernels that are slower, or faster, in TELLING
-    tests already are given up, since hundreds more would say the same. Until one test of a kernel is decided, a pair
-    measures it in one test alone: each block of its time is a run of a whole test.
+    A time that PATIENCE pairs left undecided, and that may not have moved, goes behind all others, so that no time
+    waits for the noise of another; of such times those that moved most come first. Times of kernels that are slower, or
+    faster, in TELLING tests already are given up, since hundreds more would say the same. Until one test of a kernel is
+    decided, a pair measures it in one test alone: each block of its time is a run of a whole test.
     """
     told, decided = Counter[str](), set[str]()
     for track, found in tally.verdicts.items():
