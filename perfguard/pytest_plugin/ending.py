@@ -111,7 +111,7 @@ class Ending:
                 )
                 for each in sorted(late - known)
             )
-        elif self._config.update is None and is_inconclusive(run.results.values()):
+        elif self._config.update is None and is_inconclusive(list(run.results.values())):
             # Other plugins look at the reports of all kinds.
             stats["inconclusive"] = [
                 failed_report(result.case.nodeid, ("perfguard", None, ""), result.word)

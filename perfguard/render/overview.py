@@ -20,6 +20,7 @@ from perfguard.model.records.case import (
     is_compared,
     is_guarded,
     is_inconclusive,
+    is_mostly_undecided,
     is_unread,
     new_metrics,
     words_of,
@@ -181,10 +182,18 @@ class LaneView(Struct, frozen=True, dict=True):
 
     @property
     def is_inconclusive(self) -> bool:
-        """Whether most of its times could not be judged; verdicts that an edit covers are left out."""
-        return is_inconclusive(
-            msgspec.structs.replace(result, verdicts=uncovered) for result, uncovered, _ in self._judged
-        )
+        """Whether most of its times could not be judged, or a slower one was left unread; verdicts that an edit covers
+        are left out."""
+        return is_inconclusive(self._without_covered)
+
+    @property
+    def is_mostly_undecided(self) -> bool:
+        """Whether most of its times could not be judged."""
+        return is_mostly_undecided(self._without_covered)
+
+    @property
+    def _without_covered(self) -> list[CaseResult]:
+        return [msgspec.structs.replace(result, verdicts=uncovered) for result, uncovered, _ in self._judged]
 
     @cached_property
     def headline(self) -> Headline:
@@ -298,9 +307,10 @@ class Overview(Struct, frozen=True, dict=True):
         cut = any(not lane.report.complete for lane in self.lanes if lane.report)
         if silent or cut or not self.lanes or self.unread or Word.BROKEN in words:
             return Headline.INCOMPLETE
-        if any(lane.is_inconclusive for lane in self.lanes):
+        unverified = any(lane.other_conditions or lane.unpaired for lane in self.lanes)
+        if any(lane.is_mostly_undecided if unverified else lane.is_inconclusive for lane in self.lanes):
             return Headline.INCONCLUSIVE
-        if any(lane.other_conditions or lane.unpaired for lane in self.lanes):
+        if unverified:
             return Headline.UNVERIFIED
         if words & {Word.UNRESOLVED, Word.SUSPECT}:
             return Headline.UNDECIDED

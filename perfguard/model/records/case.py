@@ -365,24 +365,31 @@ def is_unread(verdict: Verdict) -> bool:
     return verdict.word is Word.UNRESOLVED and verdict.reason.startswith(NOT_PAIRED)
 
 
-def is_inconclusive(results: Iterable[CaseResult]) -> bool:
-    """Whether most timed cases are undecided, or one that no or too few process pairs read is slower than its gate
-    promises to find, as far as it was read: such a run is neither a success nor a regression.
+def is_inconclusive(results: Collection[CaseResult]) -> bool:
+    """Whether a run is neither a success nor a regression: most of its timed cases are undecided, or one that no or too
+    few process pairs read is slower than its gate promises to find, as far as it was read."""
+    unread = (
+        is_unread(verdict) and (verdict.ratio or 1.0) > 1 + promise
+        for result in results
+        for promise, verdict in _judged_times(result)
+    )
+    return is_mostly_undecided(results) or any(unread)
 
-    A case is undecided if its time with the smallest promise is: the device's if there is one. A host time beside it
-    promises only 50 %, and on a shared machine even that cannot be decided.
-    """
-    told = []
-    for result in results:
-        gated = [reading for reading in result.readings if reading.timed and reading.gated]
-        least = min((reading.promise for reading in gated), default=0.0)
-        judged = {reading.metric for reading in gated if reading.promise == least}
-        verdicts = [verdict for verdict in result.verdicts if verdict.metric in judged]
-        if any(is_unread(verdict) and (verdict.ratio or 1.0) > 1 + least for verdict in verdicts):
-            return True
-        if verdicts:
-            told.append(any(verdict.word in (Word.UNRESOLVED, Word.SUSPECT) for verdict in verdicts))
+
+def is_mostly_undecided(results: Iterable[CaseResult]) -> bool:
+    """Whether most timed cases are undecided."""
+    words = [[verdict.word for _, verdict in _judged_times(result)] for result in results]
+    told = [any(word in (Word.UNRESOLVED, Word.SUSPECT) for word in found) for found in words if found]
     return 2 * sum(told) > len(told)
+
+
+def _judged_times(result: CaseResult) -> list[tuple[float, Verdict]]:
+    """The verdicts on a case's times with the smallest promise, and that promise: the device's if there is one. A host
+    time beside it promises only 50 %, and on a shared machine even that cannot be decided."""
+    gated = [reading for reading in result.readings if reading.timed and reading.gated]
+    least = min((reading.promise for reading in gated), default=0.0)
+    judged = {reading.metric for reading in gated if reading.promise == least}
+    return [(least, verdict) for verdict in result.verdicts if verdict.metric in judged]
 
 
 def is_guarded(result: CaseResult, word: Word | None) -> bool:

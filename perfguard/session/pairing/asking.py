@@ -36,9 +36,9 @@ from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
 FIRST = 24  # places of the first pairs: each process pair takes seconds to start, and more tests cost little
-# Pairs that a time gets at once; by then a clear slowdown is certain. After as many, pairs have GROWTH times as many
-# places.
-PATIENCE = 4
+# Pairs that a time gets at once: FIRST undecided times need so many before one may be accused (`pair_test.luck`). After
+# as many, pairs have GROWTH times as many places.
+PATIENCE = 5
 GROWTH = 4
 TELLING = 5  # tests, which name a kernel that all of them launch
 INTERRUPTED = "interrupted"
@@ -280,10 +280,10 @@ def _most_common_reason(asked: Sequence[Verdict]) -> str:
 def in_next_pair(left: Sequence[TimeId], tally: Tally) -> list[TimeId]:
     """The undecided times that the next pair measures, of `left` in their order (`in_order`).
 
-    A time that PATIENCE pairs left undecided goes behind those with fewer pairs, so that no time waits for the noise of
-    another; of such times those that moved most come first. Times of kernels that are slower, or faster, in TELLING
-    tests already are given up, since hundreds more would say the same. Until one test of a kernel is decided, a pair
-    measures it in one test alone: each block of its time is a run of a whole test.
+    A time that PATIENCE pairs left undecided, and that may not have moved, goes behind all others, so that no time
+    waits for the noise of another; of such times those that moved most come first. Times of kernels that are slower, or
+    faster, in TELLING tests already are given up, since hundreds more would say the same. Until one test of a kernel is
+    decided, a pair measures it in one test alone: each block of its time is a run of a whole test.
     """
     told, decided = Counter[str](), set[str]()
     for track, found in tally.verdicts.items():
@@ -292,7 +292,7 @@ def in_next_pair(left: Sequence[TimeId], tally: Tally) -> list[TimeId]:
 
     def rank(track: TimeId) -> tuple[bool, float]:
         found = tally.verdicts.get(track)
-        waits = found is not None and found.pairs >= PATIENCE
+        waits = found is not None and found.pairs >= PATIENCE and found.interval[0] <= 0 <= found.interval[1]
         return waits, -abs(found.effect) if found is not None and waits else 0.0
 
     size = FIRST * GROWTH ** (tally.pairs // PATIENCE)
