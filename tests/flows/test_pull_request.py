@@ -14,7 +14,7 @@ from perfguard.cli import main
 from perfguard.github.comment_job import Job, post
 from perfguard.model.config import read_settings
 from tests.flows.conftest import Project
-from tests.github.conftest import FakeClock, _no_proxy, _sockets, clock, github
+from tests.github.conftest import _no_proxy, _sockets, clock, github
 from tests.github.fake import FakeGitHub, sha
 from tests.github.reports import archive
 
@@ -34,7 +34,6 @@ class PullRequest:
 
     project: Project
     github: FakeGitHub
-    clock: FakeClock
     base: str = ""
     run: int = 5000
     lane: str = LANE
@@ -64,7 +63,7 @@ class PullRequest:
 
     def post(self) -> ExitStatus:
         path = self.project.path
-        return post(Job(read_settings(path), self.environ(), output=path / "out", clock=self.clock.clock))
+        return post(Job(read_settings(path), self.environ(), output=path / "out"))
 
     def environ(self) -> dict[str, str]:
         event = self.project.path.parent / f"{self.project.path.name}-event.json"
@@ -87,14 +86,14 @@ def comparison(base: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def open_pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock, lane: str = LANE) -> PullRequest:
+def open_pull_request(recorded: Project, github: FakeGitHub, lane: str = LANE) -> PullRequest:
     """One of a project whose baselines are recorded, and which waits for one lane."""
     recorded.configure(lanes=[lane])
     (recorded.path / ".gitignore").write_text(
         "*\n!/kernel.py\n!/test_suite.py\n!/pyproject.toml\n!/baselines/\n!*.yaml\n!*/\n"
     )
     git(recorded.path, "init", "--quiet")
-    made = PullRequest(recorded, github, clock, lane=lane)
+    made = PullRequest(recorded, github, lane=lane)
     made.base = made.commit("recorded")
     github.world.files[made.base] = made.files()
     github.world.pulls[7]["base"]["sha"] = made.base
@@ -103,8 +102,8 @@ def open_pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock, l
 
 
 @pytest.fixture
-def pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock) -> PullRequest:
-    return open_pull_request(recorded, github, clock)
+def pull_request(recorded: Project, github: FakeGitHub) -> PullRequest:
+    return open_pull_request(recorded, github)
 
 
 def test_slower_is_told_accepted_and_mended(

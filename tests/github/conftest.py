@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from perfguard.github.api.client import Client, Clock, open_client
+from perfguard.github.api import client as client_module
+from perfguard.github.api.client import Client, open_client
 from perfguard.github.comment_job import Job, post
 from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus
@@ -27,16 +28,15 @@ CONFIGURATION = b"[tool.perfguard]\nlanes = ['nvidia-h200']\n"
 class FakeClock:
     """Time that passes only while somebody sleeps, who wakes at once."""
 
-    time: float = NOW
+    now: float = NOW
     slept: list[float] = field(default_factory=list)
 
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-        self.slept.append(seconds)
+    def time(self) -> float:
+        return self.now
 
-    @property
-    def clock(self) -> Clock:
-        return Clock(now=lambda: self.time, sleep=self.sleep)
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -58,14 +58,16 @@ def github(_sockets: FakeGitHub) -> Iterator[FakeGitHub]:
     assert _sockets.violations == []
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    made = FakeClock()
+    monkeypatch.setattr(client_module, "time", made)
+    return made
 
 
 @pytest.fixture
-def client(github: FakeGitHub, clock: FakeClock) -> Client:
-    return open_client(github.environ(), clock.clock)
+def client(github: FakeGitHub) -> Client:
+    return open_client(github.environ())
 
 
 @dataclass
@@ -73,7 +75,6 @@ class PostJob:
     """What a test lays out, and what the job did with it."""
 
     github: FakeGitHub
-    clock: FakeClock
     folder: Path
     settings: dict[str, Any] = field(default_factory=lambda: {"lanes": [SLUG]})
     environ: dict[str, str] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class PostJob:
             **self.environ,
         }
         made = Settings(**{**self.settings, **settings})
-        job = Job(made, environ, dry=dry, output=self.folder / "out", clock=self.clock.clock)
+        job = Job(made, environ, dry=dry, output=self.folder / "out")
         return post(replace(job, workflow=workflow) if workflow else job)
 
     @property
@@ -135,8 +136,8 @@ class PostJob:
 
 
 @pytest.fixture
-def job(github: FakeGitHub, clock: FakeClock, tmp_path: Path) -> PostJob:
-    made = PostJob(github, clock, tmp_path)
+def job(github: FakeGitHub, tmp_path: Path) -> PostJob:
+    made = PostJob(github, tmp_path)
     github.world.add_comparison("base", "head", "fork-point")
     made.baselines(baseline_file(BASE))
     return made

@@ -60,10 +60,6 @@ class _Event(Struct, frozen=True):
     workflow_run: WorkflowRun
 
 
-class _Label(Struct, frozen=True):
-    name: str = ""
-
-
 class _Id(Struct, frozen=True):
     id: int
 
@@ -83,8 +79,6 @@ class Pull(Struct, frozen=True):
     state: str
     head: Side
     base: Side
-    draft: bool | None = False
-    labels: list[_Label] = []
 
 
 class Found(Struct, frozen=True):
