@@ -12,8 +12,8 @@ from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, find_merge_base
 from perfguard.github.api.measured_run import Pull, WorkflowRun
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
-from perfguard.github.lanes.lane_views import Trusted, judge_lanes
-from perfguard.github.lanes.stranger_report import receive_all
+from perfguard.github.lanes.lane_views import Reference, judge_lanes
+from perfguard.github.lanes.untrusted_report import receive_all
 from perfguard.model.config import Settings
 from perfguard.model.errors import GitHubError, UsageError
 from perfguard.render.overview import Overview
@@ -30,7 +30,7 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
         default_branch: the commit of these settings. It is the base of a commit without a known pull request.
 
     Raises:
-        GitHubError: GitHub cannot be asked.
+        GitHubError: a request to GitHub fails.
         UsageError: no lane is expected.
     """
     if not settings.lanes:
@@ -47,7 +47,7 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     if missing:  # a lane's file may be among the unread ones
         raise GitHubError(f"{root} at {base[:12]}: {missing}; merge suites of one hardware")
     after, unread = _baselines(files, root, head) if head else (None, "")
-    judged = judge_lanes(receive_all(artifacts, run.head_sha), Trusted(before, after, compared))
+    judged = judge_lanes(receive_all(artifacts, run.head_sha), Reference(before, after, compared))
     return msgspec.structs.replace(
         judged,
         head=run.head_sha,

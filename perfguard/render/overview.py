@@ -64,7 +64,6 @@ class BaselineEdit(Struct, frozen=True):
         before, after: the entry's value, the centre of its sessions for a time; None where it is added or removed.
         loosens: the edit lets a worse reading pass than before (a removal does, too).
         measured: the reading in this change's own report, if any.
-        growth: growth over its anchor of a time that grew by more than its promise (0.03 is 3 %); otherwise None.
     """
 
     folder: str
@@ -77,7 +76,6 @@ class BaselineEdit(Struct, frozen=True):
     reason: str = ""
     loosens: bool = False
     measured: Value | None = None
-    growth: float | None = None
 
 
 class LaneView(Struct, frozen=True, dict=True):

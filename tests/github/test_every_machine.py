@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
-from perfguard.github.lanes.lane_views import Trusted, judge_lanes
-from perfguard.github.lanes.stranger_report import receive_all
+from perfguard.github.lanes.lane_views import Reference, judge_lanes
+from perfguard.github.lanes.untrusted_report import receive_all
 from perfguard.model.records import (
     Baseline,
     BaseTree,
@@ -75,10 +75,10 @@ OWN = {"peak_memory_bytes": 4096, "device_time_us": TimedEntry([50.0] * 5, "wall
 
 
 def judged(given: Report, base: BaselineSet, lane: str = "cpu") -> Overview:
-    return viewed(given, Trusted(base), lane)
+    return viewed(given, Reference(base), lane)
 
 
-def viewed(given: Report, trusted: Trusted, lane: str = "cpu") -> Overview:
+def viewed(given: Report, trusted: Reference, lane: str = "cpu") -> Overview:
     return judge_lanes(receive_all({lane: archive(given, f"report-{SLUG}.json")}, sha("head")), trusted)
 
 

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from perfguard.model.records import OTHER_CONDITIONS, CaseResult, Verdict, Word
 from perfguard.model.records.report import commits_beside
-from perfguard.model.units import counted, format_change, format_percent
+from perfguard.model.units import counted, format_percent
 from perfguard.render.escaping import code, link
 from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, Finding, by_kernel
 from perfguard.render.markdown.cells import NAME, apart, before_and_after, change, table, text, together, value
@@ -270,11 +270,10 @@ def _edits(overview: Overview, most: int) -> str:
 
 
 def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
-    over = "" if edit.growth is None else f", {format_change(1 + edit.growth)} over its anchor"
     moved_ = " → ".join(apart(edit.before, edit.after, edit.unit, "none", "removed"))
     return (
         code(edit.folder, NAME), code(edit.case), code(edit.metric, NAME),
-        f"{moved_} ⚠️ looser{over}" if edit.loosens else moved_,
+        f"{moved_} ⚠️ looser" if edit.loosens else moved_,
         text(edit.reason) or "no reason", value(edit.measured, edit.unit, "not measured"),
     )  # fmt: skip
 

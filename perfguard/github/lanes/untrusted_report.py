@@ -114,7 +114,7 @@ def receive(lane: str, archive: bytes, head: str) -> Received:
         LaneError: the archive or the whole report is refused, with the reason.
     """
     slug, data = unpack(archive)
-    received = read_report_of_stranger(data)
+    received = read_untrusted_report(data)
     report = received.report
     if slug != report.hardware.slug:
         raise LaneError(f"report-{slug}.json holds a report of {report.hardware.slug!r}")
@@ -152,7 +152,7 @@ def unpack(archive: bytes) -> tuple[str, bytes]:
     return name[1], data
 
 
-def read_report_of_stranger(data: bytes) -> Received:
+def read_untrusted_report(data: bytes) -> Received:
     """A report from untrusted JSON. An impossible value costs only its own case.
 
     Raises:
