@@ -166,8 +166,7 @@ def _check_commit(report: Report, baselines: Path) -> None:
     Raises:
         UsageError: the checkout does not know the commit, or its tracked files hold other code.
     """
-    measured = report.commit or ""
-    commit = measured.removesuffix("+")
+    commit = (report.commit or "").removesuffix("+")
     try:
         repository = find_repository(baselines.parent)
     except UsageError:  # no git, no commits
@@ -180,14 +179,13 @@ def _check_commit(report: Report, baselines: Path) -> None:
             f"the report of {report.hardware.slug} measured {commit[:12]!r}, which is no commit of this clone; "
             "fetch it, or measure this checkout"
         )
-    if measured.endswith("+") and known == repository.commit("HEAD"):
+    if commit != report.commit and known == repository.commit("HEAD"):
         return  # its uncommitted changes are unknown, but most likely those made here
     code = changed_code(repository, known, [baselines, baselines.parent / ".perfguard"])
     if code:
-        more = f" and {len(code) - 1} more" if len(code) > 1 else ""
         raise UsageError(
             f"the report of {report.hardware.slug} measured {known[:12]}, from which this checkout differs in "
-            f"{code[0]}{more}; git checkout {known[:12]}, or measure this checkout"
+            f"{listed(code)}; git checkout {known[:12]}, or measure this checkout"
         )
 
 
@@ -247,41 +245,41 @@ def _measured_changes(store: Store, judged: Report, result: CaseResult) -> list[
     lane = lane_of(store, judged.hardware, judged.toolchain, result)
     result = _with_kernel_times(lane, result)
     verdicts = {verdict.metric: verdict for verdict in result.verdicts}
-    beside = [case for pairing in judged.pairings for case in pairing.cases if case.id == result.id]
+    base = next((case.base for each in judged.pairings for case in each.cases if case.id == result.id), None)
     scaled: dict[str, Sequence[float]] = {}
     refused = {verdict.metric: why for verdict in result.verdicts if (why := _drift(verdict))}
     provenance = judged.provenance
-    for reading in result.readings:
+    # The times of a new case are recorded as the lane read them.
+    timed = (
+        [each for each in result.readings if each.timed and each.is_recorded] if lane.stored_cases(*result.id) else []
+    )
+    for reading in timed:
         record, verdict = TimeRecord(result, reading, lane), verdicts.get(reading.metric)
-        if not reading.timed or not reading.is_recorded or not lane.stored_cases(*result.id):
-            continue  # the times of a new case are recorded as the lane read them
-        if record.entry is not None and judged.commit is not None and record.provenance.commit == judged.commit:
-            continue  # accepted before
-        versions = differing_versions(record.provenance, judged.toolchain) if record.entry is not None else []
-        base = beside[0].base if beside else None
-        if versions:
-            refused[reading.metric] = _other_toolchain(", ".join(versions))
-        elif (
-            base is not None
-            and record.entry is not None
-            and dataclasses.replace(record, result=base).same_code is False
-        ):
-            refused[reading.metric] = "its record is of other code than the base's; record it there"
-        elif record.under_other_conditions or record.comparable is None or verdict is None or not _is_paired(verdict):
-            refused[reading.metric] = "no process pair judged it; record it there"
-        else:
-            scaled[reading.metric] = [value * (verdict.ratio or 1) for value in record.comparable.sessions]
-            provenance = replace(record.provenance, commit=judged.commit, recorded=judged.started[:10])
+        why = "no process pair judged it; record it there"
+        if record.entry is not None:
+            if judged.commit is not None and record.provenance.commit == judged.commit:
+                continue  # accepted before
+            versions = differing_versions(record.provenance, judged.toolchain)
+            if versions:
+                why = _other_toolchain(", ".join(versions))
+            elif base is not None and dataclasses.replace(record, result=base).same_code is False:
+                why = "its record is of other code than the base's; record it there"
+            elif (
+                verdict is not None and _is_paired(verdict) and record.comparable and not record.under_other_conditions
+            ):
+                scaled[reading.metric] = [value * (verdict.ratio or 1) for value in record.comparable.sessions]
+                provenance = replace(record.provenance, commit=judged.commit, recorded=judged.started[:10])
+                continue
+        refused[reading.metric] = why
     changes = []
     for change in plan(store, judged.hardware, [result], {}, [], provenance, scaled):
+        category = change.category
+        if change.metric in refused and not change.refused:
+            step = f"pytest --perfguard --perfguard-update={category}"
+            change = replace(change, refused=f"{refused[change.metric]}: {step}")
         if change.metric in scaled:
-            change = replace(change, provenance=provenance)
-            if change.category == "changed" and verdicts[change.metric].word is Word.SLOWER:
-                change = replace(change, category="slower")  # by any amount, so that its reason is stored
-        elif why := refused.get(change.metric, ""):
-            change = replace(
-                change, refused=change.refused or f"{why}: pytest --perfguard --perfguard-update={change.category}"
-            )
+            slower = category == "changed" and verdicts[change.metric].word is Word.SLOWER  # then its reason is stored
+            change = replace(change, provenance=provenance, category="slower" if slower else category)
         changes.append(change)
     return changes
 

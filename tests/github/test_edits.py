@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perfguard.github.lanes.baseline_edits import Edited, list_edits
+from perfguard.github.lanes.baseline_edits import list_edits
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
 from perfguard.github.lanes.untrusted_report import Received
@@ -45,8 +45,7 @@ WHY = {"f": "more accurate"}
 
 
 def edits(head: Mapping[str, Any], base: Mapping[str, Any] = BASE, reasons: Any = None) -> list[BaselineEdit]:
-    edited = Edited(remembered(base), remembered(head, reasons), [SLUG])
-    return list_edits(edited, [report([measured("f", 55.0), measured("g")])])
+    return list_edits(remembered(base), remembered(head, reasons), [report([measured("f", 55.0), measured("g")])])
 
 
 def seen(given: Report, head: BaselineSet | None, base: Mapping[str, Any] = BASE) -> LaneView:
@@ -101,7 +100,7 @@ def test_row_38_a_loosening_is_marked(head: dict[str, Any], loosens: bool) -> No
 def test_an_edit_of_the_toolchain_alone_covers_nothing() -> None:
     text = baseline_file(BASE).replace(b"driver: '580.1'", b"driver: '999.9'")
     head = read_files({PATH: text}, "baselines")
-    assert list_edits(Edited(remembered(BASE), head, [SLUG]), [f_slower()]) == []  # no value differs
+    assert list_edits(remembered(BASE), head, [f_slower()]) == []  # no value differs
     assert headline(f_slower(), head) is Headline.WORSE
 
 
@@ -304,14 +303,14 @@ def test_a_metric_without_a_record_that_is_worse_than_the_base_asks_for_a_reason
 
 def test_an_edit_to_the_code_that_was_measured_lets_nothing_worse_pass() -> None:
     """Every change of a kernel records it. Code that nobody measured is another matter: its times would pass by it."""
-    edited = Edited(remembered(coded("aaaaaaaa-aaaaaaaa")), remembered(coded("bbbbbbbb-bbbbbbbb")), [SLUG])
+    edited = remembered(coded("aaaaaaaa-aaaaaaaa")), remembered(coded("bbbbbbbb-bbbbbbbb"))
     for measured_code, loosens in (("bbbbbbbb-bbbbbbbb", False), ("cccccccc-cccccccc", True)):
-        assert [edit.loosens for edit in list_edits(edited, [of_target(measured_code)])] == [loosens]
+        assert [edit.loosens for edit in list_edits(*edited, [of_target(measured_code)])] == [loosens]
     other = {"f": entries(code="fedcba9876543210"), "g": entries(code=CODE)}
-    edited = Edited(remembered({name: entries(code=CODE) for name in ("f", "g")}), remembered(other), [SLUG])
+    edited = remembered({name: entries(code=CODE) for name in ("f", "g")}), remembered(other)
     for code, loosens in (("fedcba9876543210", False), (CODE, True)):
         given = report([measured("f", code=code), measured("g", code=CODE)])
-        assert [(edit.metric, edit.loosens) for edit in list_edits(edited, [given])] == [("fingerprint", loosens)]
+        assert [(edit.metric, edit.loosens) for edit in list_edits(*edited, [given])] == [("fingerprint", loosens)]
 
 
 def test_what_needs_no_edit_is_accepted_by_none() -> None:

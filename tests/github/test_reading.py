@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfguard.github.lanes import untrusted_report
+from perfguard.github.lanes.baselines_at_commit import BaselineSet
+from perfguard.github.lanes.lane_views import Reference, judge_lanes
 from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report, receive, unpack
 from perfguard.model.errors import LaneError
 from perfguard.model.records import Report, dump_report
@@ -140,7 +142,8 @@ def test_a_report_of_something_else_is_refused(fields: dict[str, Any], lane: str
 def test_changed_files_are_a_warning_and_a_target_may_be_the_lane() -> None:
     hardware = msgspec.structs.replace(HONEST.hardware, target="cpu")
     dirty = msgspec.structs.replace(HONEST, hardware=hardware, commit=f"{sha('head')[:12]}+")
-    assert received(dirty, "cpu").warnings == ["cpu: tracked files of the checkout were changed before it was measured"]
+    views = judge_lanes({"cpu": received(dirty, "cpu")}, Reference(BaselineSet(), commit=sha("fork-point")))
+    assert views.warnings == ["cpu: tracked files of the checkout were changed before it was measured"]
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------

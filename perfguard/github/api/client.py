@@ -33,7 +33,7 @@ NO_TOKEN = (
     f"no token in {TOKEN}; post from a workflow_run job of the base repository (.github/workflows/comment.yml), "
     "with the token in that step's env"
 )
-FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # of a repository
+FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # owner and name of a repository
 MOST_PAGES = 50
 OUTAGES = (500, 502, 503, 504)
 _MOST_BYTES = 32 * 2**20  # of a JSON answer: a hundred comments of the largest size seen
@@ -54,6 +54,8 @@ _NEXT = {
     404: "check the number and that the token may see the repository",
     410: "it no longer exists",
     422: "GitHub rejected the request for this reason",
+    **dict.fromkeys((301, 302, 307, 308), "a redirect; set GITHUB_REPOSITORY and GITHUB_API_URL to the new address"),
+    **dict.fromkeys(OUTAGES, "GitHub has an outage, run the job again later"),
 }
 
 
@@ -150,7 +152,7 @@ class Client:
             yield decoded(f"GET {path}", answer.body, kind)
             if 'rel="next"' not in answer.headers.get("Link", ""):
                 return
-        raise ApiError(f"GET {path}: more than {MOST_PAGES} pages; nothing is concluded from a part")
+        raise ApiError(f"GET {path}: more than {MOST_PAGES} pages; an incomplete list is not used")
 
     def write(self, method: Method, path: str, body: Any = None) -> None:
         """Send a write, with `body` as JSON."""
@@ -210,12 +212,10 @@ class Client:
         except ApiError as error:
             raise ApiError(f"{what}: {error}") from None
         except (OSError, HTTPError) as error:  # errors of requests are OSErrors
-            text = str(error)[:_MOST_CHARACTERS]
+            step = "check that this machine reaches the host, or run the job again later"
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise ApiError(f"{what}: {text}; name the host's own CA in REQUESTS_CA_BUNDLE") from None
-            raise ApiError(
-                f"{what}: {text}; check that this machine reaches the host, or run the job again later"
-            ) from None
+                step = "name the host's own CA in REQUESTS_CA_BUNDLE"
+            raise ApiError(f"{what}: {str(error)[:_MOST_CHARACTERS]}; {step}") from None
 
     def _body(self, response: requests.Response, limit: int) -> bytes:
         body = bytearray()
@@ -228,25 +228,17 @@ class Client:
 
     def _error(self, what: str, answer: _Answer) -> ApiError:
         """The error of an unsuccessful answer, with the next step."""
-        status, message = answer.status, _message(answer.body)
+        status, headers, message = answer.status, answer.headers, _message(answer.body)
         step = _NEXT.get(status, "report this as a bug of perfguard")
-        if 300 <= status < 400:
-            step = "a redirect; set GITHUB_REPOSITORY and GITHUB_API_URL to the new address"
-        elif status in OUTAGES:
-            step = "GitHub has an outage, run the job again later"
-        elif status in (403, 429):
-            step = self._limit(answer, message)
+        if status in (403, 429):
+            reset = headers.get("X-RateLimit-Reset", "")
+            known = headers.get("X-RateLimit-Remaining") == "0" and re.fullmatch(r"\d{1,12}", reset)
+            limited = known or status == 429 or "rate limit" in message.lower()
+            needed = headers.get("X-Accepted-GitHub-Permissions", "a permission")[:_MOST_CHARACTERS]
+            step = f"the token may lack {needed}: give it to the job in comment.yml"
+            if limited:
+                step = f"run the job again after {_minute(float(reset) if known else time.time() + _LIMITED_SECONDS)}"
         return ApiError(f"{what}: {status} {message}".rstrip() + f"; {step}", status)
-
-    def _limit(self, answer: _Answer, message: str) -> str:
-        """The next step after a rate limit, or after a missing permission."""
-        reset = answer.headers.get("X-RateLimit-Reset", "")
-        if answer.headers.get("X-RateLimit-Remaining") == "0" and re.fullmatch(r"\d{1,12}", reset):
-            return f"run the job again after {_minute(float(reset))}"
-        if answer.status == 429 or "rate limit" in message.lower():
-            return f"run the job again after {_minute(time.time() + _LIMITED_SECONDS)}"
-        needed = answer.headers.get("X-Accepted-GitHub-Permissions", "a permission")[:_MOST_CHARACTERS]
-        return f"the token may lack {needed}: give it to the job in comment.yml"
 
 
 def decoded(what: str, data: bytes, kind: type[T]) -> T:

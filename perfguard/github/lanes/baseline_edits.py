@@ -8,8 +8,7 @@ spread, fewer sessions, another anchor or an edited toolchain have no effect.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from statistics import median
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, Recorded, folders_of
@@ -45,27 +44,8 @@ _NEVER = (
 )
 
 
-@dataclass(frozen=True)
-class Edited:
-    """Baselines before and after a change, in the folders `among`."""
-
-    base: BaselineSet
-    head: BaselineSet
-    among: Sequence[str]
-
-    def cases(self) -> Iterator[tuple[str, str, str, Recorded | None, Recorded | None]]:
-        """Folder, suite, key, and the case before and after, of each case that differs."""
-        for folder in self.among:
-            files = [each.folders.get(folder, {}) for each in (self.base, self.head)]
-            names = {(suite, key) for suites in files for suite, file in suites.items() for key in file.cases}
-            for suite, key in sorted(names):
-                old, new = self.base.case(folder, suite, key), self.head.case(folder, suite, key)
-                if old != new:
-                    yield folder, suite, key, old, new
-
-
-def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
-    """Every entry that the change edits, in the order of the files.
+def list_edits(base: BaselineSet, head: BaselineSet, reports: Sequence[Report]) -> list[BaselineEdit]:
+    """Every entry that differs between the baselines before and after a change, in the order of the files.
 
     Args:
         reports: of the lanes; they give the units, the better direction and the measured values.
@@ -76,8 +56,16 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
         for result in report.results
         for reading in result.readings
     }
+    cases = {
+        (folder, suite, key)
+        for baselines in (base, head)
+        for folder, suites in baselines.folders.items()
+        for suite, file in suites.items()
+        for key in file.cases
+    }
     edits = []
-    for folder, suite, key, old, new in edited.cases():
+    for folder, suite, key in sorted(cases):
+        old, new = base.case(folder, suite, key), head.case(folder, suite, key)
         entries = {**(old.entries if old else {}), **(new.entries if new else {})}
         for metric in sorted(entries):
             before, after = _entry(old, metric), _entry(new, metric)
@@ -100,11 +88,13 @@ def list_edits(edited: Edited, reports: Sequence[Report]) -> list[BaselineEdit]:
     return edits
 
 
-def accepted(judged: Report, under_edits: Report, missing: Sequence[ReadingId], edited: Edited) -> list[ReadingId]:
+def accepted(
+    judged: Report, under_edits: Report, missing: Sequence[ReadingId], base: BaselineSet, head: BaselineSet
+) -> list[ReadingId]:
     """(suite, case key, metric) of the findings of `judged`, and of the removed items of `missing`, that edits cover.
 
     Args:
-        under_edits: the report, judged by the baselines of the change.
+        judged, under_edits: the report, judged by the baselines before the change, `base`, and after it, `head`.
     """
     covered = []
     for result, again in zip(judged.results, under_edits.results, strict=True):
@@ -113,12 +103,19 @@ def accepted(judged: Report, under_edits: Report, missing: Sequence[ReadingId], 
         kernels = {verdict.metric for verdict in result.verdicts if timed_kernel(verdict.metric)}
         passing |= kernels - {verdict.metric for verdict in again.verdicts}
         for verdict in result.verdicts:
-            if verdict.word not in _NEVER and _is_covered(judged, result, verdict, edited, passing):
+            if verdict.word not in _NEVER and _is_covered(judged, result, verdict, base, head, passing):
                 covered.append((*result.id, verdict.metric))
-    return [*covered, *(item for item in missing if item not in covered and _is_removed(item, judged, edited))]
+    return [*covered, *(item for item in missing if item not in covered and _is_removed(item, judged, base, head))]
 
 
-def _is_covered(judged: Report, result: CaseResult, verdict: Verdict, edited: Edited, passing: Collection[str]) -> bool:
+def _is_covered(
+    judged: Report,
+    result: CaseResult,
+    verdict: Verdict,
+    base: BaselineSet,
+    head: BaselineSet,
+    passing: Collection[str],
+) -> bool:
     """Whether the change records what was measured, with a reason if that is worse than before.
 
     What compilers make of kernels for a target has no entry: the record of the kernels' code covers it.
@@ -128,7 +125,7 @@ def _is_covered(judged: Report, result: CaseResult, verdict: Verdict, edited: Ed
     folders = [folder_of(judged.hardware, entry, result.ranks)] if entry else folders_of(judged)
     metric = KERNEL_TIME if timed_kernel(verdict.metric) else entry.metric if entry else verdict.metric
     for folder in folders:
-        old, new = edited.base.case(folder, *result.id), edited.head.case(folder, *result.id)
+        old, new = base.case(folder, *result.id), head.case(folder, *result.id)
         before, after = _entry(old, metric), _entry(new, metric)
         # Under other conditions than recorded, the record is renewed, even if its value stays.
         renewed = old is not None and old != new and before is not None and verdict.word in OTHER_CONDITIONS
@@ -177,7 +174,7 @@ def _is_read(verdict: Verdict, reading: Reading, before: Entry | None, after: En
     return low / edge <= moved <= high * edge
 
 
-def _is_removed(item: ReadingId, report: Report, edited: Edited) -> bool:
+def _is_removed(item: ReadingId, report: Report, base: BaselineSet, head: BaselineSet) -> bool:
     """Whether the change removed the item from every folder that judges the report; False if a file is unreadable."""
     suite, key, metric = item
 
@@ -185,7 +182,7 @@ def _is_removed(item: ReadingId, report: Report, edited: Edited) -> bool:
         cases = [baselines.case(folder, suite, key) for folder in folders_of(report)]
         return any(case is not None and (not metric or metric in case.entries) for case in cases)
 
-    return holds(edited.base) and not holds(edited.head) and not edited.head.problems
+    return holds(base) and not holds(head) and not head.problems
 
 
 def _loosens(metric: str, before: Entry | None, after: Entry | None, reading: Reading | None) -> bool:

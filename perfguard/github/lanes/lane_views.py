@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from perfguard.github.lanes.baseline_edits import Edited, accepted, list_edits
+from perfguard.github.lanes.baseline_edits import accepted, list_edits
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again, unmeasured
 from perfguard.github.lanes.limits import lenient
@@ -55,11 +55,10 @@ def judge_lanes(received: Mapping[str, Received | str], reference: Reference) ->
             lanes.append(LaneView(name, problem=found))
             continue
         lanes.append(_view(name, found, reference))
-        warnings += [*found.warnings, *_warnings(name, found.report, reference)]
+        warnings += _warnings(name, found.report, reference)
         reports.append(found.report)
     if reference.head is not None:
-        folders = sorted({*reference.base.folders, *reference.head.folders})
-        edits = list_edits(Edited(reference.base, reference.head, folders), reports)
+        edits = list_edits(reference.base, reference.head, reports)
         warnings += [f"the change's baselines: {problem}" for problem in reference.head.problems.values()]
     return Overview(lanes, sorted(edits, key=lambda edit: not edit.loosens), warnings=warnings)
 
@@ -80,7 +79,7 @@ def _view(name: str, received: Received, reference: Reference) -> LaneView:
     covered: list[ReadingId] = []
     if reference.head is not None:
         under_edits = judge_again(report, lane_of(reference.head))
-        covered = accepted(judged, under_edits, missing, Edited(reference.base, reference.head, folders))
+        covered = accepted(judged, under_edits, missing, reference.base, reference.head)
     refused = {each.name for each in received.refused}
     return LaneView(
         name=name,
@@ -120,6 +119,8 @@ def _warnings(name: str, report: Report, reference: Reference) -> list[str]:
         f"{name}: {count} readings of {metric[:100]} had more lenient limits than perfguard's, which were used instead"
         for metric, count in sorted(lenient(report.results).items())
     ]
+    if (report.commit or "").endswith("+"):
+        warnings.append(f"{name}: tracked files of the checkout were changed before it was measured")
     commits = commits_beside(report) if reference.commit is None else []
     if commits and _is_beside_itself(report):
         warnings.append(
