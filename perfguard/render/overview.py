@@ -1,7 +1,7 @@
 """The results of several lanes for one commit, counted and sorted once for all outputs and for the statuses.
 
 `perfguard report` makes an overview from files, `perfguard comment` from validated artifacts. Names, values and reasons
-may be a stranger's: they are data, which each output escapes in its own way. All outputs, including the terminal, show
+may be untrusted: they are data, which each output escapes in its own way. All outputs, including the terminal, show
 the counts of `LaneView.counts` and `Undecided`, and no others.
 """
 

@@ -289,7 +289,7 @@ def test_times_of_a_base_are_in_its_pairs_and_nowhere_else() -> None:
         assert told_["device_time_us"].word is word
 
 
-# -- doubts of strangers -----------------------------------------------------------------------------------------------
+# -- doubts that are claims --------------------------------------------------------------------------------------------
 
 
 def test_an_accusation_of_the_report_stands_beside_doubts_that_say_nothing() -> None:

@@ -293,7 +293,7 @@ def test_a_merge_group_is_compared_with_what_it_was_queued_on(job: PostJob) -> N
         assert job.post() is ExitStatus.REGRESSED
 
 
-# -- strangers' text ---------------------------------------------------------------------------------------------------
+# -- untrusted text ----------------------------------------------------------------------------------------------------
 
 
 def test_strange_names_come_out_literally(job: PostJob) -> None:
@@ -325,7 +325,7 @@ def test_commands_of_the_runner_in_names_are_harmless(job: PostJob, capfd: pytes
         elif line == f"::{open_token}::":
             open_token = ""
     assert open_token == ""
-    assert len(set(marks)) == len(marks)  # a stranger cannot know them
+    assert len(set(marks)) == len(marks)  # the author of the change cannot know them
     assert "&#58;" in out
     assert "::error" not in out
 

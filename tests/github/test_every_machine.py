@@ -124,7 +124,7 @@ def test_a_metric_that_is_no_longer_read_is_missed() -> None:
     overview = judged(untimed(without), remembered())
     assert overview.headline is Headline.INCOMPLETE
     assert overview.lanes[0].unmeasured == [f"{key('f')}: contract"]
-    # … also where a stranger says that it belongs to his machine alone.
+    # … also if the report says that it belongs to one machine alone.
     own = replace(measured().readings[0], portable=False)
     disowned = replace(measured(), readings=[replace(own, metric="unheard_of"), *measured().readings[1:]])
     assert judged(untimed(disowned), remembered()).headline is Headline.INCOMPLETE

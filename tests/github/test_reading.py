@@ -1,4 +1,4 @@
-"""Reports of strangers: refused with a reason, or read with bad cases refused one by one. Nothing else happens."""
+"""Untrusted reports: refused with a reason, or read with bad cases refused one by one. Nothing else happens."""
 
 from __future__ import annotations
 

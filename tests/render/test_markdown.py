@@ -308,7 +308,7 @@ VERDICTS = st.sampled_from([SLOWER, LAUNCHES, CONTRACT, FASTER, NOISY, UNPAIRED,
 
 @st.composite
 def hostile_results(draw: st.DrawFn) -> CaseResult:
-    """A case whose every text is a stranger's."""
+    """A case whose every text is untrusted."""
     verdicts = [
         msgspec.structs.replace(verdict, metric=draw(HOSTILE), reason=draw(HOSTILE))
         for verdict in draw(st.lists(VERDICTS, max_size=3))
