@@ -212,10 +212,10 @@ class Client:
         except ApiError as error:
             raise ApiError(f"{what}: {error}") from None
         except (OSError, HTTPError) as error:  # errors of requests are OSErrors
-            step = "check that this machine reaches the host, or run the job again later"
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            text, step = str(_innermost(error)), "check that this machine reaches the host, or run the job again later"
+            if "CERTIFICATE_VERIFY_FAILED" in text:
                 step = "name the host's own CA in REQUESTS_CA_BUNDLE"
-            raise ApiError(f"{what}: {str(error)[:_MOST_CHARACTERS]}; {step}") from None
+            raise ApiError(f"{what}: {text[:_MOST_CHARACTERS]}; {step}") from None
 
     def _body(self, response: requests.Response, limit: int) -> bytes:
         body = bytearray()
@@ -288,6 +288,12 @@ def _base(environ: Mapping[str, str], variable: str, default: str) -> str:
     if not re.match(r"https://[^@/]+(/|$)|http://(localhost|127\.0\.0\.1)(:\d+)?(/|$)", url):
         raise UsageError(f"{variable}={url[:100]!r}: no https:// address; set it to {default}, or to your server's")
     return url
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The error that requests and urllib3 have wrapped."""
+    wrapped = [getattr(error, "reason", None), error.__cause__, *error.args]
+    return next((_innermost(each) for each in wrapped if isinstance(each, BaseException)), error)
 
 
 def _message(body: bytes) -> str:
