@@ -244,18 +244,20 @@ def _measured_changes(store: Store, judged: Report, result: CaseResult) -> list[
     """
     lane = lane_of(store, judged.hardware, judged.toolchain, result)
     result = _with_kernel_times(lane, result)
-    verdicts = {verdict.metric: verdict for verdict in result.verdicts}
+    paired = [each for each in result.verdicts if each.word in _PAIRED and each.interval is not None]
+    ratios = {each.metric: each.ratio for each in paired if each.ratio is not None}
+    slower = {each.metric for each in paired if each.word is Word.SLOWER}
     base = next((case.base for each in judged.pairings for case in each.cases if case.id == result.id), None)
+    refused = {
+        each.metric: _other_toolchain(each.reason.rpartition(BY_TOOLCHAIN)[2])
+        for each in result.verdicts
+        if each.word is Word.DRIFT
+    }
     scaled: dict[str, Sequence[float]] = {}
-    refused = {verdict.metric: why for verdict in result.verdicts if (why := _drift(verdict))}
     provenance = judged.provenance
-    # The times of a new case are recorded as the lane read them.
-    timed = (
-        [each for each in result.readings if each.timed and each.is_recorded] if lane.stored_cases(*result.id) else []
-    )
-    for reading in timed:
-        record, verdict = TimeRecord(result, reading, lane), verdicts.get(reading.metric)
-        why = "no process pair judged it; record it there"
+    timed = [each for each in result.readings if each.timed and each.is_recorded]
+    for reading in timed if lane.stored_cases(*result.id) else ():  # a new case is recorded as the lane read it
+        record, why = TimeRecord(result, reading, lane), "no process pair judged it; record it there"
         if record.entry is not None:
             if judged.commit is not None and record.provenance.commit == judged.commit:
                 continue  # accepted before
@@ -264,10 +266,8 @@ def _measured_changes(store: Store, judged: Report, result: CaseResult) -> list[
                 why = _other_toolchain(", ".join(versions))
             elif base is not None and dataclasses.replace(record, result=base).same_code is False:
                 why = "its record is of other code than the base's; record it there"
-            elif (
-                verdict is not None and _is_paired(verdict) and record.comparable and not record.under_other_conditions
-            ):
-                scaled[reading.metric] = [value * (verdict.ratio or 1) for value in record.comparable.sessions]
+            elif reading.metric in ratios and record.comparable and not record.under_other_conditions:
+                scaled[reading.metric] = [value * ratios[reading.metric] for value in record.comparable.sessions]
                 provenance = replace(record.provenance, commit=judged.commit, recorded=judged.started[:10])
                 continue
         refused[reading.metric] = why
@@ -278,20 +278,10 @@ def _measured_changes(store: Store, judged: Report, result: CaseResult) -> list[
             step = f"pytest --perfguard --perfguard-update={category}"
             change = replace(change, refused=f"{refused[change.metric]}: {step}")
         if change.metric in scaled:
-            slower = category == "changed" and verdicts[change.metric].word is Word.SLOWER  # then its reason is stored
-            change = replace(change, provenance=provenance, category="slower" if slower else category)
+            accepts = category == "changed" and change.metric in slower  # by any amount: then the reason is stored
+            change = replace(change, provenance=provenance, category="slower" if accepts else category)
         changes.append(change)
     return changes
-
-
-def _is_paired(verdict: Verdict) -> bool:
-    """Whether process pairs judged the time."""
-    return verdict.word in _PAIRED and verdict.interval is not None and verdict.ratio is not None
-
-
-def _drift(verdict: Verdict) -> str:
-    """The reason why an exact metric of another toolchain may not become a baseline; empty if it may."""
-    return _other_toolchain(verdict.reason.rpartition(BY_TOOLCHAIN)[2]) if verdict.word is Word.DRIFT else ""
 
 
 def _other_toolchain(versions: str) -> str:

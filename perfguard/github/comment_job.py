@@ -40,27 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "baselines of the merge base, and keeps one comment and the commit statuses up to date. Needs GITHUB_TOKEN, no "
         "GPU and no torch. See docs/pull-requests.md."
     )
-    parser.add_argument(
-        "--run", type=int, metavar="ID", help="the run that measured (default: that of the job's event)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print comment and statuses; write nothing to GitHub")
-    parser.add_argument(
-        "--key", default="default", metavar="NAME", help="keeps comments of several configurations apart: [a-z0-9-]"
-    )
-    parser.add_argument(
-        "--workflow",
-        metavar="PATH",
-        default=MEASURE_WORKFLOW,
-        help="the workflow that measures (default: %(default)s); runs of others are left alone",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="DIR",
-        default=Path(".perfguard"),
-        help="folder of report.md, report.html, report.json",
-    )
+    add = parser.add_argument
+    add("--run", type=int, metavar="ID", help="the run that measured (default: that of the job's event)")
+    add("--dry-run", action="store_true", help="print comment and statuses; write nothing to GitHub")
+    add("--key", default="default", metavar="NAME", help="tells comments of several configurations apart: [a-z0-9-]")
+    only = "the workflow that measures (default: %(default)s); other runs are left alone"
+    add("--workflow", metavar="PATH", default=MEASURE_WORKFLOW, help=only)
+    files = "folder of report.md, report.html, report.json"
+    add("-o", "--output", type=Path, metavar="DIR", default=Path(".perfguard"), help=files)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -69,16 +56,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PerfguardError: it cannot judge at all; with the next step.
     """
-    job = Job(
-        read_settings(find_project(Path.cwd())),
-        os.environ,
-        run=options.run,
-        dry=options.dry_run,
-        key=options.key,
-        output=options.output,
-        workflow=options.workflow,
-    )
-    return int(post(job))
+    given = {name: getattr(options, name) for name in ("run", "key", "output", "workflow")}
+    return int(post(Job(read_settings(find_project(Path.cwd())), os.environ, dry=options.dry_run, **given)))
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ def decoded(what: str, data: bytes, kind: type[T]) -> T:
 
 
 def open_client(environ: Mapping[str, str]) -> Client:
-    """The client of GITHUB_REPOSITORY at GITHUB_API_URL, with the token in GITHUB_TOKEN.
+    """The client of GITHUB_REPOSITORY at GITHUB_API_URL, with the token of GITHUB_TOKEN.
 
     Raises:
         GitHubError: there is no token.
