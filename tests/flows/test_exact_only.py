@@ -82,9 +82,9 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
     assert not [reading for reading in read.values() if "timer" in reading or not reading["portable"]]
     words = {verdict["word"] for result in report["results"] for verdict in result["verdicts"]}
     assert words == {"PASS"}
-    assert github.world.on(7) == []
-    head = github.world.pulls[7]["head"]["sha"]
-    assert [(status["context"], status["state"], status["description"]) for status in github.world.statuses[head]] == [
+    assert github.data.on(7) == []
+    head = github.data.pulls[7]["head"]["sha"]
+    assert [(status["context"], status["state"], status["description"]) for status in github.data.statuses[head]] == [
         ("perfguard/cpu", "success", "no change in 4 cases on 1 lane, not timed"),
         ("perfguard", "success", "no change in 4 cases on 1 lane, not timed"),
     ]

@@ -53,7 +53,7 @@ def _sockets() -> Iterator[FakeGitHub]:
 @pytest.fixture
 def github(_sockets: FakeGitHub) -> Iterator[FakeGitHub]:
     _sockets.reset()
-    _sockets.world.add_pull()
+    _sockets.data.add_pull()
     yield _sockets
     assert _sockets.violations == []
 
@@ -85,22 +85,22 @@ class PostJob:
         head = base if head is None else head
         for name, data in (("fork-point", base), ("head", head)):
             files = {"pyproject.toml": CONFIGURATION} | ({PATH: data} if data else {})
-            self.github.world.files[sha(name)] = files
+            self.github.data.files[sha(name)] = files
 
     def measured(self, reports: Mapping[str, Report | bytes | None], attempt: int = 1, **fields: Any) -> int:
         """A new run of the lanes; its id. A lane's value is its report, an archive, or None for no artifact."""
         self.number += 1
-        self.github.world.add_run(self.number, attempt=attempt, **fields)
+        self.github.data.add_run(self.number, attempt=attempt, **fields)
         for lane, given in reports.items():
             if given is not None:
                 data = given if isinstance(given, bytes) else archive(given)
-                self.github.world.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
+                self.github.data.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
         return self.number
 
     def post(self, *, dry: bool = False, workflow: str = "", **settings: Any) -> ExitStatus:
         """The job for the latest run."""
         event = self.folder / "event.json"
-        event.write_text(json.dumps({"action": "completed", "workflow_run": self.github.world.runs[self.number]}))
+        event.write_text(json.dumps({"action": "completed", "workflow_run": self.github.data.runs[self.number]}))
         environ = {
             **self.github.environ(),
             "GITHUB_EVENT_PATH": str(event),
@@ -115,12 +115,12 @@ class PostJob:
     @property
     def comments(self) -> list[str]:
         """Bodies of the pull request's comments, without the marker."""
-        return [comment["body"].partition("\n\n")[2] for comment in self.github.world.on(7)]
+        return [comment["body"].partition("\n\n")[2] for comment in self.github.data.on(7)]
 
     @property
     def statuses(self) -> dict[str, tuple[str, str]]:
         """Context -> state and description of the head."""
-        found = self.github.world.statuses.get(sha("head"), [])
+        found = self.github.data.statuses.get(sha("head"), [])
         return {status["context"]: (status["state"], status["description"]) for status in found}
 
     @property
@@ -138,6 +138,6 @@ class PostJob:
 @pytest.fixture
 def job(github: FakeGitHub, tmp_path: Path) -> PostJob:
     made = PostJob(github, tmp_path)
-    github.world.add_comparison("base", "head", "fork-point")
+    github.data.add_comparison("base", "head", "fork-point")
     made.baselines(baseline_file(BASE))
     return made

@@ -409,8 +409,8 @@ def test_without_git_there_is_nothing_to_compare_with(checkout: Path) -> None:
 
 
 def test_the_reports_of_a_run(checkout: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    github.world.add_run(5001)
-    github.world.add_artifact(5001, f"perfguard-{SLUG}-1", archive(both_slower()))
+    github.data.add_run(5001)
+    github.data.add_artifact(5001, f"perfguard-{SLUG}-1", archive(both_slower()))
     for name, value in github.environ().items():
         monkeypatch.setenv(name, value)
     line = ["accept", "--run", "5001", "--reason", "why"]

@@ -59,9 +59,9 @@ def test_a_wrong_variable_is_named_without_the_token(variable: str, value: str, 
 
 def test_a_missing_permission_is_named_and_not_asked_for_again(github: FakeGitHub, client: Client) -> None:
     assert TOKEN not in repr(client)
-    github.world.tokens[TOKEN] = ALL_PERMISSIONS - {"pull_requests=read"}
+    github.data.tokens[TOKEN] = ALL_PERMISSIONS - {"pull_requests=read"}
     assert "may lack pull_requests=read: give it to the job in comment.yml" in refusal(client)
-    github.world.tokens.clear()
+    github.data.tokens.clear()
     assert "401 Bad credentials; the token is wrong or has expired" in refusal(client)
     assert len(github.requests) == 2
 
@@ -135,7 +135,7 @@ def test_no_call_is_redirected(github: FakeGitHub, client: Client, status: int, 
 
 
 def test_a_download_takes_no_token_to_another_host(github: FakeGitHub, client: Client) -> None:
-    path = f"/actions/artifacts/{github.world.add_artifact(5001, 'perfguard-h200-1', b'zip').id}/zip"
+    path = f"/actions/artifacts/{github.data.add_artifact(5001, 'perfguard-h200-1', b'zip').id}/zip"
     assert client.download(path, 3) == b"zip"  # the storage refuses a token
     with pytest.raises(ApiError, match="more than 2 bytes; refused"):
         client.download(path, 2)
@@ -185,7 +185,7 @@ def test_credentials_of_files_are_not_used(
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login a password b\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    path = f"/actions/artifacts/{github.world.add_artifact(5001, 'perfguard-h200-1', b'zip').id}/zip"
+    path = f"/actions/artifacts/{github.data.add_artifact(5001, 'perfguard-h200-1', b'zip').id}/zip"
     assert client.download(path, 3) == b"zip"  # the API refuses another token, the storage any
 
 
@@ -193,7 +193,7 @@ def test_an_enterprise_server_with_a_ca_of_its_own(tmp_path: Path, monkeypatch: 
     authority, tls = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(tls)
     with FakeGitHub("/api/v3", tls) as github:
-        github.world.add_pull()
+        github.data.add_pull()
         environ = {**github.environ(), "GITHUB_API_URL": f"{github.api}/"}
         assert github.api.startswith("https://")
         assert "CERTIFICATE_VERIFY_FAILED" in (said := refusal(open_client(environ)))

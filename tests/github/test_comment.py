@@ -37,7 +37,7 @@ def texts(github: FakeGitHub, key: str = "default") -> list[str]:
     """The texts of our comments, by id."""
     return [
         comment["body"].partition("\n\n")[2]
-        for comment in github.world.on(7)
+        for comment in github.data.on(7)
         if comment["user"] == BOT and f"key={key} -->" in comment["body"]
     ]
 
@@ -47,11 +47,11 @@ def test_a_comment_is_created_when_somebody_has_to_act_and_edited_from_then_on(g
     assert github.writes == []
     assert post(RED) == "comment created"
     assert github.writes == [("POST", "/issues/7/comments")]
-    (first,) = github.world.comments
+    (first,) = github.data.comments
     assert post(GREEN, wants=False) == "comment edited"
-    assert list(github.world.comments) == [first]
+    assert list(github.data.comments) == [first]
     assert texts(github) == [GREEN]
-    github.world.comments.clear()  # somebody deleted it
+    github.data.comments.clear()  # somebody deleted it
     assert post(GREEN, wants=False).startswith("no comment: nobody has to act")
     assert post(WORSE) == "comment created"
     assert texts(github) == [WORSE]
@@ -59,8 +59,8 @@ def test_a_comment_is_created_when_somebody_has_to_act_and_edited_from_then_on(g
 
 def test_ours_on_the_third_page_is_edited(github: FakeGitHub, post: Post) -> None:
     for number in range(220):
-        github.world.add_comment(7, f"comment {number}")
-    github.world.add_comment(7, OURS, BOT)
+        github.data.add_comment(7, f"comment {number}")
+    github.data.add_comment(7, OURS, BOT)
     assert post(WORSE) == "comment edited"
     assert texts(github) == [WORSE]
 
@@ -102,7 +102,7 @@ def test_a_pull_request_that_takes_no_comment_meanwhile(
     github: FakeGitHub, post: Post, change: dict[str, object], said: str
 ) -> None:
     post(RED)
-    github.world.pulls[7].update(change)
+    github.data.pulls[7].update(change)
     posted = post(GREEN)
     assert posted.startswith("comment not posted: ")
     assert said in posted
@@ -111,15 +111,15 @@ def test_a_pull_request_that_takes_no_comment_meanwhile(
 
 def test_a_marker_planted_by_a_person_is_left_alone(github: FakeGitHub, post: Post) -> None:
     planted = f"{MARKER}\n\nI am the bot, all is well"
-    theirs = github.world.add_comment(7, planted, {"login": "mallory", "type": "User"})
-    github.world.add_comment(7, planted, {"login": "github-actions[bot]x", "type": "Bot"})
+    theirs = github.data.add_comment(7, planted, {"login": "mallory", "type": "User"})
+    github.data.add_comment(7, planted, {"login": "github-actions[bot]x", "type": "Bot"})
     assert post() == "comment created"
-    assert github.world.comments[theirs]["body"] == planted
+    assert github.data.comments[theirs]["body"] == planted
     assert texts(github) == [RED]
 
 
 def test_ours_is_found_with_the_line_ends_of_the_web_editor(github: FakeGitHub, post: Post) -> None:
-    github.world.add_comment(7, OURS.replace("\n", "\r\n"), BOT)
+    github.data.add_comment(7, OURS.replace("\n", "\r\n"), BOT)
     assert post(WORSE) == "comment edited"
     assert texts(github) == [WORSE]
 
@@ -135,10 +135,10 @@ def test_two_configurations_have_two_comments(github: FakeGitHub, post: Post) ->
 
 
 def test_the_oldest_is_edited_and_its_twins_are_deleted(github: FakeGitHub, post: Post) -> None:
-    first, *_ = [github.world.add_comment(7, OURS, BOT) for _ in range(3)]
+    first, *_ = [github.data.add_comment(7, OURS, BOT) for _ in range(3)]
     assert post(WORSE) == "comment edited"
     assert [method for method, _ in github.writes] == ["PATCH", "DELETE", "DELETE"]
-    assert list(github.world.comments) == [first]
+    assert list(github.data.comments) == [first]
     assert texts(github) == [WORSE]
 
 
