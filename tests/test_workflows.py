@@ -59,7 +59,7 @@ def test_no_event_text_reaches_a_shell_and_every_job_ends(path: Path) -> None:
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
-def test_what_runs_a_strangers_code_holds_nothing() -> None:
+def test_what_runs_untrusted_code_holds_nothing() -> None:
     for name in ("measure", "lane", "checks"):
         workflow = load(FOLDER / f"{name}.yml")
         assert workflow["permissions"] == {"contents": "read"}
@@ -71,7 +71,7 @@ def test_what_runs_a_strangers_code_holds_nothing() -> None:
         assert load(FOLDER / f"{name}.yml")["cache-mode"] == "none"
 
 
-def test_what_holds_a_token_runs_no_strangers_code() -> None:
+def test_what_holds_a_token_runs_no_untrusted_code() -> None:
     workflow = load(FOLDER / "comment.yml")
     assert workflow["permissions"] == {}
     assert workflow["cache-mode"] == "none"
@@ -125,7 +125,7 @@ def test_the_lanes_are_one_list(tmp_path: Path) -> None:
         }  # fmt: skip
 
 
-def test_a_lane_that_a_stranger_names_is_one_line_of_output(tmp_path: Path) -> None:
+def test_a_lane_with_any_name_is_one_line_of_output(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.perfguard]\nlanes = ["x\\nother=1"]\n')
     assert runners(tmp_path)[0]["lane"] == "x\nother=1"
 

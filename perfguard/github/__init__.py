@@ -1,1 +1,1 @@
-"""Reports of lanes, pull-request comments, statuses and accepted changes on GitHub."""
+"""Reports of lanes, the pull request's comment, commit statuses, and accepted changes."""

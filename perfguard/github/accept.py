@@ -1,34 +1,38 @@
 """`perfguard accept [--lane L] [-k EXPR] (--from REPORT.json | --run ID) --reason TEXT`: turns a report into changed
 baselines.
 
-It judges the report again, plans as `--perfguard-update` does, shows and writes the changes. Reports are not trusted,
-wherever they come from. They must be of this checkout's code: values of other code must not become its baselines.
+It judges the report again, plans as `--perfguard-update` does, shows and writes the changes. All reports are untrusted
+data. They must be of this checkout's code: values of other code must not become its baselines.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import itertools
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from perfguard._compat.pytest_internals import compiled_expression
-from perfguard.github.accepted_levels import measured_changes, other_toolchain
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import open_client
 from perfguard.github.api.measured_run import fetch_run
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again
-from perfguard.github.lanes.stranger_report import MOST_BYTES, Received, read_report_of_stranger, receive_all
-from perfguard.model.config import Category, Settings, find_project, read_settings
+from perfguard.github.lanes.untrusted_report import MOST_BYTES, Received, read_untrusted_report, receive_all
+from perfguard.judge.lane import Lane, differing_versions
+from perfguard.judge.time_record import TimeRecord
+from perfguard.judge.update_plan import lane_of, plan
+from perfguard.model.config import Category, find_project, read_settings
 from perfguard.model.errors import ExitStatus, LaneError, UsageError
-from perfguard.model.records import BY_TOOLCHAIN, CaseResult, Report, Verdict, Word
+from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, timed_kernel
+from perfguard.model.records import BY_TOOLCHAIN, CaseResult, Parts, Report, Verdict, Word
 from perfguard.model.records.change import Change, select
+from perfguard.model.units import Unit
 from perfguard.render.escaping import clean
 from perfguard.render.words import listed
 from perfguard.session.pairing.worktrees import changed_code, find_repository
@@ -36,29 +40,19 @@ from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 
 _CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
-_UNDECIDED = (Word.UNRESOLVED, Word.SUSPECT)
+_PAIRED = (Word.SLOWER, Word.FASTER, Word.PASS)
 _WIDEST = 1000  # most characters of a line
 _WRONG = (Word.WRONG, Word.BROKEN)
 _SHA = re.compile(r"[0-9a-f]{7,64}")
-
-
-@dataclass(frozen=True)
-class Acceptance:
-    """The request to accept cases that `expression` selects into the baselines below `root`."""
-
-    root: Path
-    settings: Settings
-    expression: str
-    reason: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `perfguard accept`."""
     parser.description = (
         "Writes what a run measured into the baselines of this checkout, as --perfguard-update would, without "
-        "measuring anything. Judges the readings again by these baselines first. The new time "
-        "is the recorded one times the ratio of the process pairs. Times without pairs, wrong results and readings "
-        "under another toolchain are left alone, with the reason. Then commit."
+        "measuring anything. Judges the readings again by these baselines first. The new time is the recorded one "
+        "times the ratio of the process pairs; that of a new case is the lane's. Undecided times, wrong results and "
+        "readings under another toolchain are left alone, with the reason. Then commit."
     )
     parser.add_argument("--lane", metavar="LANE", help="only this lane, e.g. nvidia-h200 (default: every one)")
     parser.add_argument("-k", dest="expression", metavar="EXPR", default="", help="which cases; as pytest -k")
@@ -76,12 +70,13 @@ def run(options: argparse.Namespace) -> int:
     """
     root = find_project(Path.cwd())
     settings = read_settings(root)
+    if not options.reason.strip():
+        raise UsageError("--reason: empty; say why, the code owners of the baselines will read it")
     if options.run is None:
         reports = _from_files(options.reports, options.lane)
     else:
         reports = _from_run(os.environ, options.run, [options.lane] if options.lane else settings.lanes)
-    request = Acceptance(root / settings.baselines, settings, options.expression, options.reason)
-    return int(accept(request, reports, print))
+    return int(_accept(root / settings.baselines, reports, options.expression, options.reason))
 
 
 def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
@@ -95,11 +90,10 @@ def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
         try:
             if path.stat().st_size > MOST_BYTES:
                 raise LaneError(f"larger than {MOST_BYTES:,} bytes")
-            received = read_report_of_stranger(path.read_bytes())
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read ({error.strerror}); make one with: pytest --perfguard") from error
-        except LaneError as error:
-            raise UsageError(f"{path}: {error}; make one with: pytest --perfguard") from error
+            received = read_untrusted_report(path.read_bytes())
+        except (OSError, LaneError) as error:
+            why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
+            raise UsageError(f"{path}: {why}; make one with: pytest --perfguard") from error
         hardware = received.report.hardware
         if lane in (None, hardware.slug, hardware.target):
             found.append(received)
@@ -118,8 +112,8 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> 
     if not lanes:
         raise UsageError("--run: no lane; name one with --lane, or set lanes in [tool.perfguard]")
     client = open_client(environ)
-    run = fetch_run(client, number)
-    received = receive_all(fetch_artifacts(client, run, lanes), run.head_sha)
+    measured = fetch_run(client, number)
+    received = receive_all(fetch_artifacts(client, measured, lanes), measured.head_sha)
     found = [each for each in received.values() if isinstance(each, Received)]
     if not found:
         problems = "; ".join(f"{lane}: {why}" for lane, why in received.items())
@@ -127,44 +121,43 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> 
     return found
 
 
-def accept(request: Acceptance, received: Sequence[Received], tell: Callable[[str], None]) -> ExitStatus:
+def _accept(baselines: Path, received: Sequence[Received], expression: str, reason: str) -> ExitStatus:
     """Write the measured values; PASSED if any were written, or if there were none to write.
 
     Raises:
-        UsageError: an empty reason, an invalid expression, missing cases, or a report of other code.
+        UsageError: an invalid expression, missing cases, or a report of other code.
         BaselineError: a file that cannot be read or written; nothing is written in that case.
     """
-    if not request.reason.strip():
-        raise UsageError("--reason: empty; say why, the code owners of the baselines will read it")
-
-    def say(text: str) -> None:  # names come from strangers and go to a terminal
-        tell(clean(text, _WIDEST))
-
-    chosen = _chosen(request.expression)
-    store = Store(request.root)
+    chosen, store = _chosen(expression), Store(baselines)
     written: list[Path] = []
     left: list[str] = []
     matched = 0
     for each in received:  # check all reports before the first is written
-        _check_commit(each.report, request.root)
+        _check_commit(each.report, baselines)
     for each in received:
-        judged = _judged(each.report, store, request.settings)
+        report = each.report
+        stored = BaselineSet({folder: store.baselines(folder) for folder in folders_of(report)})
+        judged = judge_again(report, stored.lane(report.hardware, report.toolchain, exact_only=report.exact_only))
         results = [result for result in judged.results if chosen(result)]
         matched += len(results)
-        changes, refusals = _changes(store, judged, results, request)
+        changes, refusals = _changes(store, judged, results, reason)
         left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in each.refused)]
         for change in changes:
-            say(change.describe())
-        written += apply(store, changes, judged.provenance, request.reason)
+            _print(change.describe())
+        written += apply(store, changes, judged.provenance, reason)
     if not matched:
-        raise UsageError(f"-k {request.expression}: no case of the reports; see them with: perfguard report")
+        raise UsageError(f"-k {expression}: no case of the reports; see them with: perfguard report")
     for line in left:
-        say(f"left alone: {line}")
+        _print(f"left alone: {line}")
     for path in dict.fromkeys(written):
-        say(f"written: {os.path.relpath(path)}")
+        _print(f"written: {os.path.relpath(path)}")
     if not written:
-        say("nothing written" if left else "nothing to accept: the baselines hold what was measured")
+        _print("nothing written" if left else "nothing to accept: the baselines hold what was measured")
     return ExitStatus.PASSED if written or not left else ExitStatus.USAGE_ERROR
+
+
+def _print(line: str) -> None:
+    print(clean(line, _WIDEST))  # names are untrusted text
 
 
 def _check_commit(report: Report, baselines: Path) -> None:
@@ -173,8 +166,7 @@ def _check_commit(report: Report, baselines: Path) -> None:
     Raises:
         UsageError: the checkout does not know the commit, or its tracked files hold other code.
     """
-    measured = report.commit or ""
-    commit = measured.removesuffix("+")
+    commit = (report.commit or "").removesuffix("+")
     try:
         repository = find_repository(baselines.parent)
     except UsageError:  # no git, no commits
@@ -187,22 +179,14 @@ def _check_commit(report: Report, baselines: Path) -> None:
             f"the report of {report.hardware.slug} measured {commit[:12]!r}, which is no commit of this clone; "
             "fetch it, or measure this checkout"
         )
-    if measured.endswith("+") and known == repository.commit("HEAD"):
+    if commit != report.commit and known == repository.commit("HEAD"):
         return  # its uncommitted changes are unknown, but most likely those made here
     code = changed_code(repository, known, [baselines, baselines.parent / ".perfguard"])
     if code:
-        more = f" and {len(code) - 1} more" if len(code) > 1 else ""
         raise UsageError(
             f"the report of {report.hardware.slug} measured {known[:12]}, from which this checkout differs in "
-            f"{code[0]}{more}; git checkout {known[:12]}, or measure this checkout"
+            f"{listed(code)}; git checkout {known[:12]}, or measure this checkout"
         )
-
-
-def _judged(report: Report, store: Store, settings: Settings) -> Report:
-    """The report, judged by the baselines of this checkout."""
-    remembered = BaselineSet({folder: store.baselines(folder) for folder in folders_of(report)})
-    lane = remembered.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
-    return judge_again(report, lane)
 
 
 def _chosen(expression: str) -> Callable[[CaseResult], bool]:
@@ -222,35 +206,103 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
 
 
 def _changes(
-    store: Store, judged: Report, results: Sequence[CaseResult], request: Acceptance
+    store: Store, judged: Report, results: Sequence[CaseResult], reason: str
 ) -> tuple[list[Change], list[str]]:
-    """The changes to write, and one line with the reason for the changes of a case that are left for it."""
+    """The changes to write, and a line with the reason for each of those that are left alone."""
     planned: list[Change] = []
     lines: list[str] = []
     for result in results:
-        verdicts = {verdict.metric: verdict for verdict in result.verdicts}
-        changes = measured_changes(store, judged, result)
-        planned += [
-            replace(change, refused=change.refused or _drift(verdicts.get(change.metric))) for change in changes
-        ]
+        changes = _measured_changes(store, judged, result)
+        planned += changes
         named = {change.metric for change in changes}
-        rest = [each for each in result.verdicts if each.metric not in named and each.word in (*_UNDECIDED, *_WRONG)]
+        rest = [
+            each
+            for each in result.verdicts
+            if each.metric not in named and each.word in (Word.UNRESOLVED, Word.SUSPECT, *_WRONG)
+        ]
         for why, alike in itertools.groupby(sorted(rest, key=_why), _why):
             lines.append(f"{result.case.key} {listed([verdict.metric for verdict in alike])}".rstrip() + f": {why}")
-    chosen, left = select(planned, _CATEGORIES, request.reason)
+    chosen, left = select(planned, _CATEGORIES, reason)
     return chosen, [*(f"{change.describe(left=True)}; {why}" for change, why in left), *lines]
 
 
-def _drift(verdict: Verdict | None) -> str:
-    """The reason why an exact metric of another toolchain may not become a baseline; empty if it may."""
-    if verdict is None or verdict.word is not Word.DRIFT:
-        return ""
-    _, _, versions = verdict.reason.rpartition(BY_TOOLCHAIN)
-    return other_toolchain(versions)
-
-
 def _why(verdict: Verdict) -> str:
-    """Why a verdict leaves nothing to accept."""
+    """The reason why a verdict leaves nothing to accept."""
     if verdict.word in _WRONG:
         return f"{verdict.word}, which no baseline makes right: {verdict.reason}"
     return f"not decided: {verdict.reason}; run the lane again"
+
+
+# -- what is written of one case ---------------------------------------------------------------------------------------
+
+
+def _measured_changes(store: Store, judged: Report, result: CaseResult) -> list[Change]:
+    """The changes of one case that the report leads to. Those that may not be written are refused, with the reason.
+
+    The new sessions of a time are the stored ones times the ratio of the process pairs. A ratio holds on any board, so
+    the record keeps its board, and the noise that was read on it.
+    """
+    lane = lane_of(store, judged.hardware, judged.toolchain, result)
+    result = _with_kernel_times(lane, result)
+    paired = [each for each in result.verdicts if each.word in _PAIRED and each.interval is not None]
+    ratios = {each.metric: each.ratio for each in paired if each.ratio is not None}
+    slower = {each.metric for each in paired if each.word is Word.SLOWER}
+    base = next((case.base for each in judged.pairings for case in each.cases if case.id == result.id), None)
+    refused = {
+        each.metric: _other_toolchain(each.reason.rpartition(BY_TOOLCHAIN)[2])
+        for each in result.verdicts
+        if each.word is Word.DRIFT
+    }
+    scaled: dict[str, Sequence[float]] = {}
+    provenance = judged.provenance
+    timed = [each for each in result.readings if each.timed and each.is_recorded]
+    for reading in timed if lane.stored_cases(*result.id) else ():  # a new case is recorded as the lane read it
+        record, why = TimeRecord(result, reading, lane), "no process pair judged it; record it there"
+        if record.entry is not None:
+            if judged.commit is not None and record.provenance.commit == judged.commit:
+                continue  # accepted before
+            versions = differing_versions(record.provenance, judged.toolchain)
+            if versions:
+                why = _other_toolchain(", ".join(versions))
+            elif base is not None and dataclasses.replace(record, result=base).same_code is False:
+                why = "its record is of other code than the base's; record it there"
+            elif reading.metric in ratios and record.comparable and not record.under_other_conditions:
+                scaled[reading.metric] = [value * ratios[reading.metric] for value in record.comparable.sessions]
+                provenance = replace(record.provenance, commit=judged.commit, recorded=judged.started[:10])
+                continue
+        refused[reading.metric] = why
+    changes = []
+    for change in plan(store, judged.hardware, [result], {}, [], provenance, scaled):
+        category = change.category
+        if change.metric in refused and not change.refused:
+            step = f"pytest --perfguard --perfguard-update={category}"
+            change = replace(change, refused=f"{refused[change.metric]}: {step}")
+        if change.metric in scaled:
+            accepts = category == "changed" and change.metric in slower  # by any amount: then the reason is stored
+            change = replace(change, provenance=provenance, category="slower" if accepts else category)
+        changes.append(change)
+    return changes
+
+
+def _other_toolchain(versions: str) -> str:
+    return f"measured under another toolchain ({versions}); record it there"
+
+
+def _with_kernel_times(lane: Lane, result: CaseResult) -> CaseResult:
+    """An observed test with the new levels of its kernels' times. They are written with the kernels' new facts."""
+    stored = lane.stored(*result.id).get(KERNEL_TIME)
+    times: Parts = dict(stored) if isinstance(stored, dict) else {}
+    paired = False
+    for verdict in result.verdicts:
+        kernel = timed_kernel(verdict.metric)
+        if kernel and verdict.interval is not None and verdict.ratio is not None:
+            paired = True
+            before = times.get(kernel)
+            if isinstance(before, int | float):
+                times[kernel] = before * verdict.ratio
+            elif isinstance(verdict.after, int | float):
+                times[kernel] = verdict.after
+    if not paired:
+        return result
+    reading = KERNEL_TIME_LIMITS.reading(KERNEL_TIME, Unit.MICROSECONDS, times, drifts=True)
+    return replace(result, readings=[*result.readings, reading])

@@ -1,4 +1,4 @@
-"""`perfguard comment`: check the run, gather and judge, save the report, then post comment and statuses to GitHub.
+"""`perfguard comment`: checks the run, gathers and judges, saves the report, then posts comment and statuses.
 
 Errors of GitHub change no verdict and lose no report: files and summary are written before posting.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfguard.github.api.client import Client, Clock, open_client
-from perfguard.github.api.comment import Action, Rules, post_comment
+from perfguard.github.api.client import Client, open_client
+from perfguard.github.api.comment import post_comment
 from perfguard.github.api.measured_run import MEASURE_WORKFLOW, Found, fetch_run, find_pull, read_event, reason_to_stop
 from perfguard.github.api.statuses import set_statuses
 from perfguard.github.gather import gather, link_of
@@ -29,6 +29,7 @@ from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.overview import Overview
 
 _EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
+_GIVE_UP_SECONDS = 60.0  # for the statuses of a job that gives up, whose deadline may be over
 SUMMARY_BYTES = 1_000_000  # of the 1 MiB of a step's summary; above it GitHub shows nothing and the step stays green
 
 
@@ -39,27 +40,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "baselines of the merge base, and keeps one comment and the commit statuses up to date. Needs GITHUB_TOKEN, no "
         "GPU and no torch. See docs/pull-requests.md."
     )
-    parser.add_argument(
-        "--run", type=int, metavar="ID", help="the run that measured (default: that of the job's event)"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print comment and statuses; write nothing to GitHub")
-    parser.add_argument(
-        "--key", default="default", metavar="NAME", help="keeps comments of several configurations apart: [a-z0-9-]"
-    )
-    parser.add_argument(
-        "--workflow",
-        metavar="PATH",
-        default=MEASURE_WORKFLOW,
-        help="the workflow that measures (default: %(default)s); runs of others are left alone",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="DIR",
-        default=Path(".perfguard"),
-        help="folder of report.md, report.html, report.json",
-    )
+    add = parser.add_argument
+    add("--run", type=int, metavar="ID", help="the run that measured (default: that of the job's event)")
+    add("--dry-run", action="store_true", help="print comment and statuses; write nothing to GitHub")
+    add("--key", default="default", metavar="NAME", help="tells comments of several configurations apart: [a-z0-9-]")
+    only = "the workflow that measures (default: %(default)s); other runs are left alone"
+    add("--workflow", metavar="PATH", default=MEASURE_WORKFLOW, help=only)
+    files = "folder of report.md, report.html, report.json"
+    add("-o", "--output", type=Path, metavar="DIR", default=Path(".perfguard"), help=files)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,16 +56,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PerfguardError: it cannot judge at all; with the next step.
     """
-    job = Job(
-        read_settings(find_project(Path.cwd())),
-        os.environ,
-        run=options.run,
-        dry=options.dry_run,
-        key=options.key,
-        output=options.output,
-        workflow=options.workflow,
-    )
-    return int(post(job))
+    given = {name: getattr(options, name) for name in ("run", "key", "output", "workflow")}
+    return int(post(Job(read_settings(find_project(Path.cwd())), os.environ, dry=options.dry_run, **given)))
 
 
 @dataclass(frozen=True)
@@ -100,7 +80,6 @@ class Job:
     key: str = "default"
     output: Path = Path(".perfguard")
     workflow: str = MEASURE_WORKFLOW
-    clock: Clock | None = None
 
 
 def post(job: Job) -> ExitStatus:
@@ -111,7 +90,7 @@ def post(job: Job) -> ExitStatus:
     """
     client = measured = None
     try:
-        client = open_client(job.environ, job.clock)
+        client = open_client(job.environ)
         measured = read_event(job.environ) if job.run is None else fetch_run(client, job.run)
         stop = reason_to_stop(measured, client, job.workflow)
         if stop:
@@ -125,7 +104,8 @@ def post(job: Job) -> ExitStatus:
             next_step = "the lanes' reports are artifacts of their run; run this job again"
             _log(job, [f"comment skipped: {error}", next_step])
         if client is not None and measured is not None and not job.dry:
-            marks = given_up(job.settings, link_of(client, measured))
+            client.allow(_GIVE_UP_SECONDS)
+            marks = given_up(job.settings.lanes, link_of(client, measured))
             _log(job, set_statuses(client, measured.head_sha, marks))
         if isinstance(error, GitHubError):
             return ExitStatus.NOT_POSTED
@@ -134,93 +114,61 @@ def post(job: Job) -> ExitStatus:
 
 def _report(job: Job, client: Client, found: Found, overview: Overview) -> ExitStatus:
     """The verdict's status, or NOT_POSTED if only posting failed."""
-    problems = _write_files(job.output, overview)
-    if not problems:
-        _log(job, [f"report: {job.output / 'report.md'}"])
+    strict = job.settings.strict
+    text = render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)
+    wants, marks = wants_comment(overview, strict), statuses(overview, strict)
+    never = "comment is never in [tool.perfguard]" if job.settings.comment == "never" else ""
+    no_comment = found.reason if found.pull is None else never
     failures: list[str] = []
+    _write_files(job, overview)
     if job.dry:
-        _rehearse(job, found, overview)
+        lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in marks]
+        lines.append(f"no comment: {no_comment}" if no_comment else f"comment{'' if wants else ', if there is one'}:")
+        print(_harmless(job, "\n".join([*lines, "", text])))
     else:
-        problems += _write_summary(job.environ, overview)
-        failures = [*_post_statuses(job, client, found, overview), *_post_comment(job, client, found, overview)]
-    _log(job, [*problems, *failures])
-    verdict = exit_status(overview, job.settings.strict)
+        _write_summary(job, overview)
+        if found.alone:
+            failures += set_statuses(client, overview.head, marks)
+        elif found.pull is not None:
+            _log(job, [f"no statuses: {overview.head[:12]} is also the head of another pull request"])
+        if found.pull is None or no_comment:
+            _log(job, [f"no comment: {no_comment}"])
+        else:
+            author = job.settings.author
+            try:
+                _log(job, [post_comment(client, found.pull, text, wants=wants, key=job.key, author=author)])
+            except GitHubError as error:
+                failures.append(f"comment not posted: {error}")
+        _log(job, failures)
+    verdict = exit_status(overview, strict)
     return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
 
 
-def _write_files(folder: Path, overview: Overview) -> list[str]:
-    """Write `report.md`, `report.html` and `report.json`; returns errors, a sentence each."""
+def _write_files(job: Job, overview: Overview) -> None:
+    """Write `report.md`, `report.html` and `report.json`; errors are logged."""
     contents = {
-        "report.md": render_markdown(overview, _EVERYTHING).encode(),
         "report.html": render_html(overview).encode(),
         "report.json": msgspec.json.format(msgspec.json.encode(overview), indent=1),
+        "report.md": render_markdown(overview, _EVERYTHING).encode(),
     }
-    problems = []
+    _log(job, [f"report: {job.output}"])
     for name, content in contents.items():
         try:
-            write_atomically(folder / name, content)
+            write_atomically(job.output / name, content)
         except OSError as error:
-            problems.append(f"{folder / name}: not written ({error.strerror}); make room or name another --output")
-    return problems
+            _log(job, [f"{job.output / name}: not written ({error.strerror}); make room or name another --output"])
 
 
-def _write_summary(environ: Mapping[str, str], overview: Overview) -> list[str]:
-    """Append the largest text that fits to the step's summary; returns errors, a sentence each."""
-    name = environ.get("GITHUB_STEP_SUMMARY", "")
+def _write_summary(job: Job, overview: Overview) -> None:
+    """Append the largest text that fits to the step's summary; an error is logged."""
+    name = job.environ.get("GITHUB_STEP_SUMMARY", "")
     if not name:
-        return []
+        return
     try:
         with open(name, "a", encoding="utf-8") as file:
             file.write(render_markdown(overview, SUMMARY_BYTES) + "\n")
     except OSError as error:
-        return [f"{name}: the summary was not written ({error.strerror}); the report is in its file"]
-    return []
-
-
-def _post_statuses(job: Job, client: Client, found: Found, overview: Overview) -> list[str]:
-    """Set the commit's statuses; returns failures, a sentence each."""
-    if found.alone:
-        return set_statuses(client, overview.head, statuses(overview, job.settings.strict))
-    if found.pull is not None:
-        _log(job, [f"no statuses: {overview.head[:12]} is the head of another pull request, too"])
-    return []
-
-
-def _post_comment(job: Job, client: Client, found: Found, overview: Overview) -> list[str]:
-    """Create or update the comment; returns failures, a sentence each. Why there is none is logged."""
-    settings = job.settings
-    if found.pull is None or settings.comment == "never":
-        _log(job, [_no_comment(found)])
-        return []
-    posted = post_comment(
-        client,
-        found.pull,
-        _text(job, overview),
-        wants=wants_comment(overview, settings),
-        rules=Rules(job.key, settings.drafts, settings.author),
-    )
-    _log(job, [": ".join(filter(None, (f"comment {posted.action}", posted.reason)))])
-    return [f"post failed: {posted.reason}"] if posted.action is Action.FAILED else []
-
-
-def _no_comment(found: Found) -> str:
-    return f"no comment: {found.reason or 'comment is never in [tool.perfguard]'}"
-
-
-def _text(job: Job, overview: Overview) -> str:
-    """The comment's text. A resolved comment gets a few lines only."""
-    return render_resolved(overview) if is_resolved(overview, job.settings) else render_markdown(overview)
-
-
-def _rehearse(job: Job, found: Found, overview: Overview) -> None:
-    """Print the comment and statuses of a dry run."""
-    lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in statuses(overview, job.settings.strict)]
-    if found.pull is None or job.settings.comment == "never":
-        lines.append(_no_comment(found))
-    else:
-        created = "" if wants_comment(overview, job.settings) else ", only if there is one already"
-        lines.append(f"comment on #{found.pull.number}{created}:")
-    print(_harmless(job, "\n".join([*lines, "", _text(job, overview)])))
+        _log(job, [f"{name}: the summary was not written ({error.strerror}); the report is in its file"])
 
 
 def _log(job: Job, lines: Sequence[str]) -> None:

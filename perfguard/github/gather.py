@@ -1,4 +1,4 @@
-"""Gathers what judges one run: the lanes' artifacts, and the baselines of the merge base."""
+"""Gathers and judges one run: the lanes' artifacts, by the baselines of the merge base."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, find_merge_base
 from perfguard.github.api.measured_run import Pull, WorkflowRun
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
-from perfguard.github.lanes.lane_views import Trusted, judge_lanes
-from perfguard.github.lanes.stranger_report import receive_all
+from perfguard.github.lanes.lane_views import Reference, judge_lanes
+from perfguard.github.lanes.untrusted_report import receive_all
 from perfguard.model.config import Settings
 from perfguard.model.errors import GitHubError, UsageError
 from perfguard.render.overview import Overview
@@ -22,7 +22,7 @@ _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settings, default_branch: str) -> Overview:
-    """Fetch, validate and judge what `run` delivered.
+    """Fetch, validate and judge what `run` uploaded.
 
     Args:
         pull: the pull request whose head was measured, if it is known.
@@ -30,12 +30,12 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
         default_branch: the commit of these settings. It is the base of a commit without a known pull request.
 
     Raises:
-        GitHubError: GitHub cannot be asked.
+        GitHubError: a request to GitHub fails.
         UsageError: no lane is expected.
     """
     if not settings.lanes:
         raise UsageError('lanes in [tool.perfguard]: empty; name those of measure.yml, e.g. lanes = ["nvidia-h200"]')
-    base, head, compared = run.head_sha, None, run.queued_on  # nothing is edited where there is no pull request
+    base, head, compared = run.head_sha, None, run.queued_on  # without a pull request no edits are judged
     if run.event == "pull_request":
         base = compared = _merge_base(client, run, pull, default_branch)
         head = run.head_sha
@@ -44,10 +44,10 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     root = str(PurePosixPath(settings.baselines))
     # All folders are read, because edits for hardware without a lane count as well.
     before, missing = _baselines(files, root, base)
-    if missing:  # a lane's file may be among the unread ones
+    if missing:  # perhaps the file of a lane
         raise GitHubError(f"{root} at {base[:12]}: {missing}; merge suites of one hardware")
     after, unread = _baselines(files, root, head) if head else (None, "")
-    judged = judge_lanes(receive_all(artifacts, run.head_sha), Trusted(before, after, compared))
+    judged = judge_lanes(receive_all(artifacts, run.head_sha), Reference(before, after, compared))
     return msgspec.structs.replace(
         judged,
         head=run.head_sha,

@@ -1,11 +1,14 @@
-"""The outcome of an overview: commit statuses, exit status, and whether a comment is needed."""
+"""The outcome of an overview: commit statuses, exit status, and whether a comment is needed.
+
+`strict` is the setting: cases that are not guarded fail.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from perfguard.github.api.statuses import Status
-from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus
 from perfguard.render.overview import Headline, Overview
 from perfguard.render.title import title_of
@@ -17,15 +20,15 @@ _UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  
 
 
 def statuses(overview: Overview, strict: bool) -> list[Status]:
-    """One status a lane, and the total last: `perfguard`, the one that a branch rule requires. Counts, no names."""
+    """One status per lane, and last the total, `perfguard`, which a branch rule requires. They name no cases."""
     parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
     parts.append((_CONTEXT, overview))
     return [Status(context, _state(part.headline, strict), title_of(part), overview.run_url) for context, part in parts]
 
 
-def given_up(settings: Settings, link: str) -> list[Status]:
-    """The statuses of a commit that nobody could judge: not those that an earlier run left green."""
-    contexts = [f"{_CONTEXT}/{lane}" for lane in settings.lanes] + [_CONTEXT]
+def given_up(lanes: Sequence[str], link: str) -> list[Status]:
+    """The statuses of a commit that could not be judged, in place of those that an earlier run left green."""
+    contexts = [f"{_CONTEXT}/{lane}" for lane in lanes] + [_CONTEXT]
     return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
 
 
@@ -35,17 +38,15 @@ def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "e
     return "error" if headline in _OPEN else "success"
 
 
-def wants_comment(overview: Overview, settings: Settings) -> bool:
-    """Whether somebody has to act, so that a missing comment is created."""
-    if overview.headline in _ALARMS or overview.edits or _state(overview.headline, settings.strict) != "success":
-        return True
-    return settings.comment == "improvements" and overview.headline is Headline.FASTER
+def wants_comment(overview: Overview, strict: bool) -> bool:
+    """Whether somebody has to act or review edits, so that a missing comment is created."""
+    alarm = overview.headline in _ALARMS or _state(overview.headline, strict) != "success"
+    return alarm or bool(overview.edits)
 
 
-def is_resolved(overview: Overview, settings: Settings) -> bool:
+def is_resolved(overview: Overview, strict: bool) -> bool:
     """Whether all findings of an earlier comment are gone and there are no new ones."""
-    quiet = overview.headline in (Headline.FASTER, Headline.UNCHANGED)
-    return quiet and not wants_comment(overview, settings)
+    return overview.headline in (Headline.FASTER, Headline.UNCHANGED) and not wants_comment(overview, strict)
 
 
 def exit_status(overview: Overview, strict: bool) -> ExitStatus:

@@ -36,8 +36,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     lanes: Annotated[
         list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)
     ] = []  # lanes that a pull request waits for
-    comment: Literal["findings", "improvements", "never"] = "findings"  # when a comment is created
-    drafts: bool = True  # comment on drafts, too
+    comment: Literal["findings", "never"] = "findings"  # when a comment is created
     author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = (
         ""  # of our comments; "": the bot of Actions
     )

@@ -56,7 +56,7 @@ class OtherCode:
     as fast nobody there knows.
 
     Attributes:
-        moved: the results, and of each the reading and the verdict that tell of it. Names in them may be a stranger's.
+        moved: the results, and of each the reading and the verdict that tell of it. Names in them may be untrusted.
     """
 
     moved: list[tuple[CaseResult, Reading, Verdict]]

@@ -1,7 +1,7 @@
 """The results of several lanes for one commit, counted and sorted once for all outputs and for the statuses.
 
 `perfguard report` makes an overview from files, `perfguard comment` from validated artifacts. Names, values and reasons
-may be a stranger's: they are data, which each output escapes in its own way. All outputs, including the terminal, show
+may be untrusted: they are data, which each output escapes in its own way. All outputs, including the terminal, show
 the counts of `LaneView.counts` and `Undecided`, and no others.
 """
 
@@ -72,7 +72,6 @@ class BaselineEdit(Struct, frozen=True):
         before, after: the entry's value, the centre of its sessions for a time; None where it is added or removed.
         loosens: the edit lets a worse reading pass than before (a removal does, too).
         measured: the reading in this change's own report, if any.
-        growth: growth over its anchor of a time that grew by more than its promise (0.03 is 3 %); otherwise None.
     """
 
     folder: str
@@ -85,7 +84,6 @@ class BaselineEdit(Struct, frozen=True):
     reason: str = ""
     loosens: bool = False
     measured: Value | None = None
-    growth: float | None = None
 
 
 class LaneView(Struct, frozen=True, dict=True):

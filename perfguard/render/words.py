@@ -43,7 +43,7 @@ OLD_FAULT = "wrong beside the given inputs, at the base too"
 EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind was read"
 
 
-#: What stands in a command as it is. Anything else in it may be a stranger's.
+#: What stands in a command as it is. Anything else in it may be untrusted.
 _PLAIN = re.compile(r"[\w.,:/=+-]{1,100}", re.ASCII)
 # In a reason: `PairVerdict`, `in_states`.
 _PAIRS = re.compile(r"; in \d+ process pairs?(, about \d+ would settle it)?(; two states [^;]*)?")

@@ -16,7 +16,6 @@ from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.session.device_lock import FOLDER, DeviceLock
 from tests.flows.conftest import Project
 from tests.flows.test_pull_request import _no_proxy, _sockets, clock, github, open_pull_request
-from tests.github.conftest import FakeClock
 from tests.github.fake import FakeGitHub
 
 __all__ = ["_no_proxy", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
@@ -63,7 +62,6 @@ def files(project: Project) -> list[str]:
 def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_comment(
     untimed: Project,
     github: FakeGitHub,
-    clock: FakeClock,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -72,7 +70,7 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
     text = (untimed.path / "baselines/cpu/test_suite.yaml").read_text()
     assert "operators: " in text
     assert "_us" not in text
-    pull_request = open_pull_request(untimed, github, clock, lane="cpu")
+    pull_request = open_pull_request(untimed, github, lane="cpu")
 
     assert pull_request.push("unchanged") is ExitStatus.PASSED
     slug = CpuDevice().identity.slug
@@ -84,9 +82,9 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
     assert not [reading for reading in read.values() if "timer" in reading or not reading["portable"]]
     words = {verdict["word"] for result in report["results"] for verdict in result["verdicts"]}
     assert words == {"PASS"}
-    assert github.world.on(7) == []
-    head = github.world.pulls[7]["head"]["sha"]
-    assert [(status["context"], status["state"], status["description"]) for status in github.world.statuses[head]] == [
+    assert github.data.on(7) == []
+    head = github.data.pulls[7]["head"]["sha"]
+    assert [(status["context"], status["state"], status["description"]) for status in github.data.statuses[head]] == [
         ("perfguard/cpu", "success", "no change in 4 cases on 1 lane, not timed"),
         ("perfguard", "success", "no change in 4 cases on 1 lane, not timed"),
     ]

@@ -14,7 +14,7 @@ from perfguard.cli import main
 from perfguard.github.comment_job import Job, post
 from perfguard.model.config import read_settings
 from tests.flows.conftest import Project
-from tests.github.conftest import FakeClock, _no_proxy, _sockets, clock, github
+from tests.github.conftest import _no_proxy, _sockets, clock, github
 from tests.github.fake import FakeGitHub, sha
 from tests.github.reports import archive
 
@@ -34,7 +34,6 @@ class PullRequest:
 
     project: Project
     github: FakeGitHub
-    clock: FakeClock
     base: str = ""
     run: int = 5000
     lane: str = LANE
@@ -51,29 +50,29 @@ class PullRequest:
     def push(self, why: str) -> ExitStatus:
         """Commit, measure in the lane, post."""
         head = self.commit(why)
-        self.github.world.files[head] = self.files()
+        self.github.data.files[head] = self.files()
         self.project.guard(f"--perfguard-lane={self.lane}", f"--perfguard-base={self.base}")
         self.run += 1
-        world = self.github.world
-        world.pulls[7]["head"]["sha"] = head
-        world.comparisons[self.base, head] = comparison(self.base)
-        world.add_run(self.run, head_sha=head)
+        data = self.github.data
+        data.pulls[7]["head"]["sha"] = head
+        data.comparisons[self.base, head] = comparison(self.base)
+        data.add_run(self.run, head_sha=head)
         (report,) = (self.project.path / ".perfguard").glob("report-*.json")
-        world.add_artifact(self.run, f"perfguard-{self.lane}-1", archive(report.read_bytes(), report.name))
+        data.add_artifact(self.run, f"perfguard-{self.lane}-1", archive(report.read_bytes(), report.name))
         return self.post()
 
     def post(self) -> ExitStatus:
         path = self.project.path
-        return post(Job(read_settings(path), self.environ(), output=path / "out", clock=self.clock.clock))
+        return post(Job(read_settings(path), self.environ(), output=path / "out"))
 
     def environ(self) -> dict[str, str]:
         event = self.project.path.parent / f"{self.project.path.name}-event.json"
-        event.write_text(json.dumps({"workflow_run": self.github.world.runs[self.run]}))
+        event.write_text(json.dumps({"workflow_run": self.github.data.runs[self.run]}))
         return {**self.github.environ(), "GITHUB_EVENT_PATH": str(event), "GITHUB_SHA": self.base}
 
     @property
     def comment(self) -> str:
-        bodies: list[str] = [comment["body"] for comment in self.github.world.on(7)]
+        bodies: list[str] = [comment["body"] for comment in self.github.data.on(7)]
         assert len(bodies) == 1
         return bodies[0]
 
@@ -87,24 +86,24 @@ def comparison(base: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def open_pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock, lane: str = LANE) -> PullRequest:
+def open_pull_request(recorded: Project, github: FakeGitHub, lane: str = LANE) -> PullRequest:
     """One of a project whose baselines are recorded, and which waits for one lane."""
     recorded.configure(lanes=[lane])
     (recorded.path / ".gitignore").write_text(
         "*\n!/kernel.py\n!/test_suite.py\n!/pyproject.toml\n!/baselines/\n!*.yaml\n!*/\n"
     )
     git(recorded.path, "init", "--quiet")
-    made = PullRequest(recorded, github, clock, lane=lane)
+    made = PullRequest(recorded, github, lane=lane)
     made.base = made.commit("recorded")
-    github.world.files[made.base] = made.files()
-    github.world.pulls[7]["base"]["sha"] = made.base
+    github.data.files[made.base] = made.files()
+    github.data.pulls[7]["base"]["sha"] = made.base
     assert sha("base") != made.base
     return made
 
 
 @pytest.fixture
-def pull_request(recorded: Project, github: FakeGitHub, clock: FakeClock) -> PullRequest:
-    return open_pull_request(recorded, github, clock)
+def pull_request(recorded: Project, github: FakeGitHub) -> PullRequest:
+    return open_pull_request(recorded, github)
 
 
 def test_slower_is_told_accepted_and_mended(
@@ -131,14 +130,14 @@ def test_slower_is_told_accepted_and_mended(
     # The command that the comment names makes the baselines that cover the finding.
     line = ["accept", "--lane", LANE, "--run", str(pull_request.run), "--reason", "more accurate"]
     assert main(line) == ExitStatus.PASSED
-    head = pull_request.github.world.pulls[7]["head"]["sha"]
-    judged_by = pull_request.github.world.files[head]
+    head = pull_request.github.data.pulls[7]["head"]["sha"]
+    judged_by = pull_request.github.data.files[head]
     edited = "baselines/fake-gpu/test_suite.yaml"
-    pull_request.github.world.files[head] = {**judged_by, edited: project.baseline.read_bytes()}
+    pull_request.github.data.files[head] = {**judged_by, edited: project.baseline.read_bytes()}
     pull_request.run += 1
-    pull_request.github.world.add_run(pull_request.run, head_sha=head)
-    for artifact in list(pull_request.github.world.artifacts.values()):
-        pull_request.github.world.add_artifact(pull_request.run, artifact.name, artifact.data)
+    pull_request.github.data.add_run(pull_request.run, head_sha=head)
+    for artifact in list(pull_request.github.data.artifacts.values()):
+        pull_request.github.data.add_artifact(pull_request.run, artifact.name, artifact.data)
     assert pull_request.post() is ExitStatus.PASSED
     assert "accepted: 2 findings" in pull_request.comment
     assert "more accurate" in pull_request.comment
@@ -148,5 +147,5 @@ def test_slower_is_told_accepted_and_mended(
     assert pull_request.push("as fast as before") is ExitStatus.PASSED
     assert "no change in 2 cases on 1 lane" in pull_request.comment
     assert "slower" not in pull_request.comment
-    head = pull_request.github.world.pulls[7]["head"]["sha"]
-    assert [status["state"] for status in pull_request.github.world.statuses[head]] == ["success", "success"]
+    head = pull_request.github.data.pulls[7]["head"]["sha"]
+    assert [status["state"] for status in pull_request.github.data.statuses[head]] == ["success", "success"]

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from perfguard.github.api.client import Client, Clock, open_client
+from perfguard.github.api import client as client_module
+from perfguard.github.api.client import Client, open_client
 from perfguard.github.comment_job import Job, post
 from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus
@@ -27,16 +28,15 @@ CONFIGURATION = b"[tool.perfguard]\nlanes = ['nvidia-h200']\n"
 class FakeClock:
     """Time that passes only while somebody sleeps, who wakes at once."""
 
-    time: float = NOW
+    now: float = NOW
     slept: list[float] = field(default_factory=list)
 
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-        self.slept.append(seconds)
+    def time(self) -> float:
+        return self.now
 
-    @property
-    def clock(self) -> Clock:
-        return Clock(now=lambda: self.time, sleep=self.sleep)
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept.append(seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -53,19 +53,21 @@ def _sockets() -> Iterator[FakeGitHub]:
 @pytest.fixture
 def github(_sockets: FakeGitHub) -> Iterator[FakeGitHub]:
     _sockets.reset()
-    _sockets.world.add_pull()
+    _sockets.data.add_pull()
     yield _sockets
     assert _sockets.violations == []
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    made = FakeClock()
+    monkeypatch.setattr(client_module, "time", made)
+    return made
 
 
 @pytest.fixture
-def client(github: FakeGitHub, clock: FakeClock) -> Client:
-    return open_client(github.environ(), clock.clock)
+def client(github: FakeGitHub) -> Client:
+    return open_client(github.environ())
 
 
 @dataclass
@@ -73,7 +75,6 @@ class PostJob:
     """What a test lays out, and what the job did with it."""
 
     github: FakeGitHub
-    clock: FakeClock
     folder: Path
     settings: dict[str, Any] = field(default_factory=lambda: {"lanes": [SLUG]})
     environ: dict[str, str] = field(default_factory=dict)
@@ -84,22 +85,22 @@ class PostJob:
         head = base if head is None else head
         for name, data in (("fork-point", base), ("head", head)):
             files = {"pyproject.toml": CONFIGURATION} | ({PATH: data} if data else {})
-            self.github.world.files[sha(name)] = files
+            self.github.data.files[sha(name)] = files
 
     def measured(self, reports: Mapping[str, Report | bytes | None], attempt: int = 1, **fields: Any) -> int:
         """A new run of the lanes; its id. A lane's value is its report, an archive, or None for no artifact."""
         self.number += 1
-        self.github.world.add_run(self.number, attempt=attempt, **fields)
+        self.github.data.add_run(self.number, attempt=attempt, **fields)
         for lane, given in reports.items():
             if given is not None:
                 data = given if isinstance(given, bytes) else archive(given)
-                self.github.world.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
+                self.github.data.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
         return self.number
 
     def post(self, *, dry: bool = False, workflow: str = "", **settings: Any) -> ExitStatus:
         """The job for the latest run."""
         event = self.folder / "event.json"
-        event.write_text(json.dumps({"action": "completed", "workflow_run": self.github.world.runs[self.number]}))
+        event.write_text(json.dumps({"action": "completed", "workflow_run": self.github.data.runs[self.number]}))
         environ = {
             **self.github.environ(),
             "GITHUB_EVENT_PATH": str(event),
@@ -108,18 +109,18 @@ class PostJob:
             **self.environ,
         }
         made = Settings(**{**self.settings, **settings})
-        job = Job(made, environ, dry=dry, output=self.folder / "out", clock=self.clock.clock)
+        job = Job(made, environ, dry=dry, output=self.folder / "out")
         return post(replace(job, workflow=workflow) if workflow else job)
 
     @property
     def comments(self) -> list[str]:
         """Bodies of the pull request's comments, without the marker."""
-        return [comment["body"].partition("\n\n")[2] for comment in self.github.world.on(7)]
+        return [comment["body"].partition("\n\n")[2] for comment in self.github.data.on(7)]
 
     @property
     def statuses(self) -> dict[str, tuple[str, str]]:
         """Context -> state and description of the head."""
-        found = self.github.world.statuses.get(sha("head"), [])
+        found = self.github.data.statuses.get(sha("head"), [])
         return {status["context"]: (status["state"], status["description"]) for status in found}
 
     @property
@@ -135,8 +136,8 @@ class PostJob:
 
 
 @pytest.fixture
-def job(github: FakeGitHub, clock: FakeClock, tmp_path: Path) -> PostJob:
-    made = PostJob(github, clock, tmp_path)
-    github.world.add_comparison("base", "head", "fork-point")
+def job(github: FakeGitHub, tmp_path: Path) -> PostJob:
+    made = PostJob(github, tmp_path)
+    github.data.add_comparison("base", "head", "fork-point")
     made.baselines(baseline_file(BASE))
     return made

@@ -47,12 +47,12 @@ def repository(number: int, full_name: str) -> dict[str, Any]:
 HOME, FORK = repository(1, "o/r"), repository(2, "stranger/r")
 
 
-# -- what stands there -------------------------------------------------------------------------------------------------
+# -- what it holds -----------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Artifact:
-    """An uploaded zip file. `size` and `digest` are what GitHub says of it, by default the truth."""
+    """An uploaded zip file. `size` and `digest` are what GitHub says of it, by default the true ones."""
 
     id: int
     run: int
@@ -74,19 +74,17 @@ class Artifact:
 
 
 @dataclass
-class World:
-    """Everything that the fake knows: plain data that tests lay out, change and look at.
+class Data:
+    """Everything that the fake holds: tests fill, change and read it.
 
     Attributes:
         tokens: the permissions of each token.
-        authors: who a token is, where it is not the job's own bot.
         files: commit -> path -> content.
         links: paths of symbolic links, in every commit.
         most_entries: of a tree that GitHub lists.
     """
 
     tokens: dict[str, frozenset[str]] = field(default_factory=lambda: {TOKEN: ALL_PERMISSIONS})
-    authors: dict[str, dict[str, str]] = field(default_factory=dict)
     pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
     comments: dict[int, dict[str, Any]] = field(default_factory=dict)
     statuses: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -114,9 +112,7 @@ class World:
             "number": number,
             "state": "open",
             "locked": False,
-            "draft": False,
             "title": "${{ github.token }}",
-            "labels": [],
             "head": {"sha": sha(head), "ref": branch, "repo": source},
             "base": {"sha": sha("base"), "ref": base_ref, "repo": HOME},
             **fields,
@@ -169,7 +165,7 @@ class Fault:
 
     Attributes:
         method, path: which requests: `path` is searched for, without the base and the repository.
-        times: how often; `skip`: how many matching requests pass before.
+        times: how often.
         status, headers, body: the answer; status 0 leaves the real one, with `headers` over its own.
         stored: the request takes effect before the answer is spoilt.
         hangs: seconds that the answer takes longer.
@@ -179,7 +175,6 @@ class Fault:
     method: str = ".*"
     path: str = ""
     times: int = 1
-    skip: int = 0
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: Any = None
@@ -190,9 +185,6 @@ class Fault:
     def takes(self, method: str, path: str) -> bool:
         """Whether this request is one of those; counts it."""
         if not self.times or not re.fullmatch(self.method, method) or not re.search(self.path, path):
-            return False
-        if self.skip:
-            self.skip -= 1
             return False
         self.times -= 1
         return True
@@ -238,7 +230,7 @@ REQUIRED = {"create_comment": {"body"}, "edit_comment": {"body"}, "create_status
 
 
 class FakeGitHub:
-    """A GitHub with one world, and on another port the host that artifacts are downloaded from.
+    """A GitHub that holds `data`, and on another port the host that artifacts are downloaded from.
 
     Args:
         base: path in front of the API, `/api/v3` on GitHub Enterprise.
@@ -271,7 +263,7 @@ class FakeGitHub:
 
     def reset(self) -> None:
         """As if it had just been opened: a socket takes its time to close."""
-        self.world = World()
+        self.data = Data()
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
         self.violations: list[str] = []
@@ -318,7 +310,7 @@ class FakeGitHub:
         return Response(json.dumps(reply.value), reply.status, {"Content-Type": "application/json", **headers})
 
     def _answer(self, request: Request, path: str, token: str) -> Reply:
-        if token not in self.world.tokens:
+        if token not in self.data.tokens:
             return problem(401, "Bad credentials")
         found = [
             (name, match, permission, query, fields)
@@ -343,10 +335,10 @@ class FakeGitHub:
             self.violations.append(f"{request.method} {path}: {'; '.join(complaints)}")
             return problem(422, "Invalid request.", errors=complaints)
         name, match, permission, _, _ = found[0]
-        if permission not in self.world.tokens[token]:
+        if permission not in self.data.tokens[token]:
             headers = {"X-Accepted-GitHub-Permissions": permission}
             return Reply(403, {"message": "Resource not accessible by integration"}, headers)
-        reply: Reply = getattr(Api(self.world, self.storage, token, asked), name)(*match.groups(), **(body or {}))
+        reply: Reply = getattr(Api(self.data, self.storage, token, asked), name)(*match.groups(), **(body or {}))
         if name.startswith("list_") and "page" in asked and reply.status == 200:
             _cut(reply, asked)
         return reply
@@ -356,7 +348,7 @@ class FakeGitHub:
             self.requests.append(("STORAGE", request.path))
             if "Authorization" in request.headers:
                 self.violations.append(f"storage {request.path}: got an Authorization header")
-            artifact = self.world.artifacts.get(int(request.path.strip("/").removesuffix(".zip")))
+            artifact = self.data.artifacts.get(int(request.path.strip("/").removesuffix(".zip")))
         return Response(artifact.data if artifact else b"", 200 if artifact else 404, mimetype="application/zip")
 
 
@@ -380,83 +372,83 @@ def _cut(reply: Reply, asked: Mapping[str, str]) -> None:
 
 @dataclass
 class Api:
-    """Answers calls by the names in CALLS, from the world."""
+    """Answers the calls of CALLS by their names."""
 
-    world: World
+    data: Data
     storage: str
     token: str
     query: Mapping[str, str]
 
     def list_comments(self, pull: str) -> Reply:
-        return Reply(200, self.world.on(int(pull))) if int(pull) in self.world.pulls else NOT_FOUND
+        return Reply(200, self.data.on(int(pull))) if int(pull) in self.data.pulls else NOT_FOUND
 
     def create_comment(self, pull: str, body: str) -> Reply:
-        if self.world.pulls[int(pull)]["locked"]:
+        if self.data.pulls[int(pull)]["locked"]:
             return problem(403, "Unable to create comment because issue is locked.")
         if len(body) > 65_536:
             return problem(422, "Validation Failed", errors=[{"message": "body is too long"}])
-        number = self.world.add_comment(int(pull), body, self.world.authors.get(self.token, BOT))
-        return Reply(201, self.world.comments[number])
+        number = self.data.add_comment(int(pull), body, BOT)
+        return Reply(201, self.data.comments[number])
 
     def edit_comment(self, number: str, body: str) -> Reply:
-        comment = self.world.comments.get(int(number))
+        comment = self.data.comments.get(int(number))
         if comment is None:
             return NOT_FOUND
         comment["body"] = body
         return Reply(200, comment)
 
     def delete_comment(self, number: str) -> Reply:
-        return Reply(204) if self.world.comments.pop(int(number), None) else NOT_FOUND
+        return Reply(204) if self.data.comments.pop(int(number), None) else NOT_FOUND
 
     def list_pulls(self) -> Reply:
-        return Reply(200, [pull for pull in self.world.pulls.values() if pull["state"] == self.query["state"]])
+        return Reply(200, [pull for pull in self.data.pulls.values() if pull["state"] == self.query["state"]])
 
     def get_pull(self, number: str) -> Reply:
-        pull = self.world.pulls.get(int(number))
+        pull = self.data.pulls.get(int(number))
         return Reply(200, pull) if pull else NOT_FOUND
 
     def get_run(self, number: str) -> Reply:
-        run = self.world.runs.get(int(number))
+        run = self.data.runs.get(int(number))
         return Reply(200, run) if run else NOT_FOUND
 
     def list_artifacts(self, run: str) -> Reply:
-        found = [each for each in self.world.artifacts.values() if each.run == int(run)]
+        found = [each for each in self.data.artifacts.values() if each.run == int(run)]
         named = [each.as_json() for each in found if self.query.get("name", each.name) == each.name]
         return Reply(200, {"artifacts": named, "total_count": len(named)})
 
     def download_artifact(self, number: str) -> Reply:
-        if self.world.artifacts[int(number)].expired:
+        if self.data.artifacts[int(number)].expired:
             return problem(410, "Artifact has expired")
         return Reply(302, None, {"Location": f"{self.storage}/{number}.zip?sig=a%2Bb"})
 
     def compare(self, base: str, head: str) -> Reply:
-        found = self.world.comparisons.get((base, head))
+        found = self.data.comparisons.get((base, head))
         return Reply(200, found) if found else problem(404, "No common ancestor")
 
     def get_tree(self, tree: str) -> Reply:
-        commit, folder = self.world.trees.get(tree, (tree, ""))
-        if commit not in self.world.files:
+        commit, folder = self.data.trees.get(tree, (tree, ""))
+        if commit not in self.data.files:
             return NOT_FOUND
-        files = self.world.files[commit]
+        files = self.data.files[commit]
         entries: dict[str, dict[str, Any]] = {}
-        for path in sorted({*files, *self.world.links}):
+        for path in sorted({*files, *self.data.links}):
             if path.startswith(folder):
                 rest = path.removeprefix(folder)
                 first = rest if "recursive" in self.query else rest.partition("/")[0]
                 if first == rest:
                     data = files.get(path, b"")
-                    mode = "120000" if path in self.world.links else "100644"
+                    mode = "120000" if path in self.data.links else "100644"
                     entries[first] = {"path": first, "mode": mode, "sha": blob(data), "size": len(data)}
                 elif first not in entries:
                     below = f"{folder}{first}/"
-                    self.world.trees[sha(f"tree {commit} {below}")] = commit, below
+                    self.data.trees[sha(f"tree {commit} {below}")] = commit, below
                     entries[first] = {"path": first, "mode": "040000", "sha": sha(f"tree {commit} {below}")}
         listed = list(entries.values())
-        most = self.world.most_entries
+        most = self.data.most_entries
         return Reply(200, {"sha": tree, "tree": listed[:most], "truncated": len(listed) > most})
 
     def get_blob(self, hashed: str) -> Reply:
-        contents = [data for files in self.world.files.values() for data in files.values()]
+        contents = [data for files in self.data.files.values() for data in files.values()]
         data = next((data for data in contents if blob(data) == hashed), None)
         if data is None:
             return NOT_FOUND
@@ -464,5 +456,5 @@ class Api:
 
     def create_status(self, commit: str, **fields: Any) -> Reply:
         status = {"context": "default", "description": None, "target_url": None, **fields}
-        self.world.statuses.setdefault(commit, []).append(status)
+        self.data.statuses.setdefault(commit, []).append(status)
         return Reply(201, status)

@@ -189,9 +189,24 @@ def test_metrics_that_are_left_for_one_reason_share_a_line(checkout: Path, capsy
     assert "f/forward output 1: WRONG, which no baseline makes right: off by two\n" in said
 
 
-def test_the_time_of_a_new_case_is_recorded_on_its_machine(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert accept(report([measured("f"), measured("new")])) == ExitStatus.PASSED
-    assert stored("new") == {"launches": 1}
+def test_a_new_case_is_recorded_as_the_lane_measured_it(checkout: Path) -> None:
+    given = report([measured("f"), measured("g"), measured("new", 50.6)])
+    assert accept(given) == ExitStatus.PASSED
+    assert stored("new") == {"launches": 1, "device_time_us": TimedEntry([50.6], TIMER)}
+    assert in_the_file().provenance_of(key("new")).commit == sha("head")[:12]
+    paired_ = msgspec.structs.replace(compared({"f": 50.0, "g": 50.0}), results=given.results)
+    assert seen(paired_, remembered_as_written()).headline is Headline.ACCEPTED
+    before = Path(PATH).read_bytes()
+    accept(given)
+    assert Path(PATH).read_bytes() == before
+
+
+def test_a_new_time_of_a_recorded_case_is_recorded_on_its_machine(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(PATH).write_bytes(baseline_file({"f": entries(0)}))
+    assert accept(report([measured("f", launches=2)])) == ExitStatus.PASSED
+    assert stored("f") == {"launches": 2}
     assert "no process pair judged it; record it there: pytest --perfguard --perfguard-update=new" in (
         capsys.readouterr().out
     )
@@ -394,8 +409,8 @@ def test_without_git_there_is_nothing_to_compare_with(checkout: Path) -> None:
 
 
 def test_the_reports_of_a_run(checkout: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    github.world.add_run(5001)
-    github.world.add_artifact(5001, f"perfguard-{SLUG}-1", archive(both_slower()))
+    github.data.add_run(5001)
+    github.data.add_artifact(5001, f"perfguard-{SLUG}-1", archive(both_slower()))
     for name, value in github.environ().items():
         monkeypatch.setenv(name, value)
     line = ["accept", "--run", "5001", "--reason", "why"]

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet
 from perfguard.github.lanes.judge_again import judge_again, unmeasured
-from perfguard.github.lanes.lane_views import Trusted, judge_lanes
+from perfguard.github.lanes.lane_views import Reference, judge_lanes
 from perfguard.github.lanes.limits import declared, hold
-from perfguard.github.lanes.stranger_report import Received, read_report_of_stranger
+from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report
 from perfguard.judge.run_verdicts import count_guarded, judge_session, with_verdicts
 from perfguard.model.errors import LaneError
 from perfguard.model.records import (
@@ -35,7 +35,7 @@ from perfguard.model.records import (
     dump_report,
 )
 from perfguard.model.units import Unit
-from perfguard.render.markdown import markdown_sizes, render_markdown
+from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Headline, LaneView, Overview
 from tests.github.fake import sha
 from tests.github.reports import (
@@ -177,7 +177,7 @@ def alone(what: str, **fields: Any) -> tuple[Report, BaselineSet]:
 
 
 def received(given: Report) -> Report:
-    found = read_report_of_stranger(dump_report(given))
+    found = read_untrusted_report(dump_report(given))
     assert not found.refused
     return found.report
 
@@ -219,7 +219,7 @@ def test_whoever_judges_a_report_again_says_what_the_run_said(whats: list[str], 
 
 
 def seen(given: Report, stored: BaselineSet, commit: str | None = FORK) -> LaneView:
-    return judge_lanes({SLUG: Received(received(given))}, Trusted(stored, commit=commit)).lanes[0]
+    return judge_lanes({SLUG: Received(received(given))}, Reference(stored, commit=commit)).lanes[0]
 
 
 def told(view: LaneView) -> dict[str, Verdict]:
@@ -260,10 +260,10 @@ def test_the_answer_of_a_base_that_is_not_the_cases_own_is_not_heard() -> None:
 def test_a_push_says_with_which_commits_it_was_compared() -> None:
     made = kind("as fast", "f")
     given = run_of([made], None, {RECORD: BaseTree(FORK), "other": BaseTree(sha("other"))})
-    overview = judge_lanes({SLUG: Received(given)}, Trusted(remembered([made])))
+    overview = judge_lanes({SLUG: Received(given)}, Reference(remembered([made])))
     (warning,) = overview.warnings
     commits = ", ".join(each[:12] for each in sorted([FORK, sha("other")]))
-    assert warning.startswith(f"{SLUG}: compared with {commits} by its own word")
+    assert warning.startswith(f"{SLUG}: compared with {commits}, as the report says")
 
 
 def test_answers_of_a_base_that_the_report_does_not_name_refuse_it() -> None:
@@ -289,7 +289,7 @@ def test_times_of_a_base_are_in_its_pairs_and_nowhere_else() -> None:
         assert told_["device_time_us"].word is word
 
 
-# -- doubts of strangers -----------------------------------------------------------------------------------------------
+# -- doubts that are claims --------------------------------------------------------------------------------------------
 
 
 def test_an_accusation_of_the_report_stands_beside_doubts_that_say_nothing() -> None:
@@ -310,13 +310,13 @@ def test_thousands_of_doubts_cost_their_case_and_a_thousand_no_time() -> None:
     began = time.process_time()
     view = seen(given, remembered(kinds))
     assert (view.headline, view.refused) == (Headline.UNCHANGED, [])
-    list(markdown_sizes(Overview(lanes=[view])))
+    render_markdown(Overview(lanes=[view]))
     assert time.process_time() - began < 5  # each doubt is looked up, and not searched for
     more = replace(given.results[0], doubts=[*doubts, ZERO], verdicts=[])
     for result in (more, replace(more, doubts=[replace(ZERO, name="")])):
-        found = read_report_of_stranger(dump_report(replace(given, results=[result])))
+        found = read_untrusted_report(dump_report(replace(given, results=[result])))
         assert found.refused[0].reason == "invalid value: more than 1,000 doubts, or one without a name"
-    found = read_report_of_stranger(
+    found = read_untrusted_report(
         dump_report(replace(given, pairings=[replace(given.pairings[0], cases=[PairedCase(SUITE, key("f"), more)])]))
     )
     assert found.refused[0].reason.startswith("process pairs: invalid value: more than 1,000 doubts")
@@ -326,7 +326,7 @@ def test_thousands_of_doubts_cost_their_case_and_a_thousand_no_time() -> None:
 def test_a_place_that_is_none_costs_at_most_its_case(place: str) -> None:
     given, _ = alone("old fault")
     data = dump_report(given).replace(b'"0": "first 8 rows"', f'"{place}": "first 8 rows"'.encode())
-    assert len(read_report_of_stranger(data).refused) in (0, 2)  # of the run and of the base
+    assert len(read_untrusted_report(data).refused) in (0, 2)  # of the run and of the base
 
 
 def test_texts_of_doubts_are_escaped() -> None:

@@ -15,7 +15,7 @@ from tests.github.fake import FakeGitHub
 
 @pytest.fixture
 def run(github: FakeGitHub, client: Client) -> WorkflowRun:
-    github.world.add_run(attempt=2)
+    github.data.add_run(attempt=2)
     return fetch_run(client, 5001)
 
 
@@ -31,9 +31,9 @@ def why_none(client: Client, run: WorkflowRun, lane: str = "h200") -> str:
 
 def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     for attempt in (1, 2, 3):
-        github.world.add_artifact(5001, f"perfguard-h200-{attempt}", f"attempt {attempt}".encode())
-    github.world.add_artifact(5002, "perfguard-h200-2", b"of another run")
-    github.world.add_artifact(5001, "perfguard-b200-1", b"not run again")
+        github.data.add_artifact(5001, f"perfguard-h200-{attempt}", f"attempt {attempt}".encode())
+    github.data.add_artifact(5002, "perfguard-h200-2", b"of another run")
+    github.data.add_artifact(5001, "perfguard-b200-1", b"not run again")
     assert fetch_artifacts(client, run, ["b200", "h200"]) == {
         "b200": b"not run again",
         "h200": b"attempt 2",
@@ -42,7 +42,7 @@ def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Clie
 
 def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     for name in ("perfguard-h200-1-x", "h200-1", "perfguard-nvidia-h200-1", *(f"junk-{each}" for each in range(5100))):
-        github.world.add_artifact(5001, name, b"")
+        github.data.add_artifact(5001, name, b"")
     github.requests.clear()
     for lane in ("h200", "nvidia", ".*"):
         assert why_none(client, run, lane).startswith("nothing was uploaded; look at the lane's job")
@@ -63,28 +63,28 @@ def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, clie
 def test_a_lane_that_cannot_be_read_leaves_the_others(
     github: FakeGitHub, client: Client, run: WorkflowRun, fields: dict[str, Any], said: str
 ) -> None:
-    github.world.add_artifact(5001, "perfguard-h200-2", **{"data": b"zip", **fields})
-    github.world.add_artifact(5001, "perfguard-b200-2", b"fine")
+    github.data.add_artifact(5001, "perfguard-h200-2", **{"data": b"zip", **fields})
+    github.data.add_artifact(5001, "perfguard-b200-2", b"fine")
     assert fetch_artifacts(client, run, ["h200", "b200"])["b200"] == b"fine"
     assert said in why_none(client, run)
 
 
 def test_expired_between_listing_and_download(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
-    github.world.add_artifact(5001, "perfguard-h200-2", b"zip")
+    github.data.add_artifact(5001, "perfguard-h200-2", b"zip")
     github.fail(path="/zip$", status=410, body={"message": "Artifact has expired"})
     assert why_none(client, run) == "perfguard-h200-2: expired; run the lane again"
 
 
 def test_two_of_one_lane_and_attempt(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     for data in (b"a", b"b"):
-        github.world.add_artifact(5001, "perfguard-h200-2", data)
+        github.data.add_artifact(5001, "perfguard-h200-2", data)
     assert "2 artifacts are called perfguard-h200-2" in why_none(client, run)
 
 
 def test_ten_megabytes_in_all(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
     lanes = [f"lane{number}" for number in range(6)]
     for lane in lanes:
-        github.world.add_artifact(5001, f"perfguard-{lane}-1", b"x" * 1_900_000)
+        github.data.add_artifact(5001, f"perfguard-{lane}-1", b"x" * 1_900_000)
     assert [isinstance(found, bytes) for found in fetch_artifacts(client, run, lanes).values()] == [True] * 5 + [False]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.github.api.client import Client
-from perfguard.github.api.comment import Action, Comment, Posted, Rules, User, is_ours, post_comment
+from perfguard.github.api.comment import Comment, User, is_ours, marker_of, post_comment
 from perfguard.github.api.measured_run import Pull, Side
 from perfguard.model.errors import UsageError
 from tests.github.fake import BOT, FakeGitHub, sha
@@ -17,17 +17,18 @@ from tests.github.fake import BOT, FakeGitHub, sha
 RED, WORSE, GREEN = "1 case slower", "2 cases slower", "no change"
 PULL = Pull(7, "open", Side(sha("head"), "topic"), Side(sha("base"), "main"))
 COMMENTS = "/issues/7/comments$"
-OURS = f"{Rules().marker}\n\n{RED}"
+MARKER = marker_of("default")
+OURS = f"{MARKER}\n\n{RED}"
 
-Post = Callable[..., Posted]
+Post = Callable[..., str]
 
 
 @pytest.fixture
 def post(client: Client) -> Post:
     """Posts a text."""
 
-    def posted(text: str = RED, *, wants: bool = True, **rules: object) -> Posted:
-        return post_comment(client, PULL, text, wants=wants, rules=Rules(**rules))  # type: ignore[arg-type]
+    def posted(text: str = RED, *, wants: bool = True, **given: str) -> str:
+        return post_comment(client, PULL, text, wants=wants, **given)
 
     return posted
 
@@ -36,31 +37,31 @@ def texts(github: FakeGitHub, key: str = "default") -> list[str]:
     """The texts of our comments, by id."""
     return [
         comment["body"].partition("\n\n")[2]
-        for comment in github.world.on(7)
+        for comment in github.data.on(7)
         if comment["user"] == BOT and f"key={key} -->" in comment["body"]
     ]
 
 
 def test_a_comment_is_created_when_somebody_has_to_act_and_edited_from_then_on(github: FakeGitHub, post: Post) -> None:
-    assert post(GREEN, wants=False).action is Action.SILENT
+    assert post(GREEN, wants=False).startswith("no comment: nobody has to act")
     assert github.writes == []
-    assert post(RED).action is Action.CREATED
+    assert post(RED) == "comment created"
     assert github.writes == [("POST", "/issues/7/comments")]
-    (first,) = github.world.comments
-    assert post(GREEN, wants=False).action is Action.EDITED
-    assert list(github.world.comments) == [first]
+    (first,) = github.data.comments
+    assert post(GREEN, wants=False) == "comment edited"
+    assert list(github.data.comments) == [first]
     assert texts(github) == [GREEN]
-    github.world.comments.clear()  # somebody deleted it
-    assert post(GREEN, wants=False).action is Action.SILENT
-    assert post(WORSE).action is Action.CREATED
+    github.data.comments.clear()  # somebody deleted it
+    assert post(GREEN, wants=False).startswith("no comment: nobody has to act")
+    assert post(WORSE) == "comment created"
     assert texts(github) == [WORSE]
 
 
 def test_ours_on_the_third_page_is_edited(github: FakeGitHub, post: Post) -> None:
     for number in range(220):
-        github.world.add_comment(7, f"comment {number}")
-    github.world.add_comment(7, OURS, BOT)
-    assert post(WORSE).action is Action.EDITED
+        github.data.add_comment(7, f"comment {number}")
+    github.data.add_comment(7, OURS, BOT)
+    assert post(WORSE) == "comment edited"
     assert texts(github) == [WORSE]
 
 
@@ -69,7 +70,7 @@ def test_a_post_without_an_answer_that_was_stored_makes_no_twin(
     github: FakeGitHub, post: Post, fault: dict[str, object]
 ) -> None:
     github.fail(method="POST", path=COMMENTS, stored=True, **fault)
-    assert post().action is Action.EDITED
+    assert post() == "comment edited"
     assert texts(github) == [RED]
 
 
@@ -84,8 +85,8 @@ def test_a_post_without_an_answer_that_was_stored_makes_no_twin(
 def test_locked_archived_or_gone_is_no_failure(github: FakeGitHub, post: Post, status: int, message: str) -> None:
     github.fail(method="POST", path=COMMENTS, times=9, status=status, body={"message": message})
     posted = post()
-    assert posted.action is Action.SKIPPED
-    assert message in posted.reason
+    assert posted.startswith("comment not posted: POST ")
+    assert message in posted
     assert len(github.writes) == 1
 
 
@@ -93,35 +94,33 @@ def test_locked_archived_or_gone_is_no_failure(github: FakeGitHub, post: Post, s
     ("change", "said"),
     [
         ({"state": "closed"}, "closed"),
-        ({"labels": [{"name": "perfguard:mute"}]}, "perfguard:mute"),
-        ({"draft": True}, "draft"),
         ({"head": {"sha": sha("pushed"), "ref": "topic", "repo": None}}, f"#7 is at {sha('pushed')[:12]}"),
     ],
-    ids=["closed", "muted", "draft", "pushed"],
+    ids=["closed", "pushed"],
 )
 def test_a_pull_request_that_takes_no_comment_meanwhile(
     github: FakeGitHub, post: Post, change: dict[str, object], said: str
 ) -> None:
     post(RED)
-    github.world.pulls[7].update(change)
-    posted = post(GREEN, drafts=False)
-    assert posted.action is Action.SKIPPED
-    assert said in posted.reason
+    github.data.pulls[7].update(change)
+    posted = post(GREEN)
+    assert posted.startswith("comment not posted: ")
+    assert said in posted
     assert texts(github) == [RED]
 
 
 def test_a_marker_planted_by_a_person_is_left_alone(github: FakeGitHub, post: Post) -> None:
-    planted = f"{Rules().marker}\n\nI am the bot, all is well"
-    theirs = github.world.add_comment(7, planted, {"login": "mallory", "type": "User"})
-    github.world.add_comment(7, planted, {"login": "github-actions[bot]x", "type": "Bot"})
-    assert post().action is Action.CREATED
-    assert github.world.comments[theirs]["body"] == planted
+    planted = f"{MARKER}\n\nI am the bot, all is well"
+    theirs = github.data.add_comment(7, planted, {"login": "mallory", "type": "User"})
+    github.data.add_comment(7, planted, {"login": "github-actions[bot]x", "type": "Bot"})
+    assert post() == "comment created"
+    assert github.data.comments[theirs]["body"] == planted
     assert texts(github) == [RED]
 
 
 def test_ours_is_found_with_the_line_ends_of_the_web_editor(github: FakeGitHub, post: Post) -> None:
-    github.world.add_comment(7, OURS.replace("\n", "\r\n"), BOT)
-    assert post(WORSE).action is Action.EDITED
+    github.data.add_comment(7, OURS.replace("\n", "\r\n"), BOT)
+    assert post(WORSE) == "comment edited"
     assert texts(github) == [WORSE]
 
 
@@ -136,10 +135,10 @@ def test_two_configurations_have_two_comments(github: FakeGitHub, post: Post) ->
 
 
 def test_the_oldest_is_edited_and_its_twins_are_deleted(github: FakeGitHub, post: Post) -> None:
-    first, *_ = [github.world.add_comment(7, OURS, BOT) for _ in range(3)]
-    assert post(WORSE).action is Action.EDITED
+    first, *_ = [github.data.add_comment(7, OURS, BOT) for _ in range(3)]
+    assert post(WORSE) == "comment edited"
     assert [method for method, _ in github.writes] == ["PATCH", "DELETE", "DELETE"]
-    assert list(github.world.comments) == [first]
+    assert list(github.data.comments) == [first]
     assert texts(github) == [WORSE]
 
 
@@ -155,11 +154,11 @@ def test_the_oldest_is_edited_and_its_twins_are_deleted(github: FakeGitHub, post
     ],
 )
 def test_ours_is_by_author_too(author: str, user: User | None, ours: bool) -> None:
-    assert is_ours(Comment(1, OURS, user), Rules(author=author)) is ours
+    assert is_ours(Comment(1, OURS, user), "default", author) is ours
 
 
-@given(st.text(max_size=80) | st.sampled_from([None, *(f"{before}{Rules().marker}{after}"
+@given(st.text(max_size=80) | st.sampled_from([None, *(f"{before}{MARKER}{after}"
     for before in ("", " ", "> ", "x\n") for after in ("", "x", "\nx"))]))  # fmt: skip
 def test_any_body_is_ours_or_not(body: str | None) -> None:
-    found = is_ours(Comment(1, body, User("github-actions[bot]", "Bot")), Rules())
-    assert found is ((body or "").partition("\n")[0] == Rules().marker)
+    found = is_ours(Comment(1, body, User("github-actions[bot]", "Bot")), "default", "")
+    assert found is ((body or "").partition("\n")[0] == MARKER)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from perfguard.github import comment_job
 from perfguard.github.api import commit_files
 from perfguard.github.outcome import _state, wants_comment
-from perfguard.model.config import Settings, read_settings
+from perfguard.model.config import read_settings
 from perfguard.model.errors import ExitStatus, GitHubError, UsageError
 from perfguard.model.records import BaseTree, Report, dump_report
 from perfguard.render.overview import Headline
@@ -110,10 +110,6 @@ OUTCOMES: dict[str, tuple[Lanes, dict[str, Any], bytes, ExitStatus, str, str, st
     ),
     "another driver, with pairs": ({SLUG: RED}, {}, OLD_DRIVER, REGRESSED, "failure", "1 case slower", "1 case slower"),
     "faster": ({SLUG: compared({"f": 45.0, "g": 50.0})}, {}, b"", PASSED, "success", "1 case faster", ""),
-    "faster, where wanted": (
-        {SLUG: compared({"f": 45.0, "g": 50.0})}, {"comment": "improvements"}, b"",
-        PASSED, "success", "1 case faster", "1 case faster",
-    ),
     "no comment wanted": ({SLUG: RED}, {"comment": "never"}, b"", REGRESSED, "failure", "1 case slower", ""),
     "half slower, half faster": (
         {SLUG: compared({"a": 55.0, "b": 45.0, "c": 55.0, "d": 45.0})}, {},
@@ -139,7 +135,7 @@ def test_an_outcome(job: PostJob, what: str) -> None:
 
 def test_an_expired_artifact_says_run_again(job: PostJob) -> None:
     number = job.measured({})
-    job.github.world.add_artifact(number, f"perfguard-{SLUG}-1", archive(GREEN), expired=True)
+    job.github.data.add_artifact(number, f"perfguard-{SLUG}-1", archive(GREEN), expired=True)
     assert job.post() is ExitStatus.NOTHING_MEASURED
     assert job.report["lanes"][0]["problem"].endswith("expired; run the lane again")
 
@@ -147,9 +143,9 @@ def test_an_expired_artifact_says_run_again(job: PostJob) -> None:
 def test_the_latest_attempt_counts(job: PostJob) -> None:
     first = job.measured({SLUG: RED})
     job.measured({SLUG: GREEN}, attempt=2)
-    for artifact in job.github.world.artifacts.values():
+    for artifact in job.github.data.artifacts.values():
         artifact.run = job.number = first
-    job.github.world.add_run(first, attempt=2)
+    job.github.data.add_run(first, attempt=2)
     assert job.post() is ExitStatus.PASSED
 
 
@@ -157,7 +153,7 @@ def test_the_latest_attempt_counts(job: PostJob) -> None:
 @pytest.mark.parametrize("strict", [False, True])
 def test_no_status_fails_without_a_comment(headline: Headline, strict: bool) -> None:
     overview: Any = SimpleNamespace(headline=headline, edits=[], lanes=[], run_url="")
-    assert wants_comment(overview, Settings(strict=strict)) >= (_state(headline, strict) != "success")
+    assert wants_comment(overview, strict) >= (_state(headline, strict) != "success")
 
 
 # -- the base of the judgement -----------------------------------------------------------------------------------------
@@ -167,7 +163,7 @@ def test_baselines_and_settings_of_the_change_are_not_obeyed(job: PostJob) -> No
     why = {"f": "trust me"}
     job.baselines(baseline_file(BASE), baseline_file({"f": entries(80.0), "g": entries()}, why))
     loose = b"[tool.perfguard]\nlanes = []\npair_minutes = 0.0\n"
-    job.github.world.files[sha("head")]["pyproject.toml"] = loose
+    job.github.data.files[sha("head")]["pyproject.toml"] = loose
     job.measured({SLUG: RED})
     assert job.post() is ExitStatus.REGRESSED
     assert [(edit["after"], edit["reason"], edit["loosens"]) for edit in job.report["edits"]] == [
@@ -188,8 +184,8 @@ def test_an_accepted_finding_is_green_and_listed(job: PostJob) -> None:
 def test_an_edit_for_hardware_without_a_lane_is_listed_too(job: PostJob) -> None:
     other = baseline_file(BASE).replace(SLUG.encode(), OTHER.encode())
     path = f"baselines/{OTHER}/area.yaml"
-    job.github.world.files[sha("fork-point")][path] = other
-    job.github.world.files[sha("head")][path] = other.replace(b"launches: 1", b"launches: 9")
+    job.github.data.files[sha("fork-point")][path] = other
+    job.github.data.files[sha("head")][path] = other.replace(b"launches: 1", b"launches: 9")
     job.measured({SLUG: GREEN})
     assert job.post() is ExitStatus.PASSED
     assert [(edit["folder"], edit["after"], edit["loosens"]) for edit in job.report["edits"]] == [(OTHER, 9, True)] * 2
@@ -212,7 +208,7 @@ def test_baselines_of_the_base_that_were_not_all_read_judge_nobody(
 def test_baselines_of_the_change_that_were_not_all_read_are_an_error_and_hide_no_regression(
     job: PostJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job.github.world.files[sha("head")] |= {f"baselines/{SLUG}/more.yaml": b"x"}
+    job.github.data.files[sha("head")] |= {f"baselines/{SLUG}/more.yaml": b"x"}
     monkeypatch.setattr(commit_files, "MOST_FILES", 1)
     job.measured({SLUG: GREEN})
     assert job.post() is ExitStatus.TESTS_FAILED
@@ -277,10 +273,10 @@ def test_without_a_pull_request_there_are_status_and_summary(job: PostJob, event
     assert job.report["base"] == sha("head")  # judged by its own baselines
     # Neither the event nor this branch names the commit before: the report is trusted.
     (said,) = job.report["warnings"]
-    assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]} by its own word: GitHub does not tell")
+    assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]}, as the report says: GitHub does not give")
     job.measured({SLUG: replace(GREEN, base=BaseTree(sha("head"), equal=True), pairings=[])}, event=event)
     assert job.post() is ExitStatus.PASSED
-    assert "its own commit, so that nothing could differ: give the lane --perfguard-base" in job.report["warnings"][0]
+    assert "its own commit, so that nothing can differ; give the lane --perfguard-base" in job.report["warnings"][0]
 
 
 def test_a_merge_group_is_compared_with_what_it_was_queued_on(job: PostJob) -> None:
@@ -292,12 +288,12 @@ def test_a_merge_group_is_compared_with_what_it_was_queued_on(job: PostJob) -> N
     assert job.post() is ExitStatus.UNGUARDED
     assert all(f"the merge base is {sha('base')[:12]}" in verdict["reason"] for verdict in times(job))
     for event in ("push", "pull_request"):  # anybody may call a branch so, and push to it
-        job.github.world.pulls[7]["head"]["ref"] = queue + sha("base")
+        job.github.data.pulls[7]["head"]["ref"] = queue + sha("base")
         job.measured({SLUG: RED}, event=event, head_branch=queue + sha("base"))
         assert job.post() is ExitStatus.REGRESSED
 
 
-# -- strangers' text ---------------------------------------------------------------------------------------------------
+# -- untrusted text ----------------------------------------------------------------------------------------------------
 
 
 def test_strange_names_come_out_literally(job: PostJob) -> None:
@@ -329,7 +325,7 @@ def test_commands_of_the_runner_in_names_are_harmless(job: PostJob, capfd: pytes
         elif line == f"::{open_token}::":
             open_token = ""
     assert open_token == ""
-    assert len(set(marks)) == len(marks)  # a stranger cannot know them
+    assert len(set(marks)) == len(marks)  # the author of the change cannot know them
     assert "&#58;" in out
     assert "::error" not in out
 
@@ -348,7 +344,7 @@ def test_a_job_that_gives_up_says_so_where_green_stood(
     first = job.measured({SLUG: GREEN})
     job.post()
     assert {state for state, _ in job.statuses.values()} == {"success"}
-    job.github.world.add_run(first, attempt=attempt)
+    job.github.data.add_run(first, attempt=attempt)
 
     def give_up(*_: object, **__: object) -> None:
         raise raised
@@ -360,7 +356,7 @@ def test_a_job_that_gives_up_says_so_where_green_stood(
         with pytest.raises(type(raised)):
             job.post()
     assert job.statuses == GAVE_UP
-    job.github.world.statuses.clear()
+    job.github.data.statuses.clear()
     with contextlib.suppress(UsageError, RuntimeError):
         job.post(dry=True)
     assert job.statuses == {}
@@ -408,17 +404,17 @@ def test_a_dry_run_prints_and_writes_nothing(job: PostJob, capsys: pytest.Captur
     assert job.github.writes == []
     assert job.summary == ""
     out = capsys.readouterr().out
-    for said in ("perfguard: failure: 1 case slower", "comment on #7:", "### ❌"):
+    for said in ("perfguard: failure: 1 case slower", "comment:", "### ❌"):
         assert said in out
 
 
 def test_only_a_pull_request_of_its_own_gets_comment_and_status(
     job: PostJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job.github.world.add_pull(8, base_ref="release")  # which one was measured cannot be told
+    job.github.data.add_pull(8, base_ref="release")  # which one was measured cannot be told
     job.measured({SLUG: RED})
     assert job.post() is ExitStatus.REGRESSED
-    for pull in job.github.world.pulls.values():
+    for pull in job.github.data.pulls.values():
         pull["state"] = "closed"
     assert job.post() is ExitStatus.REGRESSED
     assert job.github.writes == []
@@ -428,15 +424,11 @@ def test_only_a_pull_request_of_its_own_gets_comment_and_status(
     assert "no open pull request" in said
 
 
-def test_drafts_and_the_author_are_settings(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
-    job.github.world.pulls[7]["draft"] = True
+def test_the_author_is_a_setting(job: PostJob) -> None:
     job.measured({SLUG: RED})
-    job.post(drafts=False)
-    assert "is a draft, which gets no comment here" in capsys.readouterr().err
-    assert job.comments == []
     job.post()
     assert len(job.comments) == 1
-    job.github.world.on(7)[0]["user"] = {"login": "guard[bot]", "type": "Bot"}
+    job.github.data.on(7)[0]["user"] = {"login": "guard[bot]", "type": "Bot"}
     job.measured({SLUG: GREEN})
     job.post(author="guard[bot]")
     assert "Resolved in" in job.comments[0]

@@ -19,14 +19,14 @@ def files(client: Client) -> CommitFiles:
 
 
 def test_the_merge_base(github: FakeGitHub, client: Client) -> None:
-    github.world.add_comparison("base", "head", "fork point")
+    github.data.add_comparison("base", "head", "fork point")
     assert find_merge_base(client, BASE, HEAD) == sha("fork point")
     with pytest.raises(GitHubError, match="No common ancestor"):
         find_merge_base(client, BASE, sha("unrelated"))
 
 
 def test_a_folder_with_those_below_it(github: FakeGitHub, files: CommitFiles) -> None:
-    github.world.files[BASE] = {
+    github.data.files[BASE] = {
         "README.md": b"",
         "baselines/nvidia-h200/suite.yaml": b"schema: 1\n",
         "baselines/nvidia-h200/notes.md": b"no baseline",
@@ -43,8 +43,8 @@ def test_a_folder_with_those_below_it(github: FakeGitHub, files: CommitFiles) ->
 
 
 def test_one_content_is_downloaded_once(github: FakeGitHub, files: CommitFiles) -> None:
-    github.world.files[BASE] = {"baselines/x/a.yaml": b"same", "baselines/x/b.yaml": b"old"}
-    github.world.files[HEAD] = {"baselines/x/a.yaml": b"same", "baselines/x/b.yaml": b"new"}
+    github.data.files[BASE] = {"baselines/x/a.yaml": b"same", "baselines/x/b.yaml": b"old"}
+    github.data.files[HEAD] = {"baselines/x/a.yaml": b"same", "baselines/x/b.yaml": b"new"}
     assert files.folder("baselines", BASE).files["baselines/x/b.yaml"] == b"old"
     assert files.folder("baselines", HEAD).files["baselines/x/b.yaml"] == b"new"
     assert len([path for _, path in github.requests if "/blobs/" in path]) == 3
@@ -53,24 +53,24 @@ def test_one_content_is_downloaded_once(github: FakeGitHub, files: CommitFiles) 
 def test_an_absent_folder_is_empty_but_an_unreadable_commit_is_no_empty_folder(
     github: FakeGitHub, client: Client, files: CommitFiles
 ) -> None:
-    github.world.files[BASE] = {"README.md": b"", "a/b.yaml": b"x"}
+    github.data.files[BASE] = {"README.md": b"", "a/b.yaml": b"x"}
     for absent in ("baselines", "README.md/baselines", "a/baselines"):
         assert files.folder(absent, BASE).files == {}
     assert files.folder("a", BASE).files == {"a/b.yaml": b"x"}
     with pytest.raises(GitHubError, match="404 Not Found"):
         files.folder("baselines", HEAD)
-    github.world.tokens[TOKEN] = ALL_PERMISSIONS - {"contents=read"}
+    github.data.tokens[TOKEN] = ALL_PERMISSIONS - {"contents=read"}
     with pytest.raises(GitHubError, match="may lack contents=read"):
         CommitFiles(client).folder("baselines", BASE)
 
 
 def test_what_is_not_read_is_named(github: FakeGitHub, files: CommitFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    github.world.files[BASE] = {
+    github.data.files[BASE] = {
         "baselines/x/large.yaml": b"x" * 1_000_001,
         "baselines/x/fine.yaml": b"x",
         "baseline": b"",
     }
-    github.world.links.add("baselines/x/link.yaml")
+    github.data.links.add("baselines/x/link.yaml")
     found = files.folder("baselines", BASE)
     assert list(found.files) == ["baselines/x/fine.yaml"]
     assert found.problems == {
@@ -78,15 +78,15 @@ def test_what_is_not_read_is_named(github: FakeGitHub, files: CommitFiles, monke
         "baselines/x/link.yaml": "a symlink: not followed",
     }
     assert files.folder("baseline", BASE).problems == {"baseline": "no folder: not read"}
-    github.world.most_entries = 2
+    github.data.most_entries = 2
     assert "more entries than GitHub lists" in files.folder("baselines/x", BASE).problems["baselines/x"]
     monkeypatch.setattr(commit_files, "MOST_FILES", 0)
     assert "more than 0 files" in files.folder("baselines", BASE).problems["baselines"]
 
 
 def test_thousands_of_folders_cost_two_calls(github: FakeGitHub, files: CommitFiles) -> None:
-    github.world.files[BASE] = {"baselines/x/a.yaml": b"same"}
-    github.world.files[HEAD] = {f"baselines/{one}/{two}/a.yaml": b"same" for one in range(30) for two in range(30)}
+    github.data.files[BASE] = {"baselines/x/a.yaml": b"same"}
+    github.data.files[HEAD] = {f"baselines/{one}/{two}/a.yaml": b"same" for one in range(30) for two in range(30)}
     files.folder("baselines", BASE)
     github.requests.clear()
     after = files.folder("baselines", HEAD)
@@ -96,7 +96,7 @@ def test_thousands_of_folders_cost_two_calls(github: FakeGitHub, files: CommitFi
 
 
 def test_a_content_that_is_no_base64(github: FakeGitHub, files: CommitFiles) -> None:
-    github.world.files[BASE] = {"x/a.yaml": b"x"}
+    github.data.files[BASE] = {"x/a.yaml": b"x"}
     github.fail(path="/blobs/", status=200, body={"content": "*not base64*", "encoding": "base64"})
     with pytest.raises(GitHubError, match=r"a\.yaml: not the base64"):
         files.folder("x", BASE)

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
-from perfguard.github.lanes.lane_views import Trusted, judge_lanes
-from perfguard.github.lanes.stranger_report import receive_all
+from perfguard.github.lanes.lane_views import Reference, judge_lanes
+from perfguard.github.lanes.untrusted_report import receive_all
 from perfguard.model.records import (
     Baseline,
     BaseTree,
@@ -75,10 +75,10 @@ OWN = {"peak_memory_bytes": 4096, "device_time_us": TimedEntry([50.0] * 5, "wall
 
 
 def judged(given: Report, base: BaselineSet, lane: str = "cpu") -> Overview:
-    return viewed(given, Trusted(base), lane)
+    return viewed(given, Reference(base), lane)
 
 
-def viewed(given: Report, trusted: Trusted, lane: str = "cpu") -> Overview:
+def viewed(given: Report, trusted: Reference, lane: str = "cpu") -> Overview:
     return judge_lanes(receive_all({lane: archive(given, f"report-{SLUG}.json")}, sha("head")), trusted)
 
 
@@ -124,7 +124,7 @@ def test_a_metric_that_is_no_longer_read_is_missed() -> None:
     overview = judged(untimed(without), remembered())
     assert overview.headline is Headline.INCOMPLETE
     assert overview.lanes[0].unmeasured == [f"{key('f')}: contract"]
-    # … also where a stranger says that it belongs to his machine alone.
+    # … also if the report says that it belongs to one machine alone.
     own = replace(measured().readings[0], portable=False)
     disowned = replace(measured(), readings=[replace(own, metric="unheard_of"), *measured().readings[1:]])
     assert judged(untimed(disowned), remembered()).headline is Headline.INCOMPLETE

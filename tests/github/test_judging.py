@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfguard.github.lanes.judge_again import judge_again, unmeasured
-from perfguard.github.lanes.stranger_report import read_report_of_stranger
+from perfguard.github.lanes.untrusted_report import read_untrusted_report
 from perfguard.judge.lane import Lane
 from perfguard.model.records import (
     Accuracy,
@@ -218,7 +218,7 @@ def test_whatever_is_let_in_is_judged(
     pairing = Pairing(sha("fork-point"), [PairedCase(SUITE, key("f"), result, times), *paired({"g": 55.0}).cases], 6)
     fresh = {"f": [us] * 3}
     data = dump_report(report([result, measured("g")], fresh, base=base, pairings=[pairing]))
-    received = read_report_of_stranger(data)
+    received = read_untrusted_report(data)
     stored = entries(code=CODE) | {"theirs": TimedEntry([1.0] * 5, "theirs")}
     held = lane(f=stored, g=entries())
     judged = judge_again(received.report, held)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from perfguard.cli import main
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
-from perfguard.github.lanes.lane_views import Trusted, judge_lanes
-from perfguard.github.lanes.stranger_report import Received
+from perfguard.github.lanes.lane_views import Reference, judge_lanes
+from perfguard.github.lanes.untrusted_report import Received
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import (
     BaseTree,
@@ -83,7 +83,7 @@ def remembered(text: bytes) -> BaselineSet:
 
 
 def seen(given: Report, head: bytes | None = None) -> LaneView:
-    trusted = Trusted(remembered(stored(facts("(4,)", 41.0))), None if head is None else remembered(head))
+    trusted = Reference(remembered(stored(facts("(4,)", 41.0))), None if head is None else remembered(head))
     return judge_lanes({SLUG: Received(given)}, trusted).lanes[0]
 
 

@@ -17,7 +17,7 @@ THIEF = repository(3, "thief/r")
 
 
 def run_of(github: FakeGitHub, client: Client, **fields: Any) -> WorkflowRun:
-    github.world.add_run(**fields)
+    github.data.add_run(**fields)
     return fetch_run(client, 5001)
 
 
@@ -31,23 +31,23 @@ def number(found: Found) -> int | None:
 
 def test_the_pull_request_of_a_fork_among_others(github: FakeGitHub, client: Client) -> None:
     for other in range(100, 250):
-        github.world.add_pull(other, branch=f"b{other}", head=f"h{other}", source=HOME)
+        github.data.add_pull(other, branch=f"b{other}", head=f"h{other}", source=HOME)
     found = find(github, client)
     assert (number(found), found.alone) == (7, True)
-    github.world.pulls[7]["head"]["ref"] = "renamed"
+    github.data.pulls[7]["head"]["ref"] = "renamed"
     assert number(find(github, client)) == 7
 
 
 def test_a_commit_that_heads_another_pull_request_too_is_not_alone(github: FakeGitHub, client: Client) -> None:
-    github.world.add_pull(70, branch="stolen", source=THIEF)
+    github.data.add_pull(70, branch="stolen", source=THIEF)
     found = find(github, client)
     assert (number(found), found.alone) == (7, False)
-    github.world.pulls[70]["state"] = "closed"
+    github.data.pulls[70]["state"] = "closed"
     assert find(github, client).alone
 
 
 def test_two_pull_requests_of_one_branch_cannot_be_told_apart(github: FakeGitHub, client: Client) -> None:
-    github.world.add_pull(8, base_ref="release")
+    github.data.add_pull(8, base_ref="release")
     found = find(github, client)
     assert (number(found), found.alone) == (None, False)
     assert "#7, #8 share the head" in found.reason
@@ -68,7 +68,7 @@ def test_two_pull_requests_of_one_branch_cannot_be_told_apart(github: FakeGitHub
 def test_no_pull_request_has_the_measured_head(
     github: FakeGitHub, client: Client, change: dict[str, Any], said: str
 ) -> None:
-    github.world.pulls[7].update(change)
+    github.data.pulls[7].update(change)
     found = find(github, client)
     assert number(found) is None
     assert said in found.reason
@@ -108,7 +108,7 @@ def test_runs_that_are_not(github: FakeGitHub, client: Client, fields: dict[str,
 
 def test_the_event_of_a_job(github: FakeGitHub, tmp_path: Path) -> None:
     path = tmp_path / "event.json"
-    event = {"action": "completed", "workflow_run": github.world.add_run(attempt=3), "sender": {"login": "x"}}
+    event = {"action": "completed", "workflow_run": github.data.add_run(attempt=3), "sender": {"login": "x"}}
     path.write_text(json.dumps(event), encoding="utf-8")
     run = read_event({"GITHUB_EVENT_PATH": str(path)})
     assert (run.id, run.attempt, run.head_branch, run.repository.full_name) == (5001, 3, "topic", "o/r")

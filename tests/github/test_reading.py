@@ -1,4 +1,4 @@
-"""Reports of strangers: refused with a reason, or read with bad cases refused one by one. Nothing else happens."""
+"""Untrusted reports: refused with a reason, or read with bad cases refused one by one. Nothing else happens."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.github.lanes import stranger_report
-from perfguard.github.lanes.stranger_report import Received, read_report_of_stranger, receive, unpack
+from perfguard.github.lanes import untrusted_report
+from perfguard.github.lanes.baselines_at_commit import BaselineSet
+from perfguard.github.lanes.lane_views import Reference, judge_lanes
+from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report, receive, unpack
 from perfguard.model.errors import LaneError
 from perfguard.model.records import Report, dump_report
 from tests.github.fake import sha
@@ -37,10 +39,10 @@ def edited(**fields: Any) -> bytes:
 
 
 def read(data: Any) -> Received:
-    return read_report_of_stranger(data if isinstance(data, bytes) else json.dumps(data).encode())
+    return read_untrusted_report(data if isinstance(data, bytes) else json.dumps(data).encode())
 
 
-def refusal(data: bytes, reader: Callable[[bytes], object] = read_report_of_stranger) -> str:
+def refusal(data: bytes, reader: Callable[[bytes], object] = read_untrusted_report) -> str:
     with pytest.raises(LaneError) as refused:
         reader(data)
     return str(refused.value)
@@ -101,7 +103,7 @@ def test_an_archive_that_is_not_one_small_report_is_refused(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(stranger_report, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(untrusted_report, "MOST_BYTES", 100_000)
     data, said = ARCHIVES[what]
     assert said in refusal(data, unpack)
     assert list(tmp_path.iterdir()) == []
@@ -140,7 +142,8 @@ def test_a_report_of_something_else_is_refused(fields: dict[str, Any], lane: str
 def test_changed_files_are_a_warning_and_a_target_may_be_the_lane() -> None:
     hardware = msgspec.structs.replace(HONEST.hardware, target="cpu")
     dirty = msgspec.structs.replace(HONEST, hardware=hardware, commit=f"{sha('head')[:12]}+")
-    assert received(dirty, "cpu").warnings == ["cpu: tracked files of the checkout were changed before it was measured"]
+    views = judge_lanes({"cpu": received(dirty, "cpu")}, Reference(BaselineSet(), commit=sha("fork-point")))
+    assert views.warnings == ["cpu: tracked files of the checkout were changed before it was measured"]
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ TOTAL = Status("perfguard", "failure", "1 slower", RUN)
 
 def standing(github: FakeGitHub) -> list[tuple[str, ...]]:
     return [
-        (status["context"], status["state"], status["description"]) for status in github.world.statuses.get(HEAD, [])
+        (status["context"], status["state"], status["description"]) for status in github.data.statuses.get(HEAD, [])
     ]
 
 
@@ -23,7 +23,7 @@ def test_each_is_set_in_order(github: FakeGitHub, client: Client) -> None:
     assert standing(github) == [
         ("perfguard/h200", "success", "131 cases passed"), ("perfguard", "failure", "1 slower"),
     ]  # fmt: skip
-    assert github.world.statuses[HEAD][0]["target_url"] == RUN
+    assert github.data.statuses[HEAD][0]["target_url"] == RUN
     assert set_statuses(client, HEAD, [Status("perfguard", "success", "é" * 141, RUN)]) == []
     assert standing(github)[-1] == ("perfguard", "success", "é" * 139 + "…")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import cmarkgfm
 from cmarkgfm.cmark import Options
 
-from perfguard.render.markdown import markdown_sizes
+from perfguard.render.markdown import render_markdown, render_short
 from perfguard.render.overview import Headline
 from tests.render.examples import EXAMPLES
 
@@ -21,13 +21,9 @@ def to_html(markdown: str) -> str:
 
 
 def texts() -> dict[str, str]:
-    """Every golden comment by file name: one for each headline, and each size of one of them."""
-    found = {}
-    for headline, overview in EXAMPLES.items():
-        for place, text in enumerate(markdown_sizes(overview)):
-            if place == 0 or headline is Headline.WORSE:
-                found[f"{headline.name.lower()}-{place + 1}.md"] = text
-    return found
+    """Every golden comment by file name: one for each headline, and the short form of one of them."""
+    found = {f"{headline.name.lower()}.md": render_markdown(overview) for headline, overview in EXAMPLES.items()}
+    return found | {"worse-short.md": render_short(EXAMPLES[Headline.WORSE])}
 
 
 def main() -> None:

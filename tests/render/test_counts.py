@@ -11,7 +11,6 @@ import pytest
 from perfguard.github.outcome import exit_status, is_resolved, statuses, wants_comment
 from perfguard.judge.pair_test import PairVerdict
 from perfguard.judge.run_verdicts import count_guarded
-from perfguard.model.config import Settings
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Reading, Report, Verdict, Word
 from perfguard.model.records.case import is_inconclusive
@@ -152,8 +151,8 @@ def test_inconclusive_is_no_success_and_is_commented() -> None:
     }  # fmt: skip
     assert states(whole, strict=True)["perfguard"] == "failure"
     assert exit_status(whole, strict=False) is ExitStatus.UNGUARDED
-    assert wants_comment(whole, Settings())
-    assert not is_resolved(whole, Settings())
+    assert wants_comment(whole, False)
+    assert not is_resolved(whole, False)
     why_ = "2 of 5 timed cases could not be judged: not measured beside a base"
     assert statuses(whole, strict=False)[-1].description == f"inconclusive on 1 of 2 lanes: {why_}"
 
@@ -164,7 +163,7 @@ def test_a_few_undecided_times_are_told_and_succeed() -> None:
     assert states(whole, strict=True)["perfguard"] == "failure"
     assert exit_status(whole, strict=False) is ExitStatus.PASSED
     assert exit_status(whole, strict=True) is ExitStatus.UNGUARDED
-    assert not wants_comment(whole, Settings())
+    assert not wants_comment(whole, False)
     assert (
         statuses(whole, strict=False)[-1].description == "undecided: 1 of 4 timed cases could not be judged: too noisy"
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from perfguard.model.records import BaseTree, CaseResult, Invocation, Verdict, Word
 from perfguard.render.html import render_html
-from perfguard.render.markdown import COMMENT_BYTES, markdown_sizes, render_markdown
+from perfguard.render.markdown import COMMENT_BYTES, render_markdown, render_short
 from perfguard.render.overview import Headline, LaneView, Overview
 from perfguard.render.terminal import render_summary
 from perfguard.render.title import title_of
@@ -91,7 +91,7 @@ def parsed(markdown: str) -> Balance:
 
 @pytest.mark.parametrize("headline", Headline)
 def test_one_heading_and_tables_inside_the_details(headline: Headline) -> None:
-    for text in markdown_sizes(EXAMPLES[headline]):
+    for text in (render_markdown(EXAMPLES[headline]), render_short(EXAMPLES[headline])):
         seen = parsed(text).seen
         assert seen.count("h3") == 1
         assert not {"h1", "h2", "img"} & set(seen)
@@ -166,9 +166,7 @@ def test_many_bases_are_counted_and_the_smallest_text_still_fits() -> None:
     assert view.report is not None
     bases = {f"{number:07x}": BaseTree(f"{number:040x}") for number in range(5000)}
     whole = overview(msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, base=None, bases=bases)))
-    sizes = list(markdown_sizes(whole, 4000))
-    assert sizes
-    assert all("</code> and 4995 more · lanes: 1 of 1 reported" in text for text in sizes)
+    assert "</code> and 4995 more · lanes: 1 of 1 reported" in render_markdown(whole, 4000)
 
 
 HOSTILE_VALUES = ["1\nrm -rf ~", "$(id)", "`id`", "'; id; '", "a b", "\u202e1", "<b>x", "1" * 101]
@@ -205,7 +203,7 @@ def test_one_lane_is_named_once_and_takes_no_column() -> None:
 
 def test_a_lane_without_a_result_is_never_green() -> None:
     silent = overview(FINE, LaneView("nvidia-h200"))
-    for text in markdown_sizes(silent):
+    for text in (render_markdown(silent), render_short(silent)):
         assert text.startswith("### ⚠️ perfguard: incomplete: 1 of 2 lanes without a result")
         assert "**no result**" in text
         assert "✅" not in text.split("| Lane |")[0]
@@ -287,24 +285,22 @@ def many(cases: int, lanes: int = 4, name: str = "case{}") -> Overview:
 
 
 def test_row_16_five_thousand_regressions() -> None:
-    texts = list(markdown_sizes(many(5000)))
-    assert len(texts) == 3
-    sizes = ("only the worst findings of each lane", "only the worst findings; ", "counts only")
-    for text, left_out in zip(texts, sizes, strict=True):
-        assert len(text.encode()) <= COMMENT_BYTES
-        assert text.startswith("### ❌ perfguard: 5000 cases slower — action needed")
-        assert f"_Shortened: {left_out}" in text
-        assert text.count("| 1250 | 1250 of 1250 |") == 4  # slower of cases, a row a lane
-        parsed(text)
+    text = render_markdown(many(5000))
+    assert len(text.encode()) <= COMMENT_BYTES
+    assert text.startswith("### ❌ perfguard: 5000 cases slower — action needed")
+    assert "_Shortened: only the worst findings; all of them are in the run's summary" in text
+    assert text.count("| 1250 | 1250 of 1250 |") == 4  # slower of cases, a row a lane
+    parsed(text)
     for word in ("Slower", "Changed"):  # a time and a count each, twenty of them shown
-        rest = texts[0].split(f"**{word}**")[1].split("**Next steps**")[0]
+        rest = text.split(f"**{word}**")[1].split("**Next steps**")[0]
         assert re.search(r"\nand 4980 more: <code>case\d+</code> 4 \(up to .*, \d+ more kernels\n", rest)
 
 
 def test_row_18_the_budget_counts_bytes() -> None:
-    texts = list(markdown_sizes(many(600, name="漢字🔥{}")))
-    assert all(len(text.encode()) <= COMMENT_BYTES and "�" not in text for text in texts)
-    assert len(render_markdown(many(600), budget=1_000_000)) > len(texts[0])
+    text = render_markdown(many(600, name="漢字🔥{}"))
+    assert len(text.encode()) <= COMMENT_BYTES
+    assert "�" not in text
+    assert len(render_markdown(many(600), budget=1_000_000)) > len(text)
 
 
 VERDICTS = st.sampled_from([SLOWER, LAUNCHES, CONTRACT, FASTER, NOISY, UNPAIRED, DRIFT, WRONG])
@@ -312,7 +308,7 @@ VERDICTS = st.sampled_from([SLOWER, LAUNCHES, CONTRACT, FASTER, NOISY, UNPAIRED,
 
 @st.composite
 def hostile_results(draw: st.DrawFn) -> CaseResult:
-    """A case whose every text is a stranger's."""
+    """A case whose every text is untrusted."""
     verdicts = [
         msgspec.structs.replace(verdict, metric=draw(HOSTILE), reason=draw(HOSTILE))
         for verdict in draw(st.lists(VERDICTS, max_size=3))
@@ -345,10 +341,7 @@ def hostile_overviews(draw: st.DrawFn) -> Overview:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(whole=hostile_overviews(), budget=st.sampled_from([4000, 8000, COMMENT_BYTES]))
 def test_whatever_the_names_the_comment_keeps_its_size_shape_and_counts(whole: Overview, budget: int) -> None:
-    texts = list(markdown_sizes(whole, budget))
-    assert texts
-    assert [len(text) for text in texts] == sorted((len(text) for text in texts), reverse=True)
-    for text in texts:
+    for text in (render_markdown(whole, budget), render_short(whole, budget)):
         assert len(text.encode()) <= budget
         assert title_of(whole) in text.splitlines()[0]
         seen = parsed(text).seen

@@ -12,7 +12,7 @@ from perfguard.github.api.measured_run import WorkflowRun
 from perfguard.model.errors import GitHubError
 
 MOST_LANE_BYTES = 2_000_000
-MOST_BYTES = 10_000_000  # of all lanes
+MOST_BYTES = 10_000_000  # of all lanes together
 
 
 class _Artifact(Struct, frozen=True):
@@ -43,8 +43,8 @@ def fetch_artifacts(client: Client, run: WorkflowRun, lanes: Sequence[str]) -> d
 
 
 def _fetch_lane(client: Client, run: WorkflowRun, lane: str, limit: int) -> bytes | str:
-    for attempt in range(run.attempt, 0, -1):  # a lane that was not rerun has an artifact of an earlier attempt
-        # By name: a run of untrusted code may hold thousands of other artifacts.
+    for attempt in range(run.attempt, 0, -1):  # a lane that was not run again has an artifact of an earlier attempt
+        # The list is filtered by name, because a run of untrusted code may have thousands of other artifacts.
         pages = client.pages(f"/actions/runs/{run.id}/artifacts", _Page, name=f"perfguard-{lane}-{attempt}")
         same = [artifact for page in pages for artifact in page.artifacts]
         if len(same) > 1:

@@ -1,25 +1,26 @@
-"""The client of one repository: one rule for requests, one for retries, one error.
+"""The client of one repository: one session, one rule for retries, one deadline, one error.
 
-It stands on urllib, which reads no credentials from files. The token goes to the API's own host and to no other: no
-redirect is followed, but for the download of an artifact, which is asked for without the token.
+The token goes to the API's own host only. No redirect is followed except to download an artifact, which is requested
+without the token. Credentials in ~/.netrc are not used; proxies and certificates are those of the environment.
 """
 
 from __future__ import annotations
 
-import http.client
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Literal, TypeVar
-from urllib.parse import urlencode, urlsplit
+from typing import Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
+import requests
 from msgspec import Struct
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
+from urllib3.util.retry import Retry
 
 from perfguard import __version__
 from perfguard.model.errors import GitHubError, UsageError
@@ -32,49 +33,57 @@ NO_TOKEN = (
     f"no token in {TOKEN}; post from a workflow_run job of the base repository (.github/workflows/comment.yml), "
     "with the token in that step's env"
 )
-FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # of a repository
+FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # owner and name of a repository
 MOST_PAGES = 50
+OUTAGES = (500, 502, 503, 504)
 _MOST_BYTES = 32 * 2**20  # of a JSON answer: a hundred comments of the largest size seen
-_TIMEOUT = 20.0  # seconds for a connection, and for the next bytes of an answer
-_MOST_WAIT_SECONDS = 300.0  # before one more try; the job itself ends after 15 minutes
-_SECONDS_BETWEEN_WRITES = 1.0  # GitHub's advice against secondary rate limits
-_PAUSES = (1.0, 2.0, 4.0)  # seconds before another try
+TIMEOUT = 20.0  # seconds for a connection, and for the next bytes of an answer
+_CALL_SECONDS = 120.0  # for one call with its retries: twice the minute that GitHub's rate limits ask for
+_JOB_SECONDS = 600.0  # for all calls: comment.yml ends its job after 15 minutes, installation included
+_RETRIES = 3
 _LIMITED_SECONDS = 60.0  # GitHub's rule for a rate limit without a given time: at least a minute
-_OUTAGES = (500, 502, 503, 504)
-_MOST_WORDS = 300  # of a server's message
+_MOST_CHARACTERS = 300  # of a server's message
+_HEADERS = {
+    "Accept": "application/vnd.github+json",
+    "Content-Type": "application/json",
+    "User-Agent": f"perfguard/{__version__}",
+    "X-GitHub-Api-Version": "2022-11-28",
+}
 _NEXT = {
     401: "the token is wrong or has expired, run the job again with a fresh one",
     404: "check the number and that the token may see the repository",
-    410: "it is gone for good",
-    422: "GitHub takes the request for wrong, see its words",
+    410: "it no longer exists",
+    422: "GitHub rejected the request for this reason",
+    **dict.fromkeys((301, 302, 307, 308), "a redirect; set GITHUB_REPOSITORY and GITHUB_API_URL to the new address"),
+    **dict.fromkeys(OUTAGES, "GitHub has an outage, run the job again later"),
 }
 
 
 class ApiError(GitHubError):
-    """A request that GitHub did not answer as asked.
+    """A failed request. `status`: of the answer; 0 if there was none, or none of GitHub's API."""
 
-    Attributes:
-        status: of the answer; 0 if there was none, or none of GitHub's API.
-        retry_after: seconds after which the same request may work; None: it would fail again.
-    """
-
-    def __init__(self, message: str, status: int = 0, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-        self.retry_after = retry_after
 
 
-@dataclass(frozen=True)
-class Clock:
-    """The client's clock: seconds since the epoch, comparable with GitHub's reset times, and how to wait."""
+class _Retry(Retry):
+    """Retries after outages, lost connections, and rate limits that name their seconds, by the client's clock."""
 
-    now: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
+    wait: Callable[[float], None]
 
+    def is_retry(self, method: str, status_code: int, has_retry_after: bool = False) -> bool:
+        limited = status_code in (403, 429) and has_retry_after  # so that nothing was stored, whatever the method
+        return limited or super().is_retry(method, status_code, has_retry_after)
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object, **__: object) -> None:
-        return None
+    def new(self, **changes: Any) -> Self:
+        made = super().new(**changes)
+        made.wait = self.wait
+        return made
+
+    def sleep(self, response: BaseHTTPResponse | None = None) -> None:
+        named = None if response is None else self.get_retry_after(response)
+        self.wait(self.get_backoff_time() if named is None else named)
 
 
 class _Details(Struct, frozen=True):
@@ -91,7 +100,7 @@ class _Problem(Struct, frozen=True):
 @dataclass(frozen=True)
 class _Answer:
     status: int
-    headers: http.client.HTTPMessage
+    headers: Mapping[str, str]
     body: bytes
 
 
@@ -99,12 +108,13 @@ class _Answer:
 class Client:
     """Sends one request at a time. Create it with `open_client`.
 
-    Every call raises an ApiError when it gives up. The message names the request, the answer and the next step.
+    Every call raises an ApiError when it gives up. The message names the request, the answer and the next step. A
+    failed read is repeated three times. So is a failed write, except the creation of a comment: a lost answer does not
+    mean that nothing was stored. No request starts after the deadline of its call or of the job.
 
     Attributes:
         repository: `owner/name`; `number` is its id, None if the environment does not give it.
         api, server: base URLs of the API and of web links, without a trailing slash.
-        timeout: seconds for a connection, and for the next bytes of an answer.
     """
 
     repository: str
@@ -112,12 +122,20 @@ class Client:
     api: str
     server: str
     token: str = field(repr=False)
-    clock: Clock = Clock()
-    timeout: float = _TIMEOUT
 
     def __post_init__(self) -> None:
-        self._opener = urllib.request.build_opener(_NoRedirect)
-        self._next_write = 0.0
+        self._url = f"{self.api}/repos/{self.repository}"
+        self._session = requests.Session()
+        self._session.headers["Accept-Encoding"] = "identity"  # the limits of size count the bytes received
+        self._session.auth = self._authorize
+        for prefix in ("https://", "http://"):
+            self._session.mount(prefix, self._adapter(None))
+        self._session.mount(f"{self._url}/issues/", self._adapter({"GET", "PATCH", "DELETE"}))
+        self.allow(_JOB_SECONDS)
+
+    def allow(self, seconds: float) -> None:
+        """Set the deadline of all further calls."""
+        self._job_ends = self._call_ends = time.time() + seconds
 
     def is_home(self, number: int, name: str) -> bool:
         """Whether a repository is the client's own: by id, which survives a rename, else by name."""
@@ -125,162 +143,121 @@ class Client:
 
     def get(self, path: str, kind: type[T], **params: str) -> T:
         """GET `path` of the repository (`/pulls/7`)."""
-        return decoded(f"GET {path}", self.insist(partial(self._send, "GET", path, params)).body, kind)
+        return decoded(f"GET {path}", self._send("GET", path, params).body, kind)
 
     def pages(self, path: str, kind: type[T], **params: str) -> Iterator[T]:
         """Each page of a list: at most 50 pages of 100 entries; more is an error."""
         for page in range(1, MOST_PAGES + 1):
-            asked = {**params, "per_page": "100", "page": str(page)}
-            answer = self.insist(partial(self._send, "GET", path, asked))
+            answer = self._send("GET", path, {**params, "per_page": "100", "page": str(page)})
             yield decoded(f"GET {path}", answer.body, kind)
             if 'rel="next"' not in answer.headers.get("Link", ""):
                 return
-        raise ApiError(f"GET {path}: more than {MOST_PAGES} pages; nothing is concluded from a part")
+        raise ApiError(f"GET {path}: more than {MOST_PAGES} pages; an incomplete list is not used")
 
-    def write(self, method: Method, path: str, body: Any = None, *, once: bool = False) -> None:
-        """Send a write.
-
-        Args:
-            once: not again if it fails. An answer that got lost does not mean that nothing was stored: the caller looks
-                before the next try.
-        """
-        self._space_writes()
-        send = partial(self._send, method, path, {}, body)
-        if once:
-            send()
-        else:
-            self.insist(send)
+    def write(self, method: Method, path: str, body: Any = None) -> None:
+        """Send a write, with `body` as JSON."""
+        self._send(method, path, {}, body)
 
     def download(self, path: str, limit: int) -> bytes:
         """The bytes that `path` redirects to, at most `limit`. The other host gets no token."""
         what = f"GET {path}"
+        answer = self._open(what, "GET", f"{self._url}{path}", limit)
+        if answer.status != 302:
+            raise self._error(what, answer)
+        target = answer.headers.get("Location", "")
+        if urlsplit(target).scheme != urlsplit(self.api).scheme:
+            raise ApiError(f"{what}: redirected to {target[:100]!r}; refused")
+        what = f"GET {urlsplit(target).netloc}"
+        found = self._open(what, "GET", target, limit, auth=lambda request: request)
+        if found.status != 200:
+            raise self._error(what, found)
+        return found.body
 
-        def fetch() -> bytes:
-            answer = self._open(what, self._request("GET", path, {}, None), limit)
-            if answer.status != 302:
-                raise self._error(what, answer)
-            target = answer.headers.get("Location", "")
-            if urlsplit(target).scheme != urlsplit(self.api).scheme:
-                raise ApiError(f"{what}: redirected to {target[:100]!r}; refused")
-            found = self._open(f"GET {urlsplit(target).netloc}", urllib.request.Request(target), limit)
-            if found.status != 200:
-                raise self._error(f"GET {urlsplit(target).netloc}", found)
-            return found.body
+    def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers.update(_HEADERS, Authorization=f"Bearer {self.token}")
+        return request
 
-        return self.insist(fetch)
+    def _adapter(self, methods: set[str] | None) -> HTTPAdapter:
+        """The adapter that repeats failed requests of these methods, or of all."""
+        retry = _Retry(
+            _RETRIES, allowed_methods=methods, status_forcelist=OUTAGES, backoff_factor=1, raise_on_status=False
+        )
+        retry.wait = self._wait
+        return HTTPAdapter(max_retries=retry)
 
-    def insist(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt()` until it succeeds, at most four times, while its error is temporary and time is left."""
-        for pause in _PAUSES:
-            try:
-                return attempt()
-            except ApiError as error:
-                if error.retry_after is None:
-                    raise
-                self._wait(max(pause, error.retry_after), error)
-        try:
-            return attempt()
-        except ApiError as error:
-            tried = f" (tried {len(_PAUSES) + 1} times)" if error.retry_after is not None else ""
-            raise ApiError(f"{error}{tried}", error.status) from None
-
-    def _wait(self, seconds: float, error: ApiError) -> None:
-        if seconds > _MOST_WAIT_SECONDS:
-            then = _minute(self.clock.now() + seconds)
-            raise ApiError(f"{error}; it asks for {seconds:.0f} s: run the job again after {then}", error.status)
-        self.clock.sleep(seconds)
-
-    def _space_writes(self) -> None:
-        early = self._next_write - self.clock.now()
-        if early > 0:
-            self.clock.sleep(early)
-        self._next_write = self.clock.now() + _SECONDS_BETWEEN_WRITES
+    def _wait(self, seconds: float) -> None:
+        then = time.time() + seconds
+        if then > self._call_ends:
+            raise ApiError(f"no answer before the deadline; run the job again after {_minute(then)}")
+        if seconds:
+            time.sleep(seconds)
 
     def _send(self, method: Method, path: str, params: Mapping[str, str], body: Any = None) -> _Answer:
         what = f"{method} {path}"
-        answer = self._open(what, self._request(method, path, params, body), _MOST_BYTES)
+        data = None if body is None else msgspec.json.encode(body)
+        answer = self._open(what, method, f"{self._url}{path}", _MOST_BYTES, params=params, data=data)
         if not 200 <= answer.status < 300:
             raise self._error(what, answer)
         return answer
 
-    def _request(self, method: Method, path: str, params: Mapping[str, str], body: Any) -> urllib.request.Request:
-        query = f"?{urlencode(params)}" if params else ""
-        headers = {
-            "Accept": "application/vnd.github+json",
-            "Authorization": f"Bearer {self.token}",
-            "User-Agent": f"perfguard/{__version__}",
-            "X-GitHub-Api-Version": "2022-11-28",
-        }
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-        url = f"{self.api}/repos/{self.repository}{path}{query}"
-        data = None if body is None else msgspec.json.encode(body)
-        return urllib.request.Request(url, data, headers, method=method)
-
-    def _open(self, what: str, request: urllib.request.Request, limit: int) -> _Answer:
+    def _open(self, what: str, method: Method, url: str, limit: int, **given: Any) -> _Answer:
         """The answer, of any status and at most `limit` bytes."""
+        self._call_ends = min(time.time() + _CALL_SECONDS, self._job_ends)
         try:
-            try:
-                response = self._opener.open(request, timeout=self.timeout)
-            except urllib.error.HTTPError as error:  # an answer all the same
-                response = error
-            with response:
-                return _Answer(response.status, response.headers, _read(what, response, limit))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            said = str(getattr(error, "reason", error) or type(error).__name__)[:200]
-            if "CERTIFICATE_VERIFY_FAILED" in said:
-                raise ApiError(f"{what}: {said}; name the host's own CA in SSL_CERT_FILE") from None
-            raise ApiError(
-                f"{what}: {said}; check that this machine reaches the host, or run the job again later", retry_after=0
-            ) from None
+            self._wait(0)
+            with self._session.request(
+                method, url, timeout=TIMEOUT, allow_redirects=False, stream=True, **given
+            ) as response:
+                return _Answer(response.status_code, response.headers, self._body(response, limit))
+        except ApiError as error:
+            raise ApiError(f"{what}: {error}") from None
+        except (OSError, HTTPError) as error:  # errors of requests are OSErrors
+            text, step = str(_innermost(error)), "check that this machine reaches the host, or run the job again later"
+            if "CERTIFICATE_VERIFY_FAILED" in text:
+                step = "name the host's own CA in REQUESTS_CA_BUNDLE"
+            raise ApiError(f"{what}: {text[:_MOST_CHARACTERS]}; {step}") from None
+
+    def _body(self, response: requests.Response, limit: int) -> bytes:
+        body = bytearray()
+        while data := response.raw.read1(2**16):
+            body += data
+            if len(body) > limit:
+                raise ApiError(f"an answer of more than {limit:,} bytes; refused")
+            self._wait(0)
+        return bytes(body)
 
     def _error(self, what: str, answer: _Answer) -> ApiError:
-        """The error that an unsuccessful answer stands for, with the next step."""
-        status, headers, said = answer.status, answer.headers, _said(answer.body)
-        text = f"{what}: {status} {said}".rstrip()
-        if 300 <= status < 400:
-            return ApiError(f"{text}, a redirect; set GITHUB_REPOSITORY and GITHUB_API_URL to where it is now", status)
-        if status in _OUTAGES:
-            return ApiError(f"{text}; GitHub is unwell, run the job again later", status, 0)
+        """The error of an unsuccessful answer, with the next step."""
+        status, headers, message = answer.status, answer.headers, _message(answer.body)
+        step = _NEXT.get(status, "report this as a bug of perfguard")
         if status in (403, 429):
-            after = self._limited(status, headers, said.lower())
-            if after is not None:
-                return ApiError(text, status, after)
-            needed = headers.get("X-Accepted-GitHub-Permissions", "a permission")[:_MOST_WORDS]
-            return ApiError(f"{text}; the token may lack {needed}: give it to the job in comment.yml", status)
-        return ApiError(f"{text}; {_NEXT.get(status, 'report this as a bug of perfguard')}", status)
-
-    def _limited(self, status: int, headers: http.client.HTTPMessage, said: str) -> float | None:
-        """Seconds until a rate limit ends; None if the answer is about something else."""
-        after, reset = headers.get("Retry-After", ""), headers.get("X-RateLimit-Reset", "")
-        if re.fullmatch(r"\d{1,9}", after):  # goes before the reset time
-            return float(after)
-        if headers.get("X-RateLimit-Remaining") == "0" and re.fullmatch(r"\d{1,12}", reset):
-            return max(float(reset) - self.clock.now(), 0) + 1
-        return _LIMITED_SECONDS if status == 429 or "rate limit" in said else None
+            reset = headers.get("X-RateLimit-Reset", "")
+            known = headers.get("X-RateLimit-Remaining") == "0" and re.fullmatch(r"\d{1,12}", reset)
+            limited = known or status == 429 or "rate limit" in message.lower()
+            needed = headers.get("X-Accepted-GitHub-Permissions", "a permission")[:_MOST_CHARACTERS]
+            step = f"the token may lack {needed}: give it to the job in comment.yml"
+            if limited:
+                step = f"run the job again after {_minute(float(reset) if known else time.time() + _LIMITED_SECONDS)}"
+        return ApiError(f"{what}: {status} {message}".rstrip() + f"; {step}", status)
 
 
 def decoded(what: str, data: bytes, kind: type[T]) -> T:
     """JSON of GitHub's API.
 
     Raises:
-        ApiError: it is none, as the login page of a proxy would be.
+        ApiError: the data is no such JSON, for example the login page of a proxy.
     """
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        said = str(error)[:200]
         raise ApiError(
-            f"{what}: not what GitHub's API answers ({said}); check GITHUB_API_URL and the network of this job"
+            f"{what}: not an answer of GitHub's API ({str(error)[:200]}); "
+            "check GITHUB_API_URL and the network of this job"
         ) from None
 
 
-def open_client(environ: Mapping[str, str], clock: Clock | None = None, timeout: float = _TIMEOUT) -> Client:
-    """The client of the repository that this job runs for.
-
-    Args:
-        environ: GITHUB_TOKEN, GITHUB_REPOSITORY and GITHUB_REPOSITORY_ID; on GitHub Enterprise, GITHUB_API_URL and
-            GITHUB_SERVER_URL.
+def open_client(environ: Mapping[str, str]) -> Client:
+    """The client of GITHUB_REPOSITORY at GITHUB_API_URL, with the token of GITHUB_TOKEN.
 
     Raises:
         GitHubError: there is no token.
@@ -290,7 +267,7 @@ def open_client(environ: Mapping[str, str], clock: Clock | None = None, timeout:
     token = environ.get(TOKEN, "").strip()
     if not token:
         raise GitHubError(NO_TOKEN)
-    if not re.fullmatch(r"[!-~]+", token):  # http.client would print the value in its own error
+    if not re.fullmatch(r"[!-~]+", token):  # requests would print the value in its own error
         raise UsageError(f"{TOKEN}: holds a character that no token has; set it to the bare token")
     if not re.fullmatch(FULL_NAME, repository):
         raise UsageError(
@@ -302,8 +279,6 @@ def open_client(environ: Mapping[str, str], clock: Clock | None = None, timeout:
         api=_base(environ, "GITHUB_API_URL", "https://api.github.com"),
         server=_base(environ, "GITHUB_SERVER_URL", "https://github.com"),
         token=token,
-        clock=clock or Clock(),
-        timeout=timeout,
     )
 
 
@@ -315,26 +290,22 @@ def _base(environ: Mapping[str, str], variable: str, default: str) -> str:
     return url
 
 
-def _read(what: str, response: Any, limit: int) -> bytes:
-    """The body of an answer."""
-    body: bytes = response.read(limit + 1)
-    if len(body) > limit:
-        raise ApiError(f"{what}: an answer of more than {limit:,} bytes; refused")
-    if response.length:
-        raise http.client.IncompleteRead(body, response.length)
-    return body
+def _innermost(error: BaseException) -> BaseException:
+    """The error that requests and urllib3 have wrapped."""
+    wrapped = [getattr(error, "reason", None), error.__cause__, *error.args]
+    return next((_innermost(each) for each in wrapped if isinstance(each, BaseException)), error)
 
 
-def _said(body: bytes) -> str:
+def _message(body: bytes) -> str:
     """The message of an error in one line; empty if the body is not one of GitHub's."""
     try:
-        read = msgspec.json.decode(body, type=_Problem)
+        problem = msgspec.json.decode(body, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
-    details = [read.errors] if isinstance(read.errors, str) else read.errors
-    words = [read.message, *(each if isinstance(each, str) else each.message for each in details)]
-    line = " ".join(" ".join(words).split())
-    return "".join(sign for sign in line if sign.isprintable())[:_MOST_WORDS]
+    details = [problem.errors] if isinstance(problem.errors, str) else problem.errors
+    parts = [problem.message, *(each if isinstance(each, str) else each.message for each in details)]
+    line = " ".join(" ".join(parts).split())
+    return "".join(sign for sign in line if sign.isprintable())[:_MOST_CHARACTERS]
 
 
 def _minute(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Files of the repository at one commit, trusted or not, and the merge base of two commits."""
+"""Files of the repository at one commit, and the merge base of two commits."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def find_merge_base(client: Client, base_sha: str, head_sha: str) -> str:
     """The hash of the merge base of two commits; the head may be a fork's.
 
     Raises:
-        GitHubError: no common commit, or GitHub cannot be asked.
+        GitHubError: no common commit, or the request fails.
     """
-    # The head's commits are not needed: one is the least that GitHub sends.
+    # GitHub sends at least one of the head's commits. None is needed.
     return client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1").merge_base_commit.sha
 
 
@@ -114,8 +114,7 @@ class CommitFiles:
         for part in path.split("/"):
             if found is not None and found.mode != _FOLDER:
                 return None
-            # A commit that cannot be read is an error: taken for an empty one, it would leave every case without a
-            # baseline.
+            # An unreadable commit is an error. If it were read as empty, no case would have a baseline.
             tree = self._client.get(f"/git/trees/{sha}", _Tree)
             found = next((entry for entry in tree.tree if entry.path == part), None)
             if found is None:

@@ -28,7 +28,7 @@ class Repository(Struct, frozen=True):
 
 
 class WorkflowRun(Struct, frozen=True):
-    """A workflow run, from the event or the API. Its titles, branches and actors are hostile text.
+    """A workflow run, from the event or the API. Its titles, branches and actors are untrusted text.
 
     Attributes:
         attempt: 1, then 2 … for reruns.
@@ -60,10 +60,6 @@ class _Event(Struct, frozen=True):
     workflow_run: WorkflowRun
 
 
-class _Label(Struct, frozen=True):
-    name: str = ""
-
-
 class _Id(Struct, frozen=True):
     id: int
 
@@ -83,16 +79,14 @@ class Pull(Struct, frozen=True):
     state: str
     head: Side
     base: Side
-    draft: bool | None = False
-    labels: list[_Label] = []
 
 
 class Found(Struct, frozen=True):
     """The pull request of a run, or the reason why none gets a comment (one sentence, for the log).
 
     Attributes:
-        alone: statuses on the commit belong to this run, since no other open pull request has this head. Anyone can
-            push somebody else's commit to a fork and open another.
+        alone: whether the commit's statuses are this run's: no other open pull request has this head. Anyone can push
+            somebody else's commit to a fork and open another.
     """
 
     pull: Pull | None = None
@@ -121,7 +115,7 @@ def fetch_run(client: Client, number: int) -> WorkflowRun:
     """A run of the client's repository by its id.
 
     Raises:
-        GitHubError: there is none, or GitHub cannot be asked.
+        GitHubError: there is none, or the request fails.
     """
     return client.get(f"/actions/runs/{number}", WorkflowRun)
 
@@ -152,7 +146,7 @@ def find_pull(client: Client, run: WorkflowRun) -> Found:
     list holds pull requests that were merged long ago.
 
     Raises:
-        GitHubError: GitHub cannot be asked.
+        GitHubError: a request fails.
     """
     if run.event != "pull_request":
         return Found(reason=f"the run was started by a {run.event}, which has no pull request", alone=True)
@@ -165,7 +159,7 @@ def find_pull(client: Client, run: WorkflowRun) -> Found:
         return Found(ours[0], alone=len(same) == 1)
     if ours:
         numbers = ", ".join(f"#{pull.number}" for pull in ours)
-        return Found(reason=f"{numbers} share the head {run.head_sha[:12]}; which one was measured cannot be told")
+        return Found(reason=f"{numbers} share the head {run.head_sha[:12]}; it is unclear which one was measured")
     moved = [pull for pull in pulls if pull.head.ref == run.head_branch and _is_between(pull, run)]
     if moved:
         numbers = ", ".join(f"#{pull.number} is at {pull.head.sha[:12]}" for pull in moved[:5])
@@ -174,7 +168,7 @@ def find_pull(client: Client, run: WorkflowRun) -> Found:
 
 
 def _is_between(pull: Pull, run: WorkflowRun) -> bool:
-    """Whether it leads from the run's repository into ours. One owner can have several forks in a network."""
+    """Whether the pull request leads from the run's repository into its base. An owner can have several forks."""
     head, base = pull.head.repo, pull.base.repo
     assert run.head_repository is not None
     return head is not None and head.id == run.head_repository.id and base is not None and base.id == run.repository.id

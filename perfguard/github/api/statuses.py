@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfguard.github.api.client import Client
 from perfguard.model.errors import GitHubError
@@ -33,18 +33,14 @@ def set_statuses(client: Client, sha: str, statuses: Sequence[Status]) -> list[s
     """Set statuses of a commit, in this order.
 
     Returns:
-        GitHub errors, a sentence each; they are never raised.
+        Errors of GitHub, a sentence each; they are not raised.
     """
     problems = []
-    for status in map(_cut, statuses):
+    for status in statuses:
+        text = status.description
+        short = text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
         try:
-            client.write("POST", f"/statuses/{sha}", status)
+            client.write("POST", f"/statuses/{sha}", replace(status, description=short))
         except GitHubError as error:
             problems.append(f"status {status.context}: {error}")
     return problems
-
-
-def _cut(status: Status) -> Status:
-    text = " ".join(status.description.split())
-    short = text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
-    return msgspec.structs.replace(status, description=short)

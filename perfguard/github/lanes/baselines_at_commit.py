@@ -16,7 +16,7 @@ from perfguard.store.baseline_form import parse
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is stored of a case, with its recording, which another commit may call otherwise."""
+    """The record of a case, with its provenance: names of recordings differ between commits."""
 
     entries: Mapping[str, Entry]
     inputs: str
@@ -31,8 +31,7 @@ class BaselineSet:
     problems: Mapping[str, str] = field(default_factory=dict)
 
     def lane(self, hardware: Hardware, toolchain: Toolchain, *, exact_only: bool = False) -> Lane:
-        """The lane of one hardware with all its baselines; with `exact_only`, only those of every machine of its
-        target."""
+        """The lane of one hardware with all baselines; with `exact_only`, without those of this hardware alone."""
         files = [
             file
             for folder, suites in self.folders.items()
@@ -54,14 +53,14 @@ def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
     """Parse baselines from `<root>/<folder>/<suite>.yaml`, each file on its own, so that a broken one affects no other.
 
     Args:
-        files: path relative to the repository -> bytes, possibly hostile: `parse` refuses aliases, tags, depth, size
+        files: path relative to the repository -> untrusted bytes: `parse` refuses aliases, tags, depth, size
             and invalid numbers.
     """
     folders: dict[str, dict[str, Baseline]] = {}
     problems: dict[str, str] = {}
     for path, data in sorted(files.items()):
         parts = PurePosixPath(path).relative_to(root).parts
-        if parts[0] == schema2.TARGETS:  # not converted yet
+        if parts[0] == schema2.TARGETS:  # a folder of schema 2
             if parts[1:2] != (EVERY_CPU,) or f"{root}/{'/'.join(parts[1:])}" in files:
                 continue
             parts = parts[1:]

@@ -1,7 +1,7 @@
-"""Judges a report again from its raw readings, by the caller's trusted baselines and limits.
+"""Judges a report again from its raw readings, by the caller's baselines and the declared limits.
 
-The report's own verdicts are kept only if they speak against it: WRONG, BROKEN, UNSUPPORTED, and UNRESOLVED for a
-refused time. All others are made anew, as in `pytest --perfguard`: those on doubts by the base's answers, those on
+The report's own verdicts are kept only if they count against it: WRONG, BROKEN, UNSUPPORTED, and UNRESOLVED for a
+refused time. All others are made again, as in `pytest --perfguard`: those on doubts by the base's answers, those on
 times by process pairs.
 """
 
@@ -24,7 +24,7 @@ from perfguard.judge.run_verdicts import (
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import NO_BASE, CaseId, CaseResult, Doubt, Pairing, ReadingId, Report, Verdict, Word
 
-_CONFESSED = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
+_KEPT = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
 
 
 def judge_again(report: Report, lane: Lane) -> Report:
@@ -35,17 +35,17 @@ def judge_again(report: Report, lane: Lane) -> Report:
     known as not measured (`unmeasured`).
     """
     lane = dataclasses.replace(lane, base=report.base, base_at=lambda commit: report.bases.get(commit, NO_BASE))
-    accused = [_confessed(hold(result)) for result in report.results]
+    cases = [_with_own(hold(result)) for result in report.results]
     if report.exact_only:
-        accused = [_of_every_machine(result) for result in accused]
+        cases = [_of_every_machine(result) for result in cases]
     sessions = [replace(session, results=[hold(result) for result in session.results]) for session in report.fresh]
     verdicts: dict[CaseId, list[Verdict]] = {}
-    for device, results in by_device(accused).items():
+    for device, results in by_device(cases).items():
         measured = [each for each in results if (each.readings or each.doubts) and each.word is not Word.WRONG]
         pairings = [_answers(pairing, lane) for pairing in report.pairings if pairing.device == device]
         fresh = results_by_case([session for session in sessions if session.device == device])
         verdicts |= judge_session(measured, lane, pairings, fresh)
-    results = [_with_new(result, verdicts.get(result.id, [])) for result in accused]
+    results = [_with_new(result, verdicts.get(result.id, [])) for result in cases]
     return replace(
         report,
         results=results,
@@ -72,9 +72,9 @@ def unmeasured(report: Report, lane: Lane) -> list[ReadingId]:
         if result is None or not result.readings:
             missing.append((suite, key, ""))
             continue
-        told = {verdict.metric for verdict in result.verdicts if verdict.word is Word.UNCHANGED}
+        unchanged = {verdict.metric for verdict in result.verdicts if verdict.word is Word.UNCHANGED}
         read = {reading.metric for reading in result.readings}
-        missing += [(suite, key, metric) for metric in sorted(lane.to_read(suite, key) - read - told)]
+        missing += [(suite, key, metric) for metric in sorted(lane.to_read(suite, key) - read - unchanged)]
     return missing
 
 
@@ -90,11 +90,9 @@ def _of_every_machine(result: CaseResult) -> CaseResult:
     )
 
 
-def _confessed(result: CaseResult) -> CaseResult:
+def _with_own(result: CaseResult) -> CaseResult:
     """The case with only the verdicts against it. An error beyond its limit is WRONG, whatever the report's verdict."""
-    own = [
-        Verdict(verdict.word, verdict.metric, verdict.reason) for verdict in result.verdicts if _stands(result, verdict)
-    ]
+    own = [Verdict(each.word, each.metric, each.reason) for each in result.verdicts if _is_kept(result, each)]
     known = {verdict.metric for verdict in own if verdict.word is Word.WRONG}
     for accuracy in result.accuracy:
         problem = accuracy.problem
@@ -105,13 +103,13 @@ def _confessed(result: CaseResult) -> CaseResult:
     return replace(result, verdicts=own)
 
 
-def _stands(result: CaseResult, verdict: Verdict) -> bool:
+def _is_kept(result: CaseResult, verdict: Verdict) -> bool:
     """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test).
     Doubts are judged again: they do not keep the run from measuring."""
     if verdict.word is Word.UNRESOLVED:
         about_doubts = bool(result.doubts) and not verdict.metric
         return result.reading(verdict.metric) is None and not (timed_kernel(verdict.metric) or about_doubts)
-    return verdict.word in _CONFESSED and not any(_is_on(verdict, doubt) for doubt in result.doubts)
+    return verdict.word in _KEPT and not any(_is_on(verdict, doubt) for doubt in result.doubts)
 
 
 def _is_on(verdict: Verdict, doubt: Doubt) -> bool:

@@ -4,23 +4,23 @@ The change's own code wrote every number of a report. A change passes if it misc
 function, or writes its report by hand. Process pairs make this neither better nor worse: instead of speeding up the
 head, a forgery can slow down the base, pair the head with itself, or report a changed tree as equal. This is accepted.
 Only a machine that runs none of the change's code could detect it, and the forgery is in the change, open to review.
-Honest mistakes are not accepted: a lane may have asked a commit other than the merge base. With the measured commit
+Honest mistakes are not accepted: a lane may have measured a commit other than the merge base. With the measured commit
 itself as base, every time would be UNCHANGED, and every fault an old one. So answers, process pairs and the claim of an
 equal tree count only if the base is the right commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from perfguard.github.lanes.baseline_edits import Edited, accepted, list_edits, patched
+from perfguard.github.lanes.baseline_edits import accepted, list_edits
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again, unmeasured
-from perfguard.github.lanes.limits import hold, lenient
-from perfguard.github.lanes.stranger_report import Received
+from perfguard.github.lanes.limits import lenient
+from perfguard.github.lanes.untrusted_report import Received
 from perfguard.judge.lane import Lane
 from perfguard.model.records import BaseTree, ReadingId, Report
 from perfguard.model.records.report import commits_beside
@@ -29,7 +29,7 @@ from perfguard.render.words import listed
 
 
 @dataclass(frozen=True)
-class Trusted:
+class Reference:
     """The baselines that judge the lanes, and the commit that their times must be compared with.
 
     Attributes:
@@ -42,13 +42,8 @@ class Trusted:
     head: BaselineSet | None = None
     commit: str | None = None
 
-    def lane(self, baselines: BaselineSet, report: Report) -> Lane:
-        """The lane that judges `report` by these baselines."""
-        hardware, toolchain = report.hardware, report.toolchain
-        return baselines.lane(hardware, toolchain, exact_only=report.exact_only)
 
-
-def judge_lanes(received: Mapping[str, Received | str], trusted: Trusted) -> Overview:
+def judge_lanes(received: Mapping[str, Received | str], reference: Reference) -> Overview:
     """Judge every lane with a report, and list the change's baseline edits: lanes, edits and warnings of an overview.
 
     Args:
@@ -59,30 +54,32 @@ def judge_lanes(received: Mapping[str, Received | str], trusted: Trusted) -> Ove
         if isinstance(found, str):
             lanes.append(LaneView(name, problem=found))
             continue
-        lanes.append(_view(name, found, trusted))
-        warnings += [*found.warnings, *_warnings(name, found.report, trusted)]
+        lanes.append(_view(name, found, reference))
+        warnings += _warnings(name, found.report, reference)
         reports.append(found.report)
-    if trusted.head is not None:
-        folders = sorted({*trusted.base.folders, *trusted.head.folders})
-        edits = list_edits(Edited(trusted.base, trusted.head, folders), reports)
-        warnings += [f"the change's baselines: {problem}" for problem in trusted.head.problems.values()]
+    if reference.head is not None:
+        edits = list_edits(reference.base, reference.head, reports)
+        warnings += [f"the change's baselines: {problem}" for problem in reference.head.problems.values()]
     return Overview(lanes, sorted(edits, key=lambda edit: not edit.loosens), warnings=warnings)
 
 
-def _view(name: str, received: Received, trusted: Trusted) -> LaneView:
-    report = _beside(received.report, trusted.commit)
+def _view(name: str, received: Received, reference: Reference) -> LaneView:
+    report = _beside(received.report, reference.commit)
     folders = folders_of(report)
-    broken = [path for path in trusted.base.problems if _is_below(path, folders)]
-    if broken:
-        return LaneView(name, problem=trusted.base.problems[broken[0]])
-    lane = trusted.lane(trusted.base, report)
+    for path, problem in reference.base.problems.items():
+        if any(f"/{folder}/" in f"/{path}/" for folder in folders):
+            return LaneView(name, problem=problem)
+
+    def lane_of(baselines: BaselineSet) -> Lane:
+        return baselines.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
+
+    lane = lane_of(reference.base)
     judged = judge_again(report, lane)
     missing = unmeasured(judged, lane)
     covered: list[ReadingId] = []
-    if trusted.head is not None:
-        edited = Edited(trusted.base, trusted.head, folders)
-        edited_lane = trusted.lane(patched(edited), report)
-        covered = accepted(judged, judge_again(report, edited_lane), missing, edited)
+    if reference.head is not None:
+        under_edits = judge_again(report, lane_of(reference.head))
+        covered = accepted(judged, under_edits, missing, reference.base, reference.head)
     refused = {each.name for each in received.refused}
     return LaneView(
         name=name,
@@ -103,7 +100,7 @@ def _beside(report: Report, commit: str | None) -> Report:
     others = [each for each in commits_beside(report) if each != commit]
     if commit is None or not others:
         return report
-    # Not "run it again": a rerun gets the event of the first run, with the same base.
+    # Running the job again does not help: it would get the event of the first run, with the same base.
     step = "push again or reopen the pull request, for a new run"
     if _is_beside_itself(report):
         step = "give the lane --perfguard-base (docs/ci.md)"
@@ -117,19 +114,22 @@ def _is_beside_itself(report: Report) -> bool:
     return bool(head) and any(commit.startswith(head) for commit in commits_beside(report))
 
 
-def _warnings(name: str, report: Report, trusted: Trusted) -> list[str]:
-    counts = lenient(report.results, [hold(result) for result in report.results])
+def _warnings(name: str, report: Report, reference: Reference) -> list[str]:
     warnings = [
-        f"{name}: {count} readings of {metric[:100]} came with more lenient limits than perfguard's; its own were taken"
-        for metric, count in sorted(counts.items())
+        f"{name}: {count} readings of {metric[:100]} had more lenient limits than perfguard's, which were used instead"
+        for metric, count in sorted(lenient(report.results).items())
     ]
-    if trusted.commit is None and (beside := commits_beside(report)):
-        itself = "its own commit, so that nothing could differ: give the lane --perfguard-base (docs/ci.md)"
-        commits = listed([commit[:12] for commit in beside])
-        other = f"{commits} by its own word: GitHub does not tell what this commit followed"
-        warnings.append(f"{name}: compared with {itself if _is_beside_itself(report) else other}")
+    if (report.commit or "").endswith("+"):
+        warnings.append(f"{name}: tracked files of the checkout were changed before it was measured")
+    commits = commits_beside(report) if reference.commit is None else []
+    if commits and _is_beside_itself(report):
+        warnings.append(
+            f"{name}: compared with its own commit, so that nothing can differ; "
+            "give the lane --perfguard-base (docs/ci.md)"
+        )
+    elif commits:
+        warnings.append(
+            f"{name}: compared with {listed([commit[:12] for commit in commits])}, as the report says: "
+            "GitHub does not give the commit before a push"
+        )
     return warnings
-
-
-def _is_below(path: str, folders: Sequence[str]) -> bool:
-    return any(f"/{folder}/" in f"/{path}/" for folder in folders)

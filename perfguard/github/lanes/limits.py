@@ -1,12 +1,13 @@
 """Holds a report's readings to the limits that their metrics declare (`LIMITS` in perfguard/measure/metrics/).
 
 A report carries the limits of its readings. They must not be more lenient than the declared ones: the report comes
-from the change's own code, which may have edited them. The metrics' files load no torch: the trusted side has none.
+from the change's own code, which may have edited them. The metrics' files load no torch, which the post job lacks.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -18,31 +19,26 @@ _HASH = re.compile(r"[0-9a-f]{16}")
 
 
 def declared(metric: str, *, of_target: bool = False) -> Limits | None:
-    """The limits that the metric's file declares; None for a metric that nobody here knows.
+    """The limits that the metric's file declares; None for an unknown metric.
 
     Args:
         of_target: `metric` is the name after the target, of a metric that is read for each.
     """
-    # Not before they are asked for: the metrics' files bring the timers along.
+    # Imported when they are needed: the metrics' files import the timers.
     from perfguard.measure.metrics import all_limits, all_limits_of_targets
 
     return (all_limits_of_targets() if of_target else all_limits()).get(metric)
 
 
 def hold(result: CaseResult) -> CaseResult:
-    """The case with limits no more lenient than ours. Limits of unknown metrics are kept."""
+    """The case with limits no more lenient than the declared ones. Limits of unknown metrics are kept."""
     readings = [_held(reading) for reading in result.readings]
     return result if readings == result.readings else replace(result, readings=readings)
 
 
-def lenient(given: Sequence[CaseResult], held: Sequence[CaseResult]) -> dict[str, int]:
-    """Metric -> the number of its readings that `hold` has made stricter."""
-    counts: dict[str, int] = {}
-    for before, after in zip(given, held, strict=True):
-        for reading, kept in zip(before.readings, after.readings, strict=True):
-            if reading != kept:
-                counts[reading.metric] = counts.get(reading.metric, 0) + 1
-    return counts
+def lenient(results: Sequence[CaseResult]) -> Counter[str]:
+    """Metric -> the number of its readings that `hold` makes stricter."""
+    return Counter(each.metric for result in results for each in result.readings if _held(each) != each)
 
 
 def _tells_of_code(reading: Reading) -> bool:

@@ -1,4 +1,4 @@
-"""The comment in up to four sizes. A smaller one leaves out whole rows and parts, and names what is missing.
+"""The comment in two sizes: whole, or shortened to the worst findings. The short one says that it leaves out others.
 
 A part is a block of Markdown, or empty. The comment's first line, its marker, is added by `perfguard.github.api`.
 """
@@ -10,7 +10,7 @@ from itertools import groupby
 
 from perfguard.model.records import OTHER_CONDITIONS, CaseResult, Verdict, Word
 from perfguard.model.records.report import commits_beside
-from perfguard.model.units import counted, format_change, format_percent
+from perfguard.model.units import counted, format_percent
 from perfguard.render.escaping import code, link
 from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, Finding, by_kernel
 from perfguard.render.markdown.cells import NAME, apart, before_and_after, change, table, text, together, value
@@ -25,13 +25,8 @@ MOST_KERNELS = 5  # named in the count of the remaining rows
 MOST_WARNINGS = 10
 _LEAST_ROW = 60  # bytes of a case in the details
 
-# Rows of an open table (moved metrics get twice as many), rows of a lane's details (None: every case), the remark.
-_SIZES: tuple[tuple[int, int | None, str], ...] = (
-    (10, None, ""),
-    (10, 10, "_Shortened: only the worst findings of each lane._"),
-    (5, 0, "_Shortened: only the worst findings; all of them are in the run's summary and report._"),
-)
-_COUNTS = "_Shortened: counts only; every finding is in the run's summary and report._"
+_ROWS, _FEWER_ROWS = 10, 5  # of a table that is not folded; those of moved metrics have twice as many
+_SHORTENED = "_Shortened: only the worst findings; all of them are in the run's summary and report._"
 _NOT_VERIFIED = (
     "**Not verified** (only the report's word keeps these from a verdict: record them on that hardware, "
     "or run the lane again)"
@@ -45,31 +40,24 @@ MOVED_TITLES = {
 
 
 def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> str:
-    """The comment's text in the largest size that fits into `budget` bytes."""
-    return next(markdown_sizes(overview, budget))
+    """The comment's text: whole, or shortened if the whole does not fit into `budget` bytes (at least 4,000)."""
+    if sum(len(lane.cases) for lane in overview.lanes) * _LEAST_ROW < budget:
+        parts = [_lanes(overview), *_open(overview, _ROWS), *_details(overview.lanes), _footer(overview)]
+        text = _joined([_headline(overview), _judged_by(overview), *parts])
+        if len(text.encode()) <= budget:
+            return text
+    return render_short(overview, budget)
 
 
-def markdown_sizes(overview: Overview, budget: int = COMMENT_BYTES) -> Iterator[str]:
-    """The comment's text in every size that fits and is smaller than the previous one; the last one always fits.
-
-    Args:
-        budget: maximum UTF-8 bytes of a text, at least 4,000.
-    """
+def render_short(overview: Overview, budget: int = COMMENT_BYTES) -> str:
+    """Headline, counts, and the other parts, with fewer rows or not at all where they exceed `budget` UTF-8 bytes."""
     assert budget >= 4000, "no room for headline and counts"
-    last = None
-    for blocks in _sizes(overview, budget):
-        text = _joined(blocks)
-        if len(text.encode()) <= budget and (last is None or len(text) < last):
-            last = len(text)
-            yield text
-
-
-def _sizes(overview: Overview, budget: int) -> Iterator[list[str]]:
-    cases = sum(len(lane.cases) for lane in overview.lanes)
-    for rows, detailed, left_out in _SIZES:
-        if detailed is not None or cases * _LEAST_ROW < budget:
-            yield [*_open(overview, rows), *_details(overview.lanes, detailed), _footer(overview), left_out]
-    yield [_headline(overview), _judged_by(overview), _lanes(overview, budget // 2), _footer(overview), _COUNTS]
+    parts = [_headline(overview), _judged_by(overview), _lanes(overview, budget // 2)]
+    end = [_footer(overview), _SHORTENED]
+    for lengths in zip(_open(overview, _ROWS), _open(overview, _FEWER_ROWS), strict=True):
+        fitting = [each for each in lengths if len(_joined([*parts, each, *end]).encode()) <= budget]
+        parts += fitting[:1]
+    return _joined([*parts, *end])
 
 
 def render_resolved(overview: Overview) -> str:
@@ -84,10 +72,7 @@ def _joined(blocks: Sequence[str]) -> str:
 
 
 def _open(overview: Overview, most: int) -> Iterator[str]:
-    """The parts that are not folded."""
-    yield _headline(overview)
-    yield _judged_by(overview)
-    yield _lanes(overview)
+    """The parts below the counts that are not folded."""
     yield _remarks(overview)
     yield _numerics(overview, most)
     yield from _moved(overview, 2 * most)
@@ -270,11 +255,10 @@ def _edits(overview: Overview, most: int) -> str:
 
 
 def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
-    over = "" if edit.growth is None else f", {format_change(1 + edit.growth)} over its anchor"
     moved_ = " → ".join(apart(edit.before, edit.after, edit.unit, "none", "removed"))
     return (
         code(edit.folder, NAME), code(edit.case), code(edit.metric, NAME),
-        f"{moved_} ⚠️ looser{over}" if edit.loosens else moved_,
+        f"{moved_} ⚠️ looser" if edit.loosens else moved_,
         text(edit.reason) or "no reason", value(edit.measured, edit.unit, "not measured"),
     )  # fmt: skip
 
@@ -292,23 +276,20 @@ def _footer(overview: Overview) -> str:
 Row = tuple[CaseResult, Verdict, str]  # the last: name of the verdict
 
 
-def _details(lanes: Sequence[LaneView], most: int | None) -> Iterator[str]:
-    """Blocks that open, fill and close one `<details>` with each lane's environment and all its cases, or with at most
-    so many of its findings."""
-    shown = [lane for lane in lanes if lane.report is not None and (most is None or lane.findings)]
+def _details(lanes: Sequence[LaneView]) -> Iterator[str]:
+    """Blocks that open, fill and close one `<details>` with each lane's environment and all its cases."""
+    shown = [lane for lane in lanes if lane.report is not None]
     cases = sum(len(lane.cases) for lane in shown)
-    if not cases or most == 0:
+    if not cases:
         return
-    what = "The worst findings of each lane"
-    if most is None:
-        what = f"All cases of {counted(len(shown), 'lane')} ({counted(cases, 'case')})"
+    what = f"All cases of {counted(len(shown), 'lane')} ({counted(cases, 'case')})"
     yield f"<details><summary>{what}, environments, warnings</summary>"
     header = ("Case", "Verdict", "Metric", "Before", "Now", "Change", "% of copy", "Why")
     for lane in shown:
         yield _environment(lane)
-        rows = [*_finding_rows(lane), *(_other_rows(lane) if most is None else ())]
+        rows = [*_finding_rows(lane), *_other_rows(lane)]
         if rows:
-            yield table(header, rows, _cells, most=most)
+            yield table(header, rows, _cells)
     yield "</details>"
 
 

@@ -81,11 +81,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Received(Struct, frozen=True):
-    """A lane's report without the unreadable cases, which `refused` lists. `warnings` are no reason to refuse it."""
+    """A lane's report without the unreadable cases, which `refused` lists."""
 
     report: Report
     refused: list[Refused] = []
-    warnings: list[str] = []
 
 
 def receive_all(artifacts: Mapping[str, bytes | str], head: str) -> dict[str, Received | str]:
@@ -114,17 +113,16 @@ def receive(lane: str, archive: bytes, head: str) -> Received:
         LaneError: the archive or the whole report is refused, with the reason.
     """
     slug, data = unpack(archive)
-    received = read_report_of_stranger(data)
+    received = read_untrusted_report(data)
     report = received.report
     if slug != report.hardware.slug:
         raise LaneError(f"report-{slug}.json holds a report of {report.hardware.slug!r}")
     if lane not in (report.hardware.slug, report.hardware.target):
         raise LaneError(f"the artifact of {lane} holds a report of {report.hardware.slug!r}")
-    commit, dirty = (report.commit or "").removesuffix("+"), (report.commit or "").endswith("+")
+    commit = (report.commit or "").removesuffix("+")
     if len(commit) < _LEAST_SHA or not head.startswith(commit):
         raise LaneError(f"measured {commit[:60]!r}, not {head[:12]!r}; run the lane on the pull request's head commit")
-    warnings = [f"{lane}: tracked files of the checkout were changed before it was measured"] if dirty else []
-    return Received(replace(report, exact_only=lane != report.hardware.slug), received.refused, warnings)
+    return Received(replace(report, exact_only=lane != report.hardware.slug), received.refused)
 
 
 def unpack(archive: bytes) -> tuple[str, bytes]:
@@ -143,7 +141,7 @@ def unpack(archive: bytes) -> tuple[str, bytes]:
             if name is None or members[0].orig_filename != members[0].filename or kind not in (0, stat.S_IFREG):
                 raise LaneError(f"{members[0].filename[:200]!r} is no plain file report-<hardware>.json")
             with opened.open(members[0]) as stream:
-                data = stream.read(MOST_BYTES + 1)  # whatever size it claims
+                data = stream.read(MOST_BYTES + 1)  # the size that it claims may be wrong
     # The exceptions of zipfile for damaged, encrypted or unusual archives, from its documentation and from experiments.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise LaneError(f"no readable zip file ({str(error)[:200]}); upload .perfguard/report-*.json") from error
@@ -152,7 +150,7 @@ def unpack(archive: bytes) -> tuple[str, bytes]:
     return name[1], data
 
 
-def read_report_of_stranger(data: bytes) -> Received:
+def read_untrusted_report(data: bytes) -> Received:
     """A report from untrusted JSON. An impossible value costs only its own case.
 
     Raises:
@@ -163,7 +161,7 @@ def read_report_of_stranger(data: bytes) -> Received:
     if not isinstance(found, dict) or schema != SCHEMA or isinstance(schema, bool):
         raise LaneError(f"report schema {str(schema)[:40]}, this perfguard reads {SCHEMA}; use one version for both")
     parts = {name: found.pop(name, []) for name in ("results", "fresh", "pairings")}
-    for name in ("stale", "guarded", "remembered"):  # verdicts on the run as a whole are never read
+    for name in ("stale", "guarded", "remembered"):  # verdicts on the run as a whole are not used
         found.pop(name, None)
     try:
         report = _converted(found, Report)
@@ -177,7 +175,7 @@ def read_report_of_stranger(data: bytes) -> Received:
         _check_whole(report, pairings)
     except RecursionError as error:
         raise LaneError("nested too deeply") from error
-    except (msgspec.MsgspecError, LaneError, AttributeError, KeyError, TypeError) as error:  # or no object
+    except (msgspec.MsgspecError, LaneError, AttributeError, KeyError, TypeError) as error:  # or not an object
         raise LaneError(f"no perfguard report ({str(error)[:300]})") from error
     return Received(replace(report, results=results, fresh=fresh, pairings=pairings), [*refused, *unpaired])
 
@@ -216,7 +214,7 @@ def _converted(data: Any, kind: type[T]) -> T:
 
 
 def _check_bounds(value: Any, field: str = "") -> None:
-    """Check texts, sizes and numbers of what stands in `field` of plain JSON."""
+    """Check texts, sizes and numbers of `field` in plain JSON."""
     if isinstance(value, str):
         longest = _MOST_OF_A_VALUE if field in _VALUES else MOST_CHARACTERS
         if len(value) > longest:
@@ -278,7 +276,7 @@ def _pairings(raw: Sequence[Any]) -> tuple[list[Pairing], list[Refused]]:
 
 
 def _check_whole(report: Report, pairings: Sequence[Pairing]) -> None:
-    """Check what becomes a part of paths, and that the report does not contradict itself about its base."""
+    """Check names that become parts of paths, and that the report does not contradict itself about its base."""
     for folder in (report.hardware.slug, report.hardware.target):
         if folder is not None and not _FOLDER.fullmatch(folder):
             raise LaneError(f"{folder[:100]!r} names no folder of baselines")
@@ -304,7 +302,7 @@ def _name(data: Any) -> str:
 
 
 def _check(case: CaseResult | PairedCase) -> None:
-    """Check what no single value shows: names, twins, times.
+    """Check what needs several values: names, duplicates, times.
 
     Raises:
         LaneError: names the value. Pairs then judge no time of a paired case.
