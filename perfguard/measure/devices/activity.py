@@ -38,16 +38,6 @@ class Waited:
 
 
 @dataclass(frozen=True)
-class Span:
-    """One kernel, copy or fill on the device, from `start_us` to `end_us` on its own clock; `stream`: its queue."""
-
-    name: str
-    stream: int
-    start_us: float
-    end_us: float
-
-
-@dataclass(frozen=True)
 class Activity:
     """The work that one call started, in order, or the numbers of what one test started.
 

@@ -7,8 +7,9 @@ Each vendor is one file in this folder, or one module of an installed package (e
 from __future__ import annotations
 
 import abc
+import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.torch_gpu import TorchGpu
 
 KIND = Kind("vendor", __name__, "perfguard.devices", needs=("VENDOR",))
+_SIMULATED = "perfguard.testing.fake_vendor"  # of a room above this one, which imports this one
 
 # Words of a marketing name that do not distinguish kinds of devices.
 _NOISE = re.compile(
@@ -183,13 +185,13 @@ def all_vendors() -> tuple[Vendor, ...]:
     Raises:
         UsageError: an installed one cannot be used.
     """
-    return _in_order([module.VENDOR for module in KIND.modules()])
+    return _in_order([*own_vendors(), *(installed.load().VENDOR for installed in KIND.installed())])
 
 
 def own_vendors() -> tuple[Vendor, ...]:
     """Ours alone."""
-    return _in_order([module.VENDOR for module in KIND.own()])
+    return _in_order([module.VENDOR for module in (*KIND.own(), importlib.import_module(_SIMULATED))])
 
 
-def _in_order(vendors: list[Vendor]) -> tuple[Vendor, ...]:
+def _in_order(vendors: Iterable[Vendor]) -> tuple[Vendor, ...]:
     return tuple(sorted(vendors, key=lambda vendor: float("inf") if vendor.auto is None else vendor.auto))
