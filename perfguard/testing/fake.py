@@ -35,8 +35,8 @@ _MEMORY_BYTES = 16 * 2**30
 _COPY_BYTES_PER_SECOND = 1e12
 _PROFILE_HOST_US = 10_000.0
 
-# The fake stands for hardware, which is found and not passed as an argument: a launched kernel runs on the
-# device opened last, as CUDA kernels run on the current device.
+# A launched kernel runs on the device that was opened last, as CUDA kernels run on the current device. Like hardware,
+# the device is no argument of a kernel.
 _current: FakeDevice | None = None
 
 
@@ -57,7 +57,7 @@ def launch(
 ) -> None:
     """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Does nothing without a fake device.
 
-    `binary` stands for the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
+    `binary` identifies the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
     `capturable` makes the capture of its call fail. Names that begin with Memcpy (of `bytes` bytes) are copies, those
     with Memset are fills.
     """
@@ -216,13 +216,13 @@ class FakeDevice(Device):
         self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
     ) -> list[list[tuple[float, float]]]:
         self.host_us += _PROFILE_HOST_US
-        found = []
+        by_call = []
         for call in calls:
             if before is not None:
                 before()
             self.synchronize()
-            found.append([each.interval for each in self._recorded(call)])
-        return found
+            by_call.append([work.interval for work in self._recorded(call)])
+        return by_call
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[list[_Launched]]:
@@ -238,14 +238,14 @@ class FakeDevice(Device):
     @contextlib.contextmanager
     def kernel_times(self) -> Iterator[dict[str, float]]:
         self.host_us += _PROFILE_HOST_US
-        found: dict[str, float] = {}
+        times: dict[str, float] = {}
         self.synchronize()
         with self._recording() as launched:
-            yield found
-        for each in launched:
-            start, end = each.interval
-            found[each.name] = found.get(each.name, 0.0) + end - start
-        if not found:
+            yield times
+        for work in launched:
+            start, end = work.interval
+            times[work.name] = times.get(work.name, 0.0) + end - start
+        if not times:
             raise DeviceError(f"{self._identity.slug}: nothing was launched")
 
     def _recorded(self, call: Callable[[], object]) -> list[_Launched]:
