@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ import torch
 
 from benchmarks.checkouts import RECORDING, ROOT, Ran, copied, guard
 from benchmarks.rows import write_rows
+from perfguard.measure.devices import open_device
 from perfguard.model.records import CaseResult, Report, TimedEntry
 from perfguard.store.baseline_files import Store
 from tests.corpus.mutant import Change, Edit
@@ -38,7 +38,6 @@ SESSIONS = 5
 CASES = {2: "two_ and not inductor", 4: "four_ and not inductor"}
 # What a plant can change: the other cases exchange the same once more.
 PLANTED = ("-k", f"{CASES[2]} and not compiled and not hot and not 128 and not tp2")
-SHOWN = ("exposed_us", "overlap_share", "transfer_us", "skew_us", "bus_gb_per_second", "bus_share", "interconnect")
 
 
 def of_corpus(number: str) -> tuple[Change, ...]:
@@ -85,7 +84,7 @@ def run(folder: Path, reports: Path, *arguments: str) -> Ran:
 
 
 def planted(name: str, baselines: Path, reports: Path, *arguments: str) -> dict[str, Any]:
-    """What a run says of one of PLANTS beside `baselines`: what fails, and what it read of exchanges, by case."""
+    """What a run says of one of PLANTS beside `baselines`: what fails, and the times that it read, by case."""
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
         checkout = copied(Path(folder, "checkout"))
         shutil.copytree(baselines, checkout / "baselines", dirs_exist_ok=True)
@@ -102,27 +101,21 @@ def planted(name: str, baselines: Path, reports: Path, *arguments: str) -> dict[
 
 
 def shown(result: CaseResult) -> dict[str, Any]:
-    found = ((metric, result.reading(metric)) for metric in ("ranks_time_us", *SHOWN))
-    return {metric: reading.value for metric, reading in found if reading is not None}
+    reading = result.reading("ranks_time_us")
+    return {} if reading is None else {"ranks_time_us": reading.value}
 
 
 def rows(report: Report, baselines: Path) -> Iterator[dict[str, Any]]:
-    """Each case that was recorded: its sessions, and what one session read of its exchanges, by collective."""
+    """Each case that was recorded: its sessions, and what one session read."""
     store = Store(baselines)
     for result in report.results:
         if any(verdict.word.fails for verdict in result.verdicts):
             continue  # what is stored is older
         file = store.load(f"{report.hardware.slug}-x{result.ranks}", result.case.suite)
         entries = file.cases[result.case.key].entries if file and result.case.key in file.cases else {}
-        entry, floor = entries.get("ranks_time_us"), entries.get("ranks_floor_us")
+        entry = entries.get("ranks_time_us")
         if isinstance(entry, TimedEntry):
-            yield {
-                "case": result.case.key,
-                "timer": entry.timer,
-                "sessions": entry.sessions,
-                "floor_us": statistics.median(floor.sessions) if isinstance(floor, TimedEntry) else None,
-                **shown(result),
-            }
+            yield {"case": result.case.key, "timer": entry.timer, "sessions": entry.sessions, **shown(result)}
 
 
 def differences(one: Sequence[CaseResult], other: Sequence[CaseResult]) -> Iterator[str]:
@@ -157,7 +150,7 @@ def main() -> None:
     options = parser.parse_args()
     out: Path = options.out.resolve()
     baselines = ROOT / "baselines"
-    found: dict[str, Any] = {"rows": [], "facts": [], "fails": [], "plants": []}
+    found: dict[str, Any] = {"links": "", "rows": [], "facts": [], "fails": [], "plants": []}
     on_gpus = None
     chosen = ("-k", CASES[options.ranks])
     if torch.cuda.device_count() >= options.ranks:
@@ -167,6 +160,7 @@ def main() -> None:
         folder = f"{on_gpus.hardware.slug}-x{options.ranks}"
         if (baselines / folder).is_dir():
             shutil.copytree(baselines / folder, out / folder, dirs_exist_ok=True)
+        found["links"] = open_device("cuda").interconnect(options.ranks)
         found["rows"] = list(rows(on_gpus, baselines))
         found["fails"] += failures(on_gpus)
         _keep(out, found)

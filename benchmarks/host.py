@@ -155,7 +155,7 @@ def _backward(out: Tensor, inputs: list[Tensor]) -> object:
 def stubbed() -> Iterator[None]:
     """Within, tensors claim to be on a TARGET, whose driver takes launches and does nothing."""
     from perfguard._compat.triton_internals import driven_by
-    from perfguard.measure.binaries.absent_gpu import pretended
+    from perfguard.measure.binaries.absent_gpu import simulated
     from perfguard.measure.binaries.launch_recorder import Driver
     from perfguard.measure.binaries.targets import TARGETS
 
@@ -166,7 +166,7 @@ def stubbed() -> Iterator[None]:
     driver.utils.unload_module = lambda *_: None
     driver.launcher_cls = lambda *of: launcher_of(*of)
     driver.get_current_device = lambda: 0
-    with pretended(TARGETS[TARGET]), driven_by(driver), _fresh_on_the_host():
+    with simulated(TARGETS[TARGET]), driven_by(driver), _fresh_on_the_host():
         scaled._PROBES[torch.device("cuda", 0), torch.float8_e4m3fn] = scaled.Probe("triton", (), "triton")
         yield
 

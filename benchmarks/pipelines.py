@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import re
 import statistics
 import tempfile
 import time
@@ -27,6 +28,7 @@ import torch
 import torch.distributed as dist
 import triton
 from torch import Tensor
+from torch.autograd import DeviceType  # type: ignore[attr-defined]  # re-exported without saying so
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import ScheduleDualPipeV
 from torch.nn import functional as F
@@ -37,7 +39,6 @@ from kernels.layers import BlockConfig, Transformer
 from kernels.moe import MoEConfig
 from kernels.parallel.experts import shard_experts
 from kernels.parallel.pipeline import Stage, StageRun, build_stages, dual_pipe_v, take_turns, zero_bubble_v
-from perfguard.measure.collectives.transfer import profile_of
 from perfguard.measure.devices import kineto
 from perfguard.measure.timers.profiler import covered_us
 
@@ -156,18 +157,23 @@ class Rank:
         if self.device.type == "cpu":
             return {}
 
-        def within(around: Any) -> None:
-            with around:
-                step()
+        def finished() -> None:
+            step()
+            self.synchronize()
 
         dist.barrier()
-        spans = kineto.spans(within, self.synchronize, "cuda")
-        profile = profile_of(spans, [], dist.get_rank(), {})
-        busy_us = covered_us((span.start_us, span.end_us) for span in spans)
+        exchanges: list[tuple[float, float]] = []
+        others: list[tuple[float, float]] = []
+        for event in kineto.raw_events(finished, "cuda"):
+            if event.device_type() == DeviceType.CUDA and not event.is_user_annotation():
+                is_exchange = re.match(r"nccl\w*Kernel_", event.name()) is not None
+                (exchanges if is_exchange else others).append((event.start_ns() / 1e3, event.end_ns() / 1e3))
+        computing_us = covered_us(others)
         return {
-            "exchanging_ms": profile.exchanging_us / 1e3,
-            "exposed_ms": profile.exposed_us / 1e3,
-            "computing_ms": (busy_us - profile.exposed_us) / 1e3,
+            "exchanging_ms": covered_us(exchanges) / 1e3,
+            # exchanging - (exchanging and computing) = (exchanging or computing) - computing
+            "exposed_ms": (covered_us([*exchanges, *others]) - computing_us) / 1e3,
+            "computing_ms": computing_us / 1e3,
         }
 
 

@@ -277,36 +277,18 @@ def _sum(rows: Iterable[Data], name: str) -> int:
 
 
 def ranks(data: Data) -> str:
-    """Times of layers over several GPUs, one recording's sessions, and their exchanges."""
-    head = [
-        "case",
-        "sessions, ms",
-        "max / min",
-        "exposed, µs",
-        "exchange",
-        "transfer, µs",
-        "skew, µs",
-        "GB/s",
-        "of 1 GiB's",
-    ]
-    lines: list[list[object]] = []
-    for row in data["rows"]:
-        sessions = row["sessions"]
-        first = [
+    """Times of layers over several GPUs, one recording's sessions."""
+    lines = [
+        [
             f"`{row['case']}`",
-            ", ".join(f"{each / 1000:.3f}" for each in sessions),
-            f"+{100 * (max(sessions) / min(sessions) - 1):.1f} %",
-            f"{row['exposed_us']:.0f}",
+            ", ".join(f"{each / 1000:.3f}" for each in row["sessions"]),
+            f"+{100 * (max(row['sessions']) / min(row['sessions']) - 1):.1f} %",
         ]
-        for name, transfer in row["transfer_us"].items():
-            shown = [f"{transfer:.0f}", f"{row['skew_us'][name]:.0f}"]
-            rate = row["bus_gb_per_second"][name]
-            speed = [f"{rate:.0f}", f"{100 * row['bus_share'][name]:.0f} %"] if rate >= 1 else ["", ""]
-            lines.append([*first, name, *shown, *speed])
-            first = [""] * len(first)
-    where = f"Links: {data['rows'][0]['interconnect']}. Facts over NCCL against gloo: {'; '.join(data['facts'])}."
-    found = [_origin(data, data["command"]), _table(head, lines), where]
-    return "\n\n".join([*found, _planted_table(data)] if "plants" in data else found)
+        for row in data["rows"]
+    ]
+    where = f"Links: {data['links']}. Facts over NCCL against gloo: {'; '.join(data['facts'])}."
+    found = [_origin(data, data["command"]), _table(["case", "sessions, ms", "max / min"], lines), where]
+    return "\n\n".join([*found, _planted_table(data)] if data.get("plants") else found)
 
 
 def ranks_planted(data: Data) -> str:
@@ -315,26 +297,17 @@ def ranks_planted(data: Data) -> str:
 
 
 def _planted_table(data: Data) -> str:
-    return _table(["planted", "verdicts", "case", "ms", "exposed, µs", "most skew, µs"], _planted_on_ranks(data))
+    return _table(["planted", "verdicts", "case", "ms"], _planted_on_ranks(data))
 
 
 def _planted_on_ranks(data: Data) -> Iterator[list[str]]:
-    """What each planted change moved: verdicts, and the exchanges of the cases that are timed."""
-    unchanged = {row["case"]: {**row, "ranks_time_us": median(row["sessions"])} for row in data["rows"]}
+    """What each planted change moved: verdicts, and the times of the cases that are timed."""
+    unchanged = {row["case"]: median(row["sessions"]) for row in data["rows"]}
     for plant in data["plants"]:
         first = [f"`{plant['plant']}`", _words(each["word"] for each in plant["fails"])]
         for case, read in plant["read"].items():
-            told = [
-                f"{before} to {after}"
-                for before, after in zip(_exposure(unchanged[case]), _exposure(read), strict=True)
-            ]
-            yield [*first, f"`{case}`", *told]
+            yield [*first, f"`{case}`", f"{unchanged[case] / 1000:.2f} to {read['ranks_time_us'] / 1000:.2f}"]
             first = ["", ""]
-
-
-def _exposure(row: Data) -> list[str]:
-    name, skew = max(row["skew_us"].items(), key=lambda each: each[1])
-    return [f"{row['ranks_time_us'] / 1000:.2f}", f"{row['exposed_us']:.0f}", f"{skew:.0f} ({name})"]
 
 
 def pipelines(data: Data) -> str:

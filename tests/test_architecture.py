@@ -26,7 +26,11 @@ BUDGETS = [
     ("perfguard/*.py", 350, ""),
     ("perfguard/*.py", 50, "--perfguard-dirty: an update names code that no commit holds"),
     ("perfguard/_compat/**/*.py", 850, ""),
-    ("perfguard/_compat/**/*.py", 100, "the first IR of a kernel, with Triton 3.6 to 3.9"),
+    (
+        "perfguard/_compat/**/*.py",
+        150,
+        "what Triton compiles for absent chips, and its first IR, with 3.6 to 3.9",
+    ),
     ("perfguard/check/**/*.py", 4_750, ""),
     (
         "perfguard/check/**/*.py",
@@ -37,12 +41,7 @@ BUDGETS = [
     ("perfguard/github/**/*.py", 2_500, ""),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
-    ("perfguard/measure/**/*.py", 10_600, ""),
-    (
-        "perfguard/measure/**/*.py",
-        850,
-        "kernels are compared with the base's, by first IR, place and sums",
-    ),
+    ("perfguard/measure/**/*.py", 10_400, ""),
     ("perfguard/model/**/*.py", 1_700, ""),
     ("perfguard/model/**/*.py", 300, "doubts, bases of records, differences that are shown whole, sessions that join"),
     ("perfguard/model/**/*.py", 50, "no process outlives the one that started it, in any room"),
@@ -67,6 +66,7 @@ BUDGETS = [
     ("perfguard/session/**/*.py", 150, "what is remembered of a case between runs; what a pair found, and took"),
     ("perfguard/store/**/*.py", 700, ""),
     ("perfguard/tensors/**/*.py", 500, ""),
+    ("perfguard/testing/**/*.py", 550, ""),
     ("kernels/**/*.py", 14_400, ""),
     ("tests/**/*.py", 51_750, ""),
     ("tests/**/*.py", 2_650, "answers of bases, hostile objects, comparisons of kernels, records that grow"),
@@ -91,6 +91,7 @@ FLOORS = {
     "render": 3,
     "store": 3,
     "session": 4,
+    "testing": 4,
     "github": 5,
     "pytest_plugin": 5,
     "cli": 6,
@@ -98,7 +99,7 @@ FLOORS = {
     "__main__": 7,
 }
 # Who imports torch when imported: rooms, and files of other rooms.
-TORCH = {"_compat", "check", "measure", "tensors"}
+TORCH = {"_compat", "check", "measure", "tensors", "testing"}
 TORCH_FILES = {
     "session/case_pipeline.py",
     "session/ranks/launch.py",

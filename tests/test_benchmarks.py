@@ -37,7 +37,7 @@ def test_every_benchmark_finds_what_it_measures(interpreting: Nursery) -> None:
 
 
 KERNEL = """
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 
 def double(x, n):

@@ -24,7 +24,7 @@ VERSION = perfguard.__version__
 
 TEST = """
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def double(x):
     fake.launch("double_kernel", us=50.0)

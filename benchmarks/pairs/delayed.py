@@ -22,11 +22,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from perfguard.measure.devices import fake, open_device
+from perfguard.measure.devices import open_device
 from perfguard.measure.devices.device import Device
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers import prepare_device_time
 from perfguard.measure.timers.timing import Workload
+from perfguard.testing import fake
 
 COUNT, BLOCK = 2**16, 128  # values; one a thread, so that the chain alone takes time
 SHORT, LONG = 8_000, 64_000  # links: much longer than a launch

@@ -10,7 +10,7 @@ import functools
 import torch
 from torch import Tensor
 
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 WIDTH = 8192
 

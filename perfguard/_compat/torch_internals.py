@@ -38,6 +38,11 @@ IS_TRANSFORMED = Private("torch", "_C._functorch.is_functorch_wrapped_tensor", _
 UNWRAPPED = Private("torch", "_C._functorch.get_unwrapped", _TRANSFORMS)
 RELEASE_POOL = Private("torch", "_C._cuda_releasePool", _CAPTURE)
 
+#: Asked by torch's and by Triton's own Python of a GPU, also where there is none.
+OF_ABSENT = privates(
+    "torch.cuda", "following a call for a GPU that is not here", "_lazy_init _exchange_device _maybe_exchange_device"
+)
+
 #: Only a torch that is built for a GPU has these.
 OF_GPUS = (
     END_ALLOCATE,

@@ -6,8 +6,10 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import attrgetter
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -42,7 +44,6 @@ OF_LAUNCHES = (
 NAMES = (
     *OF_LAUNCHES,
     *privates("triton.runtime.jit", _FOLLOW, "JITFunction.run JITFunction.is_gluon"),
-    Private("triton.runtime.jit", "JITFunction.preload", "compiling a kernel that another process has launched"),
     Private("triton.compiler.compiler", "ASTSource.make_ir", _FRONT_END),
     Private("triton.experimental.gluon._runtime", "GluonASTSource.make_ir", _FRONT_END),
     Private("triton._C.libtriton", "ir.module.str_nodebug", _FRONT_END),
@@ -75,37 +76,82 @@ def driven_by(driver: object) -> Iterator[None]:
         active._active = before
 
 
+def source_of(kernel: Any, data: Mapping[str, Any]) -> Any:
+    """What `triton.compile` takes of a kernel (a JITFunction) and a specialisation, as Triton's hook before a
+    compilation describes it."""
+    constants = {
+        tuple(path): _constant_of(value)
+        for path, value in zip(data["constant_keys"], data["constant_vals"], strict=True)
+    }
+    attributes = {tuple(path): value for path, value in zip(data["attrs_keys"], data["attrs_vals"], strict=True)}
+    signature = {name: _as_tuple(kind) for name, kind in data["signature"].items()}
+    kind = GLUON_SOURCE if kernel.is_gluon() else SOURCE
+    return kind.get()(kernel, signature, constants, attributes)
+
+
+def _constant_of(value: Any) -> Any:
+    """A constant, from what Triton writes of it (`_as_data`)."""
+    from triton import language
+
+    if language.dtype.is_dtype(value):
+        return language.dtype(value)
+    if isinstance(value, dict) and "constexpr" in value:
+        return language.constexpr(_as_tuple(value["constexpr"]))
+    if isinstance(value, dict) and "jit_function" in value:
+        module, _, name = value["jit_function"].partition(":")
+        return function_in(importlib.import_module(module), name)
+    return _as_tuple(value)
+
+
+def _as_tuple(value: Any) -> Any:
+    """A tuple, which JSON knows as a list; anything else as it is."""
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
+
+def function_in(module: ModuleType, name: str) -> Any:
+    """The kernel (JITFunction) of this qualified name, below whatever wraps it: an autotuner, heuristics."""
+    found = attrgetter(name)(module)
+    while not isinstance(found, FUNCTION.get()):
+        found = found.fn
+    return found
+
+
+def compiled_for(target: Any, source: Any, options: Mapping[str, Any]) -> Any:
+    """A source compiled for a target (GPUTarget) that need not be here.
+
+    Raises:
+        Exception: the compiler's own.
+    """
+    import triton
+
+    return triton.compile(source, target=target, options={name: _as_tuple(value) for name, value in options.items()})
+
+
 class _Made(BaseException):
     """Ends a compilation once there is a first IR; nothing of Triton's handles it."""
 
 
-def first_ir(kernel: Any, data: str, begins: Callable[[], None]) -> str:
-    """The IR that Triton's front end makes of a kernel (a JITFunction) before any pass, without locations.
+def first_ir(target: Any, source: Any, options: Mapping[str, Any], begins: Callable[[], None]) -> str:
+    """The IR that Triton's front end makes of a source before any pass, without locations.
 
     Args:
-        data: the specialisation, as `JITFunction.preload` reads it.
         begins: called before the front end reads the kernel.
 
     Raises:
         Exception: the front end's own.
     """
-    sources = SOURCE.get(), GLUON_SOURCE.get()
-    with ExitStack() as stack:
-        for source in sources:
-            stack.enter_context(mock.patch.object(source, "make_ir", _made_by(source.make_ir, begins)))
-        try:
-            compiled = kernel.preload(data)
-        except _Made as made:
-            return str(made)
-    raise RuntimeError(f"{compiled} was compiled without a first IR: TRITON_ALWAYS_COMPILE is not set")
+    make_ir = source.make_ir
 
-
-def _made_by(make_ir: Any, begins: Callable[[], None]) -> Any:
     def made(*args: Any, **kwargs: Any) -> Any:
         begins()
         raise _Made(make_ir(*args, **kwargs).str_nodebug())
 
-    return made
+    source.make_ir = made
+    try:
+        compiled = compiled_for(target, source, options)
+    except _Made as ir:
+        return str(ir)
+    raise RuntimeError(f"{compiled} was compiled without a first IR: TRITON_ALWAYS_COMPILE is not set")
 
 
 def is_compiled(kind: type) -> bool:
@@ -114,8 +160,8 @@ def is_compiled(kind: type) -> bool:
 
 
 def specialisation_of(compiled: Any) -> tuple[Any, str] | None:
-    """The function (JITFunction) that Triton compiled, and its specialisation as `JITFunction.preload` reads it; None
-    if it was not compiled from a function."""
+    """The function (JITFunction) that Triton compiled, and its specialisation as `source_of` reads it; None if it was
+    not compiled from a function."""
     source = compiled.src
     if not isinstance(source, SOURCE.get()):
         return None
@@ -160,8 +206,9 @@ def silent_interpreter() -> AbstractContextManager[object]:
 
 
 @contextmanager
-def launches_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Call `note` with the compiled kernel and the grid of every launch by Triton's launcher while inside."""
+def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[None]:
+    """Call `note` with the compiled kernel, the grid and the arguments of every launch by Triton's launcher while
+    inside. Inductor's static launcher reports no launches."""
     kind: Any = COMPILED.loaded()
     chain: Any = getattr(KNOBS.loaded(), "launch_enter_hook", None)
     original = getattr(kind, "launch_metadata", None)
@@ -170,8 +217,9 @@ def launches_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
         return
 
     def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
-        note(kernel, grid)
-        return original(kernel, grid, stream, *args)
+        metadata = original(kernel, grid, stream, *args)  # which loads the kernel
+        note(kernel, grid, args)
+        return metadata
 
     def listening(metadata: Any) -> None:
         """Without a hook, some launchers describe no launch."""

@@ -63,15 +63,3 @@ def data_place(rank: int, mesh: Mesh) -> tuple[int, ...]:
 def described(mesh: Mesh) -> str:
     """`efsdp 2 x ep 4`."""
     return " x ".join(f"{name} {size}" for name, size in mesh.items())
-
-
-def group_of(rank: int, dimension: str, mesh: Mesh) -> tuple[int, ...] | None:
-    """The ranks, in order, with which `rank` shares a group over a dimension that `dimension_of` has named; None if the
-    name does not show it."""
-    names = dimension.split("+")
-    if not set(names) <= mesh.keys():
-        return None
-    fixed = [index for index, name in enumerate(mesh) if name not in names]
-    own = coordinates(rank, mesh)
-    others = range(math.prod(mesh.values()))
-    return tuple(each for each in others if all(coordinates(each, mesh)[at] == own[at] for at in fixed))

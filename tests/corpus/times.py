@@ -15,7 +15,7 @@ OTHER_CODE = Edit(SUITE, 'CODE = {"odd": "one"}', 'CODE = {"odd": "two"}')
 
 DISTURBED = """
 import random
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 
 class Disturbed(fake.FakeDevice.func):
@@ -61,7 +61,7 @@ def on_device(*statements: str) -> Change:
         "conftest.py",
         """
 import msgspec
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 
 def pytest_runtest_setup(item):

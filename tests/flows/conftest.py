@@ -26,7 +26,7 @@ PYTHON = sys.executable  # which `project` replaces: it is started where a proce
 
 KERNEL = """
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def double(x):
     out = torch.empty_like(x)

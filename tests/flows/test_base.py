@@ -14,7 +14,7 @@ from tests.flows.conftest import TEST, Project
 
 # Today everything takes three times as long as when it was recorded.
 SLOW_TODAY = """
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def pytest_runtest_setup(item):
     if fake.current() is not None:
@@ -240,7 +240,7 @@ def test_a_metric_without_a_record_is_counted_and_takes_nothing_away(recorded: P
 # Its kernel takes every input for contiguous.
 STRIDES = """
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def double(x):
     fake.launch("double_kernel", us=50.0)

@@ -58,7 +58,7 @@ def compiling(project: Project) -> tuple[int, list[str]]:
 
 
 def following(project: Project) -> tuple[int, list[str]]:
-    """On a target that is pretended, in a fork."""
+    """On a simulated target, in a fork."""
     project.configure(device="cpu", targets=["sm_90"])
     (project.path / "kernel.py").write_text(TRITON_KERNEL)
     rewrite(

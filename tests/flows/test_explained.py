@@ -9,7 +9,7 @@ from tests.flows.conftest import Project
 
 READS = """
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 workspaces = []
 
@@ -24,7 +24,7 @@ def double(x):
 # Slower than it was when the baselines were recorded, for base and working tree alike.
 THROTTLED = """
 import msgspec
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def pytest_runtest_setup(item):
     device = fake.current()

@@ -17,7 +17,7 @@ from tests.flows.test_unchanged import SPREAD, as_recorded
 
 # Long kernels: the simulation costs time for every call that fits into a block.
 KERNEL = """
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 FACTORS = {factors}
 

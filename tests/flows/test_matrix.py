@@ -46,7 +46,7 @@ _LEFT_OUT: tuple[tuple[str, ...], ...] = ((), ("wrong",), (), ("wrong", "launch"
 
 KERNEL = """
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def double(x, outcome):
     out = torch.empty_like(x)

@@ -297,7 +297,7 @@ def test_on_the_simulated_gpu_one_kernel_is_told_once(project: Project) -> None:
 
 TIMED = """
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 
 def double(x):

@@ -47,7 +47,7 @@ class Npu(Vendor):
         return True
 
     def open(self, name):
-        from perfguard.measure.devices.fake import FakeDevice
+        from perfguard.testing.fake import FakeDevice
 
         return FakeDevice("acme-npu")
 
@@ -113,7 +113,7 @@ KINDS = {
 
 TEST = """
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def double(x):
     fake.launch("double_kernel", us=50.0)

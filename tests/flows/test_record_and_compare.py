@@ -13,7 +13,7 @@ CASES = {"double[64]/forward", "double[96]/forward"}
 
 # A device that knows its name: two recordings on one board prove what they differ by.
 ON_BOARD = """
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def pytest_runtest_setup(item):
     if fake.current() is not None:
@@ -248,7 +248,7 @@ def test_the_process_settles_before_the_first_test_makes_its_inputs(project: Pro
 RACING = """
 import itertools
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 turns = itertools.count()
 

@@ -13,7 +13,7 @@ from tests.flows.conftest import Project
 RIVAL = """
 import kernel
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def plain(x):
     fake.launch("plain", us=50.0)
@@ -26,7 +26,7 @@ def test_double(perfguard):
 # Each pass of a gradient costs as the forward one says.
 BACKWARD = """
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 class Double(torch.autograd.Function):
     @staticmethod

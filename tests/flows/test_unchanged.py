@@ -26,7 +26,7 @@ SPREAD = (0.999, 1.0, 1.001, 1.002, 0.998)  # between five sessions
 
 # Long kernels: the simulation costs time for every call that fits into a block.
 KERNEL = """
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def double(x):
     if x.shape[0] == 1:
@@ -51,7 +51,7 @@ def test_double(perfguard, n):
 # A quiet one: else two sessions of it differ by more than a record may acquit beside, once in some ten.
 ON_BOARD = """
 import functools
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 fake.FakeDevice = functools.partial(fake.FakeDevice, session_noise=0.0005)
 

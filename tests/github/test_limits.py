@@ -6,13 +6,13 @@ import msgspec
 import torch
 
 from perfguard.github.lanes.limits import hold, lenient
-from perfguard.measure.devices import fake
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import all_limits, read_exact, read_timed
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.records import Better, Case, CaseResult, Reading
 from perfguard.model.units import Unit
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 from tests.github.reports import CODE, measured
 
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers.ranks import Ranks
 from perfguard.measure.timers.timing import Cache
+from perfguard.testing.fake import FakeDevice
 
 MEETING_US = 2.0  # of two devices that come at once
 SPREAD_US = 0.5  # between the ranks that leave a meeting of devices
@@ -41,12 +41,12 @@ class Simulated:
         return max(self.exchange("a meeting", us - self._clock_us)) + self._clock_us
 
     def ranks(self, cache: Cache = "warm") -> Ranks:
-        return Ranks(self.device, self.exchange, self._meet_hosts, self._meet_devices, cache)
+        return Ranks(self.device, self.exchange, self._meet_hosts, self.meet_devices, cache)
 
     def _meet_hosts(self) -> None:
         self.device.host_us = self._latest(self.device.host_us)
 
-    def _meet_devices(self) -> None:
+    def meet_devices(self) -> None:
         arrived = self._latest(self.device.enqueue(MEETING_US, noisy=False))
         if arrived - self.left_us > IDLE_US:
             self.slow = SLOW_MEETINGS
@@ -55,12 +55,6 @@ class Simulated:
             arrived += SLOW_US
         self.left_us = arrived
         self.device.busy_until_us = arrived + self.rank * SPREAD_US
-
-    def send(self, kernel: str, us: float) -> None:
-        """An exchange beside other work, that takes `us` once the last rank has come to it."""
-        device = self.device
-        arrives = max(device.busy_until_us, device.beside_until_us, device.host_us + 2.0)
-        device.enqueue(self._latest(arrives) + us - arrives, name=kernel, noisy=False, beside=True)
 
 
 @dataclass

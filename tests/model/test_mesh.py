@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.model.mesh import coordinates, described, dimension_of, group_of, in_group
+from perfguard.model.mesh import coordinates, described, dimension_of, in_group
 
 MESH = {"dp": 2, "ep": 3, "tp": 2}
 
@@ -38,12 +38,3 @@ def test_a_group_is_named_by_the_dimensions_along_which_its_ranks_differ(ranks: 
 def test_a_group_without_a_mesh_is_a_number_of_ranks() -> None:
     assert dimension_of([0, 1], {}) == "2 ranks"
     assert not in_group()
-
-
-def test_the_group_of_a_rank_by_the_name_of_its_dimension() -> None:
-    mesh = {"dp": 2, "ep": 2, "tp": 2}
-    assert group_of(5, "ep", mesh) == (5, 7)
-    assert group_of(5, "dp+tp", mesh) == (0, 1, 4, 5)
-    assert all(dimension_of(group_of(rank, "dp+tp", mesh) or (), mesh) == "dp+tp" for rank in range(8))
-    assert group_of(5, "part of ep", mesh) is None
-    assert group_of(0, "2 ranks", {}) is None

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from _pytest.junitxml import LogXML, xml_key
 
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.model.config import Config, Settings
 from perfguard.model.records import (
     Baseline,
@@ -27,6 +26,7 @@ from perfguard.model.units import Unit
 from perfguard.pytest_plugin.ending import Ending, cut_short, failed_report
 from perfguard.session.open_run import open_run
 from perfguard.session.run import Run
+from perfguard.testing.fake import FakeDevice
 
 CASES = [Case("suite", f"double[{n}]", "forward", f"test_suite.py::test_double[{n}]") for n in (1, 2, 3)]
 FIRST, SECOND, THIRD = CASES

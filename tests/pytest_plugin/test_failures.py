@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perfguard.measure.devices import fake
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.model.errors import is_out_of_memory
 from perfguard.pytest_plugin.failures import describe_error, is_lost
+from perfguard.testing import fake
 
 CUDA = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 139.81 GiB of which 512.50 MiB is "

@@ -10,7 +10,6 @@ import torch
 
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
 from perfguard.measure.binaries.compiler import Compiler
-from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Device
 from perfguard.measure.replay import seeded
 from perfguard.model.call import Call, Work
@@ -19,6 +18,7 @@ from perfguard.model.records import Case, CaseResult, Doubt, Word
 from perfguard.pytest_plugin.fixture import Guarded, seed_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner
 from perfguard.session.turns_file import TurnsFile
+from perfguard.testing import fake
 
 CASE = Case("suite", "double[64]", "forward", "tests/test_suite.py::test_double[64]")
 

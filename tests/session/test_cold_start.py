@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from perfguard.judge.statistics import least_effect
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError
 from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
@@ -19,6 +18,7 @@ from perfguard.session import cold_start
 from perfguard.session.child import ANSWER, ChildCommand, Cold, read_request
 from perfguard.session.cold_start import ColdStarts, first_results
 from perfguard.store.report_file import save_report
+from perfguard.testing.fake import FakeDevice
 
 CASE = Case("suite", "f[64]", "forward", "test_suite.py::test_f[64]")
 ANY = Hardware("any", "fake", "Any", "x")

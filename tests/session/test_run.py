@@ -10,7 +10,6 @@ import msgspec
 import pytest
 import torch
 
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.model.call import Call
 from perfguard.model.config import Config, Settings
@@ -37,6 +36,7 @@ from perfguard.session.run import Run
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_form import render
 from perfguard.store.report_file import read_report
+from perfguard.testing.fake import FakeDevice
 
 
 def run_of(tmp_path: Path, **settings: object) -> Run:

@@ -1,8 +1,8 @@
-"""Recordings for targets without a device here: forked processes follow the call and pretend to have the device.
+"""Recordings for targets whose device is absent: forked processes follow the call as if they had the device.
 
-In such a process tensors in host memory claim to be on a GPU of another architecture. Operators still run on the host,
-where the data is. Only Python's queries of tensors and of torch.cuda are answered as on the target. It needs a process
-of its own: torch remembers that a GPU was requested, and the user's code may as well.
+In such a process tensors in host memory report that they are on a GPU of the target's architecture. Operators still run
+on the host, where the data is; only Python's queries of tensors and of torch.cuda are answered as on the target. Torch
+and the user's code may remember these answers, so the process makes no other call.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import functools
 import gc
 import os
-import select
 import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -26,7 +27,7 @@ import msgspec
 import torch
 
 from perfguard._compat.torch_compiler import load_compiler
-from perfguard._compat.torch_internals import has_custom_operators
+from perfguard._compat.torch_internals import OF_ABSENT, has_custom_operators
 from perfguard._compat.triton_internals import INTERPRETED, OF_LAUNCHES, was_imported_as_interpreter
 from perfguard.measure.binaries.launch_recorder import Recording, compiled_form, record
 from perfguard.measure.binaries.source_hash import Described, Sources
@@ -38,8 +39,7 @@ from perfguard.model.orphans import end_with
 def record_elsewhere(call: Call, targets: Sequence[Target], seconds: float, sources: Sources) -> list[Recording]:
     """The launches that a call would make on each of `targets`, which need not be present.
 
-    The calls are made in forked processes, so that no state of the pretended device remains. There are as many at once
-    as there are cores.
+    The calls are made in forked processes, as many at once as there are cores.
 
     Args:
         seconds: time limit of a process.
@@ -66,7 +66,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 def _learn(answer: _Answer, sources: Sources) -> None:
-    """Keep the child's knowledge of modules and kernels, which dies with it, for the next children."""
+    """Keep what the child has learnt of modules and kernels for the next children."""
     interpreted = INTERPRETED.get()
     sources.known.update(answer.read)
     for module, function in {(launch.module, launch.function) for launch in answer.recording.launches}:
@@ -95,45 +95,40 @@ class _Child:
 
     def __init__(self, call: Call, target: Target, sources: Sources) -> None:
         self._started = time.monotonic()
-        self._answers, write = os.pipe()
+        self._answers, to_parent = Pipe(duplex=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive a fork; the child needs none
             parent, self._process = os.getpid(), _fork()
         if self._process == 0:
             end_with(parent)
-            os.close(self._answers)
-            _answer(call, target, write, sources)
-        os.close(write)
+            self._answers.close()
+            _answer(call, target, to_parent, sources)
+        to_parent.close()
 
     def answer(self, seconds: float) -> _Answer:
         """The child's answer; it is killed `seconds` after its start."""
-        with os.fdopen(self._answers, "rb") as answers:
-            data = self._read_all(answers.fileno(), self._started + seconds)
+        data = b""
+        with self._answers:
+            late = not self._answers.poll(max(0.0, self._started + seconds - time.monotonic()))
+            if late:
+                os.kill(self._process, signal.SIGKILL)
+            else:
+                with suppress(EOFError):  # it has ended without an answer
+                    data = self._answers.recv_bytes()
         _, status = os.waitpid(self._process, 0)
         if data:
             return msgspec.json.decode(data, type=_Answer)
         code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGINT:  # Ctrl-C reaches all processes of a terminal, and may miss this one
             raise KeyboardInterrupt
-        problem = f"took longer than {seconds:g} s" if data is None else f"its process ended with {code}"
+        problem = f"took longer than {seconds:g} s" if late else f"its process ended with {code}"
         return _Answer(Recording(problem=problem, passing=True))
-
-    def _read_all(self, pipe: int, end: float) -> bytes | None:
-        """None from a child that is late, and killed."""
-        data = b""
-        while select.select([pipe], [], [], max(0.0, end - time.monotonic()))[0]:
-            part = os.read(pipe, 1 << 20)
-            if not part:
-                return data
-            data += part
-        os.kill(self._process, signal.SIGKILL)
-        return None
 
 
 def _fork() -> int:
-    """`os.fork`, during which Ctrl-C waits: what it raises in a hook of fork is lost. The child ends by it.
+    """`os.fork`, during which Ctrl-C waits: an exception in a hook of fork would be lost. It ends the child.
 
-    To block the signal would not do: any other thread, and torch has some, takes it for this one.
+    Blocking the signal would not help, because other threads, of which torch has some, receive it instead.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -150,7 +145,7 @@ def _fork() -> int:
     return process
 
 
-def _answer(call: Call, target: Target, write: int, sources: Sources) -> None:
+def _answer(call: Call, target: Target, to_parent: Connection, sources: Sources) -> None:
     """Run the child: record, write the answer, and exit."""
     gc.disable()  # a collection would write to all memory shared with the parent, and so copy it
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -159,33 +154,31 @@ def _answer(call: Call, target: Target, write: int, sources: Sources) -> None:
     try:
         torch.set_num_threads(1)  # the parent's thread pool does not survive the fork
         known = set(sources.known)
-        with pretended(target):
+        with simulated(target):
             recording = record(call, target, sources, on_the_host=True)
         read = {name: described for name, described in sources.known.items() if name not in known}
-        with os.fdopen(write, "wb") as answer:
-            answer.write(msgspec.json.encode(_Answer(recording, read)))
+        to_parent.send_bytes(msgspec.json.encode(_Answer(recording, read)))
         os._exit(0)
     finally:
         os._exit(1)
 
 
 @contextmanager
-def pretended(target: Target) -> Iterator[None]:
-    """Put every tensor on `cuda:0`, a `target`, while inside. Operators need `Unwritten` (unwritten.py) to run."""
+def simulated(target: Target) -> Iterator[None]:
+    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run within `Unwritten` (unwritten.py)."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
         "get_device_capability": target.capability, "get_device_name": target.chip,
         "get_device_properties": _properties(target), "get_arch_list": [target.name], "synchronize": None,
-        "empty_cache": None, "set_device": None, "_lazy_init": None, "_exchange_device": 0,
-        "_maybe_exchange_device": 0, "current_stream": SimpleNamespace(cuda_stream=0, device=device),
+        "empty_cache": None, "set_device": None, "current_stream": SimpleNamespace(cuda_stream=0, device=device),
         "is_current_stream_capturing": False, "is_bf16_supported": True,
-        "get_sync_debug_mode": 0, "set_sync_debug_mode": None,
+        "get_sync_debug_mode": 0, "set_sync_debug_mode": None, **{private.name: 0 for private in OF_ABSENT},
     }  # fmt: skip
     hip = target.backend == "hip"
     with ExitStack() as stack:
         for name, answer in answers.items():
-            stack.enter_context(mock.patch.object(torch.cuda, name, _always(answer), create=True))
+            stack.enter_context(mock.patch.object(torch.cuda, name, _always(answer)))
         stack.enter_context(mock.patch.object(torch.version, "hip", "7.0" if hip else None))
         stack.enter_context(mock.patch.object(torch.version, "cuda", None if hip else "13.0"))
         for name, answer in (("device", device), ("is_cuda", True), ("is_cpu", False)):

@@ -1,5 +1,5 @@
-"""What the compilers make of the base's kernels and of the working tree's, for the same targets: found out only for
-kernels that differ, and as far as they differ."""
+"""Compares what the compilers make of the base's kernels and of the working tree's, for the same targets. Only kernels
+that differ are compiled, and only as far as they differ."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Compared(Struct, frozen=True):
     and `configuration`.
 
     Both sides have the same metrics in the same order and, of each, the kernels that differ by the working tree's
-    names, so that `judge_exact(reading, compared.before[reading.metric])` gives the verdict of each reading of `work`.
+    names.
 
     Attributes:
         problems: why something could not be compared here, `sm_90: rows: could not be compiled here: …`; these are no
@@ -98,16 +98,6 @@ class Compared(Struct, frozen=True):
     problems: list[str] = []
     other_code: dict[str, list[str]] = {}
 
-    @property
-    def before(self) -> Mapping[str, Value]:
-        """Metric -> the base's value."""
-        return {reading.metric: reading.value for reading in self.base}
-
-
-def compare(base: Sequence[OnTarget], work: Sequence[OnTarget], compilers: tuple[Compiler, Compiler]) -> Compared:
-    """Compare one case, as `compare_cases` does."""
-    return compare_cases([Sides(base, work)], compilers)[0]
-
 
 def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) -> list[Compared]:
     """Compare the kernels of cases, in their order; what has to be compiled is compiled in one pool.
@@ -119,19 +109,19 @@ def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) 
     Args:
         compilers: the base's and the working tree's, with a `path` (and a `python`) of their own.
     """
-    found = [_on_targets(sides, compilers) for sides in cases]
-    every = [each for of_case in found for each in of_case]
-    pairs = [pair for each in every for pair in each.pairs if not pair.is_known]
+    by_case = [_on_targets(sides, compilers) for sides in cases]
+    on_targets = [on_target for of_case in by_case for on_target in of_case]
+    pairs = [pair for on_target in on_targets for pair in on_target.pairs if not pair.is_known]
     if compilers[0].toolchain == compilers[1].toolchain:
         irs = first_irs(_jobs(pairs))
         pairs = [pair for pair in pairs if not pair.has_equal(irs)]
-    summed = [job for each in every for side in each.summed for jobs in side.values() for job in jobs]
+    summed = [job for on_target in on_targets for side in on_target.summed for jobs in side.values() for job in jobs]
     binaries = binaries_of([*_jobs(pairs), *summed])
     differing = {pair for pair in pairs if pair.differs(binaries)}
     facts = facts_of([*_jobs(differing), *summed])
-    for each in every:
-        each.read([pair for pair in each.pairs if pair in differing], facts)
-    return [_joined(sides, of_case) for sides, of_case in zip(cases, found, strict=True)]
+    for on_target in on_targets:
+        on_target.read([pair for pair in on_target.pairs if pair in differing], facts)
+    return [_joined(sides, of_case) for sides, of_case in zip(cases, by_case, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -239,10 +229,12 @@ class _OnOneTarget:
 
     def _add_sums(self, facts: Mapping[Job, Facts]) -> None:
         made = [{kernel: [facts[job] for job in jobs] for kernel, jobs in side.items()} for side in self.summed]
-        uncompiled = [kernel for side in made for kernel, each in side.items() if self._are_of_here(kernel, each)]
+        uncompiled = [
+            kernel for side in made for kernel, of_kernel in side.items() if self._are_of_here(kernel, of_kernel)
+        ]
         if uncompiled:
             return
-        base, work = ([each for jobs in side.values() for each in _likely(jobs, facts)] for side in self.summed)
+        base, work = ([one for jobs in side.values() for one in _likely(jobs, facts)] for side in self.summed)
         for metric, total in _SUMS.items():
             if total(base) != total(work):
                 self._add(metric, ALL_KERNELS, total(base), total(work))
@@ -305,10 +297,10 @@ class _OnOneTarget:
         return limits.reading(name, unit, value, target=self.target, note=note)
 
 
-def configuration_reading(configuration: Mapping[str, str], *, portable: bool = True) -> Reading:
+def configuration_reading(configuration: Mapping[str, str]) -> Reading:
     """The reading of `configuration_of`'s parts."""
     value: Parts = {**configuration}
-    return CONFIGURATION.reading("configuration", Unit.TEXT, value, rank=_CLOSEST, portable=portable)
+    return CONFIGURATION.reading("configuration", Unit.TEXT, value, rank=_CLOSEST, portable=True)
 
 
 def _likely(jobs: Sequence[Job], facts: Mapping[Job, Facts]) -> list[Facts]:
@@ -332,26 +324,25 @@ def _operators(recording: Recording) -> str:
 
 def _on_targets(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_OnOneTarget]:
     """The case on every target that both sides know."""
-    base = {each.target: each.recording for each in sides.base}
+    base = {followed.target: followed.recording for followed in sides.base}
     return [
-        _OnOneTarget(each.target, (base[each.target], each.recording), compilers)
-        for each in sides.work
-        if each.target in base
+        _OnOneTarget(followed.target, (base[followed.target], followed.recording), compilers)
+        for followed in sides.work
+        if followed.target in base
     ]
 
 
-def _joined(sides: Sides, found: Sequence[_OnOneTarget]) -> Compared:
-    both = [readings for each in found for readings in each.readings()]
-    renamed = {before: after for each in found for before, after in each.matched.renamed.items()}
-    whole = {each.target for each in found if each.is_whole}
-    old, new = ([each for each in side if each.target in whole] for side in (sides.base, sides.work))
-    chosen_ones = configuration_of(old, renamed), configuration_of(new)
-    if chosen_ones[0] != chosen_ones[1]:
-        before, after = (configuration_reading(each) for each in chosen_ones)
-        both.insert(0, (before, after))
+def _joined(sides: Sides, on_targets: Sequence[_OnOneTarget]) -> Compared:
+    both = [readings for on_target in on_targets for readings in on_target.readings()]
+    renamed = {before: after for on_target in on_targets for before, after in on_target.matched.renamed.items()}
+    whole = {on_target.target for on_target in on_targets if on_target.is_whole}
+    old, new = ([followed for followed in side if followed.target in whole] for side in (sides.base, sides.work))
+    before, after = configuration_of(old, renamed), configuration_of(new)
+    if before != after:
+        both.insert(0, (configuration_reading(before), configuration_reading(after)))
     return Compared(
         [base for base, _ in both],
         [work for _, work in both],
-        list(dict.fromkeys(problem for each in found for problem in each.problems)),
-        {each.target: each.other_code for each in found if each.other_code},
+        list(dict.fromkeys(problem for on_target in on_targets for problem in on_target.problems)),
+        {on_target.target: on_target.other_code for on_target in on_targets if on_target.other_code},
     )

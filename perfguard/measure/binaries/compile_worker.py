@@ -21,8 +21,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from perfguard._compat.triton_internals import FUNCTION, driven_by, first_ir
-from perfguard.measure.binaries.first_ir import canonical
+from perfguard._compat.triton_internals import compiled_for, driven_by, first_ir, function_in, source_of
 from perfguard.measure.binaries.kernel_facts import Built, Facts, read_facts
 from perfguard.measure.binaries.launch_recorder import Driver, Launch
 from perfguard.measure.binaries.targets import target_of
@@ -30,6 +29,11 @@ from perfguard.model.orphans import end_with
 
 UNCOMPILABLE = "does not compile"  # a fact of the kernel
 HERE = "could not be compiled here"  # and none
+
+# `tt.func private @"helpers.add__fp32"(%arg0: f32)`
+_FUNCTION = re.compile(r'\btt\.func (?:public |private )?@("[^"]*"|[\w.$-]+)')
+_SYMBOL = re.compile(r'@("[^"]*"|[\w.$-]+)')
+_TARGET = re.compile(r'"?ttg\.target"? = "[^"]*",? ?')
 
 
 class Request(Struct, frozen=True):
@@ -80,7 +84,7 @@ def answer(request: Request) -> Built | FirstIr:
     try:
         if request.path is not None:
             sys.path[:] = request.path
-        kernel = _kernel(request.launch)  # no target is pretended while the user's modules are imported
+        kernel = _kernel(request.launch)  # the user's modules are imported without a simulated target
     except Exception as error:
         return _failed(request, error, passing=not isinstance(error, _Inside))
     driver = Driver(target_of(request.target))
@@ -92,13 +96,22 @@ def answer(request: Request) -> Built | FirstIr:
 
 
 def _made(request: Request, kernel: Any, driver: Driver) -> Built | FirstIr:
-    data = request.launch.data
-    described = msgspec.json.decode(data)
-    asked = msgspec.json.encode({**described, "options": _unchecked(described["options"]), "key": data}).decode()
+    data = msgspec.json.decode(request.launch.data)
+    target, source, options = driver.get_current_target(), source_of(kernel, data), _unchecked(data["options"])
     if request.wanted == "binary":
-        return read_facts(kernel.preload(asked), driver.target)
-    ir = canonical(first_ir(kernel, asked, driver.questions.clear))
+        return read_facts(compiled_for(target, source, options), driver.target)
+    ir = canonical(first_ir(target, source, options, driver.questions.clear))
     return FirstIr(hashlib.sha256(ir.encode()).hexdigest()[:16], bool(driver.questions))
+
+
+def canonical(ir: str) -> str:
+    """The IR, printed without locations, with its functions numbered by their order and without the target's name.
+
+    Triton prints its values as numbers within each function. Functions that a kernel calls follow it in the order of
+    their first call.
+    """
+    numbers = {name: f"@{number}" for number, name in enumerate(dict.fromkeys(_FUNCTION.findall(ir)))}
+    return _SYMBOL.sub(lambda found: numbers.get(found[1], found[0]), _TARGET.sub("", ir))
 
 
 class _Inside(ValueError):
@@ -155,12 +168,7 @@ def _kernel(launch: Launch) -> Any:
     """Triton's function, from the module that defines it."""
     if "<locals>" in launch.function:
         raise _Inside(f"{launch.function} is defined inside a function; define it in a module")
-    found: Any = _module(launch)
-    for name in launch.function.split("."):
-        found = getattr(found, name)
-    while not isinstance(found, FUNCTION.get()):  # an autotuner, heuristics
-        found = found.fn
-    return found
+    return function_in(_module(launch), launch.function)
 
 
 def _module(launch: Launch) -> ModuleType:

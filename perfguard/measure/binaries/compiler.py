@@ -33,7 +33,7 @@ from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.atomic_files import write_atomically
 
-_FORMAT = 6  # version of what is cached, and of the way it is read
+_FORMAT = 7  # version of what is cached, and of the way it is read
 _MOST_WORKERS = 8
 _START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time of a new process, and of its work
 _WORDS = 300  # characters of a failed compiler's last output

@@ -159,7 +159,7 @@ class Recording(Struct):
 
 
 def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -> Recording:
-    """What a call launches on a `target`, real or pretended; operators run on the host, or where their inputs lie."""
+    """What a call launches on a `target`, present or simulated. Operators run on the host, or where inputs are."""
     from perfguard.measure.binaries.unwritten import Unwritten
 
     recorder = Recorder(target, sources)

@@ -19,7 +19,6 @@ class Exchange:
         overlap_flop: floating-point operations issued between its launch and the first use of its result.
         waited: whether the result was waited for before its first use; False also if it was dropped without a wait.
             None if unknown: waiting is no operator, as for FSDP's own gathers, or it was not used within the pass.
-        sent_rows, received_rows: the splits of an all_to_all, in rows by rank of the group; empty if even.
     """
 
     kind: str
@@ -31,8 +30,6 @@ class Exchange:
     implicit: str = ""
     overlap_flop: int = 0
     waited: bool | None = None
-    sent_rows: tuple[int, ...] = ()
-    received_rows: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:

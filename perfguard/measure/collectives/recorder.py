@@ -134,8 +134,6 @@ class Recorder:
         sent = tree_tensors(inputs)
         kind = _KINDS[_name(func)]
         group = given.get("group_name", given.get("process_group"))
-        splits = (tuple(map(int, given.get(f"{way}_split_sizes") or ())) for way in ("input", "output"))
-        sent_rows, received_rows = splits if kind == "all_to_all" else ((), ())
         exchange = Exchange(
             kind=kind,
             dimension=dimension_of(dist.get_process_group_ranks(torch_distributed.group_of(group)), self._mesh),
@@ -144,8 +142,6 @@ class Recorder:
             received=0 if kind in ("send", "barrier") else _bytes(received),
             place=place_in_python(),
             implicit=self._implicit,
-            sent_rows=sent_rows,
-            received_rows=received_rows,
         )
         self.exchanges.append(exchange)
         for tensor in received if kind != "barrier" else ():

@@ -38,16 +38,6 @@ class Waited:
 
 
 @dataclass(frozen=True)
-class Span:
-    """One kernel, copy or fill on the device, from `start_us` to `end_us` on its own clock; `stream`: its queue."""
-
-    name: str
-    stream: int
-    start_us: float
-    end_us: float
-
-
-@dataclass(frozen=True)
 class Activity:
     """The work that one call started, in order, or the numbers of what one test started.
 
@@ -60,7 +50,6 @@ class Activity:
         tensor_bytes: peak of the bytes in tensors that operators returned. Counted on a CPU only, the same on every
             machine; None elsewhere.
         exchanges: the exchanges with other ranks, in order of their launches; empty where no process group exists.
-        flop: floating-point operations of the call, counted with them.
         gathered: parameters that FSDP has gathered and not freed when the call ends, bytes by name.
         code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
             one toolchain mean that the device ran the very same code. None if the binary of any kernel is unknown,
@@ -73,7 +62,6 @@ class Activity:
     waits: Sequence[Waited] = ()
     tensor_bytes: int | None = None
     exchanges: Sequence[Exchange] = ()
-    flop: int = 0
     gathered: Mapping[str, int] = field(default_factory=dict)
     code: str | None = None
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, Seen, Span
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, Seen
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware, Toolchain
 
@@ -196,17 +196,6 @@ class Device(abc.ABC):
             DeviceError: at the end: nothing was seen, or this kind of device has no kernels.
         """
         raise DeviceError(f"{self.identity.slug}: this kind of device has no time by kernel")
-
-    def spans(self, within: Within) -> list[Span]:
-        """What the device ran for a part of one call, in the order of launches. It is waited for.
-
-        Args:
-            within: makes the call, and holds the given context during the part.
-
-        Raises:
-            DeviceError: the device, or its profiler here, does not report when its work ran.
-        """
-        raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
 
     def interconnect(self, count: int) -> str:
         """How the first `count` devices of this host are connected, and by which library and settings data travels

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from perfguard._compat.torch_compiler import CACHE_FOLDER, CACHE_KEY, is_inductors
-from perfguard._compat.triton_internals import COMPILED, KNOBS, is_compiled
+from perfguard._compat.triton_internals import is_compiled, launches_noted
 from perfguard.measure.devices.kineto import Work, normalized
 
 # Names that the profiler gives to kernels of libraries: C++ ones by namespace or by the types of their arguments, plain
@@ -68,54 +68,19 @@ class Launch(NamedTuple):
 
 Launched = list[Launch]  # in order
 
-_SCALARS = "perfguard: scalars"  # key in the metadata that Triton passes to its hooks
 _LEAST_ADDRESS = 2**40  # larger integers are taken for addresses, which differ from process to process
 
 
 @contextmanager
 def triton_launches() -> Iterator[Launched]:
-    """List every launch by Triton's own launcher while inside. Inductor's static launcher reports no launches."""
+    """List every launch by Triton's own launcher while inside, with its scalars: a binary's time may depend on them."""
     launched: Launched = []
 
-    def note(metadata: Any) -> None:
-        told = getattr(metadata, "data", None)  # read before the author's own metadata, which may be slow to compute
-        if isinstance(told, dict) and "function" in told:
-            launched.append(Launch(told["name"], told["function"], told.get(_SCALARS, "")))
+    def note(kernel: Any, grid: Any, args: Sequence[Any]) -> None:
+        launched.append(Launch(kernel.name, kernel.function, repr([_scalar(each) for each in args])))
 
-    runtime = KNOBS.loaded()  # without triton.knobs no Triton kernel can run
-    chain = getattr(runtime, "launch_enter_hook", None)
-    if chain is None or not hasattr(chain, "add"):
+    with launches_noted(note):
         yield launched
-        return
-    chain.add(note)
-    try:
-        with _scalars_told():
-            yield launched
-    finally:
-        chain.remove(note)
-
-
-@contextmanager
-def _scalars_told() -> Iterator[None]:
-    """Make Triton pass the scalars of a launch to its hooks as well: a binary's time may depend on them."""
-    kind = COMPILED.loaded()
-    original = getattr(kind, "launch_metadata", None)
-    if kind is None or original is None:
-        yield
-        return
-
-    def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
-        metadata = original(kernel, grid, stream, *args)
-        told = getattr(metadata, "data", None)
-        if isinstance(told, dict):
-            told[_SCALARS] = repr([_scalar(each) for each in args])
-        return metadata
-
-    kind.launch_metadata = launch_metadata
-    try:
-        yield
-    finally:
-        kind.launch_metadata = original
 
 
 def _scalar(argument: object) -> object:

@@ -19,8 +19,7 @@ from typing import Any
 from torch.autograd.profiler import profile, record_function
 
 from perfguard._compat.torch_internals import DEVICE_TYPE, EVENT
-from perfguard.measure.devices.activity import Span
-from perfguard.measure.devices.device import Interval, Within
+from perfguard.measure.devices.device import Interval
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"
@@ -153,27 +152,11 @@ def intervals(
                 call()
                 synchronize()
 
-    found = joined(raw_events(conducted, kind), _DEVICES[kind])
-    return [sorted((span.start_us, span.end_us) for span in spans) for spans in found]
+    return joined(raw_events(conducted, kind), _DEVICES[kind])
 
 
-def spans(within: Within, synchronize: Callable[[], None], kind: str) -> list[Span]:
-    """What the device ran for the part of a call that holds the given context, in the order of launches.
-
-    Args:
-        within, synchronize: makes the call with that context; waits for the device.
-        kind: 'cuda' or 'xpu', as torch names its devices.
-    """
-
-    def conducted() -> None:
-        within(record_function(_CALL))
-        synchronize()
-
-    return [span for found in joined(raw_events(conducted, kind), _DEVICES[kind]) for span in found]
-
-
-def joined(events: Sequence[Any], device: Any) -> list[list[Span]]:
-    """The device's events in the order of their launches, each joined to the call during which the host launched it.
+def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
+    """The intervals of the device's events by start, each joined to the call during which the host launched it.
 
     Launch and work share a correlation number. Work without a known launch (a runtime with other function names) is
     joined by its own time, which is as good as long as calls are waited for and the clocks agree. Times count from the
@@ -192,14 +175,13 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Span]]:
         return index if index >= 0 and moment_ns <= windows[index][1] else None
 
     launched = {event.correlation_id(): call_at(event.start_ns()) for event in host if _RUNTIME.match(event.name())}
-    found: list[list[Span]] = [[] for _ in windows]
-    for event in sorted(events, key=lambda event: (event.correlation_id(), event.start_ns())):
+    found: list[list[Interval]] = [[] for _ in windows]
+    for event in sorted(events, key=lambda event: event.start_ns()):
         if event.device_type() == device and not event.is_user_annotation():
             known = event.correlation_id() in launched
             call = launched[event.correlation_id()] if known else call_at(event.start_ns())
             if call is not None:
-                start_us, end_us = ((ns - starts[0]) / 1e3 for ns in (event.start_ns(), event.end_ns()))
-                found[call].append(Span(event.name(), event.device_resource_id(), start_us, end_us))
+                found[call].append(((event.start_ns() - starts[0]) / 1e3, (event.end_ns() - starts[0]) / 1e3))
     return found
 
 

@@ -68,7 +68,7 @@ class _Tally(operators.Operators):
     def saw_operator(self, name: str) -> None:
         self.names[name] += 1
 
-    def saw_launch(self, kernel: Any, grid: Any) -> None:
+    def saw_launch(self, kernel: Any, grid: Any, args: Sequence[Any]) -> None:
         """Triton launches a compiled kernel."""
         self.kernels[kernel.name, str(tuple(grid))] += 1
         self.compiled.setdefault(kernel.hash, kernel)

@@ -268,7 +268,7 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
     found = seen.recorder
     if found is None:
         return activity
-    return replace(activity, exchanges=found.exchanges, flop=found.flop, gathered=found.gathered)
+    return replace(activity, exchanges=found.exchanges, gathered=found.gathered)
 
 
 def _recorder(step: Step | None) -> Recorder | None:

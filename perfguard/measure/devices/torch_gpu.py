@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, Span
-from perfguard.measure.devices.device import Device, Event, Graph, Interval, Within
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
+from perfguard.measure.devices.device import Device, Event, Graph, Interval
 from perfguard.model.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -184,14 +184,6 @@ class TorchGpu(Device):
             yield found
         if not found:
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
-
-    def spans(self, within: Within) -> list[Span]:
-        from perfguard.measure.devices import kineto
-
-        found = kineto.spans(within, self.synchronize, self.kind)
-        if not found:
-            raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
-        return found
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
         return self._memory.use_of(call)

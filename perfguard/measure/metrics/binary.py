@@ -1,8 +1,8 @@
-"""A call's Triton kernels: fingerprints of their code, and their configurations (docs/binaries.md).
+"""A call's Triton kernels: fingerprints of their code (docs/binaries.md).
 
-Nothing is compiled for a target here. `code` tells whether the record was made of the same kernels; where it was not,
-both sides' kernels are compared with the base's (`perfguard.measure.binaries.comparison`). `configuration` explains
-such a difference: the constants and options of what the call launches. On a GPU `autotune` is what tuners have chosen.
+Nothing is compiled for a target here. `code` tells whether the record was made of the same kernels. If it was not, the
+base's kernels are compared with the working tree's (`perfguard.measure.binaries.comparison`), whose readings have their
+limits here. On a GPU `autotune` is what tuners have chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from perfguard._compat.triton_internals import tuned_configurations
 from perfguard.measure.binaries import comparison
 from perfguard.measure.binaries.call_binaries import OnTarget, of_pass
-from perfguard.measure.binaries.kernel_code import code_of, configuration_of
+from perfguard.measure.binaries.kernel_code import code_of
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import EITHER, KERNEL_TIME, Limits
 from perfguard.model.records import Better, Parts, Reading
@@ -36,16 +36,13 @@ LIMITS_OF_TARGETS = comparison.LIMITS_OF_TARGETS
 def read(subject: Subject, device: Device) -> list[Reading]:
     """The readings of what the pass, or the test, launches; none if nothing was followed. A call that launches no
     kernel has an empty `code`, which is reported only where some is recorded."""
-    found = _followed(subject, device)
-    if not found or subject.binaries is None:
+    followed = _followed(subject, device)
+    if not followed or subject.binaries is None:
         return []
-    code: Parts = {**code_of(found, subject.binaries.compiler, subject.known_code, new=subject.binaries.records)}
-    on_gpu, portable = device.asynchronous, device.holds_cpu_tensors
+    code: Parts = {**code_of(followed, subject.binaries.compiler, subject.known_code, new=subject.binaries.records)}
+    on_gpu = device.asynchronous
     covers = [KERNEL_TIME] if on_gpu and subject.test is not None else []
-    readings = [
-        LIMITS["code"].reading("code", Unit.TEXT, code, portable=portable, covers=covers),
-        comparison.configuration_reading(configuration_of(found), portable=portable),
-    ]
+    readings = [LIMITS["code"].reading("code", Unit.TEXT, code, portable=device.holds_cpu_tensors, covers=covers)]
     if on_gpu and code and subject.test is None:
         tuned: Parts = {**tuned_configurations(subject.run)}
         if tuned:

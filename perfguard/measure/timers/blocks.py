@@ -7,7 +7,7 @@ import random
 import statistics
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers.timing import Blocks, Meter, Workload, spread
@@ -118,18 +118,8 @@ def budget_us(device: Device, seconds: float) -> float:
     return min(1e6 * seconds, _ENOUGH_US) if device.asynchronous else 1e6 * seconds
 
 
-class Collect(Protocol):
-    """A function that collects the blocks of a meter; another process may conduct it."""
-
-    def __call__(self, metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-        """The blocks of `metric`, at least one.
-
-        Args:
-            seconds: limit for all blocks together, on the host's clock.
-
-        Raises:
-            MeasurementError: no block could be read.
-        """
+#: Collects the blocks of a meter for a metric, as `collect` does; another process may conduct it.
+Collect = Callable[[str, Meter, "Device", float], Blocks]
 
 
 def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
@@ -137,6 +127,9 @@ def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks
     with `near`, until the lowest blocks agree.
 
     Blocks that `read_block` rejects are measured again, at most 3 times.
+
+    Args:
+        seconds: limit for all blocks together, on the host's clock.
 
     Raises:
         MeasurementError: no block could be read.

@@ -54,11 +54,6 @@ class Blocks:
     rejected: int
 
 
-def unknown_clock() -> float | None:
-    """The clock of a device that does not report it."""
-    return None
-
-
 @dataclass(frozen=True)
 class Meter:
     """A timer ready for one workload: compiled, warmed up, captured, proven by a first block.
@@ -83,7 +78,7 @@ class Meter:
     note: str = ""
     bytes: int = 0
     in_pass: int = 3
-    clock_mhz: Callable[[], float | None] = unknown_clock
+    clock_mhz: Callable[[], float | None] = lambda: None
     near: float = 0.0
 
     def reading(self, metric: str, blocks: Blocks, *, promise: float, floor: float = 0.0) -> Reading:

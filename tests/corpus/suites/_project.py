@@ -12,7 +12,7 @@ import os
 import pytest
 import torch
 
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 fake.FakeDevice = functools.partial(fake.FakeDevice, session_noise=0.0005)  # type: ignore[assignment,misc]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 GROUPS, LAUNCHES = 8, 1
 DEFAULT_US, TUNED_US = 50.0, 45.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 TILE_US = 0.5
 CODE = {"odd": "one"}  # stands for the kernel's binary: all but one case are launches of the same

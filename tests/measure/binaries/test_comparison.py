@@ -15,7 +15,7 @@ import pytest
 from perfguard.judge.exact import describe_difference
 from perfguard.measure.binaries import compiler
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
-from perfguard.measure.binaries.comparison import Compared, Sides, compare, compare_cases
+from perfguard.measure.binaries.comparison import Compared, Sides, compare_cases
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.binaries.launch_recorder import Recording
 from perfguard.model.call import Call
@@ -41,7 +41,7 @@ def compared(
         reader.follow(reader.call(text, *args, name="kernels_of_sides", **options), targets)
         for text in (source, mutant)
     )
-    return compare(base, work, reader.compilers)
+    return compare_cases([Sides(base, work)], reader.compilers)[0]
 
 
 def reasons(found: Compared) -> dict[str, str]:
@@ -126,9 +126,7 @@ def test_a_mutant_is_reported_with_its_figures(reader: Reader, mutant: Mutant) -
 def test_the_configuration_is_a_cause_beside_the_facts(reader: Reader) -> None:
     found = compared(reader, BIG, replaced(BIG, SPILLING))
     first = found.work[0]
-    assert (
-        describe_difference(first, found.before["configuration"]) == "configuration `scale_kernel`: num_warps 16 -> 1"
-    )
+    assert describe_difference(first, found.base[0].value) == "configuration `scale_kernel`: num_warps 16 -> 1"
     assert found.other_code == {"sm_90": ["scale_kernel"]}
 
 
@@ -230,12 +228,12 @@ def test_cases_are_compared_together_and_answered_in_order(reader: Reader) -> No
 def test_what_could_not_be_followed_or_compiled_here_is_a_problem_and_convicts_nobody(reader: Reader) -> None:
     base = reader.follow(reader.call(SCALE, X))
     cut_short = [OnTarget("sm_90", Recording(problem="took longer than 120 s", passing=True))]
-    found = compare(base, cut_short, reader.compilers)
+    (found,) = compare_cases([Sides(base, cut_short)], reader.compilers)
     assert found == Compared(problems=["sm_90: could not be followed here: took longer than 120 s"])
 
     (launch,) = base[0].recording.launches
     lost = msgspec.structs.replace(launch, source="another", module="nowhere", file="/nowhere/at_all.py")
-    found = compare(base, [OnTarget("sm_90", Recording([lost]))], reader.compilers)
+    (found,) = compare_cases([Sides(base, [OnTarget("sm_90", Recording([lost]))])], reader.compilers)
     (problem,) = found.problems
     assert problem.startswith("sm_90: scale_kernel: could not be compiled here: FileNotFoundError: ")
     assert (found.work, found.other_code) == ([], {})

@@ -123,7 +123,7 @@ def test_forward_and_backward_have_their_own_kernels(reader: Reader) -> None:
         assert [constants_of(launch)["BLOCK"] for launch in found.recording.launches] == [block]
 
 
-def test_nothing_of_a_pretended_target_stays_but_the_modules_that_were_read(
+def test_nothing_of_a_simulated_target_stays_but_the_modules_that_were_read(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each target is followed in a process of its own. The first one's reading of modules serves all others."""

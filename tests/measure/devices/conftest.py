@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfguard.measure.devices.fake import Allocation, FakeDevice, FakeEvent, FakeMemory
+from perfguard.testing.fake import Allocation, FakeDevice, FakeEvent, FakeMemory
 
 H200 = {
     "name": "NVIDIA H200",

@@ -12,9 +12,9 @@ import pytest
 
 from perfguard.measure.devices import diagnose, doctor
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors import Finding
 from perfguard.model.errors import DeviceError
+from perfguard.testing.fake import FakeDevice
 
 
 def modules(**present: Any) -> Callable[[str], ModuleType]:

@@ -285,26 +285,26 @@ def test_an_extension_with_device_code_counts_by_its_content(tmp_path: Path) -> 
 
 def test_launches_by_triton_are_listed_while_listening() -> None:
     knobs = pytest.importorskip("triton.knobs")
+    compiler = pytest.importorskip("triton.compiler.compiler")
     before = list(knobs.runtime.launch_enter_hook.calls)
+    kernel = SimpleNamespace(name="_rows", function=5, src=None, _init_handles=lambda: None)
     with fingerprints.triton_launches() as launched:
-        knobs.runtime.launch_enter_hook(SimpleNamespace(data={"name": "_rows", "function": 5, "stream": 0}))
-        knobs.runtime.launch_enter_hook(None)  # a launcher that tells nothing
-    assert launched == [Launch("_rows", 5)]
+        compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0)
+    compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0)
+    assert launched == [Launch("_rows", 5, "[]")]
     # A hook that stays would keep inductor from its own launcher, and slow every launch.
     assert list(knobs.runtime.launch_enter_hook.calls) == before
 
 
 def test_the_scalars_of_a_launch_count() -> None:
     """A binary runs as long as its arguments say: `for _ in range(steps)` has one binary for every `steps`."""
-    knobs = pytest.importorskip("triton.knobs")
     compiler = pytest.importorskip("triton.compiler.compiler")
     kept = compiler.CompiledKernel.launch_metadata
 
     def launches(*args: object) -> list[Launch]:
         kernel = SimpleNamespace(name="_rows", function=5, src=None, _init_handles=lambda: None)
         with fingerprints.triton_launches() as launched:
-            metadata = compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0, *args)
-            knobs.runtime.launch_enter_hook(metadata)
+            compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0, *args)
         return launched
 
     alive = CompiledKernel("_rows", 5, b"code")

@@ -77,7 +77,7 @@ def test_torch_that_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_importing_loads_no_torch() -> None:
-    code = "import sys, perfguard.measure.devices, perfguard.measure.devices.fake; sys.exit('torch' in sys.modules)"
+    code = "import sys, perfguard.measure.devices, perfguard.testing.fake; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -133,7 +133,7 @@ class Reader:
 
 def verdicts(compared: Compared) -> dict[str, Verdict]:
     """Metric -> the verdict of every reading that is not PASS."""
-    found = [judge_exact(reading, compared.before[reading.metric]) for reading in compared.work]
+    found = [judge_exact(after, before.value) for before, after in zip(compared.base, compared.work, strict=True)]
     return {verdict.metric: verdict for verdict in found if verdict.word is not Word.PASS}
 
 

@@ -11,6 +11,7 @@ import torch
 
 from perfguard.judge.exact import judge_exact
 from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.binaries.kernel_code import configuration_of
 from perfguard.measure.metrics import binary
 from perfguard.model.records import Word
 from tests.measure.metrics.binaries import SCALE, Reader
@@ -28,14 +29,13 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 def test_code_is_recorded_and_gates_nothing(reader: Reader) -> None:
     readings = reader.read(reader.call(SCALE, X), ("sm_90", "gfx942"))
-    assert set(readings) == {"code", "configuration"}
+    assert set(readings) == {"code"}
     code = readings["code"]
     assert isinstance(code.value, dict)
     assert list(code.value) == ["scale_kernel"]
     assert (code.stored, code.gated, code.portable, code.drifts, code.target) == (True, False, True, False, "")
     assert judge_exact(code, {"scale_kernel": "another"}).word is Word.PASS
     assert reader.compiler.compiled == 0
-    assert not readings["configuration"].stored
 
 
 def test_a_call_without_kernels_has_an_empty_fingerprint(reader: Reader) -> None:
@@ -46,7 +46,7 @@ def test_a_call_without_kernels_has_an_empty_fingerprint(reader: Reader) -> None
 
 
 def test_on_a_gpu_its_own_architecture_is_followed_in_place(reader: Reader) -> None:
-    """A device that says it is a GPU: nothing is forked, nothing pretended, and nothing launched."""
+    """A device that says it is a GPU: nothing is forked, simulated or launched."""
     source = SCALE.replace('    if x.device.type == "cpu":\n        return x * 2.0\n', "").replace("empty", "zeros")
     hopper = SimpleNamespace(architecture="sm_90")
     gpu: Any = SimpleNamespace(holds_cpu_tensors=False, asynchronous=True, identity=hopper)
@@ -54,9 +54,9 @@ def test_on_a_gpu_its_own_architecture_is_followed_in_place(reader: Reader) -> N
     subject: Any = SimpleNamespace(
         test=None, binaries=binaries, call=call, direction="forward", run=lambda: None, known_code={}
     )
-    code, configuration = binary.read(subject, gpu)
+    (code,) = binary.read(subject, gpu)
     assert list(code.value) == ["scale_kernel"]
     assert (code.portable, code.covers) == (False, [])
-    assert configuration.value["`scale_kernel`: num_warps"] == "4"
     (found,) = binaries.of(call, gpu)
+    assert configuration_of([found])["`scale_kernel`: num_warps"] == "4"
     assert (found.target, found.recording.memory_operators) == ("sm_90", {})  # the GPU counts its own

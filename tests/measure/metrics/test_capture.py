@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Graph
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.metrics.capture import read
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Call
 from perfguard.model.config import Settings
 from perfguard.model.records import Better, Case, Word
 from perfguard.session.case_pipeline import ReadingPlan, Runner
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 
 
 def kernel() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.metrics import contract
 from perfguard.measure.metrics.subject import Subject
+from perfguard.testing.fake import FakeDevice
 
 CPU = torch.device("cpu")
 

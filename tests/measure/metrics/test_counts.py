@@ -13,13 +13,13 @@ from torch import nn
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.exact import because
 from perfguard.judge.lane import Lane
-from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import read_exact
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.records import Baseline, Case, CaseBaseline, CaseResult, Reading, Toolchain, Value, Verdict, Word
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 
 CASE = Case("suite", "f", "forward")
 ROWS = 64  # of 64 columns: 16 KiB a tensor of float32

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.devices import fake
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.metrics import launches
 from perfguard.measure.metrics.subject import Subject
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 
 
 def launching(*names: str, binary: str | None = "code 1") -> Callable[[], None]:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from perfguard.measure.devices import fake
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import all_metrics, read_exact, read_timed
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call
 from perfguard.model.records import Better
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 from tests.measure.metrics.binaries import SCALE, Reader
 
 ROOT = Path(__file__).parents[3]
@@ -118,4 +118,4 @@ def test_neither_hash_seed_nor_threads_nor_folder_move_a_portable_reading(tmp_pa
     here = portable(tmp_path / "here")
     assert json.loads(done.stdout) == json.loads(json.dumps(here))
     found = {name.partition(" ")[2] for name in here}
-    assert {"saved_tensors", "host_reads", "graph_breaks", "code", "configuration"} <= found
+    assert {"saved_tensors", "host_reads", "graph_breaks", "code"} <= found

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import read_timed
 from perfguard.measure.metrics.subject import Subject
@@ -20,6 +18,8 @@ from perfguard.model.call import Call, Work
 from perfguard.model.config import Settings
 from perfguard.model.records import Case, CaseResult, Reading
 from perfguard.session.case_pipeline import Runner
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 
 
 def quiet() -> FakeDevice:

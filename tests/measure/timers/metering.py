@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from perfguard.measure.devices.device import Device
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers import prepare_device_time
 from perfguard.measure.timers.blocks import collect
 from perfguard.measure.timers.timing import Cache, Meter, Workload
 from perfguard.model.records import Reading
+from perfguard.testing.fake import FakeDevice
 
 Copies = Callable[[int], Sequence[Callable[[], object]]]
 MUCH = 2**40  # bytes: overfills any cache in one call

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers import blocks
 from perfguard.measure.timers.timing import Blocks, Meter, Workload
 from perfguard.model.errors import MeasurementError
 from perfguard.model.records import Conditions
+from perfguard.testing.fake import FakeDevice
 
 
 class AskedFake(FakeDevice):

@@ -12,10 +12,10 @@ import torch
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.compiled.trace import traced
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.timers import cpu
 from perfguard.measure.timers.timing import Workload
+from perfguard.testing.fake import FakeDevice
 from tests.measure.timers.metering import measured, quiet
 
 BOTH = pytest.mark.parametrize(("kind", "prepare"), [("cpu", cpu.prepare), ("wall", cpu.prepare_wall_time)])

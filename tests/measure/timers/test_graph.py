@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.measure.devices import fake
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers import graph
 from perfguard.measure.timers.timing import Cache, Meter, Workload
 from perfguard.model.errors import DeviceError
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 from tests.measure.timers.metering import MUCH, measured, quiet, timed
 
 MIB = 2**20

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from perfguard.measure.devices import fake
 from perfguard.measure.timers import host
 from perfguard.measure.timers.blocks import collect
 from perfguard.measure.timers.timing import Workload
+from perfguard.testing import fake
 from tests.measure.timers.metering import measured, quiet
 
 

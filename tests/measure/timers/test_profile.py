@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Interval
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers import profiler
 from perfguard.measure.timers.timing import Cache, Workload
 from perfguard.model.errors import DeviceError
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 from tests.measure.timers.metering import measured, quiet
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import Event
-from perfguard.measure.devices.fake import FakeDevice, FakeEvent
 from perfguard.measure.timers import queue
 from perfguard.measure.timers.queue import FilledQueue, event_grid_us
 from perfguard.measure.timers.timing import Cache, Workload
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice, FakeEvent
 from tests.measure.timers.metering import measured, quiet
 
 

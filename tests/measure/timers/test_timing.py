@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from perfguard.measure.devices import fake
 from perfguard.measure.devices.device import ClockMark, Device
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers import all_timers, prepare_device_time
 from perfguard.measure.timers.timing import Blocks, Meter, Workload, floor_us, renewed, spread
 from perfguard.model.errors import MeasurementError
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 from tests.measure.timers.metering import MUCH, device_time, quiet
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from perfguard.judge.pair_test import PairVerdict
 from perfguard.judge.questions import Question
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.model.config import Config, Settings
 from perfguard.model.records import Case, CaseResult, Verdict, Word
 from perfguard.session.child import ChildCommand, Request
@@ -26,6 +25,7 @@ from perfguard.session.pairing.outcome import TimeId
 from perfguard.session.pairing.pairs import Answer
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository
+from perfguard.testing.fake import FakeDevice
 
 METRIC = "device_time_us"
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.session.child import Conductor
 from perfguard.session.pairing.worker import (
@@ -31,6 +30,7 @@ from perfguard.session.pairing.worker import (
     foreign_module,
     join,
 )
+from perfguard.testing.fake import FakeDevice
 from tests.store.test_report_file import CASE
 
 BEGIN = Go(tests=["test_b.py::test"])

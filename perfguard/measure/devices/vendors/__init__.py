@@ -6,6 +6,7 @@ Each vendor is one file in this folder, with a `VENDOR`. Importing it loads no t
 from __future__ import annotations
 
 import abc
+import importlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from perfguard.model.modules import modules_in
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
     from perfguard.measure.devices.torch_gpu import TorchGpu
+
+_SIMULATED = "perfguard.testing.fake_vendor"  # of a room above this one, which imports this one
 
 # Words of a marketing name that do not distinguish kinds of devices.
 _NOISE = re.compile(
@@ -176,5 +179,6 @@ def require_torch(what: str) -> None:
 
 def all_vendors() -> tuple[Vendor, ...]:
     """Every vendor, in the order in which 'auto' tries them."""
-    vendors = [module.VENDOR for module in modules_in(__name__, "VENDOR")]
+    modules = [*modules_in(__name__, "VENDOR"), importlib.import_module(_SIMULATED)]
+    vendors: list[Vendor] = [module.VENDOR for module in modules]
     return tuple(sorted(vendors, key=lambda vendor: float("inf") if vendor.auto is None else vendor.auto))

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from perfguard.measure.devices import fake
-from perfguard.measure.devices.fake import FakeDevice
 from perfguard.model.errors import DeviceError
+from perfguard.testing import fake
+from perfguard.testing.fake import FakeDevice
 from tests.measure.timers.metering import quiet
 
 

@@ -22,21 +22,21 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Seen, Span, Waited
-from perfguard.measure.devices.device import Device, Within
-from perfguard.measure.devices.fake_memory import Allocation, FakeMemory
-from perfguard.measure.devices.fake_queue import QUERY_HOST_US, FakeEvent, FakeGraph
+from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Seen, Waited
+from perfguard.measure.devices.device import Device
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware
+from perfguard.testing.fake_memory import Allocation, FakeMemory
+from perfguard.testing.fake_queue import QUERY_HOST_US, FakeEvent, FakeGraph
 
 SLUG = "fake-gpu"
 _MEMORY_BYTES = 16 * 2**30
 _COPY_BYTES_PER_SECOND = 1e12
 _PROFILE_HOST_US = 10_000.0
 
-# The fake stands for hardware, which is found and not passed as an argument: a launched kernel runs on the
-# device opened last, as CUDA kernels run on the current device.
+# A launched kernel runs on the device that was opened last, as CUDA kernels run on the current device. Like hardware,
+# the device is no argument of a kernel.
 _current: FakeDevice | None = None
 
 
@@ -54,25 +54,17 @@ def launch(
     grid: str = "",
     capturable: bool = True,
     bytes: int = 0,
-    beside: bool = False,
 ) -> None:
     """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Does nothing without a fake device.
 
-    `binary` stands for the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
+    `binary` identifies the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
     `capturable` makes the capture of its call fail. Names that begin with Memcpy (of `bytes` bytes) are copies, those
-    with Memset are fills. `beside`: on a second queue, behind all that is enqueued so far, and beside what comes next
-    until `join`, as exchanges between ranks run.
+    with Memset are fills.
     """
     if _current is not None:
         if not capturable:
             _current.refuse_capture()
-        _current.enqueue(us, host_us=host_us, name=name, binary=binary, grid=grid, bytes=bytes, beside=beside)
-
-
-def join() -> None:
-    """Let work that is enqueued from now on wait for the second queue."""
-    if _current is not None:
-        _current.busy_until_us = max(_current.busy_until_us, _current.beside_until_us)
+        _current.enqueue(us, host_us=host_us, name=name, binary=binary, grid=grid, bytes=bytes)
 
 
 def fault(error: str = "CUDA error: an illegal memory access was encountered") -> None:
@@ -95,7 +87,6 @@ class _Launched(NamedTuple):
     grid: str
     bytes: int
     interval: tuple[float, float]
-    stream: int = 0
 
 
 class FakeDevice(Device):
@@ -104,7 +95,6 @@ class FakeDevice(Device):
     Attributes:
         host_us: the host's clock.
         busy_until_us: the end of the device's queue, on the same clock.
-        beside_until_us: the end of its second queue.
         state: returned by `conditions()`; assign another to simulate throttling or other processes.
         slowdown: multiplies every kernel's time from now on; 1.1 is a device at 91 % of its clock.
         settled: whether `settle()` was called.
@@ -149,7 +139,7 @@ class FakeDevice(Device):
         self._waits: list[Waited] | None = None  # None unless they are being recorded
         self._captured: list[float] | None = None  # work of the calls being captured, µs
         self.host_us = 0.0
-        self.busy_until_us = self.beside_until_us = 0.0
+        self.busy_until_us = 0.0
         self.slowdown = 1.0
         self.settled = False
         self.lost = ""
@@ -188,7 +178,7 @@ class FakeDevice(Device):
         self.refuse_capture()
         if self.lost:
             raise RuntimeError(self.lost)
-        self.host_us = max(self.host_us + QUERY_HOST_US, self.busy_until_us, self.beside_until_us)
+        self.host_us = max(self.host_us + QUERY_HOST_US, self.busy_until_us)
         self._queue.clear()
         self._block_factor = self._factor(self._block_noise)
 
@@ -226,13 +216,13 @@ class FakeDevice(Device):
         self, calls: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
     ) -> list[list[tuple[float, float]]]:
         self.host_us += _PROFILE_HOST_US
-        found = []
+        by_call = []
         for call in calls:
             if before is not None:
                 before()
             self.synchronize()
-            found.append([each.interval for each in self._recorded(call)])
-        return found
+            by_call.append([work.interval for work in self._recorded(call)])
+        return by_call
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[list[_Launched]]:
@@ -248,28 +238,15 @@ class FakeDevice(Device):
     @contextlib.contextmanager
     def kernel_times(self) -> Iterator[dict[str, float]]:
         self.host_us += _PROFILE_HOST_US
-        found: dict[str, float] = {}
+        times: dict[str, float] = {}
         self.synchronize()
         with self._recording() as launched:
-            yield found
-        for each in launched:
-            start, end = each.interval
-            found[each.name] = found.get(each.name, 0.0) + end - start
-        if not found:
+            yield times
+        for work in launched:
+            start, end = work.interval
+            times[work.name] = times.get(work.name, 0.0) + end - start
+        if not times:
             raise DeviceError(f"{self._identity.slug}: nothing was launched")
-
-    def spans(self, within: Within) -> list[Span]:
-        recording = self._recording()
-        found: list[_Launched] = []
-
-        @contextlib.contextmanager
-        def noted() -> Iterator[None]:
-            with recording as launched:
-                yield
-            found[:] = launched
-
-        within(noted())
-        return [Span(each.name, each.stream, *each.interval) for each in found]
 
     def _recorded(self, call: Callable[[], object]) -> list[_Launched]:
         """The launches of `call`, which is waited for."""
@@ -346,7 +323,6 @@ class FakeDevice(Device):
         binary: str | None = None,
         grid: str = "",
         bytes: int = 0,
-        beside: bool = False,
     ) -> float:
         """Enqueue work of these µs as one entry; returns its end on the host's clock."""
         if self.lost:
@@ -360,15 +336,11 @@ class FakeDevice(Device):
         if len(self._queue) >= self._queue_depth:
             self.host_us = self._queue.popleft()
         us = sum(map(self._noisy, works_us)) if noisy else sum(works_us)
-        started_us = max(self.busy_until_us, self.host_us, self.beside_until_us if beside else 0.0)
-        ends_us = started_us + us
-        if beside:
-            self.beside_until_us = ends_us
-        else:
-            self.busy_until_us = ends_us
-            self._queue.append(ends_us)
+        started_us = max(self.busy_until_us, self.host_us)
+        self.busy_until_us = ends_us = started_us + us
+        self._queue.append(ends_us)
         if name is not None and self._launched is not None:
-            self._launched.append(_Launched(name, binary, grid, bytes, (started_us, ends_us), int(beside)))
+            self._launched.append(_Launched(name, binary, grid, bytes, (started_us, ends_us)))
         return ends_us
 
     def _noisy(self, us: float) -> float:

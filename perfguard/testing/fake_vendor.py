@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from perfguard.measure.devices.fake import SLUG, FakeDevice
 from perfguard.measure.devices.vendors import Vendor
+from perfguard.testing.fake import SLUG, FakeDevice
 
 _SEVERAL = re.compile(r"fake\*([1-9]\d*)")
 
