@@ -27,6 +27,7 @@ BUDGETS = [
     ("perfguard/*.py", 50, "--perfguard-dirty: an update names code that no commit holds"),
     ("perfguard/_compat/**/*.py", 850, ""),
     ("perfguard/_compat/**/*.py", 100, "the first IR of a kernel, with Triton 3.6 to 3.9"),
+    ("perfguard/_compat/**/*.py", 100, "the names of Triton's interpreter that are mended, with Triton 3.6 to 3.9"),
     ("perfguard/check/**/*.py", 4_750, ""),
     (
         "perfguard/check/**/*.py",
@@ -34,8 +35,10 @@ BUDGETS = [
         "faults of derived inputs are asked of the base; objects of users are not",
     ),
     ("perfguard/check/**/*.py", 300, "kinds take turns within one budget, and go on in the next run"),
+    ("perfguard/check/**/*.py", 50, "strict runs of interpreted kernels: masked lanes, order of programs"),
     ("perfguard/github/**/*.py", 2_800, ""),
     ("perfguard/github/**/*.py", 50, "faults and kernels are judged again beside the base's, and accepted by a reason"),
+    ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
     ("perfguard/measure/**/*.py", 10_600, ""),
@@ -44,6 +47,7 @@ BUDGETS = [
         850,
         "kernels are compared with the base's, by first IR, place and sums",
     ),
+    ("perfguard/measure/**/*.py", 50, "the work of interpreted kernels"),
     ("perfguard/model/**/*.py", 1_850, ""),
     ("perfguard/model/**/*.py", 300, "doubts, bases of records, differences that are shown whole, sessions that join"),
     ("perfguard/model/**/*.py", 50, "no process outlives the one that started it, in any room"),
@@ -55,6 +59,7 @@ BUDGETS = [
         "one error for each odd argument; the last line agrees with the status",
     ),
     ("perfguard/pytest_plugin/**/*.py", 200, "what a run is at, on terminals and in logs"),
+    ("perfguard/pytest_plugin/**/*.py", 100, "kernels are interpreted where no GPU is, without being asked"),
     ("perfguard/render/**/*.py", 2_750, ""),
     ("perfguard/render/**/*.py", 400, "what a change did to the records; upgrades, kernel by kernel; old faults"),
     ("perfguard/render/html/page.[chj]*", 350, ""),
@@ -74,6 +79,7 @@ BUDGETS = [
     ("tests/**/*.py", 2_650, "answers of bases, hostile objects, comparisons of kernels, records that grow"),
     ("tests/**/*.py", 550, "runs that are ended; what a run says while it lasts"),
     ("tests/**/*.py", 700, "turns within a budget, over several runs"),
+    ("tests/**/*.py", 650, "the interpreter: a table of operations, kernels that race and such as do not"),
     ("benchmarks/**/*.py", 5_000, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("baselines/**/*.yaml", 7_350, ""),
@@ -85,6 +91,7 @@ LARGEST = {PACKAGE: 400, KERNELS: 500}  # lines of one file
 FLOORS = {
     "model": 0,
     "_compat": 1,
+    "interpreter": 2,
     "tensors": 2,
     "check": 3,
     "judge": 3,
@@ -100,7 +107,7 @@ FLOORS = {
     "__main__": 7,
 }
 # Who imports torch when imported: rooms, and files of other rooms.
-TORCH = {"_compat", "check", "measure", "tensors"}
+TORCH = {"_compat", "check", "interpreter", "measure", "tensors"}
 TORCH_FILES = {
     "session/case_pipeline.py",
     "session/ranks/launch.py",

@@ -1,0 +1,50 @@
+"""The work of interpreted kernels, counted: without a GPU the only sign of a kernel that does more than it did.
+
+`kernel_work` has parts for each kernel: `_attend loads`, `_attend stores`, `_attend atomics` are elements accessed,
+without those that a mask leaves out; `_attend products` are the multiplications of its dots, padding included.
+`programs` is shown beside it, and gates nothing: other tiles have other numbers of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import EITHER, Limits
+from perfguard.model.records import Better, Reading
+from perfguard.model.units import Unit
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+TIMED = False
+TESTS = True
+
+# Other tiles read edges again and pad otherwise. A twentieth is the least that a kernel bound by its accesses or its
+# products would lose, as seen in a time on a GPU.
+_TOLERANCE = 0.05
+_RANK = 20  # in an explanation: before launches and memory, which follow from other things
+
+LIMITS = {
+    "kernel_work": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
+    "programs": Limits(Better.LOWER, gated=False, portable=EITHER),
+}
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`kernel_work` and `programs` of one warm call, or of a test; none where nothing was interpreted."""
+    if device.asynchronous:
+        return []
+    work = subject.activity(device).work
+    if not work:
+        return []
+    parts, programs = dict[str, int | float | str](), dict[str, int | float | str]()
+    for (kernel, what), number in sorted(work.items()):
+        if what == "programs":
+            programs[kernel] = number
+        else:
+            parts[f"{kernel} {what}"] = number
+    return [
+        LIMITS["kernel_work"].reading("kernel_work", Unit.COUNT, parts, portable=True, rank=_RANK),
+        LIMITS["programs"].reading("programs", Unit.COUNT, programs, portable=True, rank=_RANK, details="kernel_work"),
+    ]
