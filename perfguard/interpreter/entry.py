@@ -153,6 +153,7 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
             return None
         patched.add(seen[fn])
         scope = patch(fn)
+        scope.set_attr(language.tensor, "__index__", _as_index)
         scopes.append(scope)
         names.put_back_with(scopes[0], scope)
         return scope
@@ -170,6 +171,11 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
                 undo()
 
     return patch_once, run_afresh
+
+
+def _as_index(self: Any) -> int:
+    """A scalar as a number of Python's; Triton 3.6 asks that of an array with one element, which NumPy 2.4 refuses."""
+    return int(self.handle.data.squeeze())
 
 
 def _spans(arguments: Any) -> tuple[Any, Any] | None:
