@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,10 @@ from perfguard._compat.private import Private
 from perfguard.check.hard_inputs.search import wrong_of
 from perfguard.interpreter.entry import interpreting, said_of
 from perfguard.interpreter.running import counted
+from perfguard.judge.exact import judge_exact
+from perfguard.measure.metrics.work import read
 from perfguard.model.call import Call
+from perfguard.model.records import Reading, Word
 from perfguard.pytest_plugin.without_gpu import VARIABLE, WithoutGpu, has_gpu
 from tests.interpreter import jit
 
@@ -200,3 +204,19 @@ def test_a_user_who_asks_for_something_else_gets_it(monkeypatch: pytest.MonkeyPa
     made = WithoutGpu(Asked())  # type: ignore[arg-type]
     assert sys.meta_path == before
     assert made.pytest_report_collectionfinish() == []
+
+
+def test_work_is_summed_over_kernels_so_that_a_renamed_one_is_quiet() -> None:
+    def of(*kernels: str) -> list[Reading]:
+        counted_work = {(name, what): 10 for name in kernels for what in ("loads", "stores", "programs")}
+        subject = SimpleNamespace(activity=lambda _: SimpleNamespace(work=counted_work))
+        return read(subject, SimpleNamespace(asynchronous=False))  # type: ignore[arg-type]
+
+    work, programs = of("one", "other")
+    assert work.value == {"loads": 20, "stores": 20}
+    assert programs.value == {"one": 10, "other": 10}
+    assert judge_exact(of("new", "other")[0], work.value).word is Word.PASS
+    worse = judge_exact(of("one", "other", "third")[0], work.value)
+    assert worse.word is Word.CHANGED
+    assert "loads 20 -> " in worse.reason
+    assert of() == []
