@@ -79,8 +79,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]):  # type: ignore[no-untyped-def]
     """A path behind a bare `--perfguard-observe` is a path to collect: argparse would take it for the option's. That
-    has to be known before pytest loads the conftest files of what it collects. A process that measures for another one
-    ends with it from here on: these files may take as long as any test."""
+    has to be known before pytest loads the conftest files of what it collects, and so has whether kernels are
+    interpreted. A process that measures for another one ends with it from here on: these files may take as long as any
+    test."""
     if early_config.known_args_namespace.perfguard_session:
         from perfguard.session.child import end_with_parent
 
@@ -89,6 +90,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
         args[:] = ["--perfguard-observe=." if each == "--perfguard-observe" else each for each in args]
         known = copy.copy(early_config.known_args_namespace)
         early_config.known_args_namespace = parser.parse_known_args(args, known)
+    option = early_config.known_args_namespace
+    if _measures(option) or option.perfguard_session:
+        from perfguard.pytest_plugin.without_gpu import WithoutGpu
+
+        early_config.pluginmanager.register(WithoutGpu(early_config), "perfguard-without-gpu")
     return (yield)
 
 

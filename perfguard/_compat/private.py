@@ -53,6 +53,22 @@ class Private:
         except (KeyError, AttributeError):
             return None
 
+    def there(self) -> bool:
+        """Whether the installed version has the name."""
+        try:
+            self.get()
+        except PrivateNameGone:
+            return False
+        return True
+
+    def set(self, value: Any) -> Any:
+        """Replace the object by `value`; returns what stood there."""
+        owner, _, name = self.name.rpartition(".")
+        place = Private(self.module, owner, self.used_for).get()
+        before = vars(place)[name]
+        setattr(place, name, value)
+        return before
+
     @property
     def project(self) -> str:
         """The package that is imported."""

@@ -263,7 +263,7 @@ def pinned(number: int) -> AbstractContextManager[Any]:
     """Run every autotuned kernel in its configuration of this number while inside, or in its last if it has fewer."""
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        return _run_in(tuner, tuner.configs[min(number, len(tuner.configs) - 1)], args, kwargs)
+        return in_configuration(tuner, tuner.configs[min(number, len(tuner.configs) - 1)], args, kwargs)
 
     return mock.patch.object(AUTOTUNER.get(), "run", run)
 
@@ -281,12 +281,13 @@ def choices_held() -> AbstractContextManager[Any]:
             return launch(tuner, *args, **kwargs)
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         left = tuner.prune_configs(kwargs)
-        return _run_in(tuner, chosen if chosen in left or not left else left[0], args, kwargs)
+        return in_configuration(tuner, chosen if chosen in left or not left else left[0], args, kwargs)
 
     return mock.patch.object(AUTOTUNER.get(), "run", run)
 
 
-def _run_in(tuner: Any, configuration: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def in_configuration(tuner: Any, configuration: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Launch a tuner's kernel in one of its configurations."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
     whole = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
     if configuration.pre_hook is not None:

@@ -79,7 +79,7 @@ class Tolerance:
             raise UsageError(f"Tolerance(min_sqnr_db={shown(self.min_sqnr_db)}): give a number of dB")
 
 
-HARD_KINDS = ("values", "non-finite", "layouts", "sizes", "integers", "gradients")
+HARD_KINDS = ("values", "non-finite", "layouts", "sizes", "integers", "gradients", "masked lanes", "program order")
 CONFIGURATIONS = "configurations"  # take turns with these kinds, on the given inputs
 
 
@@ -93,7 +93,7 @@ class Hard:
 
     Attributes:
         without: kinds among "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
-            "gradients" (incoming ones).
+            "gradients" (incoming ones); and in Triton's interpreter "masked lanes" and "program order".
         reason: why the call need not be right for them; required.
     """
 

@@ -27,6 +27,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = False  # cases that are not guarded fail
     base: str = ""  # branch, tag or commit whose merge base with HEAD times are compared with; "": HEAD
     pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # most time to measure base and working tree by turns
+    interpreter: Literal["perfguard", "triton"] = "perfguard"  # what interprets Triton's kernels without a GPU
     targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # to compile kernels for
     case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time for one timed metric
     extra_seconds: Annotated[float, Meta(ge=0, le=600)] = 0.5  # of a processor, for all beside a given call

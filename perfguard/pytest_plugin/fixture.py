@@ -18,12 +18,14 @@ import pytest
 
 from perfguard._compat.pytest_internals import benchmark_rounds, uncaptured
 from perfguard._compat.torch_compiler import TRACE_LOGGER, forget_compiled
+from perfguard.interpreter.entry import interpreting, said_of
+from perfguard.interpreter.running import NotInterpreted
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
 from perfguard.measure.replay import seeded
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.call import Call, Configurations, Hard, Layers, Tolerance, Work
-from perfguard.model.config import read_settings
+from perfguard.model.config import Settings, read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult, shown
 from perfguard.model.records import Case, CaseResult, Word
 from perfguard.pytest_plugin.arguments import check_options, clobbers_of, hard_of, layers_of, mutates_of, walk_of
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from perfguard.session.ranks.rank_guard import RankGuard
 
 RUN = pytest.StashKey[Run]()
-OPENED = pytest.StashKey[tuple["Device", float]]()  # in a run that measures nothing: the device, and s beside each call
+OPENED = pytest.StashKey[tuple["Device", Settings]]()  # in a run that measures nothing
 RANK_GUARD = pytest.StashKey["RankGuard"]()  # in a process that is one of several ranks
 LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
 
@@ -67,6 +69,7 @@ class Guarded:
         *,
         ranked: RankGuard | None = None,
         layout: Layout | None = None,
+        interprets: bool = True,
     ) -> None:
         self._case = case
         self._device = device
@@ -76,6 +79,7 @@ class Guarded:
         self._among = layout if ranked is None else ranked.world
         self._every = every  # whether all configurations are checked
         self._extra_seconds = extra_seconds  # of a call that is only checked, for what is beside it
+        self._interprets = interprets  # whether Triton's interpreter is perfguard's
         self._labels: set[str] = set()
         forget_compiled()  # otherwise the number and shapes of earlier tests decide what this one compiles
         self._settings = settings()  # later changes are the test's own
@@ -218,6 +222,20 @@ class Guarded:
             hard=hard_of(hard),
             mesh={} if self._among is None else self._among.dimensions,
         )
+        try:
+            with interpreting(self._interprets):
+                self._guard(call, case)
+        except Exception as error:
+            said = said_of(error)
+            if not isinstance(said, NotInterpreted):
+                raise
+            missing = str(said)
+        else:
+            return
+        self.unsupported(missing)
+
+    def _guard(self, call: Call, case: Case) -> None:
+        __tracebackhide__ = True
         if self._ranked is not None:
             self._ranked.guard(call, case)
             return
@@ -293,9 +311,10 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     run = config.stash.get(RUN, None)
     if run is None and OPENED not in config.stash:
         read = read_settings(config.rootpath, device=config.option.perfguard_device)
-        config.stash[OPENED] = open_device(read.device), read.extra_seconds
+        config.stash[OPENED] = open_device(read.device), read
     # In a measuring run the runner has this time, after the readings.
-    device, extra_seconds = config.stash[OPENED] if run is None else (run.device, 0.0)
+    device, read = config.stash[OPENED] if run is None else (run.device, run.config.settings)
+    extra_seconds = read.extra_seconds if run is None else 0.0
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(seeded(seed_of(case), device))
@@ -304,7 +323,9 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
                 from perfguard.session.ranks.layout import layout_of
 
                 layout = stack.enter_context(layout_of(mark.layout))
-            yield Guarded(case, device, run, every, extra_seconds, layout=layout)
+            yield Guarded(
+                case, device, run, every, extra_seconds, layout=layout, interprets=read.interpreter == "perfguard"
+            )
     except Exception:
         if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
             raise

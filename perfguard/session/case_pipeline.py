@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard._compat.torch_compiler import forget_compiled
+from perfguard.interpreter.entry import interpreting
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, of_pass
 from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.metrics import collectives, read_exact, read_timed
@@ -158,10 +159,10 @@ class Runner:
         Args:
             body: hash of the test's own code.
         """
-        started = time.monotonic()
-        binaries = self.hands.binaries
+        started, binaries = time.monotonic(), self.hands.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)
         with (
+            interpreting(self.settings.interpreter == "perfguard"),
             self.device.observed(None if launches is None else launches.note) as seen,
             observed_compilations() as (compiled, generated),
         ):

@@ -10,7 +10,7 @@ from tests.flows.conftest import Project
 HOSTILE = """
 import dataclasses
 import torch
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 class Asked(BaseException):
     '''No `except Exception` hides it.'''
@@ -69,7 +69,7 @@ import copy
 import pytest
 import torch
 from hostile import Empty, Function, Layer, Rows, Settings
-from perfguard.measure.devices import fake
+from perfguard.testing import fake
 
 def scaled(x, rows, *, settings, other=None):
     fake.launch("scaled_kernel", us=2_000.0)  # of what launches nothing, thousands of calls are simulated for a block

@@ -21,7 +21,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import kernels
-from tests.kernels.quickening import quicken_interpreter
+from perfguard.interpreter.entry import interpret_here
 
 VARIABLE = "TRITON_INTERPRET"
 #: What the compiler does by itself while it traces.
@@ -58,7 +58,7 @@ if GPU is None:
     for package in PACKAGES:  # importing defines the kernels as interpreted functions
         importlib.import_module(package)
 
-    quicken_interpreter()
+    interpret_here()
 
     if before is None:
         del os.environ[VARIABLE]

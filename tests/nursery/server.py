@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from tests.kernels.quickening import quicken_interpreter
 from tests.nursery.stand_in import SIZE, STATUS, THREADS
 
 _ABOVE = 1000  # where received files wait until those of the nursery are closed
@@ -202,8 +201,7 @@ def main() -> None:
     paths = [path for path in sys.path if path not in own]
     for name in modules:
         importlib.import_module(name)
-    if os.environ.pop("TRITON_INTERPRET", None):  # was for Triton's own functions; a project says when kernels are
-        quicken_interpreter()
+    os.environ.pop("TRITON_INTERPRET", None)  # was for Triton's own functions; a project says when kernels are
     for plugin in {"perfguard", "xdist"} & sys.modules.keys():
         # pytest warns of a plugin's package that was imported before it could rewrite its assertions.
         sys.modules[plugin].__doc__ = f"{sys.modules[plugin].__doc__} PYTEST_DONT_REWRITE"

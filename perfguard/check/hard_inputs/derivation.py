@@ -90,6 +90,7 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 _ROW = re.compile(r"row (\d+) (.+)")
 _RESIZED = re.compile(r"dim (\d+) (?:cut|grown) to (\d+)")
 INCOMING = -1
+STRICT = -2  # no input: how interpreted kernels run
 FROZEN = "frozen"  # needs no gradient, where the given one does
 
 
@@ -99,7 +100,8 @@ class Part:
 
     Attributes:
         kind: its name in `Hard(without=…)`.
-        steps: place among all leaves of the call -> steps of that input as text; `INCOMING` -> of incoming gradients.
+        steps: place among all leaves of the call -> steps of that input as text; `INCOMING` -> of incoming gradients;
+            `STRICT` -> how interpreted kernels run.
     """
 
     kind: str
@@ -171,7 +173,7 @@ class Derivation:
     def words(self, names: Sequence[str]) -> str:
         """`argument 0 (transposed, row 3 zero) and argument 1 (sliced)`."""
         texts = [(name, self.text(place)) for place, name in enumerate(names)]
-        texts += [("incoming gradients", self.text(INCOMING))]
+        texts += [("incoming gradients", self.text(INCOMING)), ("kernels", self.text(STRICT))]
         return " and ".join(f"{name} ({text})" for name, text in texts if text)
 
 

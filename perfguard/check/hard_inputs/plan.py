@@ -16,6 +16,7 @@ from perfguard.check.hard_inputs import Mark, mark_of
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
     INCOMING,
+    STRICT,
     Derivation,
     Part,
     derived_call,
@@ -24,6 +25,7 @@ from perfguard.check.hard_inputs.derivation import (
 )
 from perfguard.check.hard_inputs.integers import integers_of
 from perfguard.check.hard_inputs.sizes import Kept, sizes_of
+from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
     FINITE,
     INCOMING_KINDS,
@@ -62,6 +64,7 @@ def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
     gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
     usual, largest = gradients[:1], gradients[1:2]  # as of a loss; beyond float16
     frozen = _frozen(call, leaves)
+    strict = [(Part(kind, {STRICT: text}),) for kind, text in strict_kinds()]
     all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST, SMALL)]
     broad = [
         (*values, *laid),
@@ -93,7 +96,7 @@ def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
     for parts in chain(rest, *in_turns):
         order.shuffle(parts)
     rest += [[part for turn in zip_longest(*each) for part in turn if part is not None] for each in in_turns]
-    return _by_kind([*broad, *((part,) for part in chain(*rest))], call.hard.without if call.hard else ())
+    return _by_kind([*strict, *broad, *((part,) for part in chain(*rest))], call.hard.without if call.hard else ())
 
 
 def _by_kind(combinations: Iterable[Sequence[Part]], left_out: Sequence[str]) -> dict[str, list[Derivation]]:

@@ -19,9 +19,10 @@ from msgspec.structs import replace as replaced
 from perfguard._compat.triton_internals import choices_held, silent_interpreter
 from perfguard.check.all_configs import DoesNotFit, Other, check_given
 from perfguard.check.hard_inputs.comparison import Outcome
-from perfguard.check.hard_inputs.derivation import Derivation, Part, derived_call, leaves_of
+from perfguard.check.hard_inputs.derivation import STRICT, Derivation, Part, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
+from perfguard.check.hard_inputs.strict_runs import judged_strictly
 from perfguard.check.hard_inputs.verdict import judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.check.turns import Budget, Reached, Tried, Turns, hash_of
@@ -246,7 +247,12 @@ class _Hard:
     def _judged(self, derivation: Derivation) -> Outcome:
         try:
             with choices_held():
-                outcome = judged(derived_call(self.base, derivation), derivation, self.usual)
+                derived = derived_call(self.base, derivation)
+
+                def judge() -> Outcome:
+                    return judged(derived, derivation, self.usual)
+
+                outcome = judged_strictly(derivation, judge) if derivation.text(STRICT) else judge()
             if derivation.far_apart:  # gigabytes, which other processes may need
                 for device in self.devices:
                     torch.get_device_module(device).empty_cache()

@@ -34,6 +34,8 @@ from perfguard.check.numerics.sums import (
 )
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, surrounded_gradient
 from perfguard.check.numerics.truth import Reference, Truth
+from perfguard.interpreter.entry import said_of
+from perfguard.interpreter.running import NotInterpreted, NotTried
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, described, is_out_of_memory
 
@@ -162,6 +164,11 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     except Exception as error:
         if is_out_of_memory(error) or device_is_lost(error):
             raise
+        said = said_of(error)
+        if isinstance(said, NotInterpreted | NotTried):
+            raise _LeftOut(str(said)) from error
+        if said is not None:
+            return str(said)
         refusable = derivation.may_be_refused or not _are_finite(inputs)
         if refusable and not isinstance(error, SLIPS):
             raise _LeftOut("the candidate raises") from error

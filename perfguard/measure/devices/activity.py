@@ -51,6 +51,8 @@ class Activity:
             machine; None elsewhere.
         exchanges: the exchanges with other ranks, in order of their launches; empty where no process group exists.
         gathered: parameters that FSDP has gathered and not freed when the call ends, bytes by name.
+        work: what interpreted kernels went over, by kernel and what: elements that loads, stores and atomics accessed
+            (masked lanes do not count), products of dots, programs. Empty on a GPU.
         code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
             one toolchain mean that the device ran the very same code. None if the binary of any kernel is unknown,
             and on a CPU.
@@ -63,6 +65,7 @@ class Activity:
     tensor_bytes: int | None = None
     exchanges: Sequence[Exchange] = ()
     gathered: Mapping[str, int] = field(default_factory=dict)
+    work: Mapping[tuple[str, str], int] = field(default_factory=dict)
     code: str | None = None
 
 

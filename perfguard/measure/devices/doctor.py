@@ -76,6 +76,8 @@ def _drivers(root: Path, load: Import, vendors: Sequence[Vendor]) -> Iterator[Fi
         *names, last = (vendor.driver for vendor in vendors if vendor.driver)
         step = "none needed to guard the CPU; to guard a GPU install its driver (in a container: pass the GPU in)"
         yield Finding("GPU driver", "", f"no {', '.join(names)} or {last} driver is loaded", step)
+        found = "are interpreted: pytest --perfguard sets TRITON_INTERPRET=1; for plain pytest set it yourself"
+        yield Finding("Triton kernels", found)
     for vendor in present:
         missing = step = ""
         if build is not None and vendor.build not in build:

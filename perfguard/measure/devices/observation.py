@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ import torch
 from perfguard._compat.torch_internals import backward_noted, storage_address
 from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import launches_noted
+from perfguard.interpreter.running import counted
 from perfguard.measure.devices import operators
 from perfguard.measure.devices.activity import Activity, Copied, Seen, Waited
 from perfguard.tensors.graph import saved_tensors
@@ -39,12 +41,14 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen
     seen, tally = Seen(), _Tally(kind, interpreted)
     saved = _Saved(tally.maker)
     with (
+        counted() as work,
         launches_noted(tally.saw_launch),
         backward_noted(saved.count),
         operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
     ):
         yield seen
     tally.tell(seen)
+    seen.activity = replace(seen.activity, work=work)
     for (name, line), count in saved.by_node.items():
         seen.saved[f"{name} at {text_of(line)}" if line else name] += count
 

@@ -25,6 +25,7 @@ from perfguard._compat.torch_internals import (
 )
 from perfguard._compat.torch_utils import PLAIN, DispatchMode
 from perfguard._compat.triton_internals import INTERPRETED
+from perfguard.interpreter.running import counted
 from perfguard.measure.devices.activity import Activity, Copied, Waited
 from perfguard.measure.devices.operator_kinds import KINDS, Kind, computes_shapes, host_reads, kind_of, tensors_in
 from perfguard.measure.gc_pause import collector_paused
@@ -257,14 +258,14 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
     """
     step = call if isinstance(call, Step) else None
     seen = _Listed(kind, _recorder(step))
-    with collector_paused():
+    with collector_paused(), counted() as work:
         if step is None:
             with followed(seen, waiting):
                 result = call()
         else:
             result = step.within(followed(seen, waiting))
         del result
-    activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.peak)
+    activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.peak, work=work)
     found = seen.recorder
     if found is None:
         return activity

@@ -1,0 +1,212 @@
+"""The builder that Triton's front end calls for each operation, computing with NumPy as a GPU does.
+
+It stands in for Triton's own, and leaves to that what Triton has right: floats of 32 and 64 bits, integers, shapes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfguard._compat.triton_interpreter import BUILDER, HANDLE, MEMORY, ROUNDING
+from perfguard.interpreter.formats import CODED, FP8, Array, decoded, encoded
+from perfguard.interpreter.running import RUNNING, NotInterpreted, NotTried, line
+
+if TYPE_CHECKING:
+    _Builder: Any = object
+else:
+    _Builder = BUILDER.get()
+
+_Handle = HANDLE.get()
+_memory = MEMORY.get()
+_ROUNDS_TO_ZERO = getattr(ROUNDING.get(), "RTZ", None)
+
+
+def floats(handle: Any) -> Array:
+    """The numbers of a handle, of bfloat16 and floats of 8 bits as float32."""
+    name = handle.dtype.scalar.name
+    data: Array = handle.data
+    return decoded(data, name) if name in CODED and data.dtype.kind == "u" else data
+
+
+def as_type(numbers: Array, scalar: Any, *, truncate: bool = False) -> Array:
+    """Numbers as the data of a handle of a scalar type."""
+    if scalar.name in CODED:
+        return encoded(numbers, scalar.name, truncate=truncate)
+    wanted = _numpy_type(scalar)
+    return numbers if numbers.dtype == wanted else numbers.astype(wanted)
+
+
+def _numpy_type(scalar: Any) -> Any:
+    name = scalar.name
+    if name not in _numpy_types:
+        null = BUILDER.get().get_null_value(None, scalar)  # asks Triton's table
+        _numpy_types[name] = null.data.dtype
+    return _numpy_types[name]
+
+
+_numpy_types: dict[str, Any] = {}
+
+
+def _is_coded(handle: Any) -> bool:
+    return handle.dtype.scalar.name in CODED and handle.data.dtype.kind == "u"
+
+
+class Builder(_Builder):  # type: ignore[misc]
+    """See the module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("create_", "get_")):
+            raise NotInterpreted(name.removeprefix("create_"))
+        raise AttributeError(name)
+
+    # -- casts ---------------------------------------------------------------------------------------------------------
+
+    def cast_impl(self, src: Any, dst_type: Any) -> Any:
+        scalar = dst_type.scalar
+        if not (_is_coded(src) or scalar.name in CODED):
+            return super().cast_impl(src, dst_type)
+        return _Handle(as_type(floats(src), scalar), scalar)
+
+    def create_fp_to_fp(self, src: Any, dst_type: Any, rounding_mode: Any) -> Any:
+        scalar = dst_type.scalar
+        truncate = _ROUNDS_TO_ZERO is not None and rounding_mode == _ROUNDS_TO_ZERO
+        numbers = floats(src)
+        if truncate and scalar.name == "fp16":
+            near = numbers.astype(np.float16)
+            beyond = np.abs(near.astype(numbers.dtype)) > np.abs(numbers)
+            return _Handle(np.where(beyond, np.nextafter(near, np.float16(0)), near), scalar)
+        return _Handle(as_type(numbers, scalar, truncate=truncate), scalar)
+
+    def create_bitcast(self, src: Any, dst_type: Any) -> Any:
+        data = src.data if src.data.flags.c_contiguous else np.ascontiguousarray(src.data)
+        return super().create_bitcast(_Handle(data, src.dtype), dst_type)
+
+    def get_bf16(self, value: Any) -> Any:
+        return self.create_fp_trunc(self.get_fp32(value), self.get_bf16_ty())
+
+    # -- arithmetic ----------------------------------------------------------------------------------------------------
+
+    def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
+        if not (_is_coded(lhs) or _is_coded(rhs)) or op in _ON_BITS:
+            made = super().binary_op(lhs, rhs, op)
+        else:
+            output = op(floats(lhs), floats(rhs))
+            made = _Handle(output if output.dtype == np.bool_ else as_type(output, lhs.dtype.scalar), lhs.dtype.scalar)
+        if made.data.dtype == np.bool_ and lhs.data.dtype != np.bool_:
+            made.dtype = self.get_int1_ty()
+        return made
+
+    def ternary_op(self, lhs: Any, rhs: Any, other: Any, op: Any) -> Any:
+        if op is np.where or not _is_coded(other):
+            return super().ternary_op(lhs, rhs, other, op)
+        return _Handle(as_type(op(*map(floats, (lhs, rhs, other))), other.dtype.scalar), other.dtype.scalar)
+
+    def unary_op(self, arg: Any, op: Any) -> Any:
+        if not _is_coded(arg):
+            return super().unary_op(arg, op)
+        return _Handle(as_type(op(floats(arg)), arg.dtype.scalar), arg.dtype.scalar)
+
+    def create_fma(self, x: Any, y: Any, z: Any) -> Any:
+        if not _is_coded(z):
+            return super().create_fma(x, y, z)
+        exact = np.multiply(floats(x), floats(y), dtype=np.float64)
+        return _Handle(as_type(np.add(exact, floats(z), dtype=np.float64), z.dtype.scalar), z.dtype.scalar)
+
+    def create_dot(self, a: Any, b: Any, d: Any, *rest: Any) -> Any:
+        left, right, scalar = floats(a), floats(b), d.dtype.scalar
+        RUNNING.count("products", left.size * right.shape[-1])
+        wide = np.promote_types(d.data.dtype, np.float32) if scalar.is_floating() else d.data.dtype
+        product = np.matmul(left.astype(wide, copy=False), right.astype(wide, copy=False))
+        return _Handle(as_type(product + floats(d), scalar), scalar)
+
+    # -- memory --------------------------------------------------------------------------------------------------------
+
+    def set_grid_idx(self, x: int, y: int, z: int) -> None:
+        strict = RUNNING.strict
+        if strict is not None and strict.backwards:
+            x, y, z = (size - 1 - at for size, at in zip(self.grid_dim, (x, y, z), strict=True))
+        super().set_grid_idx(x, y, z)
+        RUNNING.begin_program()
+
+    def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
+        element = ptrs.get_element_ty()
+        kind = _numpy_type(element)
+        whole = RUNNING.accessed("loads", ptrs.data, mask.data)
+        strict = RUNNING.strict
+        RUNNING.open_lanes = RUNNING.open_lanes or (other is None and not whole)
+        if other is not None:
+            filling = other.data
+        elif not whole and strict is not None and strict.poisons is not None and strict.poisons(at := line()):
+            strict.poisoned.append(at)
+            filling = np.resize(_poison(element, kind), ptrs.data.shape)
+        else:
+            filling = np.zeros(ptrs.data.shape, dtype=kind)
+        return _Handle(_memory.load(ptrs.data, mask.data, filling, kind), element)
+
+    def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+        RUNNING.accessed("stores", ptrs.data, mask.data)
+        strict = RUNNING.strict
+        if strict is not None and strict.at_once:
+            kept = mask.data.astype(bool)
+            strict.store(ptrs.data[kept], np.broadcast_to(value.data, ptrs.data.shape)[kept])
+            return None
+        return super().create_masked_store(ptrs, value, mask, *rest, **named)
+
+    def create_atomic_cas(self, ptr: Any, *rest: Any) -> Any:
+        RUNNING.accessed("atomics", ptr.data, np.ones(ptr.data.shape, dtype=bool))
+        self._publish()
+        return super().create_atomic_cas(ptr, *rest)
+
+    def create_atomic_rmw(self, rmw_op: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
+        RUNNING.accessed("atomics", ptr.data, mask.data)
+        self._publish()
+        if not _is_coded(val):
+            return super().create_atomic_rmw(rmw_op, ptr, val, mask, *rest)
+        # One lane after the other, as two may have one address; the only operation that Triton allows is a sum.
+        scalar, before = val.dtype.scalar, np.zeros(ptr.data.shape, dtype=val.data.dtype)
+        numbers = np.broadcast_to(floats(val), ptr.data.shape)
+        for lane in zip(*np.nonzero(mask.data), strict=True):
+            at, one = ptr.data[lane].reshape(1), np.ones(1, dtype=bool)
+            old = _memory.load(at, one, np.zeros(1, dtype=val.data.dtype), val.data.dtype)
+            before[lane] = old[0]
+            _memory.store(at, encoded(decoded(old, scalar.name) + numbers[lane], scalar.name), one)
+        return _Handle(before, scalar)
+
+    def create_atomic_store(self, *given: Any) -> None:
+        super().create_atomic_store(*given)
+        self._publish()
+
+    def _publish(self) -> None:
+        if RUNNING.strict is not None:
+            RUNNING.strict.publish()
+
+    def create_int_to_ptr(self, src: Any, dst_type: Any) -> Any:
+        if RUNNING.strict is not None and RUNNING.strict.poisons is not None:
+            raise NotTried(f"{RUNNING.kernel}: it makes addresses of integers")
+        RUNNING.spans = None
+        return super().create_int_to_ptr(src, dst_type)
+
+    # -- what it cannot do ---------------------------------------------------------------------------------------------
+
+    def create_inline_asm(self, *rest: Any) -> Any:
+        raise NotInterpreted("inline assembly")
+
+    def create_extern_elementwise(self, lib_name: Any, lib_path: Any, symbol: Any, *rest: Any) -> Any:
+        raise NotInterpreted(f"{symbol} of {lib_name or 'a library'}")
+
+
+_ON_BITS = {np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift}
+
+
+def _poison(element: Any, kind: Any) -> Array:
+    """What no right result depends on, lane by lane: NaN and both infinities, as a maximum ignores NaN; of integers the
+    largest. Pointers stay 0."""
+    if element.is_ptr():
+        return np.zeros(1, dtype=kind)
+    if element.is_floating():
+        form = FP8.get(element.name)
+        infinity = np.inf if form is None else decoded(np.array([form.largest], dtype=np.uint8), element.name)[0]
+        return as_type(np.array([np.nan, infinity, -infinity], dtype=np.float32), element)
+    return np.array([1 if kind.kind == "b" else np.iinfo(kind).max], dtype=kind)

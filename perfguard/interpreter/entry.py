@@ -1,0 +1,244 @@
+"""Enters the interpreter: what replaces Triton's names while a guarded or observed call runs, and puts them back."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from perfguard._compat import triton_interpreter as names
+from perfguard._compat.private import Private
+from perfguard._compat.triton_internals import in_configuration
+from perfguard.interpreter.running import RUNNING, NotInterpreted, NotTried, OutsideMemory
+from perfguard.model.errors import PerfguardError
+
+Replacement = Callable[..., Any]
+
+_TRUE = ("1", "true", "on", "y", "yes")  # as Triton reads its variables
+_entered: list[bool] = []  # once for each `interpreting` that has begun
+
+
+def is_interpreting() -> bool:
+    """Whether Triton interprets kernels that are defined now."""
+    return os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
+
+
+@contextmanager
+def interpreting(wanted: bool = True) -> Iterator[None]:
+    """Interpret kernels as this room does while inside. Nothing is changed where Triton's interpreter is not loaded.
+
+    Args:
+        wanted: False leaves Triton's interpreter as it is.
+    """
+    loaded = "triton" in sys.modules and (names.INTERPRETER.loaded() is not None or is_interpreting())
+    enters = wanted and loaded and not _entered
+    put_back = _enter() if enters else lambda: None
+    _entered.extend([True] * enters)
+    RUNNING.forget()
+    try:
+        yield
+    finally:
+        RUNNING.forget()
+        if enters:
+            _entered.clear()
+            put_back()
+
+
+def interpret_here() -> None:
+    """Interpret kernels as this room does from now on, in this process."""
+    if not _entered:
+        _enter()
+        _entered.append(True)
+
+
+def _enter() -> Callable[[], None]:
+    shared = names.SHARED.get()
+    before = [(private, private.set(value)) for private, value in _replacements()]
+    builder, shared.__class__ = type(shared), _builder()
+    interpreter = names.INTERPRETER.get()
+    for name, function in _helpers().items():  # rewritten kernels find them where they find Triton's
+        setattr(interpreter, name, function)
+
+    def put_back() -> None:
+        shared.__class__ = builder
+        for private, value in reversed(before):
+            private.set(value)
+
+    return put_back
+
+
+@functools.cache
+def _builder() -> Any:
+    from perfguard.interpreter.builder import Builder
+
+    return Builder
+
+
+@functools.cache
+def _helpers() -> dict[str, Replacement]:
+    from perfguard.interpreter.sources import INVERT, JOIN, TURNS, invert, join, turns
+
+    return {JOIN: join, INVERT: invert, TURNS: turns}
+
+
+@functools.cache
+def _replacements() -> list[tuple[Private, Any]]:
+    """Made once, as some of them keep what they have worked out."""
+    from triton import language
+
+    from perfguard.interpreter.reductions import reduced, scanned
+    from perfguard.interpreter.sources import rewriter
+    from perfguard.interpreter.speed import quicker
+
+    patch, launch = _patched_once_a_launch(language)
+    return [
+        *quicker(language),
+        (names.PATCH, patch),
+        (names.LAUNCH, launch),
+        (names.CONVERT, _converted),
+        (names.ARGUMENT, _as_argument(language)),
+        (names.REDUCE, reduced),
+        (names.SCAN, scanned),
+        (names.REWRITER, rewriter()),
+        (names.REWRITTEN, {}),
+        (names.TUNE, _in_first_configuration()),
+        (names.COMPILED_LAUNCH, _named_if_gluon()),
+    ]
+
+
+def _converted(given: Any, kind: Any, wanted: Any, rounding: Any) -> Any:
+    """In place of Triton's conversion between formats of floats."""
+    handle = names.HANDLE.get()(given, kind)
+    return names.SHARED.get().create_fp_to_fp(handle, wanted, rounding).data
+
+
+def _as_argument(language: Any) -> Replacement:
+    """Arguments that are floats are float32, as when Triton compiles: a block of bfloat16 times one becomes that."""
+    convert, handle = names.ARGUMENT.get(), names.HANDLE.get()
+
+    def as_argument(given: Any) -> Any:
+        if type(given) is not float:
+            return convert(given)
+        return language.tensor(handle(np.array([given], dtype=np.float32), language.float32), language.float32)
+
+    return as_argument
+
+
+def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
+    """The interpreter replaces every function of triton.language by an interpreted one, and it does so again at each
+    call of a device function (`tl.max` is one), of which the first in a launch changes something. Triton 3.9 puts back
+    only what the launch itself replaced: a kernel that this process compiles afterwards would meet the rest."""
+    from perfguard.interpreter.libraries import replace_libraries
+
+    patch, run = names.PATCH.get(), names.LAUNCH.get()
+    patched: set[tuple[bool, bool]] = set()
+    met: set[int] = set()  # ids of globals whose libraries are replaced
+    seen: dict[Any, tuple[bool, bool]] = {}  # function -> whether it sees the language, and its core
+    scopes: list[Any] = []  # the launch's own, which is put back
+    undone: list[Callable[[], None]] = []
+
+    def patch_once(fn: Any) -> Any:
+        if id(fn.__globals__) not in met:
+            met.add(id(fn.__globals__))
+            undone.append(replace_libraries(fn.__globals__))
+        if fn not in seen:
+            values = list(fn.__globals__.values())
+            seen[fn] = (any(each is language for each in values), any(each is language.core for each in values))
+        if seen[fn] in patched:
+            return None
+        patched.add(seen[fn])
+        scope = patch(fn)
+        scope.set_attr(language.tensor, "__index__", _as_index)
+        scopes.append(scope)
+        names.put_back_with(scopes[0], scope)
+        return scope
+
+    def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
+        for kept in (patched, met, scopes, undone):
+            kept.clear()
+        RUNNING.begin(self.fn.__name__, _spans((*args, *kwargs.values())))
+        try:
+            result = run(self, *args, **kwargs)
+            RUNNING.end()
+            return result
+        finally:
+            for undo in reversed(undone):
+                undo()
+
+    return patch_once, run_afresh
+
+
+def _as_index(self: Any) -> int:
+    """A scalar as a number of Python's; Triton 3.6 asks that of an array with one element, which NumPy 2.4 refuses."""
+    return int(self.handle.data.squeeze())
+
+
+def _spans(arguments: Any) -> tuple[Any, Any] | None:
+    """First and last addresses of the storages of a launch, ascending; None where they lie on another device."""
+    found: dict[int, int] = {}
+    waiting = list(arguments)
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, tuple | list):
+            waiting += each
+        elif hasattr(each, "untyped_storage"):
+            if each.device.type != "cpu":
+                return None
+            storage = each.untyped_storage()
+            found[storage.data_ptr()] = max(found.get(storage.data_ptr(), 0), storage.data_ptr() + storage.nbytes())
+        elif hasattr(each, "base"):  # a descriptor, or a tensor that is read as another type
+            waiting.append(each.base)
+        elif hasattr(each, "data_ptr"):
+            return None
+    starts = sorted(found)
+    return np.array(starts, dtype=np.uint64), np.array([found[each] for each in starts], dtype=np.uint64)
+
+
+def _in_first_configuration() -> Replacement:
+    """A tuner times kernels, for which it needs a driver. Its other configurations are checked beside the call."""
+    tune, interpreted = names.TUNE.get(), names.INTERPRETER.get().InterpretedFunction
+
+    def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        kernel = tuner.fn
+        while not isinstance(kernel, interpreted):
+            if not hasattr(kernel, "fn"):
+                return tune(tuner, *args, **kwargs)
+            kernel = kernel.fn
+        tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
+        try:
+            left = tuner.prune_configs(kwargs) if tuner.early_config_prune else tuner.configs
+        except RuntimeError:  # it asks the driver
+            left = tuner.configs
+        return in_configuration(tuner, next(iter(left), tuner.configs[0]), args, kwargs)
+
+    return run
+
+
+def _named_if_gluon() -> Replacement:
+    launch = names.COMPILED_LAUNCH.get()
+
+    def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return launch(kernel, *args, **kwargs)
+        except RuntimeError as error:
+            if kernel.is_gluon() and "0 active drivers" in str(error):
+                raise NotInterpreted(f"{kernel.fn.__name__}, a kernel of Gluon,") from error
+            raise
+
+    return run
+
+
+def said_of(error: BaseException | None) -> PerfguardError | None:
+    """What the interpreter says of a kernel in an error, however Triton has wrapped it; None if it says nothing."""
+    met: set[int] = set()
+    while error is not None and id(error) not in met:
+        if isinstance(error, NotInterpreted | NotTried | OutsideMemory):
+            return error
+        met.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None

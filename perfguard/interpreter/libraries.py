@@ -1,0 +1,91 @@
+"""Functions of libdevice: those that NumPy has are computed with it, the others are named as what is missing.
+
+In Triton's interpreter they have no body and give None.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from perfguard._compat.triton_interpreter import HANDLE
+from perfguard.interpreter.builder import as_type, floats
+from perfguard.interpreter.formats import Array
+from perfguard.interpreter.running import NotInterpreted
+
+# Functions that both call the same.
+_OF_NUMPY = (
+    "tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "sqrt",
+    "cbrt", "floor", "ceil", "trunc", "rint", "abs", "fmod", "fmin", "fmax", "hypot", "isnan", "isinf", "copysign",
+)  # fmt: skip
+_KNOWN: dict[str, Callable[..., Array]] = {
+    "rsqrt": lambda x: np.asarray(1 / np.sqrt(x)),
+    "erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "pow": np.power,
+    "atan2": np.arctan2,
+    "acos": np.arccos,
+    "asin": np.arcsin,
+    "atan": np.arctan,
+    "acosh": np.arccosh,
+    "asinh": np.arcsinh,
+    "atanh": np.arctanh,
+    "round": lambda x: np.trunc(x + np.copysign(0.5, x)),
+    "nearbyint": np.rint,
+    "div_rn": np.divide,
+    **{name: getattr(np, name) for name in _OF_NUMPY},
+}
+
+
+def replace_libraries(scope: dict[str, Any]) -> Callable[[], None]:
+    """Replace functions of libdevice, wherever a kernel with these globals finds them. Returns what puts them back."""
+    before: list[tuple[dict[str, Any], str, Any]] = []
+    for place in (scope, *_libraries(len(sys.modules))):
+        for name, value in list(place.items()):
+            if (
+                callable(value)
+                and not isinstance(value, type)
+                and _is_library(getattr(value, "__module__", None) or "")
+            ):
+                before.append((place, name, value))
+                place[name] = _stand_in(getattr(value, "__name__", name))
+
+    def undo() -> None:
+        for place, name, value in before:
+            place[name] = value
+
+    return undo
+
+
+@functools.cache
+def _libraries(loaded: int) -> list[dict[str, Any]]:
+    """The modules of libdevice. `loaded`: number of modules, another one when there may be more of them."""
+    return [vars(module) for name, module in list(sys.modules.items()) if _is_library(name) and module]
+
+
+def _is_library(module: str) -> bool:
+    return module.startswith("triton.language.extra") and module.endswith("libdevice")
+
+
+def _stand_in(name: str) -> Callable[..., Any]:
+    def computed(*given: Any, **_: Any) -> Any:
+        from triton import language
+
+        function = _KNOWN.get(name.removeprefix("fast_").removesuffix("f"), _KNOWN.get(name))
+        tensors = [each for each in given if isinstance(each, language.tensor)]
+        if function is None or not tensors:
+            raise NotInterpreted(f"libdevice.{name}")
+        numbers = [
+            floats(each.handle) if isinstance(each, language.tensor) else np.asarray(each, np.float32) for each in given
+        ]
+        scalar = language.int1 if name.startswith("is") else tensors[0].dtype
+        data = as_type(np.asarray(function(*numbers)), scalar)
+        widest = max(tensors, key=lambda each: each.handle.data.size)
+        kind = widest.type.with_element_ty(scalar) if widest.type.is_block() else scalar
+        return language.tensor(HANDLE.get()(data, scalar), kind)
+
+    return computed

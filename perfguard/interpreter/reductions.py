@@ -1,0 +1,160 @@
+"""Reductions and scans over whole blocks, with any function that combines two elements.
+
+Triton calls such a function once for each element. It is associative, or no GPU could run it, so it is called here on
+halves of blocks: neighbours are combined, and in a scan elements at doubled distances, in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from perfguard._compat.triton_interpreter import COMBINES, HANDLE
+from perfguard.interpreter.builder import as_type, floats
+from perfguard.interpreter.formats import Array
+
+Combine = Callable[..., Any]
+
+_Handle = HANDLE.get()
+_standard = COMBINES.get()
+
+
+class NeedsScalars(Exception):
+    """The function branches on its elements."""
+
+
+def _known(language: Any) -> dict[Any, Any]:
+    """NumPy's own reductions. Maxima and minima ignore NaN, as Triton's do unless they are told otherwise."""
+    names = {
+        "_sum_combine": np.add,
+        "_prod_combine": np.multiply,
+        "_xor_combine": np.bitwise_xor,
+        "_or_combine": np.bitwise_or,
+        "_elementwise_max": np.fmax,
+        "_elementwise_min": np.fmin,
+    }
+    return {getattr(language, name): ufunc for name, ufunc in names.items() if hasattr(language, name)}
+
+
+_UFUNCS = _known(_standard)
+_CUMULATIVE = {kind: ufunc for kind, ufunc in _UFUNCS.items() if ufunc in (np.add, np.multiply)}
+_PLACES = {
+    getattr(_standard, f"_arg{name}_combine_tie_break_{tie}", None): place
+    for name, place in (("max", np.argmax), ("min", np.argmin))
+    for tie in ("left", "fast")
+}
+
+
+def reduced(operation: Any, given: Any) -> Any:
+    """In place of `ReduceOps.apply_impl`."""
+    inputs, axis = operation.unravel(given, operation.axis)
+    outputs: list[Array] | None
+    ufunc = _UFUNCS.get(operation.combine_fn)
+    if ufunc is not None and len(inputs) == 1:
+        numbers = _wide(inputs[0].handle)
+        outputs = [(np.sum if ufunc is np.add else ufunc.reduce)(numbers, axis=axis)]
+    elif (outputs := _place(operation.combine_fn, inputs, axis)) is None:
+        outputs = _tree(_combine_of(operation), inputs, axis)
+    made = []
+    for output, each in zip(outputs, inputs, strict=True):
+        shaped = output
+        if operation.keep_dims:
+            rank = len(given[0].handle.data.shape) if operation.axis is None else 0
+            shaped = output.reshape((1,) * rank) if rank else np.expand_dims(output, axis)
+        made.append(_tensor(operation, shaped, each.dtype))
+    return made
+
+
+def _place(combine: Any, inputs: Sequence[Any], axis: int) -> list[Array] | None:
+    """The first largest or smallest element, and its index; None for another function, and where there are NaN, whose
+    place depends on their order."""
+    find = _PLACES.get(combine)
+    if find is None or np.isnan(numbers := floats(inputs[0].handle)).any():
+        return None
+    at = np.expand_dims(find(numbers, axis=axis), axis)
+    indices = inputs[1].handle.data
+    return [np.take_along_axis(each, at, axis).squeeze(axis) for each in (numbers, indices)]
+
+
+def scanned(operation: Any, given: Any) -> Any:
+    """In place of `ScanOps.apply_impl`."""
+    axis = operation.axis
+    numbers = [_wide(each.handle) for each in given]
+    if operation.reverse:
+        numbers = [np.flip(each, axis) for each in numbers]
+    ufunc = _CUMULATIVE.get(operation.combine_fn)
+    if ufunc is not None:
+        outputs = [ufunc.accumulate(numbers[0], axis=axis)]
+    else:
+        outputs = _doubling(_combine_of(operation), numbers, [each.dtype for each in given], axis)
+    if operation.reverse:
+        outputs = [np.ascontiguousarray(np.flip(each, axis)) for each in outputs]
+    return [_tensor(operation, each, of.dtype) for each, of in zip(outputs, given, strict=True)]
+
+
+def _wide(handle: Any) -> Array:
+    """Numbers to add up. NumPy's order is not that of a GPU, whose sums of float16 err less."""
+    numbers = floats(handle)
+    return numbers.astype(np.float32) if numbers.dtype == np.float16 else numbers
+
+
+def _tensor(operation: Any, numbers: Array, dtype: Any) -> Any:
+    return operation.to_tensor(as_type(np.asarray(numbers), dtype), dtype)
+
+
+def _combine_of(operation: Any) -> Combine:
+    """The function, rewritten as a kernel is, so that `a and b` is that of blocks."""
+    combine: Combine = operation.combine_fn.rewrite()
+    return combine
+
+
+def _tree(combine: Combine, inputs: Sequence[Any], axis: int) -> list[Array]:
+    blocks = [np.moveaxis(floats(each.handle), axis, 0) for each in inputs]
+    dtypes = [each.dtype for each in inputs]
+    while len(blocks[0]) > 1:  # sizes are powers of two
+        blocks = _combined(combine, [each[0::2] for each in blocks], [each[1::2] for each in blocks], dtypes)
+    return [each[0] for each in blocks]
+
+
+def _doubling(combine: Combine, numbers: Sequence[Array], dtypes: Sequence[Any], axis: int) -> list[Array]:
+    blocks = [np.moveaxis(each, axis, 0) for each in numbers]
+    distance = 1
+    while distance < len(blocks[0]):
+        before = [np.concatenate((each[:distance], each[:-distance])) for each in blocks]  # sizes are powers of two
+        later = _combined(combine, before, blocks, dtypes)
+        blocks = [np.concatenate((each[:distance], new[distance:])) for each, new in zip(blocks, later, strict=True)]
+        distance *= 2
+    return [np.moveaxis(each, 0, axis) for each in blocks]
+
+
+def _combined(combine: Combine, left: Sequence[Array], right: Sequence[Array], dtypes: Sequence[Any]) -> list[Array]:
+    """The results of a function on two blocks, or on their elements where it branches."""
+    try:
+        return _applied(combine, left, right, dtypes)
+    except NeedsScalars:
+        shape = left[0].shape
+        flat = [[each.reshape(-1) for each in side] for side in (left, right)]
+        results = [
+            _applied(combine, [each[at : at + 1] for each in flat[0]], [each[at : at + 1] for each in flat[1]], dtypes)
+            for at in range(left[0].size)
+        ]
+        return [np.concatenate(each).reshape(shape) for each in zip(*results, strict=True)]
+
+
+def _applied(combine: Combine, left: Sequence[Array], right: Sequence[Array], dtypes: Sequence[Any]) -> list[Array]:
+    from triton import language
+
+    def tensor(numbers: Array, dtype: Any) -> Any:
+        shape = list(numbers.shape)
+        kind = dtype if numbers.size == 1 else language.block_type(dtype, shape)
+        return language.tensor(_Handle(as_type(np.ascontiguousarray(numbers), dtype), dtype), kind)
+
+    arguments = [tensor(each, dtype) for side in (left, right) for each, dtype in zip(side, dtypes, strict=True)]
+    made = combine(*arguments)
+    results = made if isinstance(made, tuple) else (made,)
+    return [
+        np.broadcast_to(floats(each.handle) if isinstance(each, language.tensor) else np.asarray(each), side.shape)
+        for each, side in zip(results, left, strict=True)
+    ]

@@ -1,0 +1,151 @@
+"""What is being interpreted: the kernel, the counts of its work, and how strictly it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfguard.model.errors import PerfguardError
+
+if TYPE_CHECKING:
+    from perfguard.interpreter.strict import Strict
+
+Array = np.ndarray[Any, Any]
+Work = Counter[tuple[str, str]]  # (kernel, what) -> number; what: loads, stores, atomics, products, programs
+
+_OURS = str(Path(__file__).parent)
+_TRITON = "/triton/"
+
+# A program that waits for a later one never ends where they run one after another from last to first. It is given up
+# once it has accessed memory this many times as often as the whole launch did from first to last, and then some.
+_MOST_ACCESSES = 4
+_SOME = 1000
+
+
+class NotInterpreted(PerfguardError):
+    """A kernel asks for what no interpreter can do. The message names the operation."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"{operation} needs a GPU: Triton's interpreter cannot run it")
+
+
+class NotTried(PerfguardError):
+    """A strict run says nothing about this kernel."""
+
+
+class OutsideMemory(PerfguardError):
+    """An address lies in no tensor that the kernel was given."""
+
+
+@dataclass
+class Running:
+    """The state of this process's one interpreter.
+
+    Attributes:
+        kernel: name of the one that runs.
+        program: number of the program that runs.
+        spans: first and last addresses of the tensors of a launch, ascending; None: they are not known.
+        tallies: of work, those that count now.
+        accesses: kernel -> most accesses of memory by one launch from first to last.
+        launches: launches so far.
+        open_lanes: whether a load without `other` has left out lanes.
+        several: whether a launch on the host's memory had several programs.
+    """
+
+    kernel: str = ""
+    program: int = -1
+    spans: tuple[Array, Array] | None = None
+    tallies: list[Work] = field(default_factory=list)
+    strict: Strict | None = None
+    accesses: dict[str, int] = field(default_factory=dict)
+    launches: int = 0
+    open_lanes: bool = False
+    several: bool = False
+    _here: int = 0
+
+    def forget(self) -> None:
+        """Another call begins."""
+        self.accesses.clear()
+        self.launches, self.open_lanes, self.several = 0, False, False
+
+    def begin(self, kernel: str, spans: tuple[Array, Array] | None) -> None:
+        """A launch begins."""
+        self.kernel, self.spans, self.program, self._here = kernel, spans, -1, 0
+        self.launches += 1
+
+    def begin_program(self) -> None:
+        """Its next program begins."""
+        self.program += 1
+        self.several = self.several or (self.program > 0 and self.spans is not None)
+        if self.strict is not None and self.strict.at_once:
+            self.strict.end_program()
+        self.count("programs", 1)
+
+    def end(self) -> None:
+        """The launch has ended."""
+        if self.strict is not None:
+            self.strict.end_launch()
+        else:
+            self.accesses[self.kernel] = max(self.accesses.get(self.kernel, 0), self._here)
+
+    def count(self, what: str, number: int) -> None:
+        """Count work of the kernel that runs."""
+        for tally in self.tallies:
+            tally[self.kernel, what] += number
+
+    def accessed(self, what: str, addresses: Array, mask: Array) -> bool:
+        """Memory is about to be accessed where `mask` is true; returns whether it is everywhere.
+
+        Raises:
+            OutsideMemory: some of it is none of the launch's, in a strict run.
+            NotTried: programs wait for later ones, in a strict run.
+        """
+        number = int(np.count_nonzero(mask))
+        self.count(what, number)
+        self._here += 1
+        strict = self.strict
+        if strict is None or not number:
+            return number == mask.size
+        if self._here > _MOST_ACCESSES * self.accesses.get(self.kernel, 0) + _SOME:
+            raise NotTried(f"{self.kernel}: it does not end, as it waits for a program that has not run")
+        active = addresses[mask] if number < mask.size else addresses.reshape(-1)
+        if self.spans is not None:
+            starts, ends = self.spans
+            span = np.searchsorted(starts, active, side="right") - 1
+            if bool(((span < 0) | (active >= ends[np.maximum(span, 0)])).any()):
+                raise OutsideMemory(f"{line()} reaches outside of the tensors that {self.kernel} was given")
+        if strict.accesses is not None:
+            strict.accesses.append((self.launches, self.program, np.unique(active), what, line()))
+        return number == mask.size
+
+
+RUNNING = Running()
+
+
+def line() -> str:
+    """`energy.py:12`, the innermost line of a user's kernel that runs."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not (name.startswith((_OURS, "<")) or _TRITON in name):
+            return f"{Path(name).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+@contextmanager
+def counted() -> Iterator[Work]:
+    """Count the work of all kernels that are interpreted while inside. Nothing is counted outside of `interpreting`."""
+    work: Work = Counter()
+    RUNNING.tallies.append(work)
+    try:
+        yield work
+    finally:
+        RUNNING.tallies[:] = [each for each in RUNNING.tallies if each is not work]

@@ -1,0 +1,186 @@
+"""Triton's front end in a fifth of its time when it interprets: it does once what it otherwise does at every operation.
+
+Nothing of what it computes changes. Each function here returns what replaces a private name, or None where this Triton
+lacks what it stands on, which is then as slow as it was.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from perfguard._compat.private import Private
+from perfguard._compat.triton_interpreter import (
+    BUILDER,
+    DESCRIBE,
+    EQUAL,
+    MAKE,
+    NUMPY_TYPE,
+    PATCH_BUILTINS,
+    PATCH_ONE,
+    PREPARE,
+    SANITIZE,
+    UNWRAP,
+)
+
+Replacement = Callable[..., Any]
+
+
+def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
+    """What is replaced, and by what. `language`: triton.language."""
+    core = language.core
+    makers: list[tuple[Private, Callable[[], Replacement]]] = [
+        (PATCH_BUILTINS, lambda: _listed_once(core.is_builtin)),
+        (NUMPY_TYPE, _looked_up_once),
+        (DESCRIBE, lambda: _described_once(core.block_type, core.constexpr)),
+        (MAKE, lambda: _counted_once(core.tensor)),
+        (EQUAL, lambda: _compared_as_lists(core.tuple, core.constexpr)),
+        (UNWRAP, lambda: _unwrapped_if_wrapped(core.tensor)),
+        (PREPARE, lambda: _prepared_once(core.tensor)),
+        (SANITIZE, _sanitized_if_asserted),
+    ]
+    for name, make in makers:
+        if name.there():
+            yield name, make()
+
+
+def _listed_once(is_builtin: Callable[[Any], bool]) -> Replacement:
+    """What there is to replace is looked for at every launch, in modules and classes that are then as they were."""
+    replace = PATCH_ONE.get()
+    found: dict[Any, list[tuple[str, Any]]] = {}
+
+    def patch_listed(package: Any, builder: Any, scope: Any) -> None:
+        if package not in found:
+            found[package] = [each for each in inspect.getmembers(package) if is_builtin(each[1])]
+        for name, member in found[package]:
+            replace(package, name, member, builder, scope)
+
+    return patch_listed
+
+
+def _looked_up_once() -> Replacement:
+    """Each look-up builds the table of all types."""
+    look_up = NUMPY_TYPE.get()
+    known: dict[str, Any] = {}
+
+    def looked_up(triton_type: Any) -> Any:
+        name = triton_type.scalar.name  # of a block's elements; a pointer's has the name of what it points to
+        if name not in known:
+            known[name] = look_up(triton_type)
+        return known[name]
+
+    return looked_up
+
+
+def _described_once(block_type: Any, constexpr: Any) -> Replacement:
+    """Every result has a type, made anew, whose shape is checked and written out."""
+    init = DESCRIBE.get()
+    types: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def describe(self: Any, element_ty: Any, shape: Any) -> None:
+        if type(self) is not block_type:  # a type with more to it than its shape
+            init(self, element_ty, shape)
+            return
+        sizes = tuple([size.value if type(size) is constexpr else size for size in shape])
+        known = types.get((element_ty.name, sizes))
+        if known is None:
+            init(self, element_ty, shape)
+            known = types[element_ty.name, sizes] = {**vars(self), "sizes": sizes}
+        vars(self).update(known, element_ty=element_ty)
+
+    return describe
+
+
+def _counted_once(tensor: Any) -> Replacement:
+    """Every tensor counts the elements of its shape."""
+    init = MAKE.get()
+    own = ("handle", "type", "dtype")
+    tensors: dict[tuple[Any, ...], dict[str, Any]] = {}
+
+    def make(self: Any, handle: Any, type_: Any) -> None:
+        sizes = getattr(type_, "sizes", None) if type_.is_block() else ()
+        known = None if sizes is None else tensors.get(sizes)
+        if known is not None and type(self) is tensor:
+            vars(self).update(known, handle=handle, type=type_, dtype=type_.scalar)
+            return
+        init(self, handle, type_)
+        if sizes is not None and type(self) is tensor:
+            tensors[sizes] = {name: value for name, value in vars(self).items() if name not in own}
+
+    return make
+
+
+def _compared_as_lists(kind: Any, constexpr: Any) -> Replacement:
+    """To compare a tuple of a kernel's with anything, that is made a tuple too, with a type for each of its members."""
+    equal = EQUAL.get()
+
+    def equal_to_numbers(self: Any, other: Any) -> Any:
+        members = other.values if type(other) is kind else other
+        if type(members) is list and all(type(member) is int for member in members):
+            return constexpr(self.values == members)
+        return equal(self, other)
+
+    return equal_to_numbers
+
+
+def _unwrapped_if_wrapped(tensor: Any) -> Replacement:
+    """Every argument of every operation is looked at, in four steps, for a constant that it may hold."""
+    unwrap = UNWRAP.get()
+    plain = {tensor, bool, int, float, type(None)}
+
+    def unwrap_if_wrapped(given: Any) -> Any:
+        return given if type(given) in plain else unwrap(given)
+
+    return unwrap_if_wrapped
+
+
+# Types to which nothing is done where both operands have them and are of one shape. 16-bit floats are divided as fp32.
+_UNCHANGED = {"int1", "fp32", "fp64"} | {f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+def _prepared_once(tensor: Any) -> Replacement:
+    """Types and shapes of two operands are compared and made one at every operation, and a number becomes a block that
+    is full of it. Operands of one type and shape are fit as they are; of a number beside a block the block is kept:
+    operations write to memory of their own."""
+    prepare, builder = PREPARE.get(), BUILDER.get()
+    blocks: dict[tuple[Any, ...], Any] = {}
+
+    def described(operand: Any) -> tuple[str, Any]:
+        """Its type, and its shape; () of a scalar, None where that is not known."""
+        return operand.dtype.name, getattr(operand.type, "sizes", None) if operand.type.is_block() else ()
+
+    def prepare_once(self: Any, lhs: Any, rhs: Any, *flags: bool, **named: bool) -> tuple[Any, Any]:
+        left, right = type(lhs) is tensor, type(rhs) is tensor
+        if not isinstance(self.builder, builder) or not (left or right):
+            return prepare(self, lhs, rhs, *flags, **named)  # type: ignore[no-any-return]
+        kind, sizes = described(lhs if left else rhs)
+        if sizes is None:
+            return prepare(self, lhs, rhs, *flags, **named)  # type: ignore[no-any-return]
+        if left and right:
+            if kind in _UNCHANGED and described(rhs) == (kind, sizes):
+                return lhs, rhs
+            return prepare(self, lhs, rhs, *flags, **named)  # type: ignore[no-any-return]
+        given, number = (lhs, rhs) if left else (rhs, lhs)
+        key = (left, kind, sizes, type(number), repr(number), flags, *named.items())  # repr: -0.0 == 0.0
+        if key not in blocks:
+            one, other = prepare(self, lhs, rhs, *flags, **named)
+            if (one if left else other) is given and isinstance(number, bool | int | float):
+                blocks[key] = other if left else one
+            return one, other
+        return (lhs, blocks[key]) if left else (blocks[key], rhs)
+
+    return prepare_once
+
+
+def _sanitized_if_asserted() -> Replacement:
+    """Beside every sum, difference and product of integers the interpreter works out whether it overflows, in six
+    operations more; then it asserts that, which does nothing unless `debug` is on."""
+    sanitize = SANITIZE.get()
+
+    def sanitize_if_asserted(self: Any, *operation: Any) -> None:
+        options = self.builder.options
+        if getattr(options, "backend_name", "") != "interpreter" or getattr(options, "debug", True):
+            sanitize(self, *operation)
+
+    return sanitize_if_asserted

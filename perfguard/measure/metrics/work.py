@@ -1,0 +1,53 @@
+"""The work of interpreted kernels, counted: without a GPU the only sign of a kernel that does more than it did.
+
+`kernel_work` has the parts `loads`, `stores` and `atomics`, elements accessed without those that a mask leaves out, and
+`products`, the multiplications of dots, padding included. They are sums over all kernels, whose names may change.
+`programs` of each is shown beside it, and gates nothing: other tiles have other numbers of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import EITHER, Limits
+from perfguard.model.records import Better, Reading
+from perfguard.model.units import Unit
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+TIMED = False
+TESTS = True
+
+# Other tiles read edges again and pad otherwise. A twentieth is the least that a kernel bound by its accesses or its
+# products would lose, as seen in a time on a GPU.
+_TOLERANCE = 0.05
+_MOST_NAMED = 2  # kernels whose names stand before a part
+_RANK = 20  # in an explanation: before launches and memory, which follow from other things
+
+LIMITS = {
+    "kernel_work": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
+    "programs": Limits(Better.LOWER, gated=False, portable=EITHER),
+}
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`kernel_work` and `programs` of one warm call, or of a test; none where nothing was interpreted."""
+    if device.asynchronous:
+        return []
+    work = subject.activity(device).work
+    if not work:
+        return []
+    parts, programs, kernels = dict[str, int](), dict[str, int | float | str](), dict[str, list[str]]()
+    for (kernel, what), number in sorted(work.items()):
+        if what == "programs":
+            programs[kernel] = number
+        else:
+            parts[what] = parts.get(what, 0) + number
+            kernels.setdefault(what, []).append(kernel)
+    named = {what: f"{', '.join(each)} {what}" for what, each in kernels.items() if len(each) <= _MOST_NAMED}
+    return [
+        LIMITS["kernel_work"].reading("kernel_work", Unit.COUNT, {**parts}, portable=True, rank=_RANK, lines=named),
+        LIMITS["programs"].reading("programs", Unit.COUNT, programs, portable=True, rank=_RANK, details="kernel_work"),
+    ]

@@ -1,0 +1,65 @@
+"""Lets Triton interpret kernels on a machine without a GPU, unless the user has said otherwise.
+
+Triton reads its variable when a kernel is defined, and its own functions are defined when it is imported. So the
+variable is set at that moment, before any module of the user that imports Triton goes on.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from perfguard.measure.devices.vendors import all_vendors
+from perfguard.model.config import read_settings
+from perfguard.pytest_plugin.failures import usage_errors
+
+VARIABLE = "TRITON_INTERPRET"
+
+
+class WithoutGpu(importlib.abc.MetaPathFinder):
+    """Registered as a plugin of a measuring run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        with usage_errors():
+            option = config.known_args_namespace
+            settings = read_settings(config.rootpath, device=option.perfguard_device)
+        self._set = False
+        asked = VARIABLE in os.environ or settings.device not in ("auto", "cpu") or settings.interpreter != "perfguard"
+        if not asked and "triton" not in sys.modules:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Set the variable when Triton is about to be imported. It is found by the other finders."""
+        if name == "triton":
+            self._remove()
+            if VARIABLE not in os.environ and not has_gpu():
+                os.environ[VARIABLE] = "1"
+                self._set = True
+        return None
+
+    def _remove(self) -> None:
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        """Say so once."""
+        return [f"perfguard: no GPU here: Triton's kernels are interpreted ({VARIABLE}=1)"] if self._set else []
+
+    def pytest_unconfigure(self) -> None:
+        """Leave the process as it was."""
+        self._remove()
+        if self._set:
+            os.environ.pop(VARIABLE, None)
+
+
+def has_gpu(root: Path = Path("/")) -> bool:
+    """Whether the driver of a GPU is loaded."""
+    return any(vendor.driver and vendor.has_driver(root) for vendor in all_vendors())

@@ -1,0 +1,222 @@
+"""What the interpreter is entered for, what it says it cannot do, and that Triton is as it was afterwards."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.runtime.autotuner import Autotuner
+
+from perfguard._compat import triton_interpreter as names
+from perfguard._compat.private import Private
+from perfguard.check.hard_inputs.search import wrong_of
+from perfguard.interpreter.entry import interpreting, said_of
+from perfguard.interpreter.running import counted
+from perfguard.judge.exact import judge_exact
+from perfguard.measure.metrics.work import read
+from perfguard.model.call import Call
+from perfguard.model.records import Reading, Word
+from perfguard.pytest_plugin.without_gpu import VARIABLE, WithoutGpu, has_gpu
+from tests.interpreter import jit
+
+
+@jit
+def halves_of(x, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    v = tl.load(x + at, mask=at < n, other=0.0)
+    if tl.program_id(0) < tl.cdiv(n, B):  # a device function
+        tl.store(o + at, v * 0.5, mask=at < n)
+
+
+@jit
+def tensors(x, o, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    m, n = tl.arange(0, M), tl.arange(0, N)
+    a = tl.load(x + m[:, None] * N + n[None, :])
+    tl.store(o + m[:, None] * M + m[None, :], tl.dot(a, tl.trans(a)))
+    tl.atomic_add(o + m, m.to(tl.float32), mask=m < 3)
+
+
+@jit
+def of_a_library(x, o, OP: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, N)
+    v = tl.load(x + at)
+    if OP == "tanh":
+        v = libdevice.tanh(v)
+    elif OP == "bessel":
+        v = libdevice.j0(v)
+    else:
+        v = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [v], dtype=tl.float32, is_pure=True, pack=1)
+    tl.store(o + at, v)
+
+
+def halved(x: torch.Tensor, **options: Any) -> torch.Tensor:
+    out = torch.empty_like(x)
+    halves_of[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](x, out, x.numel(), **(options or {"B": 16}))
+    return out
+
+
+def state() -> dict[object, object]:
+    """What stands behind each name that is replaced, and behind those of the language."""
+    replaced = {value: value.get() for value in vars(names).values() if isinstance(value, Private) and value.there()}
+    language = {(module, name): each for module in (tl, tl.core, tl.math) for name, each in vars(module).items()}
+    return {**replaced, "kind": type(names.SHARED.get()), **language}
+
+
+def test_triton_is_as_it_was_afterwards() -> None:
+    throughout = type(names.SHARED.get()) is not names.BUILDER.get()  # beside tests of kernels
+    before = state()
+    with interpreting():
+        with interpreting():
+            halved(torch.randn(40))
+        inside = state()
+        with pytest.raises(Exception, match=r"libdevice\.j0"):
+            of_a_library[(1,)](torch.randn(16), torch.empty(16), OP="bessel", N=16)
+    after = state()
+    assert bool([key for key in before if before[key] is not inside[key]]) is not throughout
+    assert [key for key in before if before[key] is not after[key]] == []
+
+
+def test_what_is_not_wanted_is_not_entered() -> None:
+    before = type(names.SHARED.get())
+    with interpreting(False):
+        assert type(names.SHARED.get()) is before
+
+
+def test_work_is_counted_by_kernel() -> None:
+    with interpreting(), counted() as work, counted() as again:
+        halved(torch.randn(40))
+        tensors[(1,)](torch.randn(16, 32), torch.zeros(16, 16), M=16, N=32)
+    expected = {
+        ("halves_of", "programs"): 3,
+        ("halves_of", "loads"): 40,  # not the 8 lanes that the mask leaves out
+        ("halves_of", "stores"): 40,
+        ("tensors", "programs"): 1,
+        ("tensors", "loads"): 16 * 32,
+        ("tensors", "stores"): 16 * 16,
+        ("tensors", "products"): 16 * 32 * 16,
+        ("tensors", "atomics"): 3,
+    }
+    assert work == again == expected
+    with interpreting():
+        halved(torch.randn(40))
+    assert work == expected
+
+
+def test_a_tuner_takes_its_first_configuration_and_the_others_are_checked_beside_it() -> None:
+    configs = [triton.Config({"B": 16}), triton.Config({"B": 32})]
+    tuner = Autotuner(halves_of, halves_of.arg_names, configs, [], None, None)
+    ran: list[int] = []
+
+    def tuned(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        tuner[lambda meta: (ran.append(meta["B"]) or triton.cdiv(x.numel(), meta["B"]),)](x, out, x.numel())  # type: ignore[func-returns-value]
+        return out
+
+    x = torch.randn(40)
+    with interpreting():
+        assert torch.equal(tuned(x), x / 2)
+        assert set(ran) == {16}
+        assert tuner.cache == {}  # nothing was tuned
+        assert wrong_of(Call(tuned, (x,), lambda x: x / 2, hard=None), 5.0) == []
+    assert set(ran) == {16, 32}
+
+
+def test_what_no_interpreter_can_do_is_named() -> None:
+    x, out = torch.randn(16), torch.empty(16)
+    with interpreting():
+        of_a_library[(1,)](x, out, OP="tanh", N=16)
+        assert torch.allclose(out, x.tanh())
+        for op, said in (("bessel", "libdevice.j0"), ("asm", "inline assembly")):
+            with pytest.raises(Exception) as raised:  # Triton wraps it in errors of several kinds
+                of_a_library[(1,)](x, out, OP=op, N=16)
+            found = said_of(raised.value)
+            assert found is not None
+            assert str(found) == f"{said} needs a GPU: Triton's interpreter cannot run it"
+    assert said_of(ValueError("of the user")) is None
+
+
+PROJECT = {
+    "double.py": """
+import torch, triton, triton.language as tl
+from triton.language.extra import libdevice
+
+@triton.jit
+def kernel(x, o, n, OP: tl.constexpr, B: tl.constexpr):
+    at = tl.arange(0, B)
+    v = tl.load(x + at, mask=at < n, other=0.0)
+    if OP == "j0":
+        v = libdevice.j0(v)
+    tl.store(o + at, v + v, mask=at < n)
+
+def double(x, op=""):
+    out = torch.empty_like(x)
+    kernel[(1,)](x, out, x.numel(), OP=op, B=64)
+    return out
+""",
+    "test_double.py": """
+import os
+from double import double
+import torch
+
+def test_double(perfguard):
+    perfguard(double, torch.randn(50, device=perfguard.device), reference=lambda x: x + x, hard=False)
+    assert os.environ["TRITON_INTERPRET"] == "1"
+
+def test_bessel(perfguard):
+    x = torch.randn(50, device=perfguard.device)
+    perfguard(lambda x: double(x, "j0"), x, reference=lambda x: 2 * torch.special.bessel_j0(x), hard=False)
+""",
+}
+
+
+@pytest.mark.skipif(has_gpu(), reason="kernels are interpreted where there is no GPU")
+def test_the_first_run_of_a_newcomer_without_a_gpu(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    for name, source in PROJECT.items():
+        Path(pytester.path, name).write_text(source)
+    line = "perfguard: no GPU here: Triton's kernels are interpreted (TRITON_INTERPRET=1)"
+    pytest_here = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    pytester.run(*pytest_here, "--perfguard", "--collect-only").stdout.fnmatch_lines([line])
+    monkeypatch.setenv(VARIABLE, "1")  # as measuring runs do by themselves
+    result = pytester.run(*pytest_here, "-rs")
+    result.stdout.fnmatch_lines(["SKIPPED*libdevice.j0 needs a GPU: Triton's interpreter cannot run it"])
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.no_fnmatch_line(line)
+
+
+def test_a_user_who_asks_for_something_else_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "0")
+
+    class Asked:
+        class known_args_namespace:  # as pytest calls it
+            perfguard_device = None
+
+        rootpath = Path(__file__).parent
+
+    before = [*sys.meta_path]
+    made = WithoutGpu(Asked())  # type: ignore[arg-type]
+    assert sys.meta_path == before
+    assert made.pytest_report_collectionfinish() == []
+
+
+def test_work_is_summed_over_kernels_so_that_a_renamed_one_is_quiet() -> None:
+    def of(*kernels: str) -> list[Reading]:
+        counted_work = {(name, what): 10 for name in kernels for what in ("loads", "stores", "programs")}
+        subject = SimpleNamespace(activity=lambda _: SimpleNamespace(work=counted_work))
+        return read(subject, SimpleNamespace(asynchronous=False))  # type: ignore[arg-type]
+
+    work, programs = of("one", "other")
+    assert work.value == {"loads": 20, "stores": 20}
+    assert programs.value == {"one": 10, "other": 10}
+    assert judge_exact(of("new", "other")[0], work.value).word is Word.PASS
+    worse = judge_exact(of("one", "other", "third")[0], work.value)
+    assert worse.word is Word.CHANGED
+    assert "loads 20 -> " in worse.reason
+    assert of() == []

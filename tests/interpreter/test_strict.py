@@ -1,0 +1,54 @@
+"""Strict runs: what a kernel relies on though nothing promises it is found, with its line, and nothing else is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from perfguard.check.all_configs import check_given
+from perfguard.check.hard_inputs.search import HardResult, run_hard
+from perfguard.interpreter.entry import interpreting
+from perfguard.model.call import HARD_KINDS, Call, Hard
+from tests.interpreter import racing
+from tests.interpreter.racing import BAD, GOOD, Example
+
+STRICT = ("masked lanes", "program order")
+OTHERS = [kind for kind in HARD_KINDS if kind not in STRICT]
+
+
+def strictly_run(example: Example, seed: int = 0) -> HardResult:
+    """Of a call that is right when it runs as ever."""
+    torch.manual_seed(seed)
+    call = Call(example.fn, example.inputs(), example.reference, hard=Hard(without=OTHERS, reason="not of this test"))
+    with interpreting():
+        given = check_given(call)
+        assert not given.checked.wrong
+        return run_hard(call, 60.0, kept=given.kept, others=given.others, check_seconds=given.seconds)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_relied_on_is_found_with_its_line(name: str) -> None:
+    found = strictly_run(BAD[name])
+    lines = Path(racing.__file__).read_text(encoding="utf-8").splitlines()
+    named = {f"racing.py:{number}" for number, line in enumerate(lines, 1) if BAD[name].line in line}
+    assert any(each in found.problem for each in named), found.problem
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_kernel_is_quiet(name: str) -> None:
+    found = strictly_run(GOOD[name])
+    assert found.problem == ""
+    assert found.ran.total() + found.left_out.total() > 0 or "float" in name
+
+
+def test_a_program_that_waits_for_an_earlier_one_is_left_out() -> None:
+    found = strictly_run(GOOD["waits for the one before"])
+    assert found.problem == ""
+    assert [reason for reason in found.left_out if "waits for a program" in reason]
+
+
+def test_there_are_as_many_as_are_promised() -> None:
+    assert len(BAD) >= 10
+    assert len(GOOD) >= 40 - len(STRICT)
