@@ -340,6 +340,23 @@ def test_a_run_is_inconclusive_where_most_times_stay_in_question(words: list[Wor
     assert is_inconclusive(results) is inconclusive
 
 
+@pytest.mark.parametrize(
+    ("ratio", "reason", "inconclusive"),
+    [
+        (1.04, "UNPAIRED: no git", True),
+        (1.04, "UNDECIDED: the 10 minutes were over", True),
+        (1.02, "UNPAIRED: no git", False),  # within what the gate promises
+        (0.9, "UNPAIRED: no git", False),
+        (1.04, "NOISY: would have seen 6 %", False),  # all its pairs were measured
+    ],
+)
+def test_one_slower_time_that_no_pair_read_is_no_plain_success(ratio: float, reason: str, inconclusive: bool) -> None:
+    device = replace(SPAN, metric="device_time_us", promise=0.03)
+    passed = [result(str(at), device, verdicts=[Verdict(Word.PASS, "device_time_us")]) for at in range(20)]
+    open_ = result("open", device, verdicts=[Verdict(Word.UNRESOLVED, "device_time_us", ratio=ratio, reason=reason)])
+    assert is_inconclusive([*passed, open_]) is inconclusive
+
+
 def test_a_host_time_that_nobody_can_tell_leaves_the_device_s_judged() -> None:
     times = replace(SPAN, metric="device_time_us", promise=0.03), replace(SPAN, metric="host_time_us", promise=0.5)
     host = Verdict(Word.UNRESOLVED, "host_time_us")
