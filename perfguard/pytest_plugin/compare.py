@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -75,8 +74,6 @@ def run(options: argparse.Namespace) -> int:
         sys.path.insert(0, str(here))
     beside = Beside(options.base_python, options.setup)
     given = [*options.pytest_arguments, "--perfguard", f"--perfguard-base={name}", f"--perfguard-reports={folder}"]
-    if find_spec("xdist") is not None and "no:xdist" not in given:
-        given.append("-n0")  # workers do not know of a comparison
     status = pytest.main(given, plugins=[_Compare(beside)])
     written = sorted(folder.glob("report-*.json"))
     if options.json is not None and written:
@@ -92,4 +89,6 @@ class _Compare:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
+        if getattr(config.option, "numprocesses", None):  # workers would judge by records
+            raise pytest.UsageError("perfguard compare: one process runs the tests; add -n0 behind --")
         config.stash[BESIDE] = self._beside

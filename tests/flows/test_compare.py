@@ -94,7 +94,7 @@ def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checko
     assert stored
     checkout.project.kernel(us=55.0, launches=3)
     checkout.project.test_file(TEST.replace("[64, 96]", "[64, 128]"))
-    status, said = checkout.compare("--json", "found.json", "main", "--", "test_suite.py", "-n", "2")
+    status, said = checkout.compare("--json", "found.json", "main", "--", "test_suite.py")
     assert status == ExitStatus.REGRESSED, said
     assert "process pair 1: 2 times in question" in said
     verdicts = checkout.verdicts()
@@ -207,6 +207,7 @@ def workers_of(folder: Path) -> list[int]:
     [
         (["nowhere"], "nowhere: no branch, tag or commit"),
         (["main", "--", "test_suite.py", "--perfguard-device=abacus"], "device 'abacus': unknown"),
+        (["main", "--", "-n", "2"], "one process runs the tests; add -n0 behind --"),
         (["--setup", "echo first; exit 3", "main"], "ended with status 3 in the worktree of the base"),
     ],
 )

@@ -86,12 +86,14 @@ def given_inputs_alone(request: pytest.FixtureRequest) -> None:
     others at every commit: they are checked every night, and by each lane of `scripts/guard`."""
     config = request.config
     if config.getoption("--daily"):
+        from msgspec.structs import replace
+
         from perfguard.measure.devices import open_device
         from perfguard.model.config import read_settings
         from perfguard.pytest_plugin.fixture import OPENED
 
         settings = read_settings(config.rootpath, device=config.option.perfguard_device)
-        config.stash[OPENED] = open_device(settings.device), 0.0
+        config.stash[OPENED] = open_device(settings.device), replace(settings, extra_seconds=0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from perfguard.interpreter.running import RUNNING
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.devices.device import Device
@@ -111,6 +112,8 @@ def test_a_fault_that_the_given_inputs_do_not_show_is_a_doubt_of_its_pass(device
 
 
 def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fake.FakeDevice, tmp_path: Path) -> None:
+    RUNNING.forget()  # what earlier tests have interpreted
+
     def measured(plan: ReadingPlan) -> tuple[CaseResult, bytes]:
         file = TurnsFile(tmp_path / "turns.json", "gpu")
         runner = Runner(device, Settings(case_seconds=0.1, extra_seconds=1e-9), plan, Hands(turns=file))

@@ -368,19 +368,15 @@ def is_unread(verdict: Verdict) -> bool:
 def is_inconclusive(results: Collection[CaseResult]) -> bool:
     """Whether a run is neither a success nor a regression: most of its timed cases are undecided, or one that no or too
     few process pairs read is slower than its gate promises to find, as far as it was read."""
-    unread = (
-        is_unread(verdict) and (verdict.ratio or 1.0) > 1 + promise
-        for result in results
-        for promise, verdict in _judged_times(result)
-    )
+    times = (time for result in results for time in _judged_times(result))
+    unread = (is_unread(verdict) and (verdict.ratio or 1.0) > 1 + promise for promise, verdict in times)
     return is_mostly_undecided(results) or any(unread)
 
 
 def is_mostly_undecided(results: Iterable[CaseResult]) -> bool:
     """Whether most timed cases are undecided."""
-    words = [[verdict.word for _, verdict in _judged_times(result)] for result in results]
-    told = [any(word in (Word.UNRESOLVED, Word.SUSPECT) for word in found) for found in words if found]
-    return 2 * sum(told) > len(told)
+    words = [{verdict.word for _, verdict in _judged_times(result)} for result in results]
+    return 2 * sum(bool(found & {Word.UNRESOLVED, Word.SUSPECT}) for found in words) > sum(map(bool, words))
 
 
 def _judged_times(result: CaseResult) -> list[tuple[float, Verdict]]:

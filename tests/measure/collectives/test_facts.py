@@ -137,8 +137,6 @@ def test_a_pass_counts_its_own_operators_and_memory_alone(mesh: Any) -> None:
     forward, backward = (of_call(Step(case, direction)) for direction in ("forward", "backward"))
     assert "fsdp.chunk_cat" in backward.launches
     assert "fsdp.chunk_cat" not in forward.launches
-    assert forward.flop == 4 * 2 * 8 * D * D
-    assert backward.flop == 2 * forward.flop
     # Freed by resizing: at its peak one block is gathered, its buffer beside it.
     assert forward.tensor_bytes is not None
     assert 2 * PARAMETERS < forward.tensor_bytes < 3 * PARAMETERS
