@@ -5,6 +5,7 @@ It stands in for Triton's own, and leaves to that what Triton has right: floats 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -135,8 +136,12 @@ class Builder(_Builder):  # type: ignore[misc]
         kind = _numpy_type(element)
         whole = RUNNING.accessed("loads", ptrs.data, mask.data)
         strict = RUNNING.strict
-        RUNNING.open_lanes = RUNNING.open_lanes or (other is None and not whole)
-        if other is not None:
+        # Triton asks a single element for its truth, and hands on no `other` that is 0 (3.6 to 3.9); its caller has it.
+        zero = other is None and ptrs.data.size == 1 and sys._getframe(1).f_locals.get("other") is not None
+        RUNNING.open_lanes = RUNNING.open_lanes or (other is None and not zero and not whole)
+        if zero:
+            filling = np.zeros(ptrs.data.shape, dtype=kind)
+        elif other is not None:
             filling = other.data
         elif not whole and strict is not None and strict.poisons is not None and strict.poisons(at := line()):
             strict.poisoned.append(at)

@@ -69,6 +69,25 @@ def gather_open(x, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @jit
+def after_open(x, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0)
+    before = tl.load(x + row * n - 1, mask=row > 0)
+    tl.store(o + row, before)
+
+
+@jit
+def after_zero(x, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0)
+    before = tl.load(x + row * n - 1, mask=row > 0, other=0)
+    one = tl.load(x + row * n - 1 + tl.arange(0, 1), mask=(row > 0) & (tl.arange(0, 1) == 0), other=0.0)
+    tl.store(o + row, (before + tl.sum(one, 0)) / 2)
+
+
+def ends_before(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat((x.new_zeros(1), x[:-1, -1]))
+
+
+@jit
 def add_up(x, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, B)
     v = tl.sum(tl.load(x + tl.program_id(0) * n + at, mask=at < n, other=0.0), 0)
@@ -169,6 +188,9 @@ BAD = {
     ),
     "sum of integers": Example(lambda x: _rows_of(sum_open, x), integers, lambda x: x.float().sum(1), "v = tl.load(x"),
     "maximum": Example(lambda x: _rows_of(max_open, x), rows(), lambda x: x.amax(1), "v = tl.load(x"),
+    "end of the row before": Example(
+        lambda x: _rows_of(after_open, x), rows(), ends_before, "before = tl.load(x + row * n - 1, mask=row > 0)"
+    ),
     "dot": Example(lambda x: _rows_of(dot_open, x), rows(), lambda x: x.sum(1), "v = tl.load(x"),
     "gather": Example(
         lambda x: _rows_of(gather_open, x), integers, lambda x: x.flatten()[x].sum(1).float(), "v = tl.load(x + k"
@@ -360,6 +382,7 @@ def _good() -> dict[str, Example]:
         "sums by the last program": Example(added_by_the_last, rows(), lambda x: x.sum().view(1)),
         "running sum by tickets": Example(with_flags(running_by_tickets, 2, whole=True), rows(), lambda x: x.cumsum(0)),
         "waits for the one before": Example(with_flags(running_in_order, 1, whole=True), rows(), lambda x: x.cumsum(0)),
+        "end of the row before, 0": Example(lambda x: _rows_of(after_zero, x), rows(), ends_before),
         "two of one value": Example(equal_stores, rows(), lambda x: torch.arange(x.shape[1]).float()),
         "rows to others": Example(
             scattered, lambda: (torch.randn(8, 50), torch.tensor([3, 1, 7, 0, 2, 6, 5, 4])), last_of_each
