@@ -123,9 +123,8 @@ def test_the_lanes_are_one_list(tmp_path: Path) -> None:
         assert measure["strategy"] == {
             "fail-fast": False, "matrix": {"include": "${{ fromJSON(needs.lanes.outputs.lanes) }}"},
         }  # fmt: skip
-        beside = {"minutes": 0, "update": "", "base": ""}
-        assert measure["with"] | beside == {
-            "lane": "${{ matrix.lane }}", "runner": "${{ toJSON(matrix.runner) }}", **beside,
+        assert measure["with"] | {"minutes": 0, "update": ""} == {
+            "lane": "${{ matrix.lane }}", "runner": "${{ toJSON(matrix.runner) }}", "minutes": 0, "update": "",
         }  # fmt: skip
 
 
@@ -180,7 +179,7 @@ def test_a_lane_measures_as_the_lane_it_is_and_writes_only_where_it_is_asked_to(
     assert told.splitlines() == ["--perfguard-lane=cpu", "--perfguard-reports=reports", *beside, *asked]
 
 
-SIDES = "inputs.base || github.event.pull_request.base.sha || github.event.merge_group.base_sha || github.event.before"
+SIDES = "github.event.pull_request.base.sha || github.event.merge_group.base_sha || github.event.before"
 
 
 def test_a_lane_is_compared_with_what_its_commit_is_for_and_a_recording_with_nothing() -> None:
@@ -189,9 +188,9 @@ def test_a_lane_is_compared_with_what_its_commit_is_for_and_a_recording_with_not
     assert measure["env"]["BASE"] == f"${{{{ inputs.update == '' && ({SIDES}) || '' }}}}"
     assert "update" not in load(FOLDER / "measure.yml")["jobs"]["measure"]["with"]
     assert load(FOLDER / "refresh.yml")["jobs"]["measure"]["with"]["update"]
-    jobs = load(FOLDER / "creep.yml")["jobs"]
-    assert jobs["measure"]["with"]["base"] == "${{ needs.lanes.outputs.base }}"
-    assert jobs["lanes"]["outputs"]["base"] == "${{ steps.tag.outputs.base }}"
+    creep = load(FOLDER / "creep.yml")
+    assert set(creep["on"]) == {"schedule", "workflow_dispatch"}  # which name no commit: each record's own is the base
+    assert set(creep["jobs"]["measure"]["with"]) == {"lane", "runner"}
 
 
 def test_what_a_lane_measured_anew_is_proposed_where_it_belongs(tmp_path: Path) -> None:
@@ -237,33 +236,7 @@ def put_program(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize(
-    ("tags", "base"),
-    [({}, ""), ({"v1": 0}, "v1"), ({"v1": 0, "v2": 1}, "v2"), ({"v3": 2}, "v3"), ({"elsewhere": 3}, "")],
-    ids=["none", "one", "the last", "of this commit", "of another branch"],
-)
-def test_the_base_of_creep_is_the_last_tag_behind_the_commit(tmp_path: Path, tags: dict[str, int], base: str) -> None:
-    def git(*arguments: str) -> str:
-        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
-        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
-
-    git("init", "--quiet", "--initial-branch=main")
-    commits = []
-    for number in range(3):
-        git("commit", "--quiet", "--allow-empty", "--message", f"{number}")
-        commits.append(git("rev-parse", "HEAD"))
-    commits.append(git("commit-tree", "-p", commits[0], "-m", "another branch", "HEAD^{tree}"))
-    for tag, place in tags.items():
-        git("tag", tag, commits[place])
-    told = run_step("Find the last release tag", tmp_path, GITHUB_OUTPUT=str(tmp_path / "output"))
-    assert (tmp_path / "output").read_text() == f"base={base}\n"
-    line = "::notice::no release tag: each case is measured beside the commit of its record\n"
-    assert told == ("" if base else line)
-    checkout = load(FOLDER / "creep.yml")["jobs"]["lanes"]["steps"][0]
-    assert checkout["with"]["fetch-depth"] == 0  # with the tags
-
-
-def test_the_lanes_beside_the_release_are_one_report(tmp_path: Path) -> None:
+def test_the_lanes_of_a_night_are_one_report(tmp_path: Path) -> None:
     """Of a lane's attempts the last, and every lane that is expected, also one that uploaded nothing."""
     (tmp_path / "pyproject.toml").write_text('[tool.perfguard]\nlanes = ["nvidia-h200", "cpu"]\n')
     put_program(tmp_path / "python", f'exec {shlex.quote(sys.executable)} "$@"')
@@ -289,7 +262,7 @@ def test_a_night_without_a_report_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("result", ["success", "failure", "cancelled"])
 @pytest.mark.parametrize("known", [True, False], ids=["open", "no issue"])
-def test_one_issue_holds_what_is_red_beside_the_release(tmp_path: Path, result: str, known: bool) -> None:
+def test_one_issue_holds_what_is_red_at_night(tmp_path: Path, result: str, known: bool) -> None:
     (step,) = [step for step in steps(load(FOLDER / "creep.yml")) if "gh issue" in step.get("run", "")]
     title = step["env"]["TITLE"]
     others = f"7\t{title}, and more\n12\tsomething else\n"
@@ -298,7 +271,7 @@ def test_one_issue_holds_what_is_red_beside_the_release(tmp_path: Path, result: 
     put_program(tmp_path / "gh", f'if {ours}; then cat issues; else printf "%s\\n" "$@" >called; fi')
     (tmp_path / "report.md").write_text("### the report\n")
     where = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "5"}
-    given = {"TITLE": title, "BASE": "v1.2", "RESULT": result, "GITHUB_SHA": f"{7:040}"}
+    given = {"TITLE": title, "RESULT": result, "GITHUB_SHA": f"{7:040}"}
     run_step(step["name"], tmp_path, **where, **given)
     called = (tmp_path / "called").read_text().splitlines() if (tmp_path / "called").exists() else []
     run, body = "https://github.com/a/b/actions/runs/5", tmp_path / "issue.md"
@@ -309,7 +282,7 @@ def test_one_issue_holds_what_is_red_beside_the_release(tmp_path: Path, result: 
     edit, create = ["issue", "edit", "31"], ["issue", "create", "--title", title]
     assert called == [*(edit if known else create), "--body-file", str(body)]
     text = body.read_text()
-    assert text.startswith(f"[A nightly run]({run}) of {'0' * 12} beside v1.2 is red.")
+    assert text.startswith(f"[A nightly run]({run}) of {'0' * 12} beside its records is red.")
     assert "`perfguard accept --run 5 --reason 'why'`" in text
     assert text.endswith("\n\n### the report\n")
 
