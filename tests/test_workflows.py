@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from perfguard.model.records import Verdict, Word, dump_report
 from perfguard.model.suite_names import suite_of
+from tests.github.reports import measured, report
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / ".github" / "workflows"
@@ -67,7 +69,7 @@ def test_what_runs_untrusted_code_holds_nothing() -> None:
         assert "secrets" not in yaml.safe_dump(workflow)  # neither named nor inherited
         events = {"workflow_call"} if name == "lane" else {"pull_request", "merge_group", "push"}
         assert set(workflow["on"]) == events
-    for name in ("measure", "lane", "refresh"):
+    for name in ("measure", "lane", "refresh", "creep"):
         assert load(FOLDER / f"{name}.yml")["cache-mode"] == "none"
 
 
@@ -104,17 +106,18 @@ def runners(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_the_lanes_are_one_list(tmp_path: Path) -> None:
-    """Those that measure.yml and refresh.yml start are those that comment.yml waits for."""
+    """Those that measure.yml, refresh.yml and creep.yml start are those that comment.yml waits for."""
     assert [each["lane"] for each in runners(ROOT)] == SETTINGS["tool"]["perfguard"]["lanes"]
     (tmp_path / "pyproject.toml").write_text(f"[tool.perfguard]\nlanes = {json.dumps(LANES)}\n")
     assert runners(tmp_path) == [
         *({"lane": lane, "runner": ["self-hosted", "gpu", lane]} for lane in LANES[:3]),
         {"lane": "cpu", "runner": ["ubuntu-24.04"]},
     ]
-    for name in ("measure", "refresh"):
+    for name in ("measure", "refresh", "creep"):
         jobs = load(FOLDER / f"{name}.yml")["jobs"]
-        assert jobs["lanes"]["steps"][-1]["run"] == 'python3 scripts/lanes >>"$GITHUB_OUTPUT"'
-        assert jobs["lanes"]["outputs"] == {"lanes": "${{ steps.read.outputs.lanes }}"}
+        (read,) = [step for step in jobs["lanes"]["steps"] if step.get("id") == "read"]
+        assert read["run"] == 'python3 scripts/lanes >>"$GITHUB_OUTPUT"'
+        assert jobs["lanes"]["outputs"]["lanes"] == "${{ steps.read.outputs.lanes }}"
         measure = jobs["measure"]
         assert measure["needs"] == "lanes"
         assert measure["strategy"] == {
@@ -185,6 +188,9 @@ def test_a_lane_is_compared_with_what_its_commit_is_for_and_a_recording_with_not
     assert measure["env"]["BASE"] == f"${{{{ inputs.update == '' && ({SIDES}) || '' }}}}"
     assert "update" not in load(FOLDER / "measure.yml")["jobs"]["measure"]["with"]
     assert load(FOLDER / "refresh.yml")["jobs"]["measure"]["with"]["update"]
+    creep = load(FOLDER / "creep.yml")
+    assert set(creep["on"]) == {"schedule", "workflow_dispatch"}  # which name no commit: each record's own is the base
+    assert set(creep["jobs"]["measure"]["with"]) == {"lane", "runner"}
 
 
 def test_what_a_lane_measured_anew_is_proposed_where_it_belongs(tmp_path: Path) -> None:
@@ -210,6 +216,90 @@ def test_what_a_lane_measured_anew_is_proposed_where_it_belongs(tmp_path: Path) 
         "cpu/area.yaml": "new cpu",
         "nvidia-h200/area.yaml": "new nvidia-h200",
     }
+
+
+def run_step(name: str, folder: Path, **environment: str) -> str:
+    """What a step of creep.yml prints; as on a runner, in `folder`, whose programs come first."""
+    (step,) = [step["run"] for step in steps(load(FOLDER / "creep.yml")) if step.get("name") == name]
+    known = {
+        **os.environ,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "RUNNER_TEMP": str(folder),
+        "PYTHONPATH": str(ROOT),
+    }
+    line = ["bash", "-e", "-c", step]
+    return subprocess.run(line, cwd=folder, env=known | environment, capture_output=True, text=True, check=True).stdout
+
+
+def put_program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_the_lanes_of_a_night_are_one_report(tmp_path: Path) -> None:
+    """Of a lane's attempts the last, and every lane that is expected, also one that uploaded nothing."""
+    (tmp_path / "pyproject.toml").write_text('[tool.perfguard]\nlanes = ["nvidia-h200", "cpu"]\n')
+    put_program(tmp_path / "python", f'exec {shlex.quote(sys.executable)} "$@"')
+    for attempt, word in ((1, Word.PASS), (2, Word.PASS), (10, Word.SLOWER)):
+        folder = tmp_path / "measured" / f"perfguard-nvidia-h200-{attempt}"
+        folder.mkdir(parents=True)
+        verdict = Verdict(word, "device_time_us", before=50.0, after=51.0, ratio=1.02)
+        made = report([measured("rows", 51.0, verdicts=[verdict])])
+        (folder / "report-nvidia-h200.json").write_bytes(dump_report(made))
+    run_step("Merge them into the summary", tmp_path, GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert text == (tmp_path / "summary").read_text(encoding="utf-8")
+    assert text.startswith("### ❌ perfguard: 1 case slower, 1 lane without a result")
+    assert "no report was given for this lane" in text
+
+
+def test_a_night_without_a_report_says_so(tmp_path: Path) -> None:
+    put_program(tmp_path / "gh", "echo no valid artifacts found to download >&2; exit 1")
+    run_step("Fetch the lanes' reports", tmp_path, GITHUB_RUN_ID="7")
+    run_step("Merge them into the summary", tmp_path, GITHUB_STEP_SUMMARY=str(tmp_path / "summary"))
+    assert (tmp_path / "summary").read_text() == "no lane's report could be fetched: look at the jobs of this run\n"
+
+
+@pytest.mark.parametrize("result", ["success", "failure", "cancelled"])
+@pytest.mark.parametrize("known", [True, False], ids=["open", "no issue"])
+def test_one_issue_holds_what_is_red_at_night(tmp_path: Path, result: str, known: bool) -> None:
+    (step,) = [step for step in steps(load(FOLDER / "creep.yml")) if "gh issue" in step.get("run", "")]
+    title = step["env"]["TITLE"]
+    others = f"7\t{title}, and more\n12\tsomething else\n"
+    (tmp_path / "issues").write_text(others + (f"31\t{title}\n" if known else ""))
+    ours = '[ "$1 $2 $3 $4" = "issue list --app github-actions" ]'  # anybody may open one of that title
+    put_program(tmp_path / "gh", f'if {ours}; then cat issues; else printf "%s\\n" "$@" >called; fi')
+    (tmp_path / "report.md").write_text("### the report\n")
+    where = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "5"}
+    given = {"TITLE": title, "RESULT": result, "GITHUB_SHA": f"{7:040}"}
+    run_step(step["name"], tmp_path, **where, **given)
+    called = (tmp_path / "called").read_text().splitlines() if (tmp_path / "called").exists() else []
+    run, body = "https://github.com/a/b/actions/runs/5", tmp_path / "issue.md"
+    if result == "success":
+        assert called == (["issue", "close", "31", "--comment", f"Green again: {run}"] if known else [])
+        assert not body.exists()
+        return
+    edit, create = ["issue", "edit", "31"], ["issue", "create", "--title", title]
+    assert called == [*(edit if known else create), "--body-file", str(body)]
+    text = body.read_text()
+    assert text.startswith(f"[A nightly run]({run}) of {'0' * 12} beside its records is red.")
+    assert "`perfguard accept --run 5 --reason 'why'`" in text
+    assert text.endswith("\n\n### the report\n")
+
+
+def test_only_the_job_of_the_issue_may_write_one() -> None:
+    workflow = load(FOLDER / "creep.yml")
+    assert workflow["permissions"] == {}
+    jobs = workflow["jobs"]
+    assert jobs["lanes"]["if"] == "vars.PERFGUARD_CREEP == '1'"
+    reads = {"contents": "read"}
+    assert jobs["lanes"]["permissions"] == jobs["measure"]["permissions"] == reads
+    assert jobs["report"]["permissions"] == {"actions": "read", "issues": "write", **reads}
+    assert "self-hosted" not in str(jobs["report"]["runs-on"])
+    holders = [step["run"] for step in steps(workflow) if "github.token" in str(step.get("env"))]
+    assert len(holders) == 2
+    assert all("python" not in run for run in holders)
+    assert jobs["report"]["if"] == "${{ !cancelled() && needs.measure.result != 'skipped' }}"
 
 
 def test_the_action_does_what_the_workflow_does() -> None:
