@@ -82,7 +82,8 @@ BUDGETS = [
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("baselines/**/*.yaml", 7_350, ""),
-    ("docs/*.json", 3_650, ""),
+    ("baselines/**/*.yaml", 100, "the work of interpreted kernels"),
+    ("docs/*.json", 4_000, ""),
 ]
 LARGEST = {PACKAGE: 400, KERNELS: 500}  # lines of one file
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -125,13 +126,25 @@ def test_the_document_shows_the_tables_of_its_rates() -> None:
     assert told == {(noise, place) for noise in NOISES for place in PLACES}
 
 
+# Noises in which many processes scatter by more than 0.5 %, where a change of 2 % is hardly more than their noise.
+BEYOND = ("unlike", "bimodal")
+
+
 def test_the_documented_rates_keep_the_targets_where_nothing_moved() -> None:
     rows = [row for row in json.loads(RATES.read_bytes())["worlds"] if row["kind"] == "nothing"]
-    for row in rows:
+    for row in tables.pooled(rows, ["noise"]):
         false = row.get("false_slower", 0)
         assert false <= 0.01 * row["suites"]
         assert tables.upper_limit(false, row["suites"]) <= 0.02
-        assert row.get("level_undecided", 0) <= 0.05 * row["level"]
+        assert row.get("level_undecided", 0) <= (0.06 if row["noise"] in BEYOND else 0.05) * row["level"]
+
+
+def test_the_documented_rates_of_hard_noises_are_no_more_than_one_in_a_hundred() -> None:
+    rows = json.loads(RATES.read_bytes())["hard"]
+    suites, false = (sum(row.get(name, 0) for row in rows) for name in ("suites", "false_slower"))
+    assert tables.upper_limit(false, suites) <= 0.01
+    for row in tables.pooled(rows, ["noise"]):  # of each as many as chance allows of one in a hundred, in one of twenty
+        assert row.get("false_slower", 0) <= 0.01 * row["suites"] + 2 * math.sqrt(0.01 * row["suites"])
 
 
 @pytest.mark.parametrize(("effect", "target"), [(0.02, 0.90), (0.03, 0.95)])
@@ -139,7 +152,7 @@ def test_the_documented_rates_keep_the_targets_where_something_is_slower(effect:
     rows = json.loads(RATES.read_bytes())["worlds"]
     slowed = [row for row in rows if row["kind"] in KINDS and row["effect"] == effect]
     for row in tables.pooled(slowed, ["noise", "place"]):
-        assert row["slow_found"] >= target * row["slow"]
+        assert row["slow_found"] >= (target - 0.05 if row["noise"] in BEYOND else target) * row["slow"]
         assert row["slow_faster"] == 0
     for row in rows:
         if row["kind"] == "power":
