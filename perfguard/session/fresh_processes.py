@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,9 +90,10 @@ def run_fresh(
     variables: Mapping[str, str] | None = None,
     *,
     name: str = "a fresh process",
+    good: Collection[int] = (0, 1),  # 1: a test failed there; its other readings are valid
 ) -> str:
-    """Run one child, with `variables` of its own, and return "" if it ended by itself, otherwise the problem with its
-    last output. `name` describes the child."""
+    """Run one child, with `variables` of its own, and return "" if it ended with a `good` status, otherwise the problem
+    with its last output. `name` describes the child."""
     with subprocess.Popen(
         command.line(folder), cwd=command.start, env={**command.environment(), **(variables or {})},
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
@@ -106,7 +107,7 @@ def run_fresh(
         except BaseException:
             stop(process)
             raise
-    if process.returncode in (0, 1):  # 1: a test failed there; its other readings are valid
+    if process.returncode in good:
         return ""
     last = "\n".join(output.strip().splitlines()[-15:])
     if process.returncode == ExitStatus.USAGE_ERROR:

@@ -109,6 +109,14 @@ def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checko
     assert checkout.git("ls-files", "-s", "baselines") == stored
 
 
+def test_a_base_that_lacks_every_test_is_no_problem(checkout: Checkout) -> None:
+    checkout.project.test_file(TEST.replace("[64, 96]", "[64, 128]"))
+    status, said = checkout.compare("main", "--", "-k", "128")
+    assert status == ExitStatus.PASSED, said
+    assert "1 NEW" in said
+    assert "ended with status" not in said
+
+
 def test_baselines_of_a_project_inside_of_the_repository_are_no_code(checkout: Checkout) -> None:
     """A monorepo: the settings, and so the baselines, are the inner project's."""
     inner = checkout.path / "package"

@@ -138,7 +138,7 @@ class Asking:
         tests = list(dict.fromkeys(result.case.nodeid for result in cases.values()))
         found, followed, problems = answers(site, request, tests)
         for problem in dict.fromkeys(problems.values()):
-            self.tell(problem.partition("\n")[0])
+            self.tell(problem.partition("\n")[0].removesuffix(":"))
         if moves := toolchain_moves(site.toolchain, run.report.toolchain):
             self.tell(f"from {self.base[:12]} to the working tree: {moves}")
         for case, result in cases.items():

@@ -35,6 +35,7 @@ from perfguard.session.fresh_processes import Tell, run_fresh
 from perfguard.session.pairing.lockstep import Limit, conduct
 from perfguard.session.pairing.outcome import PairOutcome, TimeId
 from perfguard.session.pairing.processes import (
+    GOOD,
     SIDES,
     Interrupts,
     Player,
@@ -159,7 +160,7 @@ class Site:
         folder = Path(tempfile.mkdtemp(prefix="answer-", dir=self._temporary))
         command = self.command_of(side)
         write_request(folder, msgspec.structs.replace(request, follow=self._following(side)))
-        problem = run_fresh(command, folder, self.settings.session_minutes, name=describe(side))
+        problem = run_fresh(command, folder, self.settings.session_minutes, name=describe(side), good=GOOD)
         report, followed = read_answer(folder, self.slug), read_followed(folder)
         if followed.foreign:
             raise foreign_error(followed.foreign, side)

@@ -28,7 +28,7 @@ from perfguard.session.fresh_processes import stop
 Side = Literal["base", "copy", "work"]
 SIDES: tuple[Side, ...] = ("base", "copy", "work")
 
-_GOOD = (0, 1, 5)  # 1: a test failed, as in its report; 5: no tests
+GOOD = (0, 1, 5)  # 1: a test failed, as in its report; 5: no tests
 _OUTPUT = "output.txt"
 _LAST_LINES = 15
 _PATIENCE_SECONDS = 60.0
@@ -129,7 +129,7 @@ class Player:
             status = self.process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             return f"{describe(self.side)}: pytest did not end after its last test{self.last_words()}"
-        if status in _GOOD:
+        if status in GOOD:
             return ""
         if status == ExitStatus.USAGE_ERROR:
             raise UsageError(f"{describe(self.side)}: pytest could not start{self.last_words()}")
