@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from perfguard.model.config import read_settings
 from perfguard.pytest_plugin.failures import usage_errors
 
 VARIABLE = "TRITON_INTERPRET"
+_LINE = f"perfguard: no GPU here: Triton's kernels are interpreted ({VARIABLE}=1)"
 
 
 class WithoutGpu(importlib.abc.MetaPathFinder):
@@ -30,7 +32,7 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
         with usage_errors():
             option = config.known_args_namespace
             settings = read_settings(config.rootpath, device=option.perfguard_device)
-        self._set = False
+        self._set = self._in_worker = False
         asked = VARIABLE in os.environ or settings.device not in ("auto", "cpu") or settings.interpreter != "perfguard"
         if not asked and "triton" not in sys.modules:
             sys.meta_path.insert(0, self)
@@ -51,7 +53,23 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Say so once."""
-        return [f"perfguard: no GPU here: Triton's kernels are interpreted ({VARIABLE}=1)"] if self._set else []
+        return [_LINE] if self._set else []
+
+    @pytest.hookimpl(tryfirst=True)  # before xdist sends what a worker leaves
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the controlling process of xdist, whose workers print nothing."""
+        if self._set and hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[VARIABLE] = True
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Hear it from a worker."""
+        self._in_worker |= getattr(node, "workeroutput", {}).get(VARIABLE, False)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Say it for all workers, once."""
+        if self._in_worker:
+            terminalreporter.write_line(_LINE)
 
     def pytest_unconfigure(self) -> None:
         """Leave the process as it was."""

@@ -183,7 +183,9 @@ def test_the_first_run_of_a_newcomer_without_a_gpu(pytester: pytest.Pytester, mo
         Path(pytester.path, name).write_text(source)
     line = "perfguard: no GPU here: Triton's kernels are interpreted (TRITON_INTERPRET=1)"
     pytest_here = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    pytester.run(*pytest_here, "--perfguard", "--collect-only").stdout.fnmatch_lines([line])
+    for workers in ("0", "1"):  # those of xdist print nothing
+        arguments = ("--perfguard", "--perfguard-lane=cpu", "-n", workers, "-k", "double")
+        assert pytester.run(*pytest_here, *arguments).outlines.count(line) == 1
     monkeypatch.setenv(VARIABLE, "1")  # as measuring runs do by themselves
     result = pytester.run(*pytest_here, "-rs")
     result.stdout.fnmatch_lines(["SKIPPED*libdevice.j0 needs a GPU: Triton's interpreter cannot run it"])
