@@ -204,13 +204,16 @@ def guard(side: Side) -> Iterator[Ran]:
 
 
 def lane(side: Side) -> Iterator[Ran]:
-    """`scripts/guard --perfguard-lane=cpu`, all suites, two workers; the second run is warm."""
+    """`scripts/guard --perfguard-lane=cpu`, all suites, a worker for each core: recorded, and run again."""
     suites = sorted(
         {f"{_TESTS}test_{path.stem.removeprefix('kernels.')}.py" for path in side.clone.glob("baselines/cpu/kernels.*")}
     )
-    options = ("--perfguard", "--perfguard-lane=cpu", "-n", "2", "--dist", "worksteal", *suites)
-    for row in ("CPU lane of all suites, cold", "CPU lane of all suites, warm"):
-        yield side.pytest(row, side.clone, *options, OMP_NUM_THREADS="1")
+    workers = str(len(os.sched_getaffinity(0)))
+    options = ("--perfguard", "--perfguard-lane=cpu", "-n", workers, "--dist", "worksteal", *suites)
+    recording = ("--perfguard-update=all", "--perfguard-reason=recorded by a benchmark")
+    yield side.pytest("CPU lane of all suites: record", side.clone, *recording, *options, OMP_NUM_THREADS="1")
+    commit(side.clone)
+    yield side.pytest("CPU lane of all suites: run again", side.clone, *options, OMP_NUM_THREADS="1")
 
 
 def start(side: Side) -> Iterator[Ran]:
