@@ -206,7 +206,7 @@ def guard(side: Side) -> Iterator[Ran]:
 def lane(side: Side) -> Iterator[Ran]:
     """`scripts/guard --perfguard-lane=cpu`, all suites, a worker for each core: recorded, and run again."""
     suites = sorted(
-        {f"{_TESTS}test_{path.stem.removeprefix('kernels.')}.py" for path in side.clone.glob("baselines/cpu/kernels.*")}
+        f"{_TESTS}test_{path.stem.removeprefix('kernels.')}.py" for path in ROOT.glob("baselines/cpu/*.yaml")
     )
     workers = str(len(os.sched_getaffinity(0)))
     options = ("--perfguard", "--perfguard-lane=cpu", "-n", workers, "--dist", "worksteal", *suites)
