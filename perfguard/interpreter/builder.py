@@ -134,7 +134,8 @@ class Builder(_Builder):  # type: ignore[misc]
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
         element = ptrs.get_element_ty()
         kind = _numpy_type(element)
-        whole = RUNNING.accessed("loads", ptrs.data, mask.data)
+        lanes = _lanes(mask)
+        whole = RUNNING.accessed("loads", ptrs.data, lanes)
         strict = RUNNING.strict
         # Triton asks a single element for its truth, and hands on no `other` that is 0 (3.6 to 3.9); its caller has it.
         zero = other is None and ptrs.data.size == 1 and sys._getframe(1).f_locals.get("other") is not None
@@ -148,13 +149,13 @@ class Builder(_Builder):  # type: ignore[misc]
             filling = np.resize(_poison(element, kind), ptrs.data.shape)
         else:
             filling = np.zeros(ptrs.data.shape, dtype=kind)
-        return _Handle(_memory.load(ptrs.data, mask.data, filling, kind), element)
+        return _Handle(_memory.load(ptrs.data, lanes, filling, kind), element)
 
     def create_masked_store(self, ptrs: Any, value: Any, mask: Any, *rest: Any, **named: Any) -> Any:
-        RUNNING.accessed("stores", ptrs.data, mask.data)
+        kept = _lanes(mask)
+        RUNNING.accessed("stores", ptrs.data, kept)
         strict = RUNNING.strict
         if strict is not None and strict.at_once:
-            kept = mask.data.astype(bool)
             strict.store(ptrs.data[kept], np.broadcast_to(value.data, ptrs.data.shape)[kept])
             return None
         return super().create_masked_store(ptrs, value, mask, *rest, **named)
@@ -203,6 +204,11 @@ class Builder(_Builder):  # type: ignore[misc]
 
 
 _ON_BITS = {np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift}
+
+
+def _lanes(mask: Any) -> Array:
+    """Which lanes a mask leaves in. The loads of block pointers and descriptors hand on an array (Triton 3.6)."""
+    return np.asarray(mask.data).astype(bool, copy=False)
 
 
 def _poison(element: Any, kind: Any) -> Array:

@@ -40,8 +40,13 @@ def rewriter() -> Any:
         node.iter = ast.copy_location(ast.Call(ast.Name(id=TURNS, ctx=ast.Load()), [node.iter], []), node.iter)
         return node
 
-    visits = {"visit_BoolOp": visit_logic, "visit_UnaryOp": visit_sign, "visit_For": visit_loop}
-    return type("Rewriter", (base,), visits)()
+    def visit_value(self: Any, node: ast.Assign) -> ast.AST:
+        node.value = self.visit(node.value)  # Triton 3.6 looks at the targets alone
+        rewritten: ast.AST = base.visit_Assign(self, node)
+        return rewritten
+
+    visits = {"BoolOp": visit_logic, "UnaryOp": visit_sign, "For": visit_loop, "Assign": visit_value}
+    return type("Rewriter", (base,), {f"visit_{name}": visit for name, visit in visits.items()})()
 
 
 class Turn(int):

@@ -1,4 +1,4 @@
-"""Every kernel with the oldest Triton that pyproject.toml allows: compiled for Hopper, and its addresses.
+"""Every kernel with the oldest Triton that pyproject.toml allows: compiled for Hopper, its addresses, its interpreter.
 
 Its compiler takes less than the newest one's, and Hopper's kernels are those that ask the most of it: one of them could
 not be compiled by it for a day, and only a GPU with that Triton told.
@@ -6,6 +6,8 @@ not be compiled by it for a day, and only a GPU with that Triton told.
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -40,3 +42,33 @@ def test_no_address_wraps() -> None:
     launches = elsewhere.compiled_by(OLDEST, "addresses")
     assert launches
     assert {(*line, one["case"]) for one in launches for line in one["wraps"]} == set()
+
+
+def test_its_interpreter() -> None:
+    """Its descriptors and its rewriter differ from those of later ones."""
+    asked = """
+from perfguard.interpreter.entry import interpreting
+from tests.interpreter.table import OPERATIONS, cell
+import torch
+with interpreting():
+    for name in OPERATIONS:
+        print(name, *sorted({cell(name, dtype) for dtype in (torch.float32, torch.bfloat16, torch.int32)} - {"–"}))
+"""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(OLDEST), str(ROOT))), "TRITON_INTERPRET": "1"}
+    table = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True, env=env)
+    # An fma of the oldest one rounds float32 twice.
+    assert [row for row in table.stdout.splitlines() if not row.endswith(" right")] == ["fma right wrong"]
+    suite = ROOT / "tests" / "kernels" / "test_grouped_mm_guarded.py"
+    line = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "descriptors and interpreted",
+        str(suite),
+    ]
+    done = subprocess.run(line, check=False, capture_output=True, text=True, env=env, cwd=ROOT)
+    assert re.search(r"^[1-9]\d* passed, ", done.stdout.splitlines()[-1]), done.stdout
