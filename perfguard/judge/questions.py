@@ -38,7 +38,7 @@ class Question:
 
     def is_timed(self, case: CaseId) -> bool:
         """Whether a time of the case is in question."""
-        return any(track[:2] == case for track in self.times)
+        return any(track.case == case for track in self.times)
 
     @property
     def size(self) -> int:
@@ -73,7 +73,7 @@ def questions(
         if times or other or result.doubts or any(_is_doubtful(result, each) for each in verdicts[result.id]):
             question = found.setdefault(base.commit, Question())
             question.cases[result.id] = result
-            question.times |= {(*result.id, each.metric): each for each in times}
+            question.times |= {ReadingId(*result.id, each.metric): each for each in times}
             if other:
                 question.code.add(result.id)
     return dict(sorted(found.items(), key=lambda item: -item[1].size))

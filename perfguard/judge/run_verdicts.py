@@ -14,11 +14,19 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.judge.case_verdicts import judge_case, unpaired
+from perfguard.judge.case_verdicts import beside_base, judge_case, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.kernel_times import reading_of
 from perfguard.judge.lane import Lane, timer_class
-from perfguard.judge.pair_test import PairedReadings, PairVerdict, in_cycles, in_states, judge_paired
+from perfguard.judge.pair_test import (
+    PairedReadings,
+    PairVerdict,
+    in_cycles,
+    in_states,
+    judge_paired,
+    judge_rival,
+    read_again,
+)
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
@@ -30,6 +38,7 @@ from perfguard.model.records import (
     PairedCase,
     PairedTime,
     Pairing,
+    Reading,
     ReadingId,
     Session,
     Verdict,
@@ -38,26 +47,15 @@ from perfguard.model.records import (
 from perfguard.model.records.case import is_guarded
 
 
-def screen_session(
-    results: Sequence[CaseResult],
-    lane: Lane,
-    fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None,
-    beside: Mapping[CaseId, PairedCase] | None = None,
-) -> dict[CaseId, list[Verdict]]:
-    """Judge every case by its record, the run's unchanged cases and the base's answers; times in question, and doubts
-    that the base has not answered, are SUSPECT.
+def screen_session(results: Sequence[CaseResult], lane: Lane) -> dict[CaseId, list[Verdict]]:
+    """Judge every case by its record and the run's unchanged cases; times in question, and doubts that a base can be
+    asked about, are SUSPECT.
 
     Args:
         results: measured cases of one device, without those that were not measured.
-        fresh: results of a case in fresh processes, for times beside a rival's.
-        beside: the base's answers.
     """
     controls = learn_controls(results, lane)
-    known, answers = fresh or {}, beside or {}
-    return {
-        result.id: judge_case(result, lane, controls, known.get(result.id, ()), answers.get(result.id))
-        for result in results
-    }
+    return {result.id: judge_case(result, lane, controls) for result in results}
 
 
 def judge_session(
@@ -66,12 +64,15 @@ def judge_session(
     pairings: Sequence[Pairing] = (),
     fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None,
     *,
+    screened: Mapping[CaseId, Sequence[Verdict]] | None = None,
     alone: Sequence[PairedCase] = (),
     cut: str = "",
 ) -> dict[CaseId, list[Verdict]]:
     """The final verdicts on every case of one device, none of them SUSPECT.
 
     Args:
+        fresh: results of a case in fresh processes, which judge times beside a rival's.
+        screened: the verdicts of `screen_session`, if these cases have been judged before.
         pairings: answers of bases, and readings of process pairs on the device.
         alone: cases that no base needs to be asked about.
         cut: reason why the run ended before it asked the bases that have no pairing.
@@ -81,7 +82,11 @@ def judge_session(
     base_of = {result.id: lane.base_of(*result.id).commit or "" for result in results}
     whys = {name: problems.get(base, cut or NO_PAIRS) for name, base in base_of.items()}
     unanswered = {name: PairedCase(*name, problem=whys[name]) for name, base in base_of.items() if base in problems}
-    verdicts = screen_session(results, lane, fresh, {**unanswered, **cases})
+    by_record = screen_session(results, lane) if screened is None else screened
+    answers = {**unanswered, **cases}
+    verdicts = {
+        result.id: beside_base(result, by_record[result.id], lane, answers.get(result.id)) for result in results
+    }
     family = count_suspects(verdicts)
     tracks: dict[ReadingId, PairedReadings] = {}
     for result in results:
@@ -90,7 +95,7 @@ def judge_session(
         for time in cases[name].times if name in cases else ():
             track = paired_readings_of(result, time) if time.metric in asked else None
             if track is not None:
-                tracks[*name, time.metric] = track
+                tracks[ReadingId(*name, time.metric)] = track
     found = judge_paired(tracks, family)
     for result in results:
         name = result.id
@@ -99,8 +104,10 @@ def judge_session(
                 unasked = f"{base_of[name][:12]} was not asked{cut and f', {cut}'}"
                 reason = f"{unasked}: {verdict.reason}"
                 verdicts[name][place] = replace(verdict, word=Word.UNRESOLVED, reason=reason)
+            elif verdict.word is Word.SUSPECT and (reading := result.reading(verdict.metric)) and reading.rival:
+                verdicts[name][place] = _beside_rival(result, reading, (fresh or {}).get(name, ()))
             elif verdict.word is Word.SUSPECT:
-                time_id = (*name, verdict.metric)
+                time_id = ReadingId(*name, verdict.metric)
                 pairs = _Pairs(cases.get(name), tracks.get(time_id), found.get(time_id), whys[name])
                 verdicts[name][place] = _beside_base(result, verdict, lane, pairs)
     return verdicts
@@ -152,8 +159,6 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
     metric, case, found = suspect.metric, pairs.case, pairs.found
     reading = reading_of(result, metric)
     assert reading is not None
-    if reading.rival:
-        return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {suspect.reason}")
     if case is not None and case.base is not None and metric in covered_beside(case.base, result):
         same = "the device runs the very same code as at the base"
         return replace(suspect, word=Word.UNCHANGED, reason=same)
@@ -186,6 +191,13 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
         smallest=found.smallest,
         limit=math.expm1(pairs.track.theta),
     )
+
+
+def _beside_rival(result: CaseResult, reading: Reading, fresh: Sequence[CaseResult]) -> Verdict:
+    verdict = judge_rival(reading, read_again(result, reading, fresh))
+    if verdict.word is Word.SUSPECT:
+        return replace(verdict, word=Word.UNRESOLVED, reason=f"UNPAIRED: {verdict.reason}")
+    return verdict
 
 
 def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:

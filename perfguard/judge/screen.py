@@ -16,7 +16,7 @@ from statistics import median
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, Record, same_board, timer_class
 from perfguard.judge.statistics import Prior, least_effect, moderate, remember
-from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, TimedEntry
+from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry
 from perfguard.model.records.baseline import MIN_SESSIONS
 from perfguard.model.records.code import CODE, same_parts
 from perfguard.model.units import counted
@@ -122,7 +122,7 @@ def _deviations(result: CaseResult, lane: Lane) -> Iterator[tuple[str, float, fl
     suite, key = result.id
     for metric in covered(result, lane):
         reading = result.reading(metric)
-        entry = lane.timed[suite, key, metric]
+        entry = lane.timed[ReadingId(suite, key, metric)]
         if reading is None or not _comparable(reading, entry) or not same_board(lane.provenance(suite, key), result):
             continue
         history, name = remember(entry.sessions), timer_class(entry.timer)
@@ -199,7 +199,7 @@ class ControlDraw:
         Call once for each case, also for cases with nothing unchanged.
         """
         suite, key = result.id
-        known = [self._lane.timed.get((suite, key, metric)) for metric in unchanged]
+        known = [self._lane.timed.get(ReadingId(suite, key, metric)) for metric in unchanged]
         drawn = [self._draw(name) for name in sorted({timer_class(each.timer) for each in known if each is not None})]
         for expected in self._expected.values():
             expected.discard((suite, key))

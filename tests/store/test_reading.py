@@ -112,7 +112,7 @@ def test_hand_edited(old: str, new: str, message: str) -> None:
     text = str(caught.value)
     assert text.startswith("baselines/nvidia-h200/fp8.yaml: ")
     assert message in text
-    steps = "(mend it, or restore the file with: git checkout -- .*yaml|update .*|move .*|split .*|resolve .*|take .*|record .*)$"
+    steps = "(mend it, or restore the file with: git checkout -- .*yaml|(update|move|split|resolve|take|record) .*)$"
     assert re.search(f"; {steps}", text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,10 +15,21 @@ from perfguard.model.units import Unit
 Pass = Literal["forward", "backward", "test"]
 PASSES: tuple[Pass, ...] = get_args(Pass)
 CaseId = tuple[str, str]  # suite, case key
-ReadingId = tuple[str, str, str]  # suite, case key, metric
 Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
+
+
+class ReadingId(NamedTuple):
+    """The identity of one metric of one case."""
+
+    suite: str
+    key: str
+    metric: str
+
+    @property
+    def case(self) -> CaseId:
+        return self.suite, self.key
 
 
 class Word(enum.StrEnum):

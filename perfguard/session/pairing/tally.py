@@ -19,12 +19,13 @@ from perfguard.model.records import (
     PairedTime,
     Pairing,
     PairReading,
+    ReadingId,
     Report,
     Word,
 )
 from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.lockstep import paired
-from perfguard.session.pairing.outcome import PairOutcome, TimeId
+from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Side
 
 _MOST_MISSED = 2  # process pairs that fail to measure a time, after which it is given up
@@ -71,12 +72,12 @@ class Tally:
         verdicts: verdicts so far on the times that any pair read.
     """
 
-    def __init__(self, asked: Mapping[TimeId, CaseResult], family: int | None = None) -> None:
+    def __init__(self, asked: Mapping[ReadingId, CaseResult], family: int | None = None) -> None:
         self.base: dict[CaseId, CaseResult] = {}
         self.pairs = 0
         self.problem = ""
         self.times = {track: Time(work) for track, work in asked.items()}
-        self.verdicts: dict[TimeId, PairVerdict] = {}
+        self.verdicts: dict[ReadingId, PairVerdict] = {}
         self.lost: dict[str, tuple[Side, str]] = {}
         self._family = family
 
@@ -86,7 +87,7 @@ class Tally:
         self._find_unchanged()
 
     def take(
-        self, outcome: PairOutcome, reports: Mapping[Side, Report | None], tracks: Collection[TimeId] | None = None
+        self, outcome: PairOutcome, reports: Mapping[Side, Report | None], tracks: Collection[ReadingId] | None = None
     ) -> None:
         """Add one process pair, and judge the undecided times.
 
@@ -108,7 +109,7 @@ class Tally:
 
     def _find_unchanged(self) -> None:
         for track, time in self.times.items():
-            base = self.base.get(track[:2])
+            base = self.base.get(track.case)
             time.unchanged |= base is not None and track.metric in covered_beside(base, time.work)
 
     def _take_end(self, outcome: PairOutcome) -> None:
@@ -119,10 +120,10 @@ class Tally:
             self.lost[test] = side, outcome.problem
             self.problem = ""
 
-    def _add(self, track: TimeId, outcome: PairOutcome, latest: Mapping[Side, Results]) -> None:
+    def _add(self, track: ReadingId, outcome: PairOutcome, latest: Mapping[Side, Results]) -> None:
         time = self.times[track]
         test = time.work.case.nodeid
-        base = self.base.get(track[:2])
+        base = self.base.get(track.case)
         if test in self.lost:
             time.give_up(self.lost[test][1].partition("\n")[0].removesuffix(":"))
             return
@@ -144,12 +145,14 @@ class Tally:
             ):
                 time.missed = _MOST_MISSED  # another pair would not find it, either
 
-    def _unconducted(self, track: TimeId, latest: Mapping[Side, Results]) -> tuple[PairReading | None, dict[Side, str]]:
+    def _unconducted(
+        self, track: ReadingId, latest: Mapping[Side, Results]
+    ) -> tuple[PairReading | None, dict[Side, str]]:
         """The sides' readings of a time without a meter: one value per process, each read during its turn."""
         values: dict[Side, float] = {}
         timers: dict[Side, str] = {}
         for side in SIDES:
-            result = latest[side].get(track[:2])
+            result = latest[side].get(track.case)
             reading = result.reading(track.metric) if result is not None else None
             if reading is None or not isinstance(reading.value, int | float) or reading.value <= 0:
                 return None, {}
@@ -157,12 +160,12 @@ class Tally:
         alike = len(set(timers.values())) == 1
         return paired(self.pairs, values["base"], values["copy"], values["work"]) if alike else None, timers
 
-    def _why_missed(self, track: TimeId, outcome: PairOutcome, timers: Mapping[Side, str]) -> str:
+    def _why_missed(self, track: ReadingId, outcome: PairOutcome, timers: Mapping[Side, str]) -> str:
         if len(set(timers.values())) > 1:
             return f"timed by {timers.get('base')} at the base, now by {timers.get('work')}"
         if track in outcome.unread:
             return "too many blocks could not be read; look for other processes (perfguard doctor)"
-        base = self.base.get(track[:2])
+        base = self.base.get(track.case)
         test = self.times[track].work.case.nodeid
         if timed_kernel(track.metric) and test in outcome.tests.get("base", ()):
             if base is None:
@@ -181,27 +184,27 @@ class Tally:
         read = {track: each for track, each in made.items() if each is not None}
         self.verdicts = judge_paired(read, len(compared) if self._family is None else self._family)
 
-    def is_decided(self, track: TimeId) -> bool:
+    def is_decided(self, track: ReadingId) -> bool:
         """Whether a time needs no more pairs, as its verdict is final, or the base runs the same code."""
         time, verdict = self.times[track], self.verdicts.get(track)
         return time.unchanged or time.missed >= _MOST_MISSED or (verdict is not None and verdict.word is not None)
 
-    def left(self, tracks: Collection[TimeId] | None = None) -> list[TimeId]:
+    def left(self, tracks: Collection[ReadingId] | None = None) -> list[ReadingId]:
         """Those of `tracks` (None: of all times) that need another process pair."""
         asked = self.times if tracks is None else tracks
         return [track for track in asked if not self.is_decided(track) and not self._rides_along(track)]
 
-    def _rides_along(self, track: TimeId) -> bool:
+    def _rides_along(self, track: ReadingId) -> bool:
         """Whether it is the host time of a case whose device time was in question, and is decided. A host time is open
         longest, since it scatters by a tenth from process to process, and has no pairs of its own."""
-        device = TimeId(track.suite, track.key, DEVICE_TIME)
+        device = ReadingId(track.suite, track.key, DEVICE_TIME)
         return track.metric == HOST_TIME and device in self.times and self.is_decided(device)
 
-    def nodeids(self, tracks: Collection[TimeId]) -> list[str]:
+    def nodeids(self, tracks: Collection[ReadingId]) -> list[str]:
         """Node ids of the tests of `tracks`, each once."""
         return list(dict.fromkeys(self.times[track].work.case.nodeid for track in tracks))
 
-    def kernels(self, tracks: Collection[TimeId]) -> dict[str, list[str]]:
+    def kernels(self, tracks: Collection[ReadingId]) -> dict[str, list[str]]:
         """Node id of an observed test -> the kernels that `tracks` are about."""
         found: dict[str, list[str]] = {}
         for track in tracks:
@@ -218,12 +221,12 @@ class Tally:
 
     def pairing(self, base: str, problem: str) -> Pairing:
         """Its form in a report."""
-        cases: dict[CaseId, list[TimeId]] = {}
+        cases: dict[CaseId, list[ReadingId]] = {}
         for track in self.times:
-            cases.setdefault(track[:2], []).append(track)
+            cases.setdefault(track.case, []).append(track)
         return Pairing(base, [self._paired(case, tracks) for case, tracks in cases.items()], self.pairs, problem)
 
-    def _paired(self, case: CaseId, tracks: list[TimeId]) -> PairedCase:
+    def _paired(self, case: CaseId, tracks: list[ReadingId]) -> PairedCase:
         base = self.base.get(case)
         why = None if base is None else why_not_compared(base, self.times[tracks[0]].work)
         if base is not None:
@@ -232,7 +235,7 @@ class Tally:
         times = [self.time(track) for track in tracks if not self.times[track].unchanged]
         return PairedCase(*case, base, times, why[1] if why else "")
 
-    def time(self, track: TimeId) -> PairedTime:
+    def time(self, track: ReadingId) -> PairedTime:
         """The results for one time."""
         time = self.times[track]
         open_still = not time.why and not self.is_decided(track) and self._rides_along(track)
