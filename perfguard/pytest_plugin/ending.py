@@ -15,12 +15,10 @@ from perfguard.model.records import URGENCY, Case, CaseResult, Verdict, Word
 from perfguard.model.records.case import is_inconclusive, words_of
 from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
 from perfguard.pytest_plugin.fixture import failure_lines
-from perfguard.render.terminal import render_summary
-from perfguard.render.update_text import describe_left
-from perfguard.session.run import Run
 
 if TYPE_CHECKING:
     from perfguard._compat.pytest_internals import TerminalReporter
+    from perfguard.session.run import Run
 
 Location = tuple[str, int | None, str]
 
@@ -76,6 +74,9 @@ class Ending:
         run = self._run
         if run is None or run.is_session:
             return
+        from perfguard.render.terminal import render_summary
+        from perfguard.render.update_text import describe_left
+
         verbose = is_verbose(terminalreporter.config)
         report = run.snapshot()
         left = describe_left(run.left, verbose)

@@ -25,10 +25,6 @@ from perfguard.judge.run_verdicts import (
     test_of,
     with_verdicts,
 )
-from perfguard.judge.update_plan import goes_unsaid, plan
-from perfguard.measure.timers.blocks import Interleaved
-from perfguard.measure.timers.timing import renewed
-from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
 from perfguard.model.records import (
@@ -45,18 +41,17 @@ from perfguard.model.records import (
 )
 from perfguard.model.records.case import new_metrics
 from perfguard.model.records.change import Change, category_of, select
-from perfguard.render.update_text import describe_changes, say_recorded
-from perfguard.session.case_pipeline import Runner
 from perfguard.session.child import ANSWER, Request
-from perfguard.session.cold_start import first_results
-from perfguard.session.pairing.bases import TreesOfRecords
 from perfguard.session.pairing.worktrees import find_repository
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
+    from perfguard.measure.timers.blocks import Interleaved
+    from perfguard.model.call import Call
+    from perfguard.session.case_pipeline import Runner
+    from perfguard.session.pairing.bases import TreesOfRecords
+    from perfguard.store.baseline_files import Store
 
 #: The verdict on a measured case until the run has ended: controls, and answers of bases, come last.
 _NOT_JUDGED = Verdict(Word.SUSPECT, reason="the run ended before the case was judged")
@@ -114,8 +109,12 @@ class Run:
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure one guarded call, add the faults that are certain already, and save the report."""
-        cold = None if self.request is None else self.request.cold
-        found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
+        if self.request is None or self.request.cold is None:
+            found = self.runner.measure(call, case)
+        else:
+            from perfguard.session.cold_start import first_results
+
+            found = first_results(call, case, self.request.cold, self.device)
         results = [self._kept(result) for result in found]
         self._keep()
         return results
@@ -129,6 +128,8 @@ class Run:
     def observe(self, case: Case, body: str) -> AbstractContextManager[None]:
         """Observe a test, and save the report. A test that does nothing of interest is left out, unless it is
         recorded."""
+
+        from perfguard.judge.update_plan import goes_unsaid
 
         def take(result: CaseResult) -> None:
             known = case.id in self.lane.remembered
@@ -266,6 +267,8 @@ class Run:
         self.save()
 
     def _read_later_passes(self) -> None:
+        from perfguard.measure.timers.timing import renewed
+
         found = {} if self.interleaved is None else self.interleaved.finish()
         for case, result in self.results.items():
             readings = [
@@ -300,6 +303,9 @@ class Run:
                 self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"remembered, but its test was {why}"))
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
+        from perfguard.render.update_text import describe_changes, say_recorded
+        from perfguard.store.baseline_update import apply
+
         assert self.config.update is not None
         planned = self.planned(list(self.results.values()))
         waiting = [change for change in planned if (change.suite, change.key) in self.held]
@@ -315,6 +321,8 @@ class Run:
 
     def planned(self, results: Sequence[CaseResult]) -> list[Change]:
         """The changes of the baselines that follow from `results`, from the fresh processes and from stale cases."""
+        from perfguard.judge.update_plan import plan
+
         identity, provenance = self.device.identity, self.snapshot().provenance
         # Where the base is that of each record.
         unedited = {each.id for each in results if self.trees is not None and self.lane.base_of(*each.id).equal}

@@ -13,8 +13,6 @@ from perfguard.judge.questions import questions
 from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import Tell, measure_fresh, session_of
-from perfguard.session.kernel_times import with_kernel_times
-from perfguard.session.pairing.asking import INTERRUPTED, Asking
 from perfguard.session.run import Run
 
 MOST_BASES = 3  # commits of records that one run asks: each costs a checkout and a process
@@ -36,7 +34,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
         return
     run.device.free_memory()  # the other processes need it
     settling = _Settling(run, command, tell)
-    cut = INTERRUPTED
+    cut = "interrupted"
     try:
         settling.beside_rivals()
         if run.config.update is not None:
@@ -77,6 +75,8 @@ class _Settling:
         wanted = [result for result in to_record(run) if _is_read_again(result)]
         if wanted:
             self._measure_fresh(wanted, 1, Request(alone=True, times=False))
+        from perfguard.session.kernel_times import with_kernel_times
+
         fresh = run.fresh_by_case
         run.measured = {name: with_kernel_times(each, fresh.get(name, ())) for name, each in run.measured.items()}
 
@@ -120,6 +120,10 @@ class _Settling:
                 for track, verdict in question.times.items()
                 if times and not _has_rival(question.cases[track.case], verdict)
             }
+        if not asked:
+            return
+        from perfguard.session.pairing.asking import Asking
+
         family = sum(len(question.times) for question in asked.values())
         left = 60 * run.config.settings.pair_minutes
         for number, (base, question) in enumerate(asked.items()):
