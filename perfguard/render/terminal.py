@@ -25,6 +25,7 @@ from perfguard.render.words import (
     describe_verdict,
     environment,
     folded,
+    in_columns,
     listed,
     more_lines,
     most_common,
@@ -383,8 +384,7 @@ def _table(report: Report, every: bool) -> list[Line]:
     timed = any(row[1] for row in rows[1:])
     always = ("case", "verdict", *(("time", "throughput", "% of copy") if timed else ()))
     columns = [column for column in zip(*rows, strict=True) if column[0] in always or any(column[1:])]
-    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
-    return [Line("  ".join(row).rstrip()) for row in zip(*padded, strict=True)]
+    return [Line(line) for line in in_columns([*zip(*columns, strict=True)])]
 
 
 def _beside_rival(result: CaseResult) -> str:

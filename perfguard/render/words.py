@@ -72,6 +72,12 @@ def checked_beside(results: Iterable[CaseResult]) -> list[str]:
     return [f"{text}: {kinds}" if kinds and text.startswith("hard") else text for text in found]
 
 
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines, with columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
 def listed(names: Sequence[str]) -> str:
     """`a, b, c, d, e and 3 more`."""
     more = len(names) - MOST_LISTED
