@@ -117,16 +117,6 @@ def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
     return _Case(result, lane).unpaired(reading, why)
 
 
-def stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
-    """The stored values of the exact metrics in `result`."""
-    values: dict[str, Value] = {}
-    for reading in result.readings:
-        entry = lane.record(result, reading).implied
-        if entry is not None and not reading.timed and not isinstance(entry, TimedEntry):
-            values[reading.metric] = entry
-    return values
-
-
 @dataclass(frozen=True)
 class _Case:
     """One case in its lane."""
@@ -137,7 +127,9 @@ class _Case:
 
     @cached_property
     def _stored(self) -> dict[str, Value]:
-        return stored_values(self.result, self.lane)
+        """The stored values of its exact metrics."""
+        stored = {each.metric: self.lane.record(self.result, each).implied for each in self.result.readings}
+        return {metric: entry for metric, entry in stored.items() if not isinstance(entry, TimedEntry | None)}
 
     @cached_property
     def _base(self) -> BaseTree:

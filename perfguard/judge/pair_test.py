@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from perfguard.judge.screen import MOST_REJECTED
 from perfguard.judge.statistics import (
+    COARSE,
     FAMILY_ERROR,
     MISS_ERROR,
     UNLEARNT,
@@ -34,7 +35,6 @@ from perfguard.model.units import counted, format_change
 LEAST_PAIRS = 3  # before anything is SLOWER or FASTER; `luck` asks for more where more times are undecided
 LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
 MOST_PAIRS = 16
-COARSE = 0.1  # times with at least this θ are coarse: host times, which differ by a third between processes
 MOST_PAIRS_COARSE = 6  # coarse times must not delay the others; a doubled time is certain by then
 # Share of a time's error for its last look (Haybittle 1971, Peto et al. 1976: strict looks, and what is left at the
 # last). At one half neither kind of look has less than half of what it could have, which moves a limit by z = 0.2.

@@ -15,7 +15,7 @@ from statistics import median
 
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, Record, same_board, timer_class
-from perfguard.judge.statistics import Prior, least_effect, moderate, remember
+from perfguard.judge.statistics import COARSE, Prior, least_effect, moderate, remember
 from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry
 from perfguard.model.records.baseline import MIN_SESSIONS
 from perfguard.model.records.code import CODE, same_parts
@@ -82,7 +82,6 @@ def _is_equal(reading: Reading, other: Entry) -> bool:
 
 LEAST_CONTROLS = 15  # unchanged cases; fewer show too little about board and day
 MOST_REJECTED = 3  # a session with this many rejected blocks is not compared
-COARSE = 0.05  # from this θ on, board and day do not matter: they change times by less
 _MISSED = 0.02  # share of cases slower by 2θ that the record may pass
 
 

@@ -54,7 +54,8 @@ class Finding:
             after, unit = self.reading.value, self.reading.unit
         if before is not None and after is not None:
             return format_apart(before, after, unit, most)
-        return tuple("" if each is None else format_value(each, unit) for each in (before, after))  # type: ignore[return-value]
+        shown = ["" if value is None else format_value(value, unit) for value in (before, after)]
+        return shown[0], shown[1]
 
     @property
     def change(self) -> str:

@@ -30,7 +30,7 @@ from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED, Tell
 from perfguard.session.pairing.pairs import Site, out_of_time, starts_ahead
 from perfguard.session.pairing.processes import Interrupts
-from perfguard.session.pairing.tally import Tally, bad
+from perfguard.session.pairing.tally import Tally, why_not_compared
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
@@ -150,10 +150,8 @@ class Asking:
                 self.problems[case] = problems.get(result.case.nodeid, new)
                 continue
             self.answers[case] = base
-            if (wrong := bad(base)) is not None:
-                self.problems[case] = f"{wrong[0]} at the base, not compared: {wrong[1]}"
-            elif base.inputs != result.inputs:
-                self.problems[case] = f"other inputs: {base.inputs or 'none'} -> {result.inputs or 'none'}"
+            if why := why_not_compared(base, result):
+                self.problems[case] = why
         self._compare_kernels(site, followed)
         self.tally.answered(self.answers)
         self._keep("")
@@ -222,17 +220,17 @@ class Asking:
 
     def _keep(self, problem: str) -> None:
         """Keep the answers and readings so far, which stay valid if the run ends now."""
-        paired = {case.id: case for case in self.tally.pairing(self.base, "").cases}
+        timed = {track.case for track in self.tally.times}
         cases = [
             PairedCase(
                 *case,
                 base=_exact(self.answers[case]) if case in self.answers else None,
-                times=paired[case].times if case in paired else [],
+                times=self.tally.times_of(case),
                 problem=self.problems.get(case, ""),
             )
             for case in self.question.cases
-            # A case of which nothing was learnt has no entry: its verdict then names the problem of the whole.
-            if case in self.answers or case in self.problems or case in paired
+            # A case without an answer or a problem has no entry: its verdict then names the problem of the whole.
+            if case in self.answers or case in self.problems or case in timed
         ]
         pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
         self.run.pairings[self._place :] = [pairing]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from perfguard.judge.pair_test import PairVerdict, judge_paired
 from perfguard.judge.run_verdicts import paired_readings_of
 from perfguard.judge.screen import covered_beside
@@ -15,9 +13,7 @@ from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
     CaseId,
     CaseResult,
-    PairedCase,
     PairedTime,
-    Pairing,
     PairReading,
     ReadingId,
     Report,
@@ -127,8 +123,8 @@ class Tally:
         if test in self.lost:
             time.give_up(self.lost[test][1].partition("\n")[0].removesuffix(":"))
             return
-        if base is not None and (why := why_not_compared(base, time.work)) is not None:
-            time.give_up(why[1])
+        if base is not None and (why := why_not_compared(base, time.work)):
+            time.give_up(why)
             return
         found, timers = outcome.readings.get(track), outcome.timers.get(track)
         if found is None and timers is None:
@@ -219,21 +215,9 @@ class Tally:
         read = {case: result for case, result in self.base.items() if result.is_timed}
         return timers_of({**known, **read}.values())
 
-    def pairing(self, base: str, problem: str) -> Pairing:
-        """Its form in a report."""
-        cases: dict[CaseId, list[ReadingId]] = {}
-        for track in self.times:
-            cases.setdefault(track.case, []).append(track)
-        return Pairing(base, [self._paired(case, tracks) for case, tracks in cases.items()], self.pairs, problem)
-
-    def _paired(self, case: CaseId, tracks: list[ReadingId]) -> PairedCase:
-        base = self.base.get(case)
-        why = None if base is None else why_not_compared(base, self.times[tracks[0]].work)
-        if base is not None:
-            exact = [replace(each, note="") for each in base.readings if not each.timed]
-            base = CaseResult(base.case, base.inputs, readings=exact)
-        times = [self.time(track) for track in tracks if not self.times[track].unchanged]
-        return PairedCase(*case, base, times, why[1] if why else "")
+    def times_of(self, case: CaseId) -> list[PairedTime]:
+        """The results for the times of a case, without those that the base's own code covers."""
+        return [self.time(track) for track, time in self.times.items() if track.case == case and not time.unchanged]
 
     def time(self, track: ReadingId) -> PairedTime:
         """The results for one time."""
@@ -243,22 +227,10 @@ class Tally:
         return PairedTime(track.metric, time.timer, time.readings, why)
 
 
-def why_not_compared(base: CaseResult, work: CaseResult) -> tuple[Word, str] | None:
-    """The reason why the two results of a case are not compared, with its word; None if they are compared."""
-    now, before = bad(work), bad(base)
-    if now is not None:
-        return now
-    if before is not None:
-        return Word.UNRESOLVED, f"{before[0]} at the base, not compared: {before[1]}"
-    if base.inputs != work.inputs:
-        return Word.METHOD_CHANGED, f"other inputs: {base.inputs or 'none'} -> {work.inputs or 'none'}"
-    return None
-
-
-def bad(result: CaseResult) -> tuple[Word, str] | None:
-    """The reason why a result is invalid, with its word; None if it is valid."""
-    for word in (Word.WRONG, Word.BROKEN):
-        reasons = [verdict.reason for verdict in result.verdicts if verdict.word is word]
-        if reasons:
-            return word, "; ".join(reasons)
-    return None
+def why_not_compared(base: CaseResult, work: CaseResult) -> str:
+    """The reason why the two results of a case are not compared; empty if they are."""
+    for result, at in ((work, ""), (base, " at the base, not compared")):
+        for word in (Word.WRONG, Word.BROKEN):
+            if reasons := [verdict.reason for verdict in result.verdicts if verdict.word is word]:
+                return f"{word}{at}: {'; '.join(reasons)}"
+    return "" if base.inputs == work.inputs else f"other inputs: {base.inputs or 'none'} -> {work.inputs or 'none'}"
