@@ -102,10 +102,16 @@ def beside_base(
     settled = [case.doubted(doubt) for doubt in result.doubts]
     for reading in result.readings:
         known = by_metric.pop(reading.metric, None)
-        if known is None or (answer is not None and not reading.timed and case.asks(reading, known)):
+        asks = answer is not None and not reading.timed
+        if known is None or (asks and (is_doubtful(known) or not reading.is_recorded or reading.metric == CODE)):
             known = case.exact(reading)
         settled.append(known)
     return [*settled, *by_metric.values()]
+
+
+def is_doubtful(verdict: Verdict) -> bool:
+    """Whether the base says more of an exact metric: no record judges it, or it is worse, for a cause unknown."""
+    return verdict.word in (Word.NEW, Word.CHANGED, *OTHER_CONDITIONS)
 
 
 def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
@@ -176,12 +182,6 @@ class _Case:
         """Whether an exact metric is worse than its record, conditions left aside."""
         entry = self.lane.record(self.result, reading).implied if reading.gated and not reading.timed else None
         return entry is not None and not isinstance(entry, TimedEntry) and word_by(reading, entry) is Word.CHANGED
-
-    @staticmethod
-    def asks(reading: Reading, verdict: Verdict) -> bool:
-        """Whether the base has something to say of an exact reading beside its verdict by the record."""
-        doubtful = verdict.word in (Word.NEW, Word.CHANGED, *OTHER_CONDITIONS)
-        return doubtful or not reading.is_recorded or reading.metric == CODE
 
     def exact(self, reading: Reading) -> Verdict:
         """The verdict on an exact reading by its record; by the base's own reading, where no record is comparable."""

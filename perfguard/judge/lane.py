@@ -179,10 +179,6 @@ class Lane:
         """The noise between the stored sessions of a timer class."""
         return self._priors.get(name, UNLEARNT)
 
-    def provenance(self, suite: str, key: str) -> Provenance:
-        """Provenance of the stored times of a case on this hardware."""
-        return self.baselines[suite].provenance_of(key)
-
     def comparable(self, result: CaseResult) -> bool:
         """Whether the times of `result` have the inputs, power limit and toolchain of the stored ones."""
         baseline = self.baselines.get(result.case.suite)

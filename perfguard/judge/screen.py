@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from perfguard.judge.exact import describe_difference
-from perfguard.judge.lane import Lane, Record, same_board, timer_class
+from perfguard.judge.lane import Lane, same_board, timer_class
 from perfguard.judge.statistics import COARSE, Prior, least_effect, moderate, remember
 from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry
 from perfguard.model.records.baseline import MIN_SESSIONS
@@ -22,22 +22,18 @@ from perfguard.model.records.code import CODE, same_parts
 from perfguard.model.units import counted
 
 
-def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
-    """Names of the stored times that need no judging, because an exact reading that covers them equals the stored one.
+def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
+    """Stored time that needs no judging -> the exact metric that covers it, and whose reading equals the stored one.
 
     Inputs, power limit and toolchain must be those of the baseline, too.
     """
-    return frozenset(covering(result, lane))
-
-
-def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
-    """Covered metric -> the exact metric that covers it."""
     suite, key = result.id
     found: dict[str, str] = {}
     if not lane.comparable(result):
         return found
     for reading in result.readings:
-        if reading.covers and not reading.timed and _is_as_stored(reading, lane.record(result, reading)):
+        stored = lane.record(result, reading).entry if reading.covers and not reading.timed else None
+        if stored is not None and _is_equal(reading, stored):
             for metric in reading.covers:
                 if (suite, key, metric) in lane.timed:
                     found.setdefault(metric, reading.metric)
@@ -62,11 +58,7 @@ def has_other_code(result: CaseResult, lane: Lane) -> bool:
         return False
     stored = lane.record(result, reading).entry
     known = {} if reading.value == {} and stored is None else stored
-    return (known is None or not _is_equal(reading, known)) and not covered(result, lane)
-
-
-def _is_as_stored(reading: Reading, record: Record) -> bool:
-    return record.entry is not None and _is_equal(reading, record.entry)
+    return (known is None or not _is_equal(reading, known)) and not covering(result, lane)
 
 
 def _is_equal(reading: Reading, other: Entry) -> bool:
@@ -119,10 +111,14 @@ def learn_controls(results: Sequence[CaseResult], lane: Lane) -> dict[str, Contr
 def _deviations(result: CaseResult, lane: Lane) -> Iterator[tuple[str, float, float]]:
     """Timer class, ln(now / record) and its standard error of every unchanged time."""
     suite, key = result.id
-    for metric in covered(result, lane):
+    for metric in covering(result, lane):
         reading = result.reading(metric)
         entry = lane.timed[ReadingId(suite, key, metric)]
-        if reading is None or not _comparable(reading, entry) or not same_board(lane.provenance(suite, key), result):
+        if (
+            reading is None
+            or not _comparable(reading, entry)
+            or not same_board(lane.baselines[suite].provenance_of(key), result)
+        ):
             continue
         history, name = remember(entry.sessions), timer_class(entry.timer)
         noise = moderate(history, lane.prior(name))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from perfguard import __version__
 from perfguard.judge.lane import Lane, is_own
-from perfguard.judge.screen import ControlDraw, covered
+from perfguard.judge.screen import ControlDraw, covering
 from perfguard.measure.timers.blocks import Interleaved, collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
@@ -205,7 +205,7 @@ def _unchanged(lane: Lane, controls: ControlDraw | None) -> Callable[[CaseResult
     """The times of a case that need no reading; without `controls` all need one."""
 
     def unread(result: CaseResult) -> frozenset[str]:
-        unchanged = frozenset[str]() if controls is None else covered(result, lane)
+        unchanged = frozenset[str]() if controls is None else frozenset(covering(result, lane))
         return frozenset() if controls is None or controls.draw(result, unchanged) else unchanged
 
     return unread
