@@ -71,7 +71,7 @@ BUDGETS = [
         "worktrees of killed runs are removed; pairs start ahead; what a run does is said meanwhile",
     ),
     ("perfguard/session/**/*.py", 150, "what is remembered of a case between runs; what a pair found, and took"),
-    ("perfguard/store/**/*.py", 700, ""),
+    ("perfguard/store/**/*.py", 550, ""),
     ("perfguard/tensors/**/*.py", 500, ""),
     ("perfguard/testing/**/*.py", 550, ""),
     ("kernels/**/*.py", 14_400, ""),

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
+from perfguard.judge.case_verdicts import judge_case
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.model.call import Call
-from perfguard.model.config import Config, Settings
+from perfguard.model.config import Category, Config, Settings
 from perfguard.model.errors import UsageError
 from perfguard.model.records import (
     Baseline,
@@ -27,12 +29,14 @@ from perfguard.model.records import (
     Reading,
     Report,
     TimedEntry,
+    Verdict,
     Word,
 )
 from perfguard.model.units import Unit
-from perfguard.session.child import ANSWER, Request, read_request, write_request
+from perfguard.session.child import ANSWER, ChildCommand, Request, read_request, write_request
 from perfguard.session.open_run import lost_suites, open_run
-from perfguard.session.run import Run
+from perfguard.session.run import Collected, Run
+from perfguard.session.settle import settle
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_form import render
 from perfguard.store.report_file import read_report
@@ -104,6 +108,30 @@ def test_a_time_is_in_question_until_process_pairs_have_told(tmp_path: Path) -> 
     (left,) = [each for each in run.results["suite", "left/forward"].verdicts if each.metric == "device_time_us"]
     # No pair read it: that is said although nothing is recorded either.
     assert (left.word, left.reason) == (Word.UNRESOLVED, "UNPAIRED: the time was over")
+
+
+@pytest.mark.parametrize("update", [None, frozenset({"new"})], ids=["guarded", "recorded"])
+def test_a_case_is_judged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: frozenset[Category] | None
+) -> None:
+    """By its record, after the last test. Until then its report says that it is not judged."""
+    judged: list[str] = []
+
+    def counting(result: CaseResult, *rest: Any) -> list[Verdict]:
+        judged.append(result.case.name)
+        return judge_case(result, *rest)
+
+    monkeypatch.setattr("perfguard.judge.run_verdicts.judge_case", counting)
+    monkeypatch.setattr("perfguard.session.settle.measure_fresh", lambda *_, **__: ([], ""))
+    run = open_run(Config(root=tmp_path, measure=True, update=update), FakeDevice(seed=1), ["suite"])
+    for name in ("one", "other"):
+        (unjudged,) = run.take(result(name)).verdicts
+        assert unjudged.reason == "the run ended before the case was judged"
+    assert judged == []
+    settle(run, ChildCommand((), tmp_path), lambda *_, **__: None)
+    run.finish(Collected(), {}, lambda _: None)
+    assert sorted(judged) == ["one", "other"]
+    assert words(run, "one")["launches"] is Word.NEW
 
 
 def test_what_its_test_could_not_know_is_told_late(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfguard.model.records import URGENCY, CaseResult, Reading, TimedEntry, Verdict, Word
+from perfguard.model.records import URGENCY, Accuracy, CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.units import format_value
 from perfguard.render.escaping import clean
@@ -43,7 +43,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                     ],
                     "share": result.throughput.copy_fraction if result.throughput else None,
                     "rates": ", ".join(rates(result, copy=True)),
-                    "numerics": [_numerics(result, place) for place in range(len(result.accuracy))],
+                    "numerics": [*map(_numerics, result.accuracy)],
                     "notes": [clean(note, MOST_REASON) for note in result.all_notes],
                 }
             )
@@ -128,14 +128,12 @@ def _verdict(row: Finding) -> dict[str, Any]:
     }
 
 
-def _numerics(result: CaseResult, place: int) -> list[str]:
-    accuracy = result.accuracy[place]
-    cells = [accuracy.output, accuracy.dtype]
-    for value, text in (
+def _numerics(accuracy: Accuracy) -> list[str]:
+    quantities = [
         (accuracy.sqnr_db, "SQNR {:.1f} dB"),
         (accuracy.error_ratio, "{:.3g} of eager's error"),
         (accuracy.rmse, "RMSE {:.3g}"),
         (accuracy.limit, "limit {:.3g}"),
-    ):
-        cells.append("" if value is None else text.format(value))
-    return [clean(cell, MOST_REASON) for cell in [*cells, accuracy.problem]]
+    ]
+    texts = ["" if value is None else text.format(value) for value, text in quantities]
+    return [clean(cell, MOST_REASON) for cell in (accuracy.output, accuracy.dtype, *texts, accuracy.problem)]

@@ -200,19 +200,16 @@ def _numerics(overview: Overview, most: int) -> str:
 
 def _wrong_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
-    accuracy = next((each for each in finding.result.accuracy if each.output == verdict.metric), None)
-    errors = ("", "")
-    # Of a fault beside the given inputs, the errors of these say nothing.
-    if (
-        accuracy is not None
-        and accuracy.limit is not None
-        and accuracy.rmse is not None
-        and accuracy.rmse > accuracy.limit
-    ):
-        errors = (f"RMSE {accuracy.limit:.3g}", f"RMSE {accuracy.rmse:.3g}")
+    # The errors on the given inputs say nothing of a fault beside these.
+    errors = [
+        (f"RMSE {accuracy.limit:.3g}", f"RMSE {accuracy.rmse:.3g}")
+        for accuracy in finding.result.accuracy
+        if accuracy.output == verdict.metric and accuracy.rmse is not None and accuracy.limit is not None
+        if accuracy.rmse > accuracy.limit
+    ]
     first, _, rest = verdict.reason.partition("\n")
     said = "; ".join(filter(None, (text(first), text(rest))))  # each cut by itself: the rest tells what the base does
-    return code(finding.result.case.key), text(verdict.metric, NAME), *errors, said
+    return code(finding.result.case.key), text(verdict.metric, NAME), *(errors or [("", "")])[0], said
 
 
 def _missing(overview: Overview, most: int) -> str:
