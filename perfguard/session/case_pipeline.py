@@ -12,8 +12,12 @@ import msgspec
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.interpreter.entry import interpreting
-from perfguard.measure.metrics import read_exact, read_timed
+from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, of_pass
+from perfguard.measure.metrics import collectives, read_exact, read_timed
+from perfguard.measure.metrics.compilation import observed_compilations
+from perfguard.measure.metrics.contract import nondeterministic
 from perfguard.measure.metrics.subject import Observed, Subject
+from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.measure.replay import (
     backward,
     clobbered_kept,
@@ -49,11 +53,9 @@ from perfguard.tensors.step import Step
 if TYPE_CHECKING:
     from perfguard.check.all_configs import Given
     from perfguard.check.checked import Checked
-    from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
     from perfguard.measure.devices.device import Device
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
-
 
 # Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of copies,
 # so several of them heat the device, and the last one reads the ceiling of a warm device.
@@ -156,7 +158,6 @@ class Runner:
             body: hash of the test's own code.
         """
         from perfguard.measure.binaries.observed_launches import ObservedLaunches
-        from perfguard.measure.metrics.compilation import observed_compilations
 
         started, binaries = time.monotonic(), self.hands.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)
@@ -243,15 +244,11 @@ class Runner:
         subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.plan.exact else []
         if subject.binaries is not None and self.plan.exact:
-            from perfguard.measure.binaries.call_binaries import of_pass
-
             found = subject.binaries.of(call, self.device)
             self.followed[result.id] = of_pass(found, result.case.direction)
         if self.plan.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
         if checked is not None and self.plan.exact:
-            from perfguard.measure.metrics.contract import nondeterministic
-
             outputs = [each.output for each in checked.of_pass(result.case.direction)]
             exact.append(nondeterministic([each for each in outputs if each in checked.varying]))
         wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
@@ -266,8 +263,6 @@ class Runner:
 
     def _with_missing_waits(self, call: Call, result: CaseResult, checked: Checked) -> CaseResult:
         """Add exchanges without a wait: they are wrong by themselves, and the likeliest cause of the rest."""
-        from perfguard.measure.metrics import collectives
-
         readings = collectives.read(self._subject(call, result.case, checked), self.device)
         unwaited = [Verdict(Word.WRONG, each.metric, each.problem) for each in readings if each.problem]
         return msgspec.structs.replace(result, verdicts=[*unwaited, *result.verdicts])
@@ -329,8 +324,6 @@ class Runner:
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Compute throughput from the declared work, and refuse times that no memory could deliver."""
-        from perfguard.measure.metrics.times import WALL_TIME
-
         # On a CPU the judged time is that of one thread; the speed for the user follows from wall time.
         first = next((reading for reading in result.readings if reading.timed), None)
         primary = result.reading(WALL_TIME) or first
