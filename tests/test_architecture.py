@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pytest
+
 import perfguard
 import perfguard.plugin
 
@@ -69,7 +71,7 @@ BUDGETS = [
         "worktrees of killed runs are removed; pairs start ahead; what a run does is said meanwhile",
     ),
     ("perfguard/session/**/*.py", 150, "what is remembered of a case between runs; what a pair found, and took"),
-    ("perfguard/store/**/*.py", 700, ""),
+    ("perfguard/store/**/*.py", 550, ""),
     ("perfguard/tensors/**/*.py", 500, ""),
     ("perfguard/testing/**/*.py", 550, ""),
     ("kernels/**/*.py", 14_400, ""),
@@ -321,6 +323,19 @@ def test_the_plugin_loads_nothing_heavy() -> None:
         "subprocess",
     }
     assert "perfguard.plugin" in extra
+
+
+@pytest.mark.parametrize(
+    ("modules", "most"),
+    [
+        ("perfguard.pytest_plugin.fixture", 40),  # of a plain run, before a call is checked
+        ("perfguard.pytest_plugin.start, perfguard.pytest_plugin.without_gpu", 80),  # of --perfguard
+    ],
+)
+def test_what_a_run_loads_before_its_first_call(modules: str, most: int) -> None:
+    """Process pairs, ranks, workers, binaries and summaries are loaded when they come."""
+    own = [name for name in loaded_after(f"import perfguard.plugin, {modules}") if name.split(".")[0] == "perfguard"]
+    assert most - 20 < len(own) <= most
 
 
 def test_folders_of_modules_load_no_torch() -> None:

@@ -26,7 +26,7 @@ from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.lanes.untrusted_report import MOST_BYTES, Received, read_untrusted_report, receive_all
 from perfguard.judge.lane import Lane, differing_versions
 from perfguard.judge.time_record import TimeRecord
-from perfguard.judge.update_plan import lane_of, plan
+from perfguard.judge.update_plan import plan
 from perfguard.model.config import Category, find_project, read_settings
 from perfguard.model.errors import ExitStatus, LaneError, UsageError
 from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, timed_kernel
@@ -137,10 +137,11 @@ def _accept(baselines: Path, received: Sequence[Received], expression: str, reas
     for each in received:
         report = each.report
         stored = BaselineSet({folder: store.baselines(folder) for folder in folders_of(report)})
-        judged = judge_again(report, stored.lane(report.hardware, report.toolchain, exact_only=report.exact_only))
+        lane = stored.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
+        judged = judge_again(report, lane)
         results = [result for result in judged.results if chosen(result)]
         matched += len(results)
-        changes, refusals = _changes(store, judged, results, reason)
+        changes, refusals = _changes(lane, judged, results, reason)
         left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in each.refused)]
         for change in changes:
             _print(change.describe())
@@ -205,14 +206,12 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
     return chosen
 
 
-def _changes(
-    store: Store, judged: Report, results: Sequence[CaseResult], reason: str
-) -> tuple[list[Change], list[str]]:
+def _changes(lane: Lane, judged: Report, results: Sequence[CaseResult], reason: str) -> tuple[list[Change], list[str]]:
     """The changes to write, and a line with the reason for each of those that are left alone."""
     planned: list[Change] = []
     lines: list[str] = []
     for result in results:
-        changes = _measured_changes(store, judged, result)
+        changes = _measured_changes(lane, judged, result)
         planned += changes
         named = {change.metric for change in changes}
         rest = [
@@ -236,13 +235,12 @@ def _why(verdict: Verdict) -> str:
 # -- what is written of one case ---------------------------------------------------------------------------------------
 
 
-def _measured_changes(store: Store, judged: Report, result: CaseResult) -> list[Change]:
+def _measured_changes(lane: Lane, judged: Report, result: CaseResult) -> list[Change]:
     """The changes of one case that the report leads to. Those that may not be written are refused, with the reason.
 
     The new sessions of a time are the stored ones times the ratio of the process pairs. A ratio holds on any board, so
     the record keeps its board, and the noise that was read on it.
     """
-    lane = lane_of(store, judged.hardware, judged.toolchain, result)
     result = _with_kernel_times(lane, result)
     paired = [each for each in result.verdicts if each.word in _PAIRED and each.interval is not None]
     ratios = {each.metric: each.ratio for each in paired if each.ratio is not None}
@@ -272,7 +270,7 @@ def _measured_changes(store: Store, judged: Report, result: CaseResult) -> list[
                 continue
         refused[reading.metric] = why
     changes = []
-    for change in plan(store, judged.hardware, [result], {}, [], provenance, scaled):
+    for change in plan(lane, [result], {}, [], provenance, scaled):
         category = change.category
         if change.metric in refused and not change.refused:
             step = f"pytest --perfguard --perfguard-update={category}"

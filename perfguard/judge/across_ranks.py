@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from perfguard.model.records import Accuracy, Across, CaseResult, Doubt, Parts, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit, format_bytes
@@ -51,7 +51,7 @@ def merge_ranks(results: Sequence[Sequence[CaseResult]]) -> list[CaseResult]:
         result = _merged(list(having.values()))
         if len(having) < ranks:
             reason = f"ranks disagree: guarded on {ranks_of(having, ranks)} only; every rank must make the same calls"
-            result = msgspec.structs.replace(result, readings=[], verdicts=[Verdict(Word.WRONG, reason=reason)])
+            result = replace(result, readings=[], verdicts=[Verdict(Word.WRONG, reason=reason)])
         merged.append(result)
     return [result for result in merged if result.readings or result.verdicts or result.doubts]
 
@@ -63,7 +63,7 @@ def _merged(own: Sequence[CaseResult]) -> CaseResult:
     readings = [] if verdicts else _readings(own, verdicts)
     if any(verdict.word is Word.WRONG for verdict in verdicts):
         readings = []
-    return msgspec.structs.replace(
+    return replace(
         first,
         inputs=_joined([result.inputs for result in own]),
         accuracy=_accuracies(own),
@@ -77,27 +77,17 @@ def _merged(own: Sequence[CaseResult]) -> CaseResult:
 
 
 def _verdicts(own: Sequence[CaseResult]) -> list[Verdict]:
-    """The verdicts that ranks bring along, each once, with its ranks."""
-    of_ranks = [{(v.word, v.metric, v.reason): v for v in result.verdicts} for result in own]
-    return [
-        msgspec.structs.replace(
-            next(verdicts[key] for verdicts in of_ranks if key in verdicts),
-            reason=f"{key[2]} (on {ranks_of(which, len(own))})",
-        )
-        for key, which in _where(of_ranks).items()
-    ]
+    """The verdicts of all ranks, each once, with its ranks in the reason."""
+    first = {(v.word, v.metric, v.reason): v for result in reversed(own) for v in reversed(result.verdicts)}
+    where = _where([dict.fromkeys((v.word, v.metric, v.reason) for v in result.verdicts) for result in own])
+    return [replace(first[key], reason=f"{key[2]} (on {ranks_of(which, len(own))})") for key, which in where.items()]
 
 
 def _doubts(own: Sequence[CaseResult]) -> list[Doubt]:
-    """The doubts of all ranks, each once, with its ranks."""
-    of_ranks = [{doubt.problem: doubt for doubt in result.doubts} for result in own]
-    return [
-        msgspec.structs.replace(
-            next(doubts[problem] for doubts in of_ranks if problem in doubts),
-            problem=f"{problem} (on {ranks_of(which, len(own))})",
-        )
-        for problem, which in _where(of_ranks).items()
-    ]
+    """The doubts of all ranks, each once, with its ranks in the problem."""
+    first = {doubt.problem: doubt for result in reversed(own) for doubt in reversed(result.doubts)}
+    where = _where([dict.fromkeys(doubt.problem for doubt in result.doubts) for result in own])
+    return [replace(first[text], problem=f"{text} (on {ranks_of(which, len(own))})") for text, which in where.items()]
 
 
 def _readings(own: Sequence[CaseResult], verdicts: list[Verdict]) -> list[Reading]:
@@ -116,7 +106,7 @@ def _readings(own: Sequence[CaseResult], verdicts: list[Verdict]) -> list[Readin
         elif present[0].across is Across.MOST:
             readings.append(_most(present))
         elif present[0].across is Across.EACH:
-            readings.append(msgspec.structs.replace(present[0], value=_each(values)))
+            readings.append(replace(present[0], value=_each(values)))
         else:
             verdicts.append(Verdict(Word.WRONG, metric, f"ranks disagree: {_joined([str(v) for v in values])}"))
     return readings
@@ -128,7 +118,7 @@ def _most(present: Sequence[Reading]) -> Reading:
     rank = numbers.index(max(numbers))
     said = [format_bytes(number) if present[0].unit is Unit.BYTES else f"{number:g}" for number in numbers]
     note = f"{present[0].metric}: the greatest is rank {rank}'s, of {', '.join(said)}"
-    return msgspec.structs.replace(present[rank], note=note)
+    return replace(present[rank], note=note)
 
 
 def _each(values: Sequence[Value]) -> Parts:

@@ -14,7 +14,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from perfguard.judge.across_ranks import by_rank
-from perfguard.judge.exact import describe_difference, judge_exact, machine_change, spelled_out
+from perfguard.judge.exact import describe_difference, judge_exact, machine_change, spelled_out, word_by
 from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
@@ -34,6 +34,7 @@ from perfguard.model.records import (
     Entry,
     PairedCase,
     Reading,
+    ReadingId,
     TimedEntry,
     Value,
     Verdict,
@@ -46,31 +47,24 @@ from perfguard.model.units import Unit, format_change
 _WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is named as the cause
 
 
-def judge_case(
-    result: CaseResult,
-    lane: Lane,
-    controls: Mapping[str, Controls] = NO_CONTROLS,
-    fresh: Sequence[CaseResult] = (),
-    beside: PairedCase | None = None,
-) -> list[Verdict]:
-    """One verdict for each doubt and each reading of `result`, and one for each stored metric that was not read.
+def judge_case(result: CaseResult, lane: Lane, controls: Mapping[str, Controls] = NO_CONTROLS) -> list[Verdict]:
+    """One verdict by the record for each doubt and each reading of `result`, in this order, and then one for each
+    stored metric that was not read.
 
     The given inputs are judged elsewhere. A case with an accuracy problem was not measured, so no metric counts as
     missing.
 
     Args:
         controls: timer class -> deviation of the run's unchanged cases from their records.
-        fresh: results of the same case in fresh processes, which judge times beside a rival's.
-        beside: what the base answered; None: it was not asked about the case, or not yet.
     """
-    case = _Case(result, lane, beside)
+    case = _Case(result, lane)
     same = covering(result, lane)
     verdicts = [case.doubted(doubt) for doubt in result.doubts]
     for reading in result.readings:
         if not reading.timed:
             verdicts.append(case.exact(reading))
         elif reading.rival:
-            verdicts.append(case.beside_rival(reading, fresh))
+            verdicts.append(case.beside_rival(reading))
         elif reading.metric in same:
             verdicts.append(case.unchanged(reading, f"{same[reading.metric]} is as recorded"))
         else:
@@ -82,6 +76,44 @@ def judge_case(
     return verdicts
 
 
+def certain_faults(result: CaseResult, lane: Lane, answer: PairedCase | None = None) -> list[Verdict]:
+    """The failing verdicts that neither the base nor other cases can change, which the test itself reports: exact
+    metrics that are worse than their records, and faults beside the given inputs if no base can be asked.
+
+    Args:
+        answer: that of a base that lacks the test.
+    """
+    case = _Case(result, lane, answer)
+    worse = [case.exact(reading) for reading in result.readings if case.is_worse(reading)]
+    return [verdict for verdict in (*map(case.doubted, result.doubts), *worse) if verdict.word.fails]
+
+
+def beside_base(
+    result: CaseResult, verdicts: Sequence[Verdict], lane: Lane, answer: PairedCase | None
+) -> list[Verdict]:
+    """The verdicts of `judge_case` with what the base says: of doubts, and of exact metrics that no record judges, that
+    are worse, or that were read since. Times stay in question.
+
+    Args:
+        answer: that of the base; None: it was not asked about the case.
+    """
+    case = _Case(result, lane, answer)
+    by_metric = {verdict.metric: verdict for verdict in verdicts[len(result.doubts) :]}
+    settled = [case.doubted(doubt) for doubt in result.doubts]
+    for reading in result.readings:
+        known = by_metric.pop(reading.metric, None)
+        asks = answer is not None and not reading.timed
+        if known is None or (asks and (is_doubtful(known) or not reading.is_recorded or reading.metric == CODE)):
+            known = case.exact(reading)
+        settled.append(known)
+    return [*settled, *by_metric.values()]
+
+
+def is_doubtful(verdict: Verdict) -> bool:
+    """Whether the base says more of an exact metric: no record judges it, or it is worse, for a cause unknown."""
+    return verdict.word in (Word.NEW, Word.CHANGED, *OTHER_CONDITIONS)
+
+
 def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
     """The verdict on a time that no process pair can judge: the problem with its record if any, else UNRESOLVED."""
     if timed_kernel(metric):
@@ -89,16 +121,6 @@ def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
     reading = result.reading(metric)
     assert reading is not None
     return _Case(result, lane).unpaired(reading, why)
-
-
-def stored_values(result: CaseResult, lane: Lane) -> dict[str, Value]:
-    """The stored values of the exact metrics in `result`."""
-    values: dict[str, Value] = {}
-    for reading in result.readings:
-        entry = lane.record(result, reading).implied
-        if entry is not None and not reading.timed and not isinstance(entry, TimedEntry):
-            values[reading.metric] = entry
-    return values
 
 
 @dataclass(frozen=True)
@@ -111,7 +133,9 @@ class _Case:
 
     @cached_property
     def _stored(self) -> dict[str, Value]:
-        return stored_values(self.result, self.lane)
+        """The stored values of its exact metrics."""
+        stored = {each.metric: self.lane.record(self.result, each).implied for each in self.result.readings}
+        return {metric: entry for metric, entry in stored.items() if not isinstance(entry, TimedEntry | None)}
 
     @cached_property
     def _base(self) -> BaseTree:
@@ -153,6 +177,11 @@ class _Case:
     def _unasked(self) -> str:
         """Why nobody can be asked whether a fault is old; empty for a case without a record, which is new."""
         return "" if self._base in (NO_BASE, NO_RECORD) else f"no base was asked: {self._base.problem}"
+
+    def is_worse(self, reading: Reading) -> bool:
+        """Whether an exact metric is worse than its record, conditions left aside."""
+        entry = self.lane.record(self.result, reading).implied if reading.gated and not reading.timed else None
+        return entry is not None and not isinstance(entry, TimedEntry) and word_by(reading, entry) is Word.CHANGED
 
     def exact(self, reading: Reading) -> Verdict:
         """The verdict on an exact reading by its record; by the base's own reading, where no record is comparable."""
@@ -240,11 +269,9 @@ class _Case:
             return other  # the commit of a record is no base of what has none
         return replace(shown, word=Word.SUSPECT, reason=f"to be paired: {why}")
 
-    def beside_rival(self, reading: Reading, fresh: Sequence[CaseResult]) -> Verdict:
-        if self._base.equal:
-            return replace(judge_rival(reading), word=Word.UNCHANGED, reason=self._same_tree)
-        alike = [other.reading(reading.metric) for other in fresh if other.inputs == self.result.inputs]
-        return judge_rival(reading, [read for read in alike if read is not None and read.timer == reading.timer])
+    def beside_rival(self, reading: Reading) -> Verdict:
+        verdict = judge_rival(reading)
+        return replace(verdict, word=Word.UNCHANGED, reason=self._same_tree) if self._base.equal else verdict
 
     def unchanged(self, reading: Reading, why: str) -> Verdict:
         """The verdict on a time that cannot have changed. If it did, the machine is named."""
@@ -264,7 +291,7 @@ class _Case:
         for metric in sorted(self.lane.to_read(suite, key) - {reading.metric for reading in self.result.readings}):
             if metric in same:
                 reason = f"{same[metric]} is as recorded; not timed"
-                before = math.exp(remember(self.lane.timed[suite, key, metric].sessions).centre)
+                before = math.exp(remember(self.lane.timed[ReadingId(suite, key, metric)].sessions).centre)
                 verdicts.append(Verdict(Word.UNCHANGED, metric, reason, before=before, unit=Unit.MICROSECONDS))
             else:
                 verdicts.append(Verdict(Word.UNRESOLVED, metric, not_read(metric)))

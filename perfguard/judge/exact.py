@@ -32,10 +32,8 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
         drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
     """
     before, after = _both(reading, stored)
-    words = {name: _word(reading, before.get(name), after.get(name)) for name in _names(before, after)}
-    if stored and reading.tells_of_nothing:
-        words = dict.fromkeys(before, Word.CHANGED)
-    word = next((each for each in _URGENCY if each in words.values()), Word.PASS)
+    words = _words(reading, stored)
+    word = _most_urgent(words)
     reason = _describe(reading, before, after, [name for name, each in words.items() if each is word])
     drifted = f"\n{BY_TOOLCHAIN}{', '.join(drift)}" if reading.drifts and drift else ""
     if not reading.gated:
@@ -47,6 +45,23 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
         word, reason = Word.DRIFT, f"{reason}{drifted}"
     ratio, limit = _ratio(reading, stored), _limit(reading, stored)
     return Verdict(word, reading.metric, reason, stored, reading.value, reading.unit, ratio, limit=limit)
+
+
+def word_by(reading: Reading, stored: Value) -> Word:
+    """CHANGED, NEW, BETTER or PASS: the meaning of the difference from a stored value, gated or not."""
+    return _most_urgent(_words(reading, stored))
+
+
+def _words(reading: Reading, stored: Value) -> dict[str, Word]:
+    """Part -> the word on it."""
+    before, after = _both(reading, stored)
+    if stored and reading.tells_of_nothing:
+        return dict.fromkeys(before, Word.CHANGED)
+    return {name: _word(reading, before.get(name), after.get(name)) for name in _names(before, after)}
+
+
+def _most_urgent(words: Mapping[str, Word]) -> Word:
+    return next((word for word in _URGENCY if word in words.values()), Word.PASS)
 
 
 def describe_difference(reading: Reading, stored: Value) -> str:

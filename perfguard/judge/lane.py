@@ -143,7 +143,7 @@ class Lane:
         """(suite, case key) -> slugs of other hardware with a baseline of the case, sorted."""
         found: dict[CaseId, list[str]] = defaultdict(list)
         for file in sorted(self.files, key=lambda file: file.hardware):
-            for key in () if self._judges(file) or file.hardware == EVERY_CPU else file.cases:
+            for key in () if self.judges_by(file) or file.hardware == EVERY_CPU else file.cases:
                 found[file.suite, key].append(file.hardware)
         return found
 
@@ -161,7 +161,7 @@ class Lane:
     def timed(self) -> Mapping[ReadingId, TimedEntry]:
         """Every stored time of this hardware."""
         return {
-            (suite, key, metric): entry
+            ReadingId(suite, key, metric): entry
             for suite, baseline in self.baselines.items()
             for key, case in baseline.cases.items()
             for metric, entry in case.entries.items()
@@ -178,10 +178,6 @@ class Lane:
     def prior(self, name: str) -> Prior:
         """The noise between the stored sessions of a timer class."""
         return self._priors.get(name, UNLEARNT)
-
-    def provenance(self, suite: str, key: str) -> Provenance:
-        """Provenance of the stored times of a case on this hardware."""
-        return self.baselines[suite].provenance_of(key)
 
     def comparable(self, result: CaseResult) -> bool:
         """Whether the times of `result` have the inputs, power limit and toolchain of the stored ones."""
@@ -221,10 +217,14 @@ class Lane:
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
         """All records of a case, for this hardware and for every machine of its target."""
-        found = [file for file in self.files if file.suite == suite and key in file.cases]
-        return [file.cases[key] for file in found if self._judges(file)]
+        return [file.cases[key] for file in self.files_of(suite, key) if self.judges_by(file)]
 
-    def _judges(self, file: Baseline) -> bool:
+    def files_of(self, suite: str, key: str) -> list[Baseline]:
+        """The files that hold a case, of any hardware."""
+        return [file for file in self.files if file.suite == suite and key in file.cases]
+
+    def judges_by(self, file: Baseline) -> bool:
+        """Whether a file is of this hardware or of its target."""
         return is_own(self.hardware.slug, file.hardware) or file.hardware == self.hardware.target
 
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from perfguard.judge.screen import MOST_REJECTED
 from perfguard.judge.statistics import (
+    COARSE,
     FAMILY_ERROR,
     MISS_ERROR,
     UNLEARNT,
@@ -28,13 +29,12 @@ from perfguard.judge.statistics import (
     spread_of,
     trimmed,
 )
-from perfguard.model.records import TOO_NOISY, PairReading, Reading, Verdict, Word
+from perfguard.model.records import TOO_NOISY, CaseResult, PairReading, Reading, Verdict, Word
 from perfguard.model.units import counted, format_change
 
 LEAST_PAIRS = 3  # before anything is SLOWER or FASTER; `luck` asks for more where more times are undecided
 LEAST_PAIRS_ALIKE = 2  # before two trees are the same: one pair has no spread
 MOST_PAIRS = 16
-COARSE = 0.1  # times with at least this θ are coarse: host times, which differ by a third between processes
 MOST_PAIRS_COARSE = 6  # coarse times must not delay the others; a doubled time is certain by then
 # Share of a time's error for its last look (Haybittle 1971, Peto et al. 1976: strict looks, and what is left at the
 # last). At one half neither kind of look has less than half of what it could have, which moves a limit by z = 0.2.
@@ -267,6 +267,18 @@ def judge_rival(reading: Reading, fresh: Sequence[Reading] = ()) -> Verdict:
     if found.word is None:
         return _verdict(reading, Word.SUSPECT, f"than its rival: so far {found}", found.effect, found)
     return _verdict(reading, Word.UNRESOLVED, f"than its rival: {TOO_NOISY}; {found}", found.effect, found)
+
+
+def read_again(result: CaseResult, reading: Reading, fresh: Sequence[CaseResult]) -> list[Reading]:
+    """The readings of the same metric by the same timer on the same inputs, in fresh processes."""
+    others = [other.reading(reading.metric) for other in fresh if other.inputs == result.inputs]
+    return [other for other in others if other is not None and other.timer == reading.timer]
+
+
+def is_slower_than_rival(result: CaseResult, fresh: Sequence[CaseResult]) -> bool:
+    """Whether fresh processes have to measure the case: a time that is slower than its rival, or still undecided."""
+    beside = [reading for reading in result.readings if reading.rival]
+    return any(judge_rival(each, read_again(result, each, fresh)).word is Word.SUSPECT for each in beside)
 
 
 def _verdict(reading: Reading, word: Word, reason: str, slowdown: float, found: PairVerdict | None = None) -> Verdict:

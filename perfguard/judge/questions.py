@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from perfguard.judge.case_verdicts import is_doubtful
 from perfguard.judge.lane import Lane
 from perfguard.judge.screen import has_other_code
 from perfguard.model.records import (
-    OTHER_CONDITIONS,
     CaseId,
     CaseResult,
     Doubt,
@@ -38,7 +38,7 @@ class Question:
 
     def is_timed(self, case: CaseId) -> bool:
         """Whether a time of the case is in question."""
-        return any(track[:2] == case for track in self.times)
+        return any(track.case == case for track in self.times)
 
     @property
     def size(self) -> int:
@@ -70,18 +70,16 @@ def questions(
             continue
         times = [each for each in verdicts[result.id] if each.word is Word.SUSPECT and each.metric]
         other = has_other_code(result, lane)
-        if times or other or result.doubts or any(_is_doubtful(result, each) for each in verdicts[result.id]):
+        if times or other or result.doubts or any(_asks(result, each) for each in verdicts[result.id]):
             question = found.setdefault(base.commit, Question())
             question.cases[result.id] = result
-            question.times |= {(*result.id, each.metric): each for each in times}
+            question.times |= {ReadingId(*result.id, each.metric): each for each in times}
             if other:
                 question.code.add(result.id)
     return dict(sorted(found.items(), key=lambda item: -item[1].size))
 
 
-def _is_doubtful(result: CaseResult, verdict: Verdict) -> bool:
-    """Whether the base says more of an exact metric: without a comparable record, or worse, for a cause unknown."""
+def _asks(result: CaseResult, verdict: Verdict) -> bool:
     reading = result.reading(verdict.metric)
-    if reading is None or reading.timed or not reading.gated or result.ranks > 1:
-        return False
-    return verdict.word in (Word.NEW, Word.CHANGED, *OTHER_CONDITIONS)
+    exact = reading is not None and not reading.timed and reading.gated and result.ranks == 1
+    return exact and is_doubtful(verdict)

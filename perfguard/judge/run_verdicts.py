@@ -9,16 +9,23 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from msgspec.structs import replace
 
-from perfguard.judge.case_verdicts import judge_case, unpaired
+from perfguard.judge.case_verdicts import beside_base, judge_case, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.kernel_times import reading_of
 from perfguard.judge.lane import Lane, timer_class
-from perfguard.judge.pair_test import PairedReadings, PairVerdict, in_cycles, in_states, judge_paired
+from perfguard.judge.pair_test import (
+    PairedReadings,
+    PairVerdict,
+    in_cycles,
+    in_states,
+    judge_paired,
+    judge_rival,
+    read_again,
+)
 from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
@@ -30,6 +37,7 @@ from perfguard.model.records import (
     PairedCase,
     PairedTime,
     Pairing,
+    Reading,
     ReadingId,
     Session,
     Verdict,
@@ -38,26 +46,15 @@ from perfguard.model.records import (
 from perfguard.model.records.case import is_guarded
 
 
-def screen_session(
-    results: Sequence[CaseResult],
-    lane: Lane,
-    fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None,
-    beside: Mapping[CaseId, PairedCase] | None = None,
-) -> dict[CaseId, list[Verdict]]:
-    """Judge every case by its record, the run's unchanged cases and the base's answers; times in question, and doubts
-    that the base has not answered, are SUSPECT.
+def screen_session(results: Sequence[CaseResult], lane: Lane) -> dict[CaseId, list[Verdict]]:
+    """Judge every case by its record and the run's unchanged cases; times in question, and doubts that a base can be
+    asked about, are SUSPECT.
 
     Args:
         results: measured cases of one device, without those that were not measured.
-        fresh: results of a case in fresh processes, for times beside a rival's.
-        beside: the base's answers.
     """
     controls = learn_controls(results, lane)
-    known, answers = fresh or {}, beside or {}
-    return {
-        result.id: judge_case(result, lane, controls, known.get(result.id, ()), answers.get(result.id))
-        for result in results
-    }
+    return {result.id: judge_case(result, lane, controls) for result in results}
 
 
 def judge_session(
@@ -66,12 +63,15 @@ def judge_session(
     pairings: Sequence[Pairing] = (),
     fresh: Mapping[CaseId, Sequence[CaseResult]] | None = None,
     *,
+    screened: Mapping[CaseId, Sequence[Verdict]] | None = None,
     alone: Sequence[PairedCase] = (),
     cut: str = "",
 ) -> dict[CaseId, list[Verdict]]:
     """The final verdicts on every case of one device, none of them SUSPECT.
 
     Args:
+        fresh: results of a case in fresh processes, which judge times beside a rival's.
+        screened: the verdicts of `screen_session`, if these cases have been judged before.
         pairings: answers of bases, and readings of process pairs on the device.
         alone: cases that no base needs to be asked about.
         cut: reason why the run ended before it asked the bases that have no pairing.
@@ -81,29 +81,33 @@ def judge_session(
     base_of = {result.id: lane.base_of(*result.id).commit or "" for result in results}
     whys = {name: problems.get(base, cut or NO_PAIRS) for name, base in base_of.items()}
     unanswered = {name: PairedCase(*name, problem=whys[name]) for name, base in base_of.items() if base in problems}
-    verdicts = screen_session(results, lane, fresh, {**unanswered, **cases})
-    family = count_suspects(verdicts)
-    tracks: dict[ReadingId, PairedReadings] = {}
-    for result in results:
-        name = result.id
-        asked = {verdict.metric for verdict in verdicts[name] if verdict.word is Word.SUSPECT}
-        for time in cases[name].times if name in cases else ():
-            track = paired_readings_of(result, time) if time.metric in asked else None
-            if track is not None:
-                tracks[*name, time.metric] = track
-    found = judge_paired(tracks, family)
-    for result in results:
-        name = result.id
-        for place, verdict in enumerate(verdicts[name]):
-            if verdict.word is Word.SUSPECT and not verdict.metric:  # a doubt, of which nobody knows how old it is
-                unasked = f"{base_of[name][:12]} was not asked{cut and f', {cut}'}"
-                reason = f"{unasked}: {verdict.reason}"
-                verdicts[name][place] = replace(verdict, word=Word.UNRESOLVED, reason=reason)
-            elif verdict.word is Word.SUSPECT:
-                time_id = (*name, verdict.metric)
-                pairs = _Pairs(cases.get(name), tracks.get(time_id), found.get(time_id), whys[name])
-                verdicts[name][place] = _beside_base(result, verdict, lane, pairs)
-    return verdicts
+    by_record = screen_session(results, lane) if screened is None else screened
+    answers = {**unanswered, **cases}
+    verdicts = {
+        result.id: beside_base(result, by_record[result.id], lane, answers.get(result.id)) for result in results
+    }
+    asked = {name: {each.metric for each in found if each.word is Word.SUSPECT} for name, found in verdicts.items()}
+    tracks = {
+        ReadingId(*result.id, time.metric): track
+        for result in results
+        for time in (cases[result.id].times if result.id in cases else ())
+        if time.metric in asked[result.id] and (track := paired_readings_of(result, time)) is not None
+    }
+    by_pairs = judge_paired(tracks, count_suspects(verdicts))
+
+    def settled(result: CaseResult, verdict: Verdict) -> Verdict:
+        name, time = result.id, ReadingId(*result.id, verdict.metric)
+        if verdict.word is not Word.SUSPECT:
+            return verdict
+        if not verdict.metric:  # a doubt, which may be older than the change
+            unasked = f"{base_of[name][:12]} was not asked{cut and f', {cut}'}"
+            return replace(verdict, word=Word.UNRESOLVED, reason=f"{unasked}: {verdict.reason}")
+        if (reading := result.reading(verdict.metric)) is not None and reading.rival:
+            return _beside_rival(result, reading, (fresh or {}).get(name, ()))
+        pairs = tracks.get(time), by_pairs.get(time)
+        return _by_pairs(result, verdict, lane, cases.get(name), pairs, whys[name])
+
+    return {result.id: [settled(result, verdict) for verdict in verdicts[result.id]] for result in results}
 
 
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
@@ -137,40 +141,33 @@ def paired_readings_of(result: CaseResult, time: PairedTime) -> PairedReadings |
     return PairedReadings(theta, timer_class(time.timer), time.readings)
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """The process pairs of one time: its case, its readings, their verdict. `why`: the problem with pairing."""
-
-    case: PairedCase | None
-    track: PairedReadings | None
-    found: PairVerdict | None
-    why: str
-
-
-def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs) -> Verdict:
-    """The verdict by process pairs; if they cannot decide, the reason."""
-    metric, case, found = suspect.metric, pairs.case, pairs.found
-    reading = reading_of(result, metric)
-    assert reading is not None
-    if reading.rival:
-        return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {suspect.reason}")
+def _by_pairs(
+    result: CaseResult,
+    suspect: Verdict,
+    lane: Lane,
+    case: PairedCase | None,
+    pairs: tuple[PairedReadings | None, PairVerdict | None],
+    why: str,
+) -> Verdict:
+    """The verdict on a time by its process pairs; if they cannot decide, the reason, by default `why`."""
+    metric, (track, found) = suspect.metric, pairs
     if case is not None and case.base is not None and metric in covered_beside(case.base, result):
         same = "the device runs the very same code as at the base"
         return replace(suspect, word=Word.UNCHANGED, reason=same)
     time = next((each for each in case.times if each.metric == metric), None) if case is not None else None
-    if case is None or case.problem or time is None or found is None or pairs.track is None:
+    if case is None or case.problem or time is None or found is None or track is None:
         problems = [each for each in (case.problem if case else "", time.problem if time else "") if each]
-        if pairs.why != NO_PAIRS and not problems:  # a problem with the record would hide this reason
-            return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {pairs.why}")
-        return unpaired(result, metric, lane, problems[0] if problems else pairs.why)
-    about = pairs.track.readings, found.effect, pairs.track.theta
+        if why != NO_PAIRS and not problems:  # a problem with the record would hide this reason
+            return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
+        return unpaired(result, metric, lane, problems[0] if problems else why)
+    about = track.readings, found.effect, track.theta
     cycles, states = in_cycles(*about), in_states(*about)
     if found.word is Word.PASS:
         said = [cycles]
     elif found.word is Word.UNRESOLVED:
         said = [TOO_NOISY, str(found), states, cycles]
     elif found.word is None:
-        said = [f"UNDECIDED: {time.problem or pairs.why}", str(found), states]
+        said = [f"UNDECIDED: {time.problem or why}", str(found), states]
     else:
         read = [] if case.base is None else case.base.readings
         before = {each.metric: each.value for each in read if not each.timed}
@@ -184,8 +181,15 @@ def _beside_base(result: CaseResult, suspect: Verdict, lane: Lane, pairs: _Pairs
         ratio=math.exp(found.effect),
         interval=(math.exp(found.interval[0]), math.exp(found.interval[1])),
         smallest=found.smallest,
-        limit=math.expm1(pairs.track.theta),
+        limit=math.expm1(track.theta),
     )
+
+
+def _beside_rival(result: CaseResult, reading: Reading, fresh: Sequence[CaseResult]) -> Verdict:
+    verdict = judge_rival(reading, read_again(result, reading, fresh))
+    if verdict.word is Word.SUSPECT:
+        return replace(verdict, word=Word.UNRESOLVED, reason=f"UNPAIRED: {verdict.reason}")
+    return verdict
 
 
 def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:

@@ -14,30 +14,26 @@ from dataclasses import dataclass
 from statistics import median
 
 from perfguard.judge.exact import describe_difference
-from perfguard.judge.lane import Lane, Record, same_board, timer_class
-from perfguard.judge.statistics import Prior, least_effect, moderate, remember
-from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, TimedEntry
+from perfguard.judge.lane import Lane, same_board, timer_class
+from perfguard.judge.statistics import COARSE, Prior, least_effect, moderate, remember
+from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry
 from perfguard.model.records.baseline import MIN_SESSIONS
 from perfguard.model.records.code import CODE, same_parts
 from perfguard.model.units import counted
 
 
-def covered(result: CaseResult, lane: Lane) -> frozenset[str]:
-    """Names of the stored times that need no judging, because an exact reading that covers them equals the stored one.
+def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
+    """Stored time that needs no judging -> the exact metric that covers it, and whose reading equals the stored one.
 
     Inputs, power limit and toolchain must be those of the baseline, too.
     """
-    return frozenset(covering(result, lane))
-
-
-def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
-    """Covered metric -> the exact metric that covers it."""
     suite, key = result.id
     found: dict[str, str] = {}
     if not lane.comparable(result):
         return found
     for reading in result.readings:
-        if reading.covers and not reading.timed and _is_as_stored(reading, lane.record(result, reading)):
+        stored = lane.record(result, reading).entry if reading.covers and not reading.timed else None
+        if stored is not None and _is_equal(reading, stored):
             for metric in reading.covers:
                 if (suite, key, metric) in lane.timed:
                     found.setdefault(metric, reading.metric)
@@ -62,11 +58,7 @@ def has_other_code(result: CaseResult, lane: Lane) -> bool:
         return False
     stored = lane.record(result, reading).entry
     known = {} if reading.value == {} and stored is None else stored
-    return (known is None or not _is_equal(reading, known)) and not covered(result, lane)
-
-
-def _is_as_stored(reading: Reading, record: Record) -> bool:
-    return record.entry is not None and _is_equal(reading, record.entry)
+    return (known is None or not _is_equal(reading, known)) and not covering(result, lane)
 
 
 def _is_equal(reading: Reading, other: Entry) -> bool:
@@ -82,7 +74,6 @@ def _is_equal(reading: Reading, other: Entry) -> bool:
 
 LEAST_CONTROLS = 15  # unchanged cases; fewer show too little about board and day
 MOST_REJECTED = 3  # a session with this many rejected blocks is not compared
-COARSE = 0.05  # from this θ on, board and day do not matter: they change times by less
 _MISSED = 0.02  # share of cases slower by 2θ that the record may pass
 
 
@@ -120,10 +111,14 @@ def learn_controls(results: Sequence[CaseResult], lane: Lane) -> dict[str, Contr
 def _deviations(result: CaseResult, lane: Lane) -> Iterator[tuple[str, float, float]]:
     """Timer class, ln(now / record) and its standard error of every unchanged time."""
     suite, key = result.id
-    for metric in covered(result, lane):
+    for metric in covering(result, lane):
         reading = result.reading(metric)
-        entry = lane.timed[suite, key, metric]
-        if reading is None or not _comparable(reading, entry) or not same_board(lane.provenance(suite, key), result):
+        entry = lane.timed[ReadingId(suite, key, metric)]
+        if (
+            reading is None
+            or not _comparable(reading, entry)
+            or not same_board(lane.baselines[suite].provenance_of(key), result)
+        ):
             continue
         history, name = remember(entry.sessions), timer_class(entry.timer)
         noise = moderate(history, lane.prior(name))
@@ -199,7 +194,7 @@ class ControlDraw:
         Call once for each case, also for cases with nothing unchanged.
         """
         suite, key = result.id
-        known = [self._lane.timed.get((suite, key, metric)) for metric in unchanged]
+        known = [self._lane.timed.get(ReadingId(suite, key, metric)) for metric in unchanged]
         drawn = [self._draw(name) for name in sorted({timer_class(each.timer) for each in known if each is not None})]
         for expected in self._expected.values():
             expected.discard((suite, key))

@@ -16,6 +16,9 @@ from typing import Any
 FAMILY_ERROR = 0.01  # alpha_F: false alarms of a run, over all its times in question
 MISS_ERROR = 0.05  # one minus the power at the smallest promised effect
 LEAST_EFFECT = 0.01  # smallest relative change that may fail
+# From this θ on a time is coarse: a host time, or one of microseconds. Processes differ by a third in the first, and
+# board and day, which move times by less, matter to neither.
+COARSE = 0.1
 # Lower limit of every case's sigma: the median of 563 times of H200s, each over the processes of one recording
 # (tests/judge/data/h200-sessions.json), is 0.13 %.
 LEAST_SIGMA = 0.0015

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from perfguard.judge.exact import judge_exact
-from perfguard.judge.lane import NOTHING, Lane, Record, folder_of
-from perfguard.judge.removals import BaselineSource, cases_gone, metrics_gone
+from perfguard.judge.case_verdicts import not_read
+from perfguard.judge.exact import word_by
+from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import Growth, TimeRecord, anchor_of, grow
 from perfguard.model.config import Category
@@ -21,16 +21,14 @@ from perfguard.model.records import (
     CaseId,
     CaseResult,
     Entry,
-    Hardware,
     Provenance,
     Reading,
     TimedEntry,
-    Toolchain,
     Value,
     Verdict,
     Word,
 )
-from perfguard.model.records.baseline import MIN_SESSIONS, MOST_SESSIONS, UNSTABLE, as_stored
+from perfguard.model.records.baseline import EVERY_CPU, MIN_SESSIONS, MOST_SESSIONS, UNSTABLE, as_stored
 from perfguard.model.records.change import Change, category_of, show_apart
 from perfguard.model.records.code import CODE
 from perfguard.model.units import format_change, format_percent, format_time, significant
@@ -41,8 +39,7 @@ _HOST_PROMISE = 0.5  # and more: that of times which the host takes
 
 
 def plan(
-    store: BaselineSource,
-    hardware: Hardware,
+    lane: Lane,
     results: Sequence[CaseResult],
     fresh: Mapping[CaseId, Sequence[CaseResult]],
     stale: Sequence[Verdict],
@@ -58,6 +55,7 @@ def plan(
     base is one question, the record another.
 
     Args:
+        lane: the hardware with its records.
         results: the run's judged results.
         fresh: (suite, case key) -> its results in fresh processes, oldest first: exact metrics that differ in them are
             no facts.
@@ -66,31 +64,38 @@ def plan(
         paired: of a report that is accepted, metric -> the stored times, multiplied by the ratio of process pairs. Its
             other times join no record. None: a recording.
         unedited: cases whose record is of the tree that was measured, but for documents.
-
-    Raises:
-        BaselineError: a file that cannot be read.
     """
     changes: list[Change] = []
     for result in results:
         others = fresh.get(result.id, ())
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
-            lane = lane_of(store, hardware, provenance, result)
             changes += _Planner(lane, result, alike, provenance, paired, result.id in unedited).changes()
-            changes += metrics_gone(store, hardware, result)
-    changes += [change for verdict in stale for change in cases_gone(store, hardware, verdict)]
+            changes += _metrics_gone(lane, result)
+    changes += [
+        Change(category="stale", folder=file.hardware, suite=verdict.suite, key=verdict.case, note=verdict.reason)
+        for verdict in stale
+        for file in lane.files_of(verdict.suite, verdict.case)
+        if file.hardware == EVERY_CPU or is_own(lane.hardware.slug, file.hardware)
+    ]
     return sorted(changes, key=lambda change: (change.folder, change.suite, change.key, change.metric))
 
 
-def lane_of(store: BaselineSource, hardware: Hardware, toolchain: Toolchain, result: CaseResult) -> Lane:
-    """The lane of a case that was read with this toolchain, with the records of its readings.
-
-    Raises:
-        BaselineError: a file that cannot be read.
-    """
-    folders = dict.fromkeys(folder_of(hardware, reading, result.ranks) for reading in result.readings)
-    loaded = [store.load(folder, result.case.suite) for folder in folders]
-    return Lane(hardware, toolchain, [file for file in loaded if file is not None])
+def _metrics_gone(lane: Lane, result: CaseResult) -> list[Change]:
+    """The removals of a case's metrics that are recorded, but were not read."""
+    suite, key = result.id
+    gone = {
+        verdict.metric
+        for verdict in result.verdicts
+        if verdict.word is Word.UNRESOLVED and verdict.reason == not_read(verdict.metric)
+    }
+    return [
+        Change(category="stale", folder=file.hardware, suite=suite, key=key, metric=metric, before=entry)
+        for file in lane.files_of(suite, key)
+        if lane.judges_by(file)
+        for metric, entry in file.cases[key].entries.items()
+        if metric in gone
+    ]
 
 
 def _category(result: CaseResult, reading: Reading, entry: Entry | None) -> Category | None:
@@ -340,4 +345,4 @@ def is_worse(reading: Reading, before: Entry | None, after: Entry) -> bool:
 def _word(reading: Reading, before: Entry, after: Entry) -> Word:
     if isinstance(before, TimedEntry) or isinstance(after, TimedEntry):  # the metric was once no time, or is none now
         return Word.PASS if before == after else Word.CHANGED
-    return judge_exact(replace(reading, value=after, gated=True), before).word
+    return word_by(replace(reading, value=after), before)

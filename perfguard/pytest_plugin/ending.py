@@ -15,12 +15,10 @@ from perfguard.model.records import URGENCY, Case, CaseResult, Verdict, Word
 from perfguard.model.records.case import is_inconclusive, words_of
 from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
 from perfguard.pytest_plugin.fixture import failure_lines
-from perfguard.render.terminal import render_summary
-from perfguard.render.update_text import describe_left
-from perfguard.session.run import Run
 
 if TYPE_CHECKING:
     from perfguard._compat.pytest_internals import TerminalReporter
+    from perfguard.session.run import Run
 
 Location = tuple[str, int | None, str]
 
@@ -76,6 +74,9 @@ class Ending:
         run = self._run
         if run is None or run.is_session:
             return
+        from perfguard.render.terminal import render_summary
+        from perfguard.render.update_text import describe_left
+
         verbose = is_verbose(terminalreporter.config)
         report = run.snapshot()
         left = describe_left(run.left, verbose)
@@ -100,16 +101,15 @@ class Ending:
         failed, and one of an inconclusive run as such."""
         late = {result.case.nodeid for result in run.results.values() if self._late(run, result) is not None}
         late = {nodeid for nodeid in late if any(run.failing(each) for each in self._results(nodeid))}
-        kept = [report for report in stats.get("passed", []) if getattr(report, "nodeid", "") not in late]
-        known = {getattr(report, "nodeid", "") for report in stats.get("failed", [])}
-        if late - known:
-            stats["passed"] = kept
+        passed = {getattr(report, "nodeid", "") for report in stats.get("passed", [])}
+        if late := late & passed:
+            stats["passed"] = [each for each in stats["passed"] if getattr(each, "nodeid", "") not in late]
             location: Location = ("perfguard", None, "")
             stats.setdefault("failed", []).extend(
                 failed_report(
                     each, location, min((result.word for result in self._results(each)), key=URGENCY.__getitem__)
                 )
-                for each in sorted(late - known)
+                for each in sorted(late)
             )
         elif self._config.update is None and is_inconclusive(list(run.results.values())):
             # Other plugins look at the reports of all kinds.
@@ -174,7 +174,7 @@ def is_verbose(config: pytest.Config) -> bool:
 
 def cut_short(run: Run, selected: list[Case], why: str) -> None:
     """Add verdicts for what an early end leaves open: times without process pairs, tests that were not reached."""
-    run.judge_without_pairs(why)
+    run.judge(why)
     reached = {result.case.nodeid for result in run.results.values()}
     for case in selected:
         if case.nodeid not in reached:

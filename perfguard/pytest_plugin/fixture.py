@@ -22,16 +22,12 @@ from perfguard.interpreter.entry import interpreting, said_of
 from perfguard.interpreter.running import NotInterpreted
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
-from perfguard.measure.replay import seeded
-from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.call import Call, Configurations, Hard, Layers, Tolerance, Work
 from perfguard.model.config import Settings, read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult, shown
 from perfguard.model.records import Case, CaseResult, Word
 from perfguard.pytest_plugin.arguments import check_options, clobbers_of, hard_of, layers_of, mutates_of, walk_of
 from perfguard.pytest_plugin.items import case_of, mark_of
-from perfguard.render.words import compare_command, describe_verdict, reproduce_command, started
-from perfguard.session.run import Run
 
 if TYPE_CHECKING:
     import torch
@@ -40,8 +36,9 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
     from perfguard.session.ranks.layout import Layout
     from perfguard.session.ranks.rank_guard import RankGuard
+    from perfguard.session.run import Run
 
-RUN = pytest.StashKey[Run]()
+RUN = pytest.StashKey["Run"]()
 OPENED = pytest.StashKey[tuple["Device", Settings]]()  # in a run that measures nothing
 RANK_GUARD = pytest.StashKey["RankGuard"]()  # in a process that is one of several ranks
 LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
@@ -264,7 +261,7 @@ class Guarded:
 
 
 def raise_for(run: Run, results: list[CaseResult]) -> None:
-    """Fail the test for certain verdicts; SUSPECT ones wait for the fresh processes."""
+    """Fail the test by the verdicts that are final already."""
     __tracebackhide__ = True
     lines = failure_lines(run, results)
     if lines:
@@ -277,6 +274,8 @@ def raise_for(run: Run, results: list[CaseResult]) -> None:
 
 def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
     """The message of a failing test: case, verdicts, how to reproduce. Empty if nothing fails."""
+    from perfguard.render.words import compare_command, describe_verdict, reproduce_command, started
+
     lines: list[str] = []
     for result in results:
         failing = sorted(run.failing(result), key=result.place)
@@ -295,6 +294,8 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
 @contextlib.contextmanager
 def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     """The fixture of one test, with the case's random numbers seeded while the test runs."""
+    from perfguard.measure.replay import seeded
+
     config = request.config
     case = case_of(request.node)
     require_torch(f"{case.nodeid}: the perfguard fixture")
@@ -343,6 +344,8 @@ def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
     rounds = benchmark_rounds(item)  # s, in the order measured
     if not rounds:
         return None
+    from perfguard.measure.timers.timing import Blocks, Meter
+
     size = math.ceil(len(rounds) / _BLOCKS)
     blocks = tuple(1e6 * statistics.median(rounds[start : start + size]) for start in range(0, len(rounds), size))
     meter = Meter(BENCHMARK_TIMER, lambda: None, floor_us=0.0)  # pytest-benchmark has read all blocks

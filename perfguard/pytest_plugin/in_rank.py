@@ -163,7 +163,7 @@ class InRank:
         run = None if item is None else item.config.stash.get(RUN, None)  # rank 0's, if it measures
         if item is not None and run is not None:
             run.broken(case_of(item), text)
-            run.judge_without_pairs("a test of several ranks hung")
+            run.judge("a test of several ranks hung")
             run.save()
 
 

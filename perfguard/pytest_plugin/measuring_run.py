@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,12 +30,11 @@ from perfguard.pytest_plugin.items import case_of, check_names, has_fixture, in_
 from perfguard.pytest_plugin.progress import Progress
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.followed import write_followed
-from perfguard.session.open_run import open_run
-from perfguard.session.pairing.worker import join
 from perfguard.session.run import Collected, Run
-from perfguard.session.settle import settle
 from perfguard.session.watchdog import stop_children, watched
+
+if TYPE_CHECKING:
+    from perfguard.session.pairing.worker import PairWorker
 
 _ADDED = "__"  # begins the parameter that a plugin gives each test: pytest-repeat's --count, pytest-flakefinder's runs
 _LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
@@ -87,7 +87,11 @@ class Measuring(Ending):
         folder = config.session_folder
         self.request = None if folder is None else read_request(folder)  # of the process that this one measures for
         conductor = None if self.request is None else self.request.conductor
-        self.worker = None if conductor is None else join(conductor)  # this process in a process pair
+        self.worker: PairWorker | None = None  # this process in a process pair
+        if conductor is not None:
+            from perfguard.session.pairing.worker import join
+
+            self.worker = join(conductor)
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._said: Progress | None = None
@@ -147,6 +151,8 @@ class Measuring(Ending):
         return self._run
 
     def _begin(self, session: pytest.Session, device: Device | None) -> None:
+        from perfguard.session.open_run import open_run
+
         suites = sorted({case.suite for case in self._collected.selected})
         device = device or self._open()
         with usage_errors():
@@ -354,11 +360,15 @@ class Measuring(Ending):
         """As in any run. A base that was asked leaves what it has followed, even if it could collect no test."""
         folder, request = self._config.session_folder, self.request
         if folder is not None and request is not None and request.follow is not None:
+            from perfguard.session.followed import write_followed
+
             followed = {} if self._run is None else self._run.runner.followed
             write_followed(folder, request.follow, followed, self._uncollected)
         super().pytest_sessionfinish(session, exitstatus)
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
+        from perfguard.session.settle import settle
+
         tell = self._progress(session.config)
         with usage_errors():
             with tell.after_tests():

@@ -28,7 +28,6 @@ from perfguard.model.errors import PerfguardError
 from perfguard.model.records import Verdict, Word
 from perfguard.model.units import counted
 from perfguard.pytest_plugin.items import body_of, case_of, is_observed
-from perfguard.session.kernel_times import pair_kernel_times, read_kernel_times
 
 if TYPE_CHECKING:
     from perfguard._compat.pytest_internals import TerminalReporter
@@ -53,6 +52,8 @@ class Observer:
         answer = yield
         run, kernels = self._hooks.run, request.kernels.get(item.nodeid)
         if kernels and self._passed[-1:] == [item] and run is not None and run.device.asynchronous:
+            from perfguard.session.kernel_times import pair_kernel_times
+
             pair_kernel_times(run, case_of(item), kernels, lambda: self._run_again(item, nextitem))
         return answer
 
@@ -62,6 +63,8 @@ class Observer:
         answer = yield
         run = self._hooks.run
         if run is not None and run.is_session and self._hooks.worker is None and run.device.asynchronous:
+            from perfguard.session.kernel_times import read_kernel_times
+
             for item, nextitem in itertools.zip_longest(self._passed, self._passed[1:]):
                 read_kernel_times(run, case_of(item), functools.partial(self._run_again, item, nextitem))
         return answer

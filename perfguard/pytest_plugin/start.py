@@ -21,14 +21,11 @@ from perfguard.model.config import Config, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
 from perfguard.model.units import counted
 from perfguard.pytest_plugin.failures import usage_errors
-from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import BESIDE, OBSERVED, observed_paths
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.observing import Observer
-from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, Controller, XdistWorker
 from perfguard.session.child import read_request
 from perfguard.session.pairing.worktrees import uncommitted_code
-from perfguard.session.ranks.world import rank_here
 
 # Option -> its value in such a process. Options that no plugin has defined stay undefined.
 _NOT_ITS_OWN: dict[str, Any] = {
@@ -50,6 +47,8 @@ def start(config: pytest.Config) -> None:
     with usage_errors():
         built = build_config(config)
         if built.session_folder is not None and (request := read_request(built.session_folder)).ranks:
+            from perfguard.pytest_plugin.in_rank import InRank
+
             in_rank = InRank(built, measure=request.measure, request=request)
             config.pluginmanager.register(in_rank, "perfguard-ranks")
             return
@@ -57,6 +56,8 @@ def start(config: pytest.Config) -> None:
             _refuse_uncommitted(built)
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
         if workers:
+            from perfguard.pytest_plugin.xdist_workers import Controller
+
             config.pluginmanager.register(Controller(built, _devices(built, workers), workers), "perfguard-hooks")
         else:
             # pytest captures nothing yet; hanging cases are reported to its stderr
@@ -65,6 +66,8 @@ def start(config: pytest.Config) -> None:
 
 def start_worker(config: pytest.Config) -> None:
     """The same in a worker, which measures on the device that the controlling process holds for it."""
+    from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, XdistWorker
+
     given = worker_input(config)
     if DEVICE not in given:
         return  # the controlling process measures nothing
@@ -194,6 +197,8 @@ def take_options_back(config: pytest.Config) -> None:
     tests = request.tests
     _set(config, _NOT_ITS_OWN)
     if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's
+        from perfguard.session.ranks.world import rank_here
+
         config.option.basetemp = str(folder / f"tmp-{rank_here()}")
     if tests is not None:
         _set(config, _NO_SELECTION)

@@ -1,4 +1,4 @@
-"""A verdict with its case and lane, and the order in which verdicts are shown."""
+"""A verdict with its case and lane: the row that every output shows, and the order of the rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from perfguard.model.records import CaseResult, Reading, Verdict, Word
 from perfguard.model.records.code import kernel_of, same_code
-from perfguard.model.units import counted
-from perfguard.render.words import AS_USUAL, Started, most_common, next_step
+from perfguard.model.units import Unit, counted, format_apart, format_percent, format_value
+from perfguard.render.words import AS_USUAL, Started, interval_text, most_common, moved, next_step, percent
 
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
@@ -20,13 +20,59 @@ _KINDS = {"UNPAIRED": "not measured beside a base", "UNDECIDED": "too few proces
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict that no baseline edit covers, with its case and lane. `grouped`: it stands for the observed tests with
-    one cause."""
+    """A verdict with its case and lane, and its texts, which may be untrusted: each output escapes them in its way.
+
+    Attributes:
+        grouped: the finding is that of all observed tests with one cause.
+        accepted: an edit of the baselines covers the verdict.
+    """
 
     lane: str
     result: CaseResult
     verdict: Verdict
     grouped: bool = False
+    accepted: bool = False
+
+    @property
+    def reading(self) -> Reading | None:
+        return self.result.reading(self.verdict.metric)
+
+    @property
+    def word(self) -> str:
+        """`SLOWER`, `CHANGED, accepted`, `not gated`."""
+        ungated = self.verdict.word is Word.PASS and self.reading is not None and not self.reading.gated
+        return ("not gated" if ungated else self.verdict.word.value) + ", accepted" * self.accepted
+
+    def values(self, most: int) -> tuple[str, str]:
+        """The value before and now, by what differs in them; empty without one.
+
+        Args:
+            most: most characters of each.
+        """
+        before, after, unit = self.verdict.before, self.verdict.after, self.verdict.unit
+        if after is None and self.reading is not None:
+            after, unit = self.reading.value, self.reading.unit
+        if before is not None and after is not None:
+            return format_apart(before, after, unit, most)
+        shown = ["" if value is None else format_value(value, unit) for value in (before, after)]
+        return shown[0], shown[1]
+
+    @property
+    def change(self) -> str:
+        """`6.1 % slower (5.5 to 6.7)` of a verdict on a change, otherwise the plain difference."""
+        verdict = self.verdict
+        if verdict.unit is Unit.TEXT:
+            return "different" if verdict.word in MOVED else ""
+        if verdict.ratio is None or verdict.word in MOVED:
+            return moved(verdict)
+        interval = interval_text(verdict)
+        return f"{percent(verdict)}{f' ({interval})' if interval else ''}"
+
+    @property
+    def share(self) -> str:
+        """The share of a copy that the case's throughput is; empty of other metrics than times."""
+        through = self.result.throughput if self.reading is not None and self.reading.timed else None
+        return format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
 
     @property
     def urgency(self) -> tuple[int, int, float]:

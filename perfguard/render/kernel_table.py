@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from perfguard.model.records import Reading
 from perfguard.model.units import format_move
+from perfguard.render.words import in_columns
 
 _COLUMNS = ("spills", "registers", "instructions", "shared_bytes", "unfit")
 _MOST_ROWS = 60
@@ -38,8 +39,5 @@ def kernel_table(rows: Iterable[KernelRow]) -> list[str]:
     if not shown:
         return []
     head = ("kernel", "target", *(column.removesuffix("_bytes") for column in _COLUMNS[:-1]), "")
-    table = [head, *shown[:_MOST_ROWS]]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
     hidden = [f"… and {len(shown) - _MOST_ROWS} more"] if len(shown) > _MOST_ROWS else []
-    return [f"kernels with other binaries: {len(shown)}", *lines, *hidden]
+    return [f"kernels with other binaries: {len(shown)}", *in_columns([head, *shown[:_MOST_ROWS]]), *hidden]

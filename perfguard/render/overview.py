@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from collections.abc import Sequence
 from functools import cached_property
 
 import msgspec
@@ -27,7 +28,7 @@ from perfguard.model.records.case import (
     worst,
 )
 from perfguard.model.records.code import tells_of_other_code
-from perfguard.model.units import Unit, counted
+from perfguard.model.units import Unit, counted, format_apart, format_value
 from perfguard.render.causes import by_cause
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
@@ -84,6 +85,14 @@ class BaselineEdit(Struct, frozen=True):
     reason: str = ""
     loosens: bool = False
     measured: Value | None = None
+
+    def values(self, most: int) -> tuple[str, str, str]:
+        """The entry before and after, and what was measured, as texts of at most `most` characters each."""
+        measured = "not measured" if self.measured is None else format_value(self.measured, self.unit)
+        if self.before is None or self.after is None:
+            before = "none" if self.before is None else format_value(self.before, self.unit)
+            return before, "removed" if self.after is None else format_value(self.after, self.unit), measured
+        return *format_apart(self.before, self.after, self.unit, most), measured
 
 
 class LaneView(Struct, frozen=True, dict=True):
@@ -196,7 +205,7 @@ class LaneView(Struct, frozen=True, dict=True):
     @cached_property
     def headline(self) -> Headline:
         """The headline of this lane alone."""
-        return Overview(lanes=[self]).headline
+        return headline_of([self])
 
     @property
     def verdict(self) -> str:
@@ -274,6 +283,30 @@ class LaneView(Struct, frozen=True, dict=True):
         return self.report is not None and self.report.exact_only
 
 
+def headline_of(lanes: Sequence[LaneView], unread: str = "") -> Headline:
+    """The most urgent result of these lanes. `unread`: as of `Overview`."""
+    words = {word for lane in lanes for word in lane.words}
+    if Word.WRONG in words:
+        return Headline.WRONG
+    if words & {Word.SLOWER, Word.CHANGED}:
+        return Headline.WORSE
+    silent = any(lane.report is None or lane.absent or not lane.report.complete for lane in lanes)
+    if silent or not lanes or unread or Word.BROKEN in words:
+        return Headline.INCOMPLETE
+    unverified = any(lane.other_conditions or lane.unpaired for lane in lanes)
+    if any(lane.is_mostly_undecided if unverified else lane.is_inconclusive for lane in lanes):
+        return Headline.INCONCLUSIVE
+    if unverified:
+        return Headline.UNVERIFIED
+    if words & {Word.UNRESOLVED, Word.SUSPECT}:
+        return Headline.UNDECIDED
+    if any(word.unguarded for word in words):
+        return Headline.NO_BASELINE
+    if any(lane.accepted for lane in lanes):
+        return Headline.ACCEPTED
+    return Headline.FASTER if Word.FASTER in words else Headline.UNCHANGED  # nothing static is good news
+
+
 class Overview(Struct, frozen=True, dict=True):
     """All lanes of one commit.
 
@@ -296,27 +329,7 @@ class Overview(Struct, frozen=True, dict=True):
     @cached_property
     def headline(self) -> Headline:
         """The most urgent result of any lane."""
-        words = {word for lane in self.lanes for word in lane.words}
-        if Word.WRONG in words:
-            return Headline.WRONG
-        if words & {Word.SLOWER, Word.CHANGED}:
-            return Headline.WORSE
-        silent = any(lane.report is None or lane.absent for lane in self.lanes)
-        cut = any(not lane.report.complete for lane in self.lanes if lane.report)
-        if silent or cut or not self.lanes or self.unread or Word.BROKEN in words:
-            return Headline.INCOMPLETE
-        unverified = any(lane.other_conditions or lane.unpaired for lane in self.lanes)
-        if any(lane.is_mostly_undecided if unverified else lane.is_inconclusive for lane in self.lanes):
-            return Headline.INCONCLUSIVE
-        if unverified:
-            return Headline.UNVERIFIED
-        if words & {Word.UNRESOLVED, Word.SUSPECT}:
-            return Headline.UNDECIDED
-        if any(word.unguarded for word in words):
-            return Headline.NO_BASELINE
-        if any(lane.accepted for lane in self.lanes):
-            return Headline.ACCEPTED
-        return Headline.FASTER if Word.FASTER in words else Headline.UNCHANGED  # nothing static is good news
+        return headline_of(self.lanes, self.unread)
 
     @property
     def sign(self) -> str:

@@ -105,16 +105,13 @@ def summarize(before: Files, after: Files, promises: Mapping[str, float], base: 
             told[folder] = changes
     if not told:
         return [f"Records: as at {base}"]
-    anew, new, gone = (sum(counts) for counts in zip(*map(_totals, told.values()), strict=True))
+    anew = sum(each.anew for each in told.values())
+    new, gone = (sum(each.told[word] for each in told.values()) for word in ("new", "gone"))
     lines = [f"Records beside {base}: {counted(anew, 'case')} recorded anew, {new} new, {gone} gone"]
     most = max(1, (MOST_LINES - 1) // len(told) - 1)
     for folder, changes in told.items():
         lines += [f"{folder}:", *(f"  {clean(line)}" for line in _at_most(changes.all_lines(), most))]
     return lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "…"]
-
-
-def _totals(changes: _Changes) -> tuple[int, int, int]:
-    return changes.anew, changes.told["new"], changes.told["gone"]
 
 
 def _at_most(lines: Sequence[str], most: int) -> list[str]:

@@ -25,6 +25,7 @@ from perfguard.render.words import (
     describe_verdict,
     environment,
     folded,
+    in_columns,
     listed,
     more_lines,
     most_common,
@@ -95,7 +96,7 @@ def render_summary(
     failing = [line for word in Word if word.fails for line in writer.failing(word)]
     top = [Line(environment(report)), *writer.warnings(), Line(writer.measured())]
     undecided = writer.undecided()
-    if writer.is_inconclusive:
+    if writer.found.is_inconclusive:
         top, undecided = [*undecided, *top], []
     bottom = [*undecided, *writer.unread()]
     bottom += [line for word in COUNTED for line in writer.of_word(word)]
@@ -125,10 +126,6 @@ class _Writer:
     typed: Callable[[str], str]
     verbose: bool
 
-    @property
-    def is_inconclusive(self) -> bool:
-        return self.found.is_inconclusive
-
     def title(self) -> str:
         report = self.report
         title = f"{report.lane}, {self.found.guarded} guarded"
@@ -136,7 +133,7 @@ class _Writer:
             title += f", baselines hold {report.remembered}"
         if report.exact_only:
             title += f", {NOT_TIMED}"
-        if self.is_inconclusive:
+        if self.found.is_inconclusive:
             title += ", inconclusive"
         return title if report.complete else f"{title} (run was cut short)"
 
@@ -186,7 +183,8 @@ class _Writer:
             clean(f"{result.case.key} {verdict.reason.rpartition(': ')[2]}")
             for result in self.report.results
             for verdict in result.verdicts
-            if verdict.word is Word.PASS and verdict.reason and _tells_strides(result, verdict)
+            if verdict.word is Word.PASS and verdict.reason
+            if (reading := result.reading(verdict.metric)) is not None and reading.binding_strides is not None
         ]
 
     # -- cases that need action ----------------------------------------------------------------------------------------
@@ -257,7 +255,7 @@ class _Writer:
             return []
         nodeids = dict.fromkeys(self.typed(finding.result.case.nodeid) for finding in open_.findings)
         why, rest = open_.cause(list(nodeids), started(self.report))
-        start = "inconclusive: " if self.is_inconclusive else "UNRESOLVED  "
+        start = "inconclusive: " if self.found.is_inconclusive else "UNRESOLVED  "
         text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}"
         return [Line(text, "yellow"), *self._names(_by_case(open_.findings))]
 
@@ -330,13 +328,8 @@ class _Writer:
         """Each case with its verdict, if they are to be named."""
         if not self.verbose:
             return []
-        told = [(name, "; ".join(line.strip() for line in describe_verdict(verdict))) for name, verdict in verdicts]
-        return [Line(f"    {name}: {said}") for name, said in told]
-
-
-def _tells_strides(result: CaseResult, verdict: Verdict) -> bool:
-    reading = result.reading(verdict.metric)
-    return reading is not None and reading.binding_strides is not None
+        lines = [(name, map(str.strip, describe_verdict(verdict))) for name, verdict in verdicts]
+        return [Line(f"    {name}: {'; '.join(reasons)}") for name, reasons in lines]
 
 
 def _by_case(findings: Sequence[Finding]) -> list[tuple[str, Verdict]]:
@@ -383,8 +376,7 @@ def _table(report: Report, every: bool) -> list[Line]:
     timed = any(row[1] for row in rows[1:])
     always = ("case", "verdict", *(("time", "throughput", "% of copy") if timed else ()))
     columns = [column for column in zip(*rows, strict=True) if column[0] in always or any(column[1:])]
-    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
-    return [Line("  ".join(row).rstrip()) for row in zip(*padded, strict=True)]
+    return [Line(line) for line in in_columns([*zip(*columns, strict=True)])]
 
 
 def _beside_rival(result: CaseResult) -> str:

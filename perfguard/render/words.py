@@ -19,7 +19,6 @@ from perfguard.model.records import (
     CaseResult,
     Report,
     Toolchain,
-    Value,
     Verdict,
     Word,
 )
@@ -70,6 +69,12 @@ def checked_beside(results: Iterable[CaseResult]) -> list[str]:
         found += [f"{what}: {', '.join(said)}"] if said else []
     kinds = ", ".join(f"{waiting[kind]} {kind}" for kind in HARD_KINDS if waiting[kind])
     return [f"{text}: {kinds}" if kinds and text.startswith("hard") else text for text in found]
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines, with columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -135,7 +140,11 @@ def most_common(reasons: Sequence[str]) -> tuple[str, int]:
 def _change(verdict: Verdict, most: int | None = None) -> str:
     if verdict.before is None or verdict.after is None:
         return ""
-    text = change_text(verdict.before, verdict.after, verdict.unit, most)
+    before, after = verdict.before, verdict.after
+    if isinstance(before, list) and isinstance(after, list):
+        text = format_list_change(before, after, None if most is None else 2 * most)
+    else:
+        text = format_move(before, after, verdict.unit, most)
     if verdict.ratio is None or verdict.unit is Unit.TEXT:
         return text
     higher = higher_is_better(verdict)
@@ -201,17 +210,6 @@ def _over_targets(verdicts: Sequence[Verdict]) -> list[Verdict]:
         reason = first.reason.replace(first.metric, metric)
         merged.append(msgspec.structs.replace(first, metric=metric, reason=reason) if others else first)
     return merged
-
-
-def change_text(before: Value, after: Value, unit: Unit, most: int | None = MOST_OF_A_VALUE) -> str:
-    """`1 -> 2`; for lists and parts, only the differences.
-
-    Args:
-        most: most characters of each value; None: no limit.
-    """
-    if isinstance(before, list) and isinstance(after, list):
-        return format_list_change(before, after, None if most is None else 2 * most)
-    return format_move(before, after, unit, most)
 
 
 def moved(verdict: Verdict) -> str:

@@ -13,7 +13,6 @@ import msgspec
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.interpreter.entry import interpreting
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, of_pass
-from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.metrics import collectives, read_exact, read_timed
 from perfguard.measure.metrics.compilation import observed_compilations
 from perfguard.measure.metrics.contract import nondeterministic
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
-
 
 # Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of copies,
 # so several of them heat the device, and the last one reads the ceiling of a warm device.
@@ -159,6 +157,8 @@ class Runner:
         Args:
             body: hash of the test's own code.
         """
+        from perfguard.measure.binaries.observed_launches import ObservedLaunches
+
         started, binaries = time.monotonic(), self.hands.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)
         with (

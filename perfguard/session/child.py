@@ -355,17 +355,6 @@ def _expanded(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def named_device(arguments: Sequence[str], folder: Path) -> str | None:
-    """The device that pytest's arguments name; None without one."""
-    name = None
-    given = _expanded(arguments, folder)
-    for number, argument in enumerate(given):
-        option, equals, value = argument.partition("=")
-        if option == DEVICE_OPTION:
-            name = value if equals else next(iter(given[number + 1 :]), None)
-    return name
-
-
 def environment() -> dict[str, str]:
     """This process's environment without the variables of git's hooks and of pytest-xdist's workers."""
     return {

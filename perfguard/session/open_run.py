@@ -14,11 +14,7 @@ from msgspec.structs import replace
 
 from perfguard import __version__
 from perfguard.judge.lane import Lane, is_own
-from perfguard.judge.screen import ControlDraw, covered
-from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.binaries.compiler import Compiler
-from perfguard.measure.binaries.source_hash import Sources
-from perfguard.measure.binaries.targets import target_of
+from perfguard.judge.screen import ControlDraw, covering
 from perfguard.measure.timers.blocks import Interleaved, collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
@@ -28,16 +24,17 @@ from perfguard.model.records.report import VARIABLES
 from perfguard.model.suite_names import file_of
 from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
 from perfguard.session.child import ChildCommand, Request
-from perfguard.session.cold_start import ColdStarts
 from perfguard.session.pairing.bases import TreesOfRecords, find_bases
-from perfguard.session.pairing.worker import PairWorker
 from perfguard.session.pairing.worktrees import commit_of
 from perfguard.session.run import Run
 from perfguard.session.turns_file import TurnsFile
 from perfguard.store.baseline_files import Store
 
 if TYPE_CHECKING:
+    from perfguard.measure.binaries.call_binaries import Binaries
     from perfguard.measure.devices.device import Device
+    from perfguard.model.records import Reading
+    from perfguard.session.pairing.worker import PairWorker
 
 
 def open_run(
@@ -117,7 +114,7 @@ def open_run(
     collector = (lambda case: interleaved.of(case.id)) if interleaved else lambda case: collect
     hands = Hands(
         collect=collector if worker is None else worker.collector,
-        cold=None if command is None else ColdStarts(command, device.identity.slug, settings.session_minutes).read,
+        cold=None if command is None else _cold_starts(command, device.identity.slug, settings.session_minutes),
         binaries=_binaries(config, request),
         turns=TurnsFile(config.cache_dir / "turns.json", device.identity.slug) if request is None else None,
     )
@@ -126,12 +123,25 @@ def open_run(
     return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost), trees)
 
 
+def _cold_starts(command: ChildCommand, slug: str, minutes: float) -> Callable[[Case, Sequence[int]], list[Reading]]:
+    def read(case: Case, depths: Sequence[int]) -> list[Reading]:
+        from perfguard.session.cold_start import ColdStarts
+
+        return ColdStarts(command, slug, minutes).read(case, depths)
+
+    return read
+
+
 def _binaries(config: Config, request: Request | None) -> Binaries | None:
     """What follows launches on the targets; None in a process that only measures again."""
     follow = None if request is None else request.follow
     targets = config.settings.targets if request is None else tuple(follow.targets) if follow is not None else ()
     if not targets:
         return None
+    from perfguard.measure.binaries.call_binaries import Binaries
+    from perfguard.measure.binaries.compiler import Compiler
+    from perfguard.measure.binaries.source_hash import Sources
+
     compiler = Compiler(config.cache_dir / "binaries")
     sources = Sources(config.cache_dir / "sources.json")
     # Only a record needs the whole fingerprint of kernels that none knows.
@@ -155,6 +165,8 @@ def _lane(
         BaselineError: a file that cannot be read.
         UsageError: a target that is not known.
     """
+    from perfguard.measure.binaries.targets import target_of
+
     identity = device.identity
     for name in targets:
         target_of(name)
@@ -193,7 +205,7 @@ def _unchanged(lane: Lane, controls: ControlDraw | None) -> Callable[[CaseResult
     """The times of a case that need no reading; without `controls` all need one."""
 
     def unread(result: CaseResult) -> frozenset[str]:
-        unchanged = frozenset[str]() if controls is None else covered(result, lane)
+        unchanged = frozenset[str]() if controls is None else frozenset(covering(result, lane))
         return frozenset() if controls is None or controls.draw(result, unchanged) else unchanged
 
     return unread

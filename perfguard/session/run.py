@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perfguard.judge.case_verdicts import judge_case
+from perfguard.judge.case_verdicts import certain_faults
 from perfguard.judge.lane import Lane
 from perfguard.judge.run_verdicts import (
     count_guarded,
     find_stale,
     judge_session,
     results_by_case,
+    screen_session,
     test_of,
     with_verdicts,
 )
-from perfguard.judge.update_plan import goes_unsaid, plan
-from perfguard.measure.timers.blocks import Interleaved
-from perfguard.measure.timers.timing import renewed
-from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
 from perfguard.model.records import (
@@ -44,18 +41,20 @@ from perfguard.model.records import (
 )
 from perfguard.model.records.case import new_metrics
 from perfguard.model.records.change import Change, category_of, select
-from perfguard.render.update_text import describe_changes, say_recorded
-from perfguard.session.case_pipeline import Runner
 from perfguard.session.child import ANSWER, Request
-from perfguard.session.cold_start import first_results
-from perfguard.session.pairing.bases import TreesOfRecords
 from perfguard.session.pairing.worktrees import find_repository
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
 from perfguard.store.report_file import save_report
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
+    from perfguard.measure.timers.blocks import Interleaved
+    from perfguard.model.call import Call
+    from perfguard.session.case_pipeline import Runner
+    from perfguard.session.pairing.bases import TreesOfRecords
+    from perfguard.store.baseline_files import Store
+
+#: The verdict on a measured case until the run has ended: controls, and answers of bases, come last.
+_NOT_JUDGED = Verdict(Word.SUSPECT, reason="the run ended before the case was judged")
 
 _QUICK_SECONDS = 0.005  # a save that takes no longer is made after every case
 _REST = 30  # a slower save is followed by a pause of this many times its duration
@@ -87,6 +86,7 @@ class Run:
     trees: TreesOfRecords | None = None  # if each case has the base of its record
     measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # as measured, to be judged
     results: dict[CaseId, CaseResult] = field(default_factory=dict)  # with verdicts
+    screened: dict[CaseId, list[Verdict]] | None = None  # verdicts by the records; None before all tests have ended
     fresh: list[Session] = field(default_factory=list)  # of fresh processes, oldest first
     fresh_problem: str = ""  # the reason if there are fewer than requested
     pairings: list[Pairing] = field(default_factory=list)
@@ -108,22 +108,28 @@ class Run:
         return results_by_case(self.fresh)
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
-        """Measure and judge one guarded call, and save the report."""
-        cold = None if self.request is None else self.request.cold
-        found = self.runner.measure(call, case) if cold is None else first_results(call, case, cold, self.device)
-        results = [self._judged(result) for result in found]
+        """Measure one guarded call, add the faults that are certain already, and save the report."""
+        if self.request is None or self.request.cold is None:
+            found = self.runner.measure(call, case)
+        else:
+            from perfguard.session.cold_start import first_results
+
+            found = first_results(call, case, self.request.cold, self.device)
+        results = [self._kept(result) for result in found]
         self._keep()
         return results
 
     def take(self, result: CaseResult) -> CaseResult:
-        """Judge a result that was measured elsewhere, and save the report."""
-        judged = self._judged(result)
+        """Add a result that was measured elsewhere, as `guard` does."""
+        kept = self._kept(result)
         self._keep()
-        return judged
+        return kept
 
     def observe(self, case: Case, body: str) -> AbstractContextManager[None]:
-        """Observe a test, judge it, and save the report. A test that does nothing of interest is left out, unless it is
+        """Observe a test, and save the report. A test that does nothing of interest is left out, unless it is
         recorded."""
+
+        from perfguard.judge.update_plan import goes_unsaid
 
         def take(result: CaseResult) -> None:
             known = case.id in self.lane.remembered
@@ -132,7 +138,7 @@ class Run:
 
         return self.runner.observe(case, body, take)
 
-    def _judged(self, result: CaseResult) -> CaseResult:
+    def _kept(self, result: CaseResult) -> CaseResult:
         known = self.results.get(result.id)
         if known is not None and known.case.nodeid != result.case.nodeid:
             raise UsageError(
@@ -141,7 +147,7 @@ class Run:
         result = msgspec.structs.replace(result, device=self.device.identity.index)
         if not self.is_session and result.word is not Word.WRONG:
             self.measured[result.id] = result
-            result = with_verdicts(result, judge_case(result, self.lane, beside=self._alone(result)))
+            result = with_verdicts(result, [*certain_faults(result, self.lane, self._alone(result)), _NOT_JUDGED])
         self.results[result.id] = result
         self.told[result.id] = result.verdicts
         return result
@@ -189,41 +195,49 @@ class Run:
         return bool(self.config.reason) or not verdict.word.fails
 
     def failing(self, result: CaseResult) -> list[Verdict]:
-        """The verdicts that fail the case's test, in the order they were given."""
+        """The verdicts that fail the case, in the order they were given, without those that the update accepts."""
+        return [verdict for verdict in self._faults(result) if not self.accepts(verdict)]
+
+    def _faults(self, result: CaseResult) -> list[Verdict]:
         strict, new = self.config.settings.strict, new_metrics(result)
         return [
             verdict
             for verdict in result.verdicts
-            if (verdict.word.fails or (strict and verdict.word.unguarded and verdict not in new))
-            and not self.accepts(verdict)
+            if verdict.word.fails or (strict and verdict.word.unguarded and verdict not in new)
         ]
-
-    def judge_without_pairs(self, why: str) -> None:
-        """Set the final verdicts of a run that ends before it asks its bases."""
-        if not self.is_session:
-            self.judge(why)
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
         """The case with the failing verdicts that did not fail its test: those of bases, and of what was observed. None
         if there are none."""
         observed = result.case.direction == "test"
         told = {(verdict.word, verdict.metric) for verdict in self.told.get(result.id, ())}
-        late = [
-            verdict
-            for verdict in result.verdicts
-            if verdict.word.fails and (observed or (verdict.word, verdict.metric) not in told)
-        ]
+        late = [verdict for verdict in self._faults(result) if observed or (verdict.word, verdict.metric) not in told]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 
+    def screen(self) -> dict[CaseId, list[Verdict]]:
+        """Judge all measured cases by their records, once: times in question, and doubts of a base, are SUSPECT."""
+        if self.screened is None:
+            self.screened = screen_session(list(self.measured.values()), self.lane)
+            self._set_verdicts(self.screened)
+        return self.screened
+
     def judge(self, cut: str = "") -> None:
-        """Set the final verdicts of all measured cases, by the present results.
+        """Set the final verdicts of all measured cases: those by the records, with what bases and fresh processes say.
 
         Args:
             cut: reason why the run ended before all bases were asked.
         """
-        measured = list(self.measured.values())
+        if self.is_session:
+            return
+        screened, measured = self.screen(), list(self.measured.values())
         alone = [answer for answer in map(self._alone, measured) if answer is not None]
-        verdicts_of = judge_session(measured, self.lane, self.pairings, self.fresh_by_case, alone=alone, cut=cut)
+        self._set_verdicts(
+            judge_session(
+                measured, self.lane, self.pairings, self.fresh_by_case, screened=screened, alone=alone, cut=cut
+            )
+        )
+
+    def _set_verdicts(self, verdicts_of: Mapping[CaseId, Sequence[Verdict]]) -> None:
         for key, verdicts in verdicts_of.items():
             told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
             self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
@@ -253,6 +267,8 @@ class Run:
         self.save()
 
     def _read_later_passes(self) -> None:
+        from perfguard.measure.timers.timing import renewed
+
         found = {} if self.interleaved is None else self.interleaved.finish()
         for case, result in self.results.items():
             readings = [
@@ -287,6 +303,9 @@ class Run:
                 self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"remembered, but its test was {why}"))
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
+        from perfguard.render.update_text import describe_changes, say_recorded
+        from perfguard.store.baseline_update import apply
+
         assert self.config.update is not None
         planned = self.planned(list(self.results.values()))
         waiting = [change for change in planned if (change.suite, change.key) in self.held]
@@ -302,12 +321,12 @@ class Run:
 
     def planned(self, results: Sequence[CaseResult]) -> list[Change]:
         """The changes of the baselines that follow from `results`, from the fresh processes and from stale cases."""
+        from perfguard.judge.update_plan import plan
+
         identity, provenance = self.device.identity, self.snapshot().provenance
         # Where the base is that of each record.
         unedited = {each.id for each in results if self.trees is not None and self.lane.base_of(*each.id).equal}
-        found = plan(
-            self.store, identity, results, self.fresh_by_case, self.report.stale, provenance, unedited=unedited
-        )
+        found = plan(self.lane, results, self.fresh_by_case, self.report.stale, provenance, unedited=unedited)
         # Only metrics of every machine: this machine's own stay with its times.
         return [each for each in found if each.folder == identity.target or not self.report.exact_only]
 

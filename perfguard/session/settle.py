@@ -8,14 +8,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from perfguard.judge.pair_test import RIVAL_PROCESSES
+from perfguard.judge.pair_test import RIVAL_PROCESSES, is_slower_than_rival
 from perfguard.judge.questions import questions
-from perfguard.judge.run_verdicts import screen_session
-from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict, Word
+from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import Tell, measure_fresh, session_of
-from perfguard.session.kernel_times import with_kernel_times
-from perfguard.session.pairing.asking import INTERRUPTED, Asking
 from perfguard.session.run import Run
 
 MOST_BASES = 3  # commits of records that one run asks: each costs a checkout and a process
@@ -37,7 +34,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
         return
     run.device.free_memory()  # the other processes need it
     settling = _Settling(run, command, tell)
-    cut = INTERRUPTED
+    cut = "interrupted"
     try:
         settling.beside_rivals()
         if run.config.update is not None:
@@ -53,6 +50,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
 def to_record(run: Run) -> list[CaseResult]:
     """The cases of which the update may write more than a further session of a time, without those that it holds back
     for a reason."""
+    run.screen()
     changes = run.planned([run.results[name] for name in run.measured if name not in run.held])
     update = run.config.update or ()
     names = {(each.suite, each.key) for each in changes if each.category in update and not each.adds_session}
@@ -77,6 +75,8 @@ class _Settling:
         wanted = [result for result in to_record(run) if _is_read_again(result)]
         if wanted:
             self._measure_fresh(wanted, 1, Request(alone=True, times=False))
+        from perfguard.session.kernel_times import with_kernel_times
+
         fresh = run.fresh_by_case
         run.measured = {name: with_kernel_times(each, fresh.get(name, ())) for name, each in run.measured.items()}
 
@@ -93,13 +93,13 @@ class _Settling:
 
     def beside_rivals(self) -> None:
         """Let fresh processes read times again that are slower than their rival, and once more those that stay open."""
+        run = self.run
         for _ in range(2):
-            screened = self._screened()
+            fresh = run.fresh_by_case
             slower = [
                 result
-                for result in self.run.measured.values()
-                for verdict in screened[result.id]
-                if verdict.word is Word.SUSPECT and _has_rival(result, verdict)
+                for result in run.measured.values()
+                if not run.lane.base_of(*result.id).equal and is_slower_than_rival(result, fresh.get(result.id, ()))
             ]
             if slower:
                 self._measure_fresh(slower, RIVAL_PROCESSES, Request(exact=False))
@@ -113,13 +113,17 @@ class _Settling:
         """
         run = self.run
         results = list(run.measured.values())
-        asked = questions(results, self._screened(), run.lane)
+        asked = questions(results, run.screen(), run.lane)
         for question in asked.values():
             question.times = {
                 track: verdict
                 for track, verdict in question.times.items()
-                if times and not _has_rival(question.cases[track[:2]], verdict)
+                if times and not _has_rival(question.cases[track.case], verdict)
             }
+        if not asked:
+            return
+        from perfguard.session.pairing.asking import Asking
+
         family = sum(len(question.times) for question in asked.values())
         left = 60 * run.config.settings.pair_minutes
         for number, (base, question) in enumerate(asked.items()):
@@ -130,11 +134,6 @@ class _Settling:
                 left = asking.seconds
             else:
                 asking.leave(f"{len(asked)} commits of records are in doubt, and {MOST_BASES} are asked in a run")
-
-    def _screened(self) -> dict[CaseId, list[Verdict]]:
-        """The verdicts by the records alone. Cases that were not measured have none."""
-        run = self.run
-        return screen_session(list(run.measured.values()), run.lane, run.fresh_by_case)
 
     def _measure_fresh(self, results: Sequence[CaseResult], count: int, request: Request) -> None:
         run = self.run

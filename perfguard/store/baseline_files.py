@@ -9,8 +9,6 @@ from pathlib import Path
 from perfguard.model.atomic_files import clear_stale, write_atomically
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline
-from perfguard.model.records.baseline import EVERY_CPU
-from perfguard.store import schema2
 from perfguard.store.baseline_form import parse
 
 _PART = re.compile(r"[\w+-][\w.+-]*")
@@ -43,7 +41,7 @@ class Store:
         Raises:
             BaselineError: the file cannot be read as a baseline of this folder.
         """
-        path = self.older_path(folder, suite) or self.path(folder, suite)
+        path = self.path(folder, suite)
         data = _read(path)
         if data is None:
             return None
@@ -51,11 +49,6 @@ class Store:
         if known is None or known[0] != data:
             known = self._parsed[path] = data, parse(data, path, folder, suite)
         return known[1]
-
-    def older_path(self, folder: str, suite: str) -> Path | None:
-        """The file of schema 2 that stands for the suite's, if it is not converted yet."""
-        older = self.root / schema2.FOLDER / f"{suite}.yaml"
-        return older if folder == EVERY_CPU and older.is_file() and not self.path(folder, suite).exists() else None
 
     def folders(self) -> list[str]:
         """The folders with any baselines, sorted.
@@ -65,17 +58,11 @@ class Store:
         """
         if self.root.is_file():
             raise _in_the_way(self.root)
-        there = {
-            folder.name
-            for folder in (self.root.iterdir() if self.root.is_dir() else ())
-            if folder.name != schema2.TARGETS and folder.is_dir() and any(folder.rglob("*.yaml"))
-        }
-        return sorted(there | ({EVERY_CPU} if self.suites(EVERY_CPU) else set()))
+        return sorted({path.parent.name for path in self.root.glob("*/*.yaml")})
 
     def suites(self, folder: str) -> list[str]:
         """The suites with a file in a folder, sorted."""
-        names = [folder, *([schema2.FOLDER] if folder == EVERY_CPU else [])]
-        return sorted({path.stem for name in names for path in (self.root / name).glob("*.yaml")})
+        return sorted(path.stem for path in (self.root / folder).glob("*.yaml"))
 
     def baselines(self, folder: str) -> dict[str, Baseline]:
         """Suite -> the baseline in a folder.

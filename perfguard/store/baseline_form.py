@@ -30,7 +30,6 @@ SCHEMA = 3
 #: Fields of a case's block other than metrics.
 CASE_FIELDS = ("facts", "inputs", "recording")
 
-_OLDER = (1, 2)  # forms that are read, too, for one release
 _MOST_BYTES = 1_000_000
 _DEEPEST = 8  # levels of nesting; a file of ours has five
 _SHORT = 40  # most characters of a text among the facts
@@ -66,70 +65,66 @@ def parse(data: bytes, path: Path, folder: str, suite: str) -> Baseline:
     Raises:
         BaselineError: any mistake, with file, place, what is expected, and the next step.
     """
-    text = text_of(data, path)
-    found = loaded(text, path)
+    text = _text_of(data, path)
+    found = _loaded(text, path)
     schema = found.get("schema") if isinstance(found, dict) else None
-    if schema in _OLDER:
-        from perfguard.store import schema2
-
-        return schema2.baseline(text, path, folder, suite)
     if isinstance(schema, int) and schema != SCHEMA:
-        step = "update perfguard" if schema > SCHEMA else ""
-        raise mistake(path, f"schema {schema}, expected {SCHEMA}", step)
+        step = "update perfguard" if schema > SCHEMA else "record anew, without this file"
+        raise _mistake(path, f"schema {schema}, expected {SCHEMA}", step)
     file = _converted(found, _File, path, "")
     if file.hardware != folder:
         step = f"move the file to the folder of {file.hardware}, or remove it and record with --perfguard-update"
-        raise mistake(path, f"hardware {file.hardware}, expected {folder}, as the folder says", step)
+        raise _mistake(path, f"hardware {file.hardware}, expected {folder}, as the folder says", step)
     cases = {key: _case(key, case, path) for key, case in file.cases.items()}
     for key, case in cases.items():
         if case.recording and case.recording not in file.recordings:
             step = f"take its line from the other side of the merge, or remove {key} and record it again"
-            raise mistake(path, f"cases.{key}: no {case.recording} in recordings", step)
+            raise _mistake(path, f"cases.{key}: no {case.recording} in recordings", step)
     return Baseline(folder, suite, file.recordings, cases)
 
 
-def mistake(path: Path, what: str, step: str = "") -> BaselineError:
+def _mistake(path: Path, what: str, step: str = "") -> BaselineError:
     """The error of a file that is not as it should be."""
     return BaselineError(f"{path}: {what}; {step or f'mend it, or restore the file with: git checkout -- {path}'}")
 
 
-def text_of(data: bytes, path: Path) -> str:
+def _text_of(data: bytes, path: Path) -> str:
     """The text of a whole file, in which nothing is hidden or nested deeply.
 
     Raises:
         BaselineError: it is none.
     """
     if len(data) > _MOST_BYTES:
-        raise mistake(path, f"{len(data)} bytes, expected at most {_MOST_BYTES}", "split the suite into several files")
+        raise _mistake(path, f"{len(data)} bytes, expected at most {_MOST_BYTES}", "split the suite into several files")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise mistake(path, f"line {line}: the byte 0x{data[error.start]:02x}, expected UTF-8 text") from error
+        raise _mistake(path, f"line {line}: the byte 0x{data[error.start]:02x}, expected UTF-8 text") from error
     if conflict := _CONFLICT.search(text):
         line = text.count("\n", 0, conflict.start()) + 1
         step = "resolve the merge: keep the recordings and cases of both sides, or record cases named on both again"
-        raise mistake(path, f"line {line}: a conflict marker of git", step)
+        raise _mistake(path, f"line {line}: a conflict marker of git", step)
     if not text.rstrip().endswith("\n..."):
         line = len(text.splitlines()) or 1
-        raise mistake(path, f"line {line}: the end of the file, expected more cases or the line '...'")
+        raise _mistake(path, f"line {line}: the end of the file, expected more cases or the line '...'")
     depth = 0
     try:
         for event in yaml.parse(text, Loader=_Loader):
             line = event.start_mark.line + 1 if event.start_mark is not None else 1
             mark = getattr(event, "anchor", None) or getattr(event, "tag", None)  # an alias has an anchor, too
             if mark is not None:
-                raise mistake(path, f"line {line}: the anchor, alias or tag {mark!r}, expected plain values")
+                raise _mistake(path, f"line {line}: the anchor, alias or tag {mark!r}, expected plain values")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST:
-                raise mistake(path, f"line {line}: deeper nesting, expected one baseline")
+                raise _mistake(path, f"line {line}: deeper nesting, expected one baseline")
     except yaml.YAMLError as error:
         raise _no_yaml(error, path) from error
     return text
 
 
-def loaded(text: str, path: Path) -> Any:
-    """The content of a file that `text_of` has checked.
+def _loaded(text: str, path: Path) -> Any:
+    """The content of a file that `_text_of` has checked.
 
     Raises:
         BaselineError: a name occurs twice.
@@ -146,7 +141,7 @@ def _no_yaml(error: yaml.YAMLError, path: Path) -> BaselineError:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark is not None else ""
         found = ", ".join(filter(None, (error.context, error.problem)))
-    return mistake(path, f"{where}{found}, expected the fields and cases of a baseline")
+    return _mistake(path, f"{where}{found}, expected the fields and cases of a baseline")
 
 
 def _case(key: str, found: Mapping[str, Any], path: Path) -> CaseBaseline:
@@ -155,25 +150,26 @@ def _case(key: str, found: Mapping[str, Any], path: Path) -> CaseBaseline:
     metrics = {metric: entry for metric, entry in found.items() if metric not in CASE_FIELDS}
     twice = sorted(metrics.keys() & fields.facts.keys() | fields.facts.keys() & set(CASE_FIELDS))
     if twice:
-        raise mistake(path, f"{where}: {twice[0]} among the facts and beside them, expected it once")
-    entries = {metric: entry_of(entry, path, f"{where}.{metric}") for metric, entry in (metrics | fields.facts).items()}
+        raise _mistake(path, f"{where}: {twice[0]} among the facts and beside them, expected it once")
+    metrics |= fields.facts
+    entries = {metric: _entry_of(entry, path, f"{where}.{metric}") for metric, entry in metrics.items()}
     if not entries:
-        raise mistake(path, f"{where}: no metric, expected one at least")
+        raise _mistake(path, f"{where}: no metric, expected one at least")
     return CaseBaseline(entries, fields.inputs, fields.recording)
 
 
-def entry_of(found: Any, path: Path, where: str) -> Entry:
+def _entry_of(found: Any, path: Path, where: str) -> Entry:
     """The entry as YAML gives it, checked.
 
     Raises:
         BaselineError: it is none.
     """
-    kind: Any = TimedEntry if is_time(found) else _Fact
+    kind: Any = TimedEntry if _is_time(found) else _Fact
     entry: Entry = _converted(found, kind, path, where)
     return entry
 
 
-def is_time(entry: object) -> bool:
+def _is_time(entry: object) -> bool:
     """Whether it is one of a time, as YAML gives it."""
     return isinstance(entry, dict) and isinstance(entry.get("sessions"), list)  # no part is a list, whatever its name
 
@@ -182,7 +178,7 @@ def _converted(found: Any, kind: type[T], path: Path, where: str) -> T:
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
-        raise mistake(path, f"{where}: {error}" if where else str(error)) from error
+        raise _mistake(path, f"{where}: {error}" if where else str(error)) from error
 
 
 def render(baseline: Baseline) -> str:

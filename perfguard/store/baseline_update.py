@@ -46,8 +46,6 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
         old = store.load(folder, suite) or Baseline(folder, suite)
         new = _changed(old, group, provenance, reason.strip(), path)
         contents[path] = _bytes(new, path) if new.cases else None
-        if (older := store.older_path(folder, suite)) is not None:
-            contents[older] = None
     store.replace(contents)
     return list(contents)
 

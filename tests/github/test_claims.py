@@ -119,7 +119,7 @@ def updated(given: Report, base: bytes, folder: Path, reason: str = "") -> bytes
     store = Store(folder / "baselines")
     lane = read_files({PATH: base}, "baselines").lane(given.hardware, given.toolchain)
     judged = judge_again(given, lane)
-    planned = plan(store, judged.hardware, judged.results, {}, [], judged.provenance)
+    planned = plan(lane, judged.results, {}, [], judged.provenance)
     chosen, left = select(planned, {"changed", "new"}, reason)
     assert not left
     apply(store, chosen, judged.provenance, reason)

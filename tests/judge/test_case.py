@@ -13,7 +13,7 @@ from perfguard.judge.case_verdicts import judge_case, unpaired
 from perfguard.judge.exact import because, machine_change
 from perfguard.judge.lane import Lane, differing_versions, timer_class
 from perfguard.judge.run_verdicts import count_guarded
-from perfguard.judge.screen import Controls, covered, covered_beside
+from perfguard.judge.screen import Controls, covered_beside, covering
 from perfguard.judge.statistics import UNLEARNT
 from perfguard.model.records import (
     NO_BASE,
@@ -270,7 +270,7 @@ COVERED: dict[str, Entry] = {"span": TIME, "wait": TimedEntry([30.0] * 5, "host"
 
 def test_a_time_that_was_not_read_is_unchanged_not_missing() -> None:
     where = lane(COVERED, base=BASE)
-    assert covered(result(CODE, WAIT), where) == {"span"}
+    assert set(covering(result(CODE, WAIT), where)) == {"span"}
     verdicts = judged(result(CODE, WAIT), where)
     assert {name: each.word for name, each in verdicts.items()} == {
         "code": Word.PASS, "wait": Word.PASS, "span": Word.UNCHANGED
@@ -298,7 +298,7 @@ def test_an_audited_time_is_shown_and_not_judged(value: float) -> None:
 @pytest.mark.parametrize("value", ["c3d4", "", ["abc"], 1])
 def test_other_code_covers_nothing(value: str | list[str] | int) -> None:
     other, where = replace(CODE, value=value), lane(COVERED, base=BASE)
-    assert covered(result(other), where) == frozenset()
+    assert set(covering(result(other), where)) == frozenset()
     assert words(result(other, WAIT), where)["span"] is Word.UNRESOLVED
     assert words(result(other, SLOW), where)["span"] is Word.SUSPECT
 
@@ -318,7 +318,7 @@ def test_other_code_covers_nothing(value: str | list[str] | int) -> None:
 )
 def test_the_same_code_under_other_conditions_is_judged_as_ever(fields: dict[str, Any], alone: Word) -> None:
     fields = {"entries": COVERED, **fields}
-    assert covered(result(CODE, SLOW), lane(**fields)) == frozenset()
+    assert not covering(result(CODE, SLOW), lane(**fields))
     assert words(result(CODE, SLOW), lane(**fields, base=BASE))["span"] is Word.SUSPECT
     assert words(result(CODE, SLOW), lane(**fields))["span"] is alone
 

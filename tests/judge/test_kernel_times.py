@@ -103,13 +103,6 @@ def test_the_stored_times_are_shown_and_no_run_has_to_read_them() -> None:
     assert Word.UNRESOLVED not in {each.word for each in found}
 
 
-class Files:
-    """The files of a lane, as an update reads them."""
-
-    def load(self, folder: str, suite: str) -> Baseline | None:
-        return next(file for file in lane().files if file.hardware == folder)
-
-
 @pytest.mark.parametrize(("us", "category"), [(80.0, "slower"), (44.0, "changed"), (30.0, "faster")])
 def test_new_launches_are_written_with_its_times(us: float, category: str) -> None:
     """Nothing gated moved, and yet the record would ask for pairs for ever. Slower ones ask for a reason."""
@@ -117,7 +110,7 @@ def test_new_launches_are_written_with_its_times(us: float, category: str) -> No
     times = KERNEL_TIME_LIMITS.reading(TIME, Unit.MICROSECONDS, {"rows": us, "columns": 9.2})
     measured = replace(measured, readings=[*measured.readings, times])
     judged = replace(measured, verdicts=judge_case(measured, lane()))
-    changes = plan(Files(), HARDWARE, [judged], {}, [], Provenance(), 5)
+    changes = plan(lane(), [judged], {}, [], Provenance())
     assert {(each.metric, each.category, each.needs_reason) for each in changes} == {
         ("grids", category, False),
         (TIME, category, category == "slower"),
@@ -128,7 +121,7 @@ def test_launches_that_differ_between_processes_are_stored_as_no_fact() -> None:
     """A kernel would be in question in every run otherwise."""
     measured, other = result(grids={"rows": "1 x (5,)"}), result(grids={"rows": "1 x (6,)"})
     judged = replace(measured, verdicts=judge_case(measured, lane()))
-    (change,) = plan(Files(), HARDWARE, [judged], {("ops", "norm/test"): [measured, other]}, [], Provenance(), 5)
+    (change,) = plan(lane(), [judged], {("ops", "norm/test"): [measured, other]}, [], Provenance())
     assert (change.metric, change.after) == ("grids", UNSTABLE)
 
 
@@ -136,4 +129,4 @@ def test_times_of_unchanged_kernels_are_not_written_anew() -> None:
     times = KERNEL_TIME_LIMITS.reading(TIME, Unit.MICROSECONDS, {"rows": 80.0})
     measured = replace(result(), readings=[*result().readings, times])
     judged = replace(measured, verdicts=judge_case(measured, lane()))
-    assert plan(Files(), HARDWARE, [judged], {}, [], Provenance(), 5) == []
+    assert plan(lane(), [judged], {}, [], Provenance()) == []

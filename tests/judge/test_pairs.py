@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
 from perfguard.judge.pair_test import (
     LEAST_PAIRS,
@@ -25,13 +24,25 @@ from perfguard.judge.pair_test import (
     contrast,
     in_cycles,
     in_states,
+    is_slower_than_rival,
     judge_paired,
     judge_pairs,
     judge_rival,
     luck,
 )
+from perfguard.judge.run_verdicts import judge_session
 from perfguard.judge.statistics import UNLEARNT, Prior, spread_of, trimmed
-from perfguard.model.records import TOO_NOISY, Case, CaseResult, Hardware, PairReading, Reading, Toolchain, Word
+from perfguard.model.records import (
+    TOO_NOISY,
+    Case,
+    CaseResult,
+    Hardware,
+    PairReading,
+    Reading,
+    Toolchain,
+    Verdict,
+    Word,
+)
 from perfguard.model.records.change import category_of
 from perfguard.model.units import Unit
 
@@ -464,9 +475,17 @@ def test_only_the_same_reading_of_the_same_inputs_counts() -> None:
         msgspec.structs.replace(result, readings=[]),
     ]
     lane = Lane(Hardware("here", "fake", "Here", "x1"), Toolchain())
-    assert judge_case(result, lane, fresh=[result] * 3)[0].word is Word.SLOWER
+
+    def told(*fresh: CaseResult) -> Verdict:
+        (verdict,) = judge_session([result], lane, fresh={result.id: fresh})[result.id]
+        return verdict
+
+    assert is_slower_than_rival(result, [])
+    assert told(result, result, result).word is Word.SLOWER
+    assert not is_slower_than_rival(result, [result] * 3)
     for each in other:
-        assert "2 of 3" in judge_case(result, lane, fresh=[result, result, each])[0].reason
+        assert "2 of 3" in told(result, result, each).reason
+        assert is_slower_than_rival(result, [result, result, each])
 
 
 def test_equal_suites_are_not_accused() -> None:

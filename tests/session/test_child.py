@@ -23,7 +23,6 @@ from perfguard.session.child import (
     Request,
     Worktree,
     child_command,
-    named_device,
     read_answer,
     read_request,
     timers_of,
@@ -90,9 +89,6 @@ def test_files_of_arguments_are_read(tmp_path: Path) -> None:
     given = ["@args.txt", "-x", "@gone.txt"]
     expanded = ("--perfguard-device=fake", "-k", "a or b", "tests", "-x", "@gone.txt")
     assert child_command(given, tmp_path, "cpu").arguments == (*expanded, "--perfguard-device=cpu")
-    assert named_device(given, tmp_path) == "fake"
-    assert named_device([*given, "--perfguard-device", "cuda:1"], tmp_path) == "cuda:1"  # the last one, as in pytest
-    assert named_device(["tests"], tmp_path) is None
 
 
 def test_paths_in_the_user_s_checkout_move_to_the_worktree(worktree: Worktree) -> None:

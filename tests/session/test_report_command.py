@@ -18,13 +18,15 @@ from tests.render.examples import EXAMPLES, SLOWER, lane, result
 
 SLOW, FINE = lane("nvidia-h200", result("rms_norm", SLOWER)).report, lane("amd-mi300x", result("rms_norm")).report
 BASELINE = """\
-schema: 1
+schema: 3
 hardware: nvidia-h200
-provenance: {torch: 2.10.0, recorded: 2026-11-16}
+recordings:
+  1a: {torch: 2.10.0, recorded: 2026-11-16}
 cases:
   rms_norm/forward:
-    device_time_us: {sessions: [61.1, 61.2, 61.4, 61.2, 61.3], timer: graph-cold}
-    inputs: "bfloat16[64]"
+    device_time_us: {timer: graph-cold, sessions: [61.1, 61.2, 61.4, 61.2, 61.3]}
+    inputs: bfloat16[64]
+    recording: 1a
 
 ...
 """

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
+from perfguard.judge.case_verdicts import judge_case
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.model.call import Call
-from perfguard.model.config import Config, Settings
+from perfguard.model.config import Category, Config, Settings
 from perfguard.model.errors import UsageError
 from perfguard.model.records import (
     Baseline,
@@ -27,12 +29,14 @@ from perfguard.model.records import (
     Reading,
     Report,
     TimedEntry,
+    Verdict,
     Word,
 )
 from perfguard.model.units import Unit
-from perfguard.session.child import ANSWER, Request, read_request, write_request
+from perfguard.session.child import ANSWER, ChildCommand, Request, read_request, write_request
 from perfguard.session.open_run import lost_suites, open_run
-from perfguard.session.run import Run
+from perfguard.session.run import Collected, Run
+from perfguard.session.settle import settle
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_form import render
 from perfguard.store.report_file import read_report
@@ -55,7 +59,7 @@ def test_a_doubt_convicts_here_and_is_an_answer_where_a_base_is_asked(tmp_path: 
     case = result("double").case
     (found,) = run_of(tmp_path, case_seconds=0.05, extra_seconds=20.0).guard(call, case)
     (doubt,) = found.doubts
-    (accused,) = [verdict for verdict in found.verdicts if verdict.word.fails]
+    (accused,) = [verdict for verdict in found.verdicts if verdict.word.fails]  # its test reports it
     assert accused.word is Word.WRONG
     assert accused.reason.startswith(f"{doubt.problem}\nno base was asked: {tmp_path}: not in a git checkout")
     folder = tmp_path / "session"
@@ -93,11 +97,11 @@ def words(run: Run, name: str) -> dict[str, Word]:
 def test_a_time_is_in_question_until_process_pairs_have_told(tmp_path: Path) -> None:
     run = with_base(run_of(tmp_path))
     for name in ("slow", "fine", "fast", "left"):
-        assert Word.SUSPECT in {verdict.word for verdict in run.take(result(name)).verdicts}
+        assert {verdict.word for verdict in run.take(result(name)).verdicts} == {Word.SUSPECT}
     times = {"slow": 0.2, "fine": 0.0, "fast": -0.2}
     cases = [PairedCase("suite", f"{name}/forward", times=[paired(change, 4)]) for name, change in times.items()]
     run.pairings = [Pairing("0" * 40, cases, 4, "the time was over")]
-    run.judge_without_pairs("not this")  # what pairs have read is kept
+    run.judge("not this")  # what pairs have read is kept
     assert {name: words(run, name)["device_time_us"] for name in ("slow", "fine", "fast")} == {
         "slow": Word.SLOWER, "fine": Word.PASS, "fast": Word.FASTER,
     }  # fmt: skip
@@ -106,18 +110,41 @@ def test_a_time_is_in_question_until_process_pairs_have_told(tmp_path: Path) -> 
     assert (left.word, left.reason) == (Word.UNRESOLVED, "UNPAIRED: the time was over")
 
 
+@pytest.mark.parametrize("update", [None, frozenset({"new"})], ids=["guarded", "recorded"])
+def test_a_case_is_judged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: frozenset[Category] | None
+) -> None:
+    """By its record, after the last test. Until then its report says that it is not judged."""
+    judged: list[str] = []
+
+    def counting(result: CaseResult, *rest: Any) -> list[Verdict]:
+        judged.append(result.case.name)
+        return judge_case(result, *rest)
+
+    monkeypatch.setattr("perfguard.judge.run_verdicts.judge_case", counting)
+    monkeypatch.setattr("perfguard.session.settle.measure_fresh", lambda *_, **__: ([], ""))
+    run = open_run(Config(root=tmp_path, measure=True, update=update), FakeDevice(seed=1), ["suite"])
+    for name in ("one", "other"):
+        (unjudged,) = run.take(result(name)).verdicts
+        assert unjudged.reason == "the run ended before the case was judged"
+    assert judged == []
+    settle(run, ChildCommand((), tmp_path), lambda *_, **__: None)
+    run.finish(Collected(), {}, lambda _: None)
+    assert sorted(judged) == ["one", "other"]
+    assert words(run, "one")["launches"] is Word.NEW
+
+
 def test_what_its_test_could_not_know_is_told_late(tmp_path: Path) -> None:
-    """Under `strict`, what is NEW failed its test already: that is not told again."""
+    """A metric that only waits for its record is none of it, not even under `strict`."""
     run = with_base(run_of(tmp_path, strict=True))
     for name in ("slow", "fine"):
-        assert run.failing(run.take(result(name)))
+        assert {verdict.word for verdict in run.failing(run.take(result(name)))} == {Word.SUSPECT}
     cases = [PairedCase("suite", f"{name}/forward", times=[paired(at, 4)]) for name, at in [("slow", 0.2), ("fine", 0)]]
     run.pairings = [Pairing("0" * 40, cases, 4)]
-    run.judge_without_pairs("")
+    run.judge()
     late = {name: run.judged_late(run.results["suite", f"{name}/forward"]) for name in ("slow", "fine")}
-    assert late["fine"] is None
-    assert late["slow"] is not None
-    assert [(verdict.word, verdict.metric) for verdict in late["slow"].verdicts] == [(Word.SLOWER, "device_time_us")]
+    told = {name: found and [(each.word, each.metric) for each in found.verdicts] for name, found in late.items()}
+    assert told == {"slow": [(Word.SLOWER, "device_time_us")], "fine": None}
 
 
 def test_a_result_knows_its_device(tmp_path: Path) -> None:
@@ -144,7 +171,8 @@ def test_a_lane_of_any_cpu_reads_nothing_of_this_one(tmp_path: Path) -> None:
         config = Config(root=tmp_path, settings=Settings(targets=(), case_seconds=0.01), measure=True, lane=lane)
         run = open_run(config, device, ["suite"])
         (found,) = run.guard(call, case)
-        found_words[lane] = {verdict.metric: verdict.word for verdict in found.verdicts}
+        run.judge()
+        found_words[lane] = words(run, "double")
         assert run.report.exact_only is (lane == "cpu")
         assert run.report.lane == lane
         assert all(reading.portable for reading in found.readings) is (lane == "cpu")

@@ -20,6 +20,7 @@ from perfguard.model.records.change import select
 from perfguard.model.units import Unit
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
+from tests.store import lane_of
 
 SLUG, SUITE, TIME = "nvidia-h200", "fp8", "device_time_us"
 GPU = Hardware(slug=SLUG, vendor="nvidia", name="NVIDIA H200", architecture="sm_90")
@@ -38,7 +39,7 @@ def record(store: Store, cases: dict[int, float], day: int, reason: str = "", bo
     """Record what was read of every case, µs, by the real planner; answers the cases that ask for a reason."""
     results = [read(number, us, day) for number, us in cases.items()]
     now = Provenance(board=board, commit=f"{day:07}", recorded=f"2026-11-{day + 1:02}")
-    changes = plan(store, GPU, results, {}, [], now)
+    changes = plan(lane_of(store, GPU, now), results, {}, [], now)
     asking = {change.key for change in changes if change.needs_reason}
     chosen, left = select(changes, CATEGORIES, reason)
     assert {change.key for change, _ in left} == (set() if reason else asking)

@@ -33,6 +33,7 @@ from perfguard.model.records.change import Change, category_of, select, show_apa
 from perfguard.model.units import Unit
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_form import render
+from tests.store import lane_of
 
 SLUG, SUITE, KEY = "nvidia-h200", "fp8", "quantize[64x48]/forward"
 NODEID = "tests/test_fp8.py::test_quantize[64x48]"
@@ -82,7 +83,7 @@ def planned(
     paired: Sequence[float] | None = None,
 ) -> dict[str, Change]:
     scaled = None if paired is None else {TIME: paired} if paired else {}
-    changes = plan(where, hardware, [judged], {(SUITE, KEY): fresh}, stale, provenance, scaled)
+    changes = plan(lane_of(where, hardware, provenance), [judged], {(SUITE, KEY): fresh}, stale, provenance, scaled)
     return {change.metric: change for change in changes}
 
 
@@ -225,10 +226,12 @@ def test_sessions_under_other_versions_replace_the_old(tmp_path: Path, provenanc
 def test_in_the_tree_of_the_record_whatever_is_read_joins(tmp_path: Path) -> None:
     """Nothing else tells of code that no device runs. A busy machine is no growth."""
     where = store(tmp_path, {TIME: times(60.0, 60.1, 60.2)})
-    (joined,) = plan(where, GPU, [result((timed(80.0), Word.UNCHANGED))], {}, [], NOW, unedited={(SUITE, KEY)})
+    (joined,) = plan(
+        lane_of(where, GPU, NOW), [result((timed(80.0), Word.UNCHANGED))], {}, [], NOW, unedited={(SUITE, KEY)}
+    )
     assert (joined.category, joined.needs_reason) == ("new", False)
     assert joined.after == replace(times(60.0, 60.1, 60.2, 80.0), anchor=60.1)
-    (moved,) = plan(where, GPU, [result((timed(80.0), Word.UNCHANGED))], {}, [], NOW)
+    (moved,) = plan(lane_of(where, GPU, NOW), [result((timed(80.0), Word.UNCHANGED))], {}, [], NOW)
     assert moved.category == "slower"
 
 
@@ -407,7 +410,7 @@ def test_a_gone_case_leaves_hardware_and_target(tmp_path: Path) -> None:
     where = store(tmp_path, {TIME: times(60.0)}, "cpu-x")
     judged = result((exact(2), Word.PASS))
     gone = Verdict(Word.STALE, suite=SUITE, case=KEY, reason="the case is gone")
-    changes = plan(where, CPU, [judged], {}, [gone], NOW)
+    changes = plan(lane_of(where, CPU, NOW), [judged], {}, [gone], NOW)
     assert [(change.category, change.folder, change.after) for change in changes] == [
         ("stale", "cpu", None),
         ("stale", "cpu-x", None),

@@ -60,7 +60,7 @@ def test_the_example_of_the_design() -> None:
     ("old", "new", "message"),
     [
         pytest.param("schema: 3\n", "", "missing required field `schema`", id="no schema"),
-        pytest.param("schema: 3", "schema: 0", "schema 0, expected 3; mend it", id="wrong schema"),
+        pytest.param("schema: 3", "schema: 0", "schema 0, expected 3; record anew", id="wrong schema"),
         pytest.param("schema: 3", "schema: 4", "schema 4, expected 3; update perfguard", id="future schema"),
         pytest.param("schema: 3", "schema: three", "Expected `int`, got `str` - at `$.schema`", id="no number"),
         pytest.param("nvidia-h200", "amd-mi300x", "amd-mi300x, expected nvidia-h200, as the folder", id="foreign"),
@@ -112,7 +112,7 @@ def test_hand_edited(old: str, new: str, message: str) -> None:
     text = str(caught.value)
     assert text.startswith("baselines/nvidia-h200/fp8.yaml: ")
     assert message in text
-    steps = "(mend it, or restore the file with: git checkout -- .*yaml|update .*|move .*|split .*|resolve .*|take .*)$"
+    steps = "(mend it, or restore the file with: git checkout -- .*yaml|(update|move|split|resolve|take|record) .*)$"
     assert re.search(f"; {steps}", text)
 
 

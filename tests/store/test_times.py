@@ -19,6 +19,7 @@ from perfguard.model.records.baseline import MOST_SESSIONS
 from perfguard.model.records.change import select
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
+from tests.store import lane_of
 from tests.store.creep import GPU, READING, SUITE, TIME, read, record, simulated
 
 levels = st.floats(1.0, 1e4)
@@ -91,13 +92,17 @@ def test_what_is_left_says_how_much_since_when_and_what_to_do(tmp_path: Path) ->
     for day, us in enumerate((50.0, 51.0, 51.2)):
         record(store, {0: us}, day, board="a")
     judged = read(0, 52.0, 3)
-    changes = plan(store, GPU, [judged], {}, [], Provenance(board="a"))
+    changes = plan(lane_of(store, GPU, Provenance()), [judged], {}, [], Provenance(board="a"))
     why = {change.metric: why for change, why in select(changes, CATEGORIES, "")[1]}
     assert why[TIME] == (
         "+4.0 % over its anchor of 50 µs, last recorded 2026-11-03 at 0000002; say why with --perfguard-reason"
     )
     assert TIME in why["fingerprint"]
-    elsewhere = next(each for each in plan(store, GPU, [judged], {}, [], Provenance(board="b")) if each.metric == TIME)
+    elsewhere = next(
+        each
+        for each in plan(lane_of(store, GPU, Provenance()), [judged], {}, [], Provenance(board="b"))
+        if each.metric == TIME
+    )
     assert not elsewhere.needs_reason
     assert elsewhere.note == (
         "+4.0 % over its anchor of 50 µs, last recorded 2026-11-03 at 0000002, in one recording on another board: "
@@ -115,7 +120,9 @@ def joining(store: Store, *given: float, board: str = "a", code: bool = True, re
             judged = replace(judged, verdicts=[])
         if not code:
             judged = replace(judged, readings=[replace(each, covers=[]) for each in judged.readings])
-        chosen, waiting = select(plan(store, GPU, [judged], {}, [], Provenance(board=board)), CATEGORIES, reason)
+        chosen, waiting = select(
+            plan(lane_of(store, GPU, Provenance()), [judged], {}, [], Provenance(board=board)), CATEGORIES, reason
+        )
         apply(store, chosen, Provenance(board=board), reason)
         left += [f"{change.category}: {why}" for change, why in waiting]
     return left

@@ -104,7 +104,7 @@ def accepted(
         passing |= kernels - {verdict.metric for verdict in again.verdicts}
         for verdict in result.verdicts:
             if verdict.word not in _NEVER and _is_covered(judged, result, verdict, base, head, passing):
-                covered.append((*result.id, verdict.metric))
+                covered.append(ReadingId(*result.id, verdict.metric))
     return [*covered, *(item for item in missing if item not in covered and _is_removed(item, judged, base, head))]
 
 

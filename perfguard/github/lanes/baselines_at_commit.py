@@ -9,8 +9,6 @@ from pathlib import Path, PurePosixPath
 from perfguard.judge.lane import Lane, folder_of_ranks, is_own
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, Entry, Hardware, Provenance, Report, Toolchain
-from perfguard.model.records.baseline import EVERY_CPU
-from perfguard.store import schema2
 from perfguard.store.baseline_form import parse
 
 
@@ -60,10 +58,6 @@ def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
     problems: dict[str, str] = {}
     for path, data in sorted(files.items()):
         parts = PurePosixPath(path).relative_to(root).parts
-        if parts[0] == schema2.TARGETS:  # a folder of schema 2
-            if parts[1:2] != (EVERY_CPU,) or f"{root}/{'/'.join(parts[1:])}" in files:
-                continue
-            parts = parts[1:]
         if len(parts) <= 1:
             problems[path] = f"{path}: no folder of a hardware; move it to {root}/<hardware>/"
             continue

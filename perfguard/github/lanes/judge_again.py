@@ -70,11 +70,11 @@ def unmeasured(report: Report, lane: Lane) -> list[ReadingId]:
         if words & {Word.WRONG, Word.BROKEN}:
             continue
         if result is None or not result.readings:
-            missing.append((suite, key, ""))
+            missing.append(ReadingId(suite, key, ""))
             continue
         unchanged = {verdict.metric for verdict in result.verdicts if verdict.word is Word.UNCHANGED}
         read = {reading.metric for reading in result.readings}
-        missing += [(suite, key, metric) for metric in sorted(lane.to_read(suite, key) - read - unchanged)]
+        missing += [ReadingId(suite, key, metric) for metric in sorted(lane.to_read(suite, key) - read - unchanged)]
     return missing
 
 

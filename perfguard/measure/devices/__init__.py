@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from perfguard.measure.devices import doctor
 from perfguard.measure.devices.device import Device, Event
 from perfguard.measure.devices.vendors import Finding, Vendor, all_vendors, require_torch
 from perfguard.model.errors import UsageError
@@ -56,4 +55,6 @@ def _vendor_of(name: str) -> tuple[Vendor, str]:
 
 def diagnose(device: str = _AUTO) -> list[Finding]:
     """Everything `perfguard doctor` prints about this machine; never raises, and works without torch."""
+    from perfguard.measure.devices import doctor
+
     return doctor.findings(lambda: open_device(device))

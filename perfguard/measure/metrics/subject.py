@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
-from perfguard.measure.compiled.trace import Trace
 from perfguard.measure.devices.activity import Activity, Seen
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
@@ -19,6 +17,8 @@ from perfguard.model.records import Pass, Reading
 from perfguard.tensors.graph import tree_tensors
 
 if TYPE_CHECKING:
+    from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
+    from perfguard.measure.compiled.trace import Trace
     from perfguard.measure.devices.device import Device
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -15,10 +15,21 @@ from perfguard.model.units import Unit
 Pass = Literal["forward", "backward", "test"]
 PASSES: tuple[Pass, ...] = get_args(Pass)
 CaseId = tuple[str, str]  # suite, case key
-ReadingId = tuple[str, str, str]  # suite, case key, metric
 Parts = dict[str, int | float | str]  # parts of one value by name: kernel -> its registers
 Value = int | float | str | list[str] | Parts
 Positive = Annotated[float, Meta(gt=0, lt=1e12)]
+
+
+class ReadingId(NamedTuple):
+    """The identity of one metric of one case."""
+
+    suite: str
+    key: str
+    metric: str
+
+    @property
+    def case(self) -> CaseId:
+        return self.suite, self.key
 
 
 class Word(enum.StrEnum):
@@ -50,15 +61,7 @@ class Word(enum.StrEnum):
     @property
     def unguarded(self) -> bool:
         """Whether the verdict means that nothing was judged; `strict` turns these into failures."""
-        return self in (
-            Word.UNRESOLVED,
-            Word.DRIFT,
-            Word.METHOD_CHANGED,
-            Word.OTHER_HARDWARE,
-            Word.STALE,
-            Word.NEW,
-            Word.SUSPECT,
-        )
+        return self in (*OTHER_CONDITIONS, Word.UNRESOLVED, Word.STALE, Word.NEW, Word.SUSPECT)
 
 
 #: The record was read under other conditions than the reading, so they are not compared.
@@ -319,8 +322,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
 
 def with_readings(result: CaseResult, readings: Collection[Reading]) -> CaseResult:
     """The result with further readings, in place of its own of the same metrics."""
-    metrics = {reading.metric for reading in readings}
-    kept = [reading for reading in result.readings if reading.metric not in metrics]
+    kept = [own for own in result.readings if all(own.metric != reading.metric for reading in readings)]
     return msgspec.structs.replace(result, readings=[*kept, *readings])
 
 
@@ -328,8 +330,6 @@ URGENCY = {word: place for place, word in enumerate(Word)}
 
 #: Words for readings that were compared. The others give the reason why a reading was not.
 _JUDGED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER, Word.UNCHANGED, Word.PASS)
-#: First words of UNRESOLVED reasons; NOISY times were paired to the end.
-NOT_PAIRED = "UNPAIRED", "UNDECIDED"
 #: Words of cases that can be guarded: an old fault takes nothing away from what was compared.
 _GUARDED = (*_JUDGED, Word.OLD_FAULT)
 
@@ -362,7 +362,7 @@ def new_metrics(result: CaseResult) -> list[Verdict]:
 
 def is_unread(verdict: Verdict) -> bool:
     """Whether no process pair, or too few, read a time in question."""
-    return verdict.word is Word.UNRESOLVED and verdict.reason.startswith(NOT_PAIRED)
+    return verdict.word is Word.UNRESOLVED and verdict.reason.startswith(("UNPAIRED", "UNDECIDED"))
 
 
 def is_inconclusive(results: Collection[CaseResult]) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfguard.model.records import URGENCY, CaseResult, Reading, TimedEntry, Verdict, Word
+from perfguard.model.records import URGENCY, Accuracy, CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.units import Unit, format_apart, format_value
+from perfguard.model.units import format_value
 from perfguard.render.escaping import clean
+from perfguard.render.findings import Finding
 from perfguard.render.overview import LaneView, Overview
-from perfguard.render.words import Started, limit_text, moved, percent, rates, reproduce_command, started, why
+from perfguard.render.words import Started, limit_text, rates, reproduce_command, started, why
 
 MOST_REASON = 2000  # characters of a reason or note
 MOST_OF_A_VALUE = 1000
@@ -37,12 +38,12 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                     "times": times,
                     "ratio": _worst_ratio(result, times),
                     "verdicts": [
-                        _verdict(result, verdict, verdict in accepted)
+                        _verdict(Finding(lane.name, result, verdict, accepted=verdict in accepted))
                         for verdict in sorted(result.verdicts, key=result.place)
                     ],
                     "share": result.throughput.copy_fraction if result.throughput else None,
                     "rates": ", ".join(rates(result, copy=True)),
-                    "numerics": [_numerics(result, place) for place in range(len(result.accuracy))],
+                    "numerics": [*map(_numerics, result.accuracy)],
                     "notes": [clean(note, MOST_REASON) for note in result.all_notes],
                 }
             )
@@ -112,38 +113,27 @@ def _is_gated(result: CaseResult, verdict: Verdict) -> bool:
     return reading is None or reading.gated
 
 
-def _verdict(result: CaseResult, verdict: Verdict, accepted: bool) -> dict[str, Any]:
-    reading = result.reading(verdict.metric)
-    after = verdict.after if verdict.after is not None or reading is None else reading.value
-    unit = reading.unit if reading is not None and verdict.after is None else verdict.unit
-    change = ""
-    if verdict.ratio is not None and verdict.unit is not Unit.TEXT:
-        change = moved(verdict) if verdict.interval or verdict.word.fails else percent(verdict)
-    word = verdict.word.value if verdict.word is not Word.PASS or _is_gated(result, verdict) else "not gated"
-    before = "" if verdict.before is None else format_value(verdict.before, verdict.unit)
-    now = "" if after is None else format_value(after, unit)
-    if verdict.before is not None and after is not None:
-        before, now = format_apart(verdict.before, after, unit, MOST_OF_A_VALUE)
+def _verdict(row: Finding) -> dict[str, Any]:
+    verdict = row.verdict
+    before, now = row.values(MOST_OF_A_VALUE)
     return {
-        "word": f"{word}, accepted" if accepted else word,
+        "word": row.word,
         "tone": tone(verdict.word),
         "metric": clean(verdict.metric),
         "before": clean(before, MOST_OF_A_VALUE),
         "after": clean(now, MOST_OF_A_VALUE),
-        "change": change,
+        "change": row.change,
         "limit": limit_text(verdict) if verdict.limit is not None else "",
         "reason": clean(why(verdict), MOST_REASON),
     }
 
 
-def _numerics(result: CaseResult, place: int) -> list[str]:
-    accuracy = result.accuracy[place]
-    cells = [accuracy.output, accuracy.dtype]
-    for value, text in (
+def _numerics(accuracy: Accuracy) -> list[str]:
+    quantities = [
         (accuracy.sqnr_db, "SQNR {:.1f} dB"),
         (accuracy.error_ratio, "{:.3g} of eager's error"),
         (accuracy.rmse, "RMSE {:.3g}"),
         (accuracy.limit, "limit {:.3g}"),
-    ):
-        cells.append("" if value is None else text.format(value))
-    return [clean(cell, MOST_REASON) for cell in [*cells, accuracy.problem]]
+    ]
+    texts = ["" if value is None else text.format(value) for value, text in quantities]
+    return [clean(cell, MOST_REASON) for cell in (accuracy.output, accuracy.dtype, *texts, accuracy.problem)]

@@ -14,8 +14,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from perfguard.model.records import Value
-from perfguard.model.units import Unit, counted, format_apart, format_value
+from perfguard.model.units import counted
 from perfguard.render.escaping import clean
 from perfguard.render.html.data import cases
 from perfguard.render.overview import SIGNS, BaselineEdit, LaneView, Overview
@@ -98,20 +97,14 @@ def _edits(edits: list[BaselineEdit]) -> str:
     if not edits:
         return ""
     head = "<tr><th>folder</th><th>case</th><th>metric</th><th>old → new</th><th>measured here</th><th>reason</th></tr>"
-    rows = "".join(
-        f"<tr{' class=loose' if edit.loosens else ''}><td>{_text(edit.folder)}</td><td>{_text(edit.case)}</td>"
-        f"<td>{_text(edit.metric)}</td><td>{_move(edit)}{' (looser)' if edit.loosens else ''}</td>"
-        f"<td>{_value(edit.measured, edit.unit, 'not measured')}</td><td>{_text(edit.reason) or 'no reason'}</td></tr>"
-        for edit in edits
-    )
+    rows = "".join(map(_edit, edits))
     return f'<section class="edits"><h2>Baseline edits in this change</h2><table>{head}{rows}</table></section>'
 
 
-def _move(edit: BaselineEdit) -> str:
-    if edit.before is None or edit.after is None:
-        return f"{_value(edit.before, edit.unit, 'none')} → {_value(edit.after, edit.unit, 'removed')}"
-    return " → ".join(map(_text, format_apart(edit.before, edit.after, edit.unit, MOST_OF_A_VALUE)))
-
-
-def _value(value: Value | None, unit: Unit, nothing: str) -> str:
-    return nothing if value is None else _text(format_value(value, unit))
+def _edit(edit: BaselineEdit) -> str:
+    old, new, measured = map(_text, edit.values(MOST_OF_A_VALUE))
+    return (
+        f"<tr{' class=loose' if edit.loosens else ''}><td>{_text(edit.folder)}</td><td>{_text(edit.case)}</td>"
+        f"<td>{_text(edit.metric)}</td><td>{old} → {new}{' (looser)' if edit.loosens else ''}</td>"
+        f"<td>{measured}</td><td>{_text(edit.reason) or 'no reason'}</td></tr>"
+    )

@@ -6,11 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from perfguard.model.records import Value, Verdict
-from perfguard.model.units import Unit, counted, format_apart, format_value
+from perfguard.model.records import Value
 from perfguard.render.escaping import code
-from perfguard.render.findings import MOVED
-from perfguard.render.words import MOST_OF_A_VALUE, change_text, interval_text, moved, percent
+from perfguard.render.findings import Finding
+from perfguard.render.words import MOST_OF_A_VALUE
 
 NAME = 80  # characters of a lane's, device's or metric's name in a table
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
@@ -55,12 +54,9 @@ def text(words: str, most: int = 200) -> str:
     return code(words, most) if words else ""
 
 
-def value(of: Value | None, unit: Unit, nothing: str = "") -> str:
-    """A reading's value in its unit."""
-    if of is None:
-        return nothing
-    shown = format_value(of, unit)
-    return code(shown) if isinstance(of, str | list | dict) else together(shown)
+def quantity(of: Value | None, shown: str) -> str:
+    """The text of a value: a number with its unit as it is, anything else as code."""
+    return code(shown) if shown and isinstance(of, str | list | dict) else together(shown)
 
 
 def together(quantity: str) -> str:
@@ -68,30 +64,8 @@ def together(quantity: str) -> str:
     return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", quantity)
 
 
-def before_and_after(verdict: Verdict) -> tuple[str, str]:
-    """Value before and after; for lists and parts, their size before and their difference."""
-    before, after = verdict.before, verdict.after
-    if isinstance(before, list | dict) and type(after) is type(before):
-        size = counted(len(before), "part") if isinstance(before, dict) else f"{len(before)} entries"
-        return size, code(change_text(before, after, verdict.unit))
-    return apart(before, after, verdict.unit)
-
-
-def apart(before: Value | None, after: Value | None, unit: Unit, none: str = "", gone: str = "") -> tuple[str, str]:
-    """Two values, by what differs in them."""
-    if before is None or after is None or not isinstance(before, str | list | dict):
-        return value(before, unit, none), value(after, unit, gone)
-    then, now = format_apart(before, after, unit, MOST_OF_A_VALUE)
-    return code(then), code(now)
-
-
-def change(verdict: Verdict) -> str:
-    """The size of a change: in words if the verdict reports a change, else as a plain difference."""
-    if verdict.unit is Unit.TEXT:
-        return "different" if verdict.word in MOVED else ""
-    if verdict.word in MOVED:
-        return together(moved(verdict))
-    if verdict.ratio is None:
-        return ""
-    interval = interval_text(verdict)
-    return together(f"{percent(verdict)}{f' ({interval})' if interval else ''}")
+def values(row: Finding) -> tuple[str, str]:
+    """The cells of the value before and now."""
+    of = row.verdict.before if row.verdict.before is not None or row.reading is None else row.reading.value
+    before, now = row.values(MOST_OF_A_VALUE)
+    return quantity(of, before), quantity(of, now)

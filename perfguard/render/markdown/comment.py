@@ -8,16 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from perfguard.model.records import OTHER_CONDITIONS, CaseResult, Verdict, Word
+from perfguard.model.records import OTHER_CONDITIONS, Verdict, Word
 from perfguard.model.records.report import commits_beside
-from perfguard.model.units import counted, format_percent
+from perfguard.model.units import counted
 from perfguard.render.escaping import code, link
 from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, Finding, by_kernel
-from perfguard.render.markdown.cells import NAME, apart, before_and_after, change, table, text, together, value
+from perfguard.render.markdown.cells import NAME, quantity, table, text, together, values
 from perfguard.render.markdown.steps import next_steps
 from perfguard.render.overview import SIGNS, BaselineEdit, Headline, LaneView, Overview
 from perfguard.render.title import title_of
-from perfguard.render.words import NOT_TIMED, device, environment, folded, limit_text, listed, more_lines, moved, why
+from perfguard.render.words import (
+    MOST_OF_A_VALUE,
+    NOT_TIMED,
+    device,
+    environment,
+    folded,
+    limit_text,
+    listed,
+    more_lines,
+    moved,
+    why,
+)
 
 #: GitHub refuses comments above 65,536 characters; this is 60,000 bytes less the room for the marker.
 COMMENT_BYTES = 57_000
@@ -161,7 +172,7 @@ def _moved(overview: Overview, most: int) -> Iterator[str]:
 def _moved_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
     return (
-        code(finding.result.case.key), code(verdict.metric, NAME), *before_and_after(verdict), change(verdict),
+        code(finding.result.case.key), code(verdict.metric, NAME), *values(finding), together(finding.change),
         together(limit_text(verdict)), text("; ".join(more_lines(verdict))),
     )  # fmt: skip
 
@@ -189,19 +200,16 @@ def _numerics(overview: Overview, most: int) -> str:
 
 def _wrong_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
-    accuracy = next((each for each in finding.result.accuracy if each.output == verdict.metric), None)
-    errors = ("", "")
-    # Of a fault beside the given inputs, the errors of these say nothing.
-    if (
-        accuracy is not None
-        and accuracy.limit is not None
-        and accuracy.rmse is not None
-        and accuracy.rmse > accuracy.limit
-    ):
-        errors = (f"RMSE {accuracy.limit:.3g}", f"RMSE {accuracy.rmse:.3g}")
+    # The errors on the given inputs say nothing of a fault beside these.
+    errors = [
+        (f"RMSE {accuracy.limit:.3g}", f"RMSE {accuracy.rmse:.3g}")
+        for accuracy in finding.result.accuracy
+        if accuracy.output == verdict.metric and accuracy.rmse is not None and accuracy.limit is not None
+        if accuracy.rmse > accuracy.limit
+    ]
     first, _, rest = verdict.reason.partition("\n")
     said = "; ".join(filter(None, (text(first), text(rest))))  # each cut by itself: the rest tells what the base does
-    return code(finding.result.case.key), text(verdict.metric, NAME), *errors, said
+    return code(finding.result.case.key), text(verdict.metric, NAME), *(errors or [("", "")])[0], said
 
 
 def _missing(overview: Overview, most: int) -> str:
@@ -255,11 +263,11 @@ def _edits(overview: Overview, most: int) -> str:
 
 
 def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
-    moved_ = " → ".join(apart(edit.before, edit.after, edit.unit, "none", "removed"))
+    old, new, measured = edit.values(MOST_OF_A_VALUE)
     return (
         code(edit.folder, NAME), code(edit.case), code(edit.metric, NAME),
-        f"{moved_} ⚠️ looser" if edit.loosens else moved_,
-        text(edit.reason) or "no reason", value(edit.measured, edit.unit, "not measured"),
+        f"{quantity(edit.before, old)} → {quantity(edit.after, new)}{' ⚠️ looser' * edit.loosens}",
+        text(edit.reason) or "no reason", quantity(edit.measured, measured),
     )  # fmt: skip
 
 
@@ -273,8 +281,6 @@ def _footer(overview: Overview) -> str:
 
 # -- the folded part ---------------------------------------------------------------------------------------------------
 
-Row = tuple[CaseResult, Verdict, str]  # the last: name of the verdict
-
 
 def _details(lanes: Sequence[LaneView]) -> Iterator[str]:
     """Blocks that open, fill and close one `<details>` with each lane's environment and all its cases."""
@@ -287,7 +293,7 @@ def _details(lanes: Sequence[LaneView]) -> Iterator[str]:
     header = ("Case", "Verdict", "Metric", "Before", "Now", "Change", "% of copy", "Why")
     for lane in shown:
         yield _environment(lane)
-        rows = [*_finding_rows(lane), *_other_rows(lane)]
+        rows = [*_findings(lane), *_others(lane)]
         if rows:
             yield table(header, rows, _cells)
     yield "</details>"
@@ -301,37 +307,28 @@ def _environment(lane: LaneView) -> str:
     return "\n".join([title, "", *lines]) if lines else title
 
 
-def _finding_rows(lane: LaneView) -> Iterator[Row]:
+def _findings(lane: LaneView) -> Iterator[Finding]:
     """The findings, worst first."""
     for _, found in groupby(lane.findings, key=lambda finding: finding.result.case):
         findings = list(found)
         for verdict in folded([finding.verdict for finding in findings]):
-            yield findings[0].result, verdict, verdict.word.value
+            yield Finding(lane.name, findings[0].result, verdict)
 
 
-def _other_rows(lane: LaneView) -> Iterator[Row]:
+def _others(lane: LaneView) -> Iterator[Finding]:
     """Every case without findings: its accepted verdicts, else its first time or its word alone."""
     told = {finding.result.case for finding in lane.findings}
     for result, word in lane.cases:
         accepted = lane.covered[result.case]
         for verdict in accepted:
-            yield result, verdict, f"{verdict.word.value}, accepted"
+            yield Finding(lane.name, result, verdict, accepted=True)
         if not accepted and result.case not in told:
             timed = {reading.metric for reading in result.readings if reading.timed}
             quiet = (verdict for verdict in result.verdicts if verdict.metric in timed and verdict.word in QUIET)
-            yield result, next(quiet, Verdict(word)), word.value
+            yield Finding(lane.name, result, next(quiet, Verdict(word)))
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    result, verdict, word = row
-    before, after = before_and_after(verdict)
-    reading = result.reading(verdict.metric)
-    if not after and reading is not None:
-        after = value(reading.value, reading.unit)
-    through = result.throughput
-    timed = reading is not None and reading.timed
-    share = together(format_percent(through.copy_fraction, 0)) if timed and through and through.copy_fraction else ""
-    return (
-        code(result.case.key), word, text(verdict.metric, NAME), before, after, change(verdict), share,
-        text(why(verdict)),
-    )  # fmt: skip
+def _cells(row: Finding) -> tuple[str, ...]:
+    metric = text(row.verdict.metric, NAME)
+    change, share = together(row.change), together(row.share)
+    return code(row.result.case.key), row.word, metric, *values(row), change, share, text(why(row.verdict))

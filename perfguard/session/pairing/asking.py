@@ -19,7 +19,7 @@ from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.config import Beside
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, Verdict, Word
+from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, ReadingId, Verdict, Word
 from perfguard.model.records.case import with_readings
 from perfguard.model.records.code import CODE
 from perfguard.model.units import counted
@@ -28,10 +28,9 @@ from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import OWN_PACKAGES, ChildCommand, Request, packages_at, timers_of
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED, Tell
-from perfguard.session.pairing.outcome import TimeId
 from perfguard.session.pairing.pairs import Site, out_of_time, starts_ahead
 from perfguard.session.pairing.processes import Interrupts
-from perfguard.session.pairing.tally import Tally, bad
+from perfguard.session.pairing.tally import Tally, why_not_compared
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
@@ -67,7 +66,7 @@ class Asking:
     problems: dict[CaseId, str] = field(default_factory=dict)  # why the base has no answer
 
     def __post_init__(self) -> None:
-        tracks = {TimeId(*track): self.question.cases[track[:2]] for track in self.question.times}
+        tracks = {track: self.question.cases[track.case] for track in self.question.times}
         self.tally = Tally(tracks, family=self.family)
         self._place = len(self.run.pairings)
 
@@ -151,10 +150,8 @@ class Asking:
                 self.problems[case] = problems.get(result.case.nodeid, new)
                 continue
             self.answers[case] = base
-            if (wrong := bad(base)) is not None:
-                self.problems[case] = f"{wrong[0]} at the base, not compared: {wrong[1]}"
-            elif base.inputs != result.inputs:
-                self.problems[case] = f"other inputs: {base.inputs or 'none'} -> {result.inputs or 'none'}"
+            if why := why_not_compared(base, result):
+                self.problems[case] = why
         self._compare_kernels(site, followed)
         self.tally.answered(self.answers)
         self._keep("")
@@ -192,9 +189,9 @@ class Asking:
 
     def _pair(self, site: Site) -> str:
         """Measure process pairs, and return the reason if times are left."""
-        asked = {TimeId(*track): verdict for track, verdict in self.question.times.items()}
+        asked = self.question.times
         for track in asked:
-            if why := self.problems.get(track[:2]) or self._is_wrong(track[:2]):
+            if why := self.problems.get(track.case) or self._is_wrong(track.case):
                 self.tally.times[track].give_up(why)
         left = self.tally.left()
         if not left:
@@ -203,7 +200,7 @@ class Asking:
         self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
         deadline = time.monotonic() + self.seconds
 
-        def places(left: Sequence[TimeId]) -> list[TimeId]:
+        def places(left: Sequence[ReadingId]) -> list[ReadingId]:
             self._keep("")
             return in_next_pair(left, self.tally)
 
@@ -223,17 +220,17 @@ class Asking:
 
     def _keep(self, problem: str) -> None:
         """Keep the answers and readings so far, which stay valid if the run ends now."""
-        paired = {case.id: case for case in self.tally.pairing(self.base, "").cases}
+        timed = {track.case for track in self.tally.times}
         cases = [
             PairedCase(
                 *case,
                 base=_exact(self.answers[case]) if case in self.answers else None,
-                times=paired[case].times if case in paired else [],
+                times=self.tally.times_of(case),
                 problem=self.problems.get(case, ""),
             )
             for case in self.question.cases
-            # A case of which nothing was learnt has no entry: its verdict then names the problem of the whole.
-            if case in self.answers or case in self.problems or case in paired
+            # A case without an answer or a problem has no entry: its verdict then names the problem of the whole.
+            if case in self.answers or case in self.problems or case in timed
         ]
         pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
         self.run.pairings[self._place :] = [pairing]
@@ -277,7 +274,7 @@ def _most_common_reason(asked: Sequence[Verdict]) -> str:
     return f" ({count}: {reason.removeprefix('to be paired: ')})"
 
 
-def in_next_pair(left: Sequence[TimeId], tally: Tally) -> list[TimeId]:
+def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:
     """The undecided times that the next pair measures, of `left` in their order (`in_order`).
 
     A time that PATIENCE pairs left undecided, and that may not have moved, goes behind all others, so that no time
@@ -290,13 +287,13 @@ def in_next_pair(left: Sequence[TimeId], tally: Tally) -> list[TimeId]:
         told[track.metric] += found.word in (Word.SLOWER, Word.FASTER)
         decided |= {track.metric} if found.word is not None else set()
 
-    def rank(track: TimeId) -> tuple[bool, float]:
+    def rank(track: ReadingId) -> tuple[bool, float]:
         found = tally.verdicts.get(track)
         waits = found is not None and found.pairs >= PATIENCE and found.interval[0] <= 0 <= found.interval[1]
         return waits, -abs(found.effect) if found is not None and waits else 0.0
 
     size = FIRST * GROWTH ** (tally.pairs // PATIENCE)
-    chosen: list[TimeId] = []
+    chosen: list[ReadingId] = []
     tests = Counter[str]()
     for track in sorted(left, key=rank):
         if timed_kernel(track.metric):
@@ -311,7 +308,7 @@ def in_next_pair(left: Sequence[TimeId], tally: Tally) -> list[TimeId]:
     return chosen
 
 
-def in_order(asked: Mapping[TimeId, Verdict]) -> list[TimeId]:
+def in_order(asked: Mapping[ReadingId, Verdict]) -> list[ReadingId]:
     """The times in question, those of guarded calls first. Test functions take turns, each with the time that moved
     most against its record, so that every kernel has a result before the time is over. Host times come after: on a busy
     machine they take the most pairs, and a case is conclusive without its own.
@@ -319,9 +316,9 @@ def in_order(asked: Mapping[TimeId, Verdict]) -> list[TimeId]:
     A kernel of observed tests may be in question in hundreds of them. The test in which it took longest when it was
     recorded comes first.
     """
-    calls: dict[str, list[TimeId]] = defaultdict(list)
-    hosts: dict[str, list[TimeId]] = defaultdict(list)
-    kernels: dict[str, list[TimeId]] = defaultdict(list)
+    calls: dict[str, list[ReadingId]] = defaultdict(list)
+    hosts: dict[str, list[ReadingId]] = defaultdict(list)
+    kernels: dict[str, list[ReadingId]] = defaultdict(list)
     for track in sorted(asked, key=lambda track: -_size(asked[track])):
         if timed_kernel(track.metric):
             kernels[track.metric].append(track)
@@ -331,7 +328,7 @@ def in_order(asked: Mapping[TimeId, Verdict]) -> list[TimeId]:
     return [track for groups in (calls, hosts, kernels) for track in _by_turns(groups.values())]
 
 
-def _by_turns(groups: Iterable[list[TimeId]]) -> list[TimeId]:
+def _by_turns(groups: Iterable[list[ReadingId]]) -> list[ReadingId]:
     return [track for turn in itertools.zip_longest(*groups) for track in turn if track is not None]
 
 

@@ -17,8 +17,8 @@ from typing import NoReturn
 import msgspec
 
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
-from perfguard.model.records import PairReading
-from perfguard.session.pairing.outcome import PairOutcome, TimeId
+from perfguard.model.records import PairReading, ReadingId
+from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Player, Side, describe, foreign_error
 from perfguard.session.pairing.worker import (
     Announced,
@@ -48,7 +48,7 @@ _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
 _FLOOR_SECONDS, _FLOOR_NEAR = 4.0, 0.01
 
 
-_START = TimeId("", "", "")  # position of a side that has collected its tests
+_START = ReadingId("", "", "")  # position of a side that has collected its tests
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Lost(Exception):
 
 def conduct(
     players: Sequence[Player],
-    wanted: Callable[[TimeId], bool],
+    wanted: Callable[[ReadingId], bool],
     *,
     pair: int,
     limit: Limit,
@@ -129,10 +129,10 @@ class _Lockstep:
     chance: random.Random
     asked: Collection[str] | None = None  # tests to run; None: all
     outcome: PairOutcome = field(default_factory=PairOutcome)
-    at: dict[Side, TimeId | None] = field(default_factory=dict)  # None: its process has ended
+    at: dict[Side, ReadingId | None] = field(default_factory=dict)  # None: its process has ended
     inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
-    behind: dict[Side, set[TimeId]] = field(default_factory=dict)  # metrics that a side has announced so far
-    near: dict[TimeId, float] = field(default_factory=dict)  # how far the lowest blocks of a time must agree
+    behind: dict[Side, set[ReadingId]] = field(default_factory=dict)  # metrics that a side has announced so far
+    near: dict[ReadingId, float] = field(default_factory=dict)  # how far the lowest blocks of a time must agree
     base_timers: dict[str, str] = field(default_factory=dict)  # timers of the base's present case, by metric
     work_waits: bool = True  # the working tree's turn to wait, if it is unknown which side is ahead
 
@@ -143,7 +143,7 @@ class _Lockstep:
     def waiting(self) -> list[Side]:
         return [side for side in SIDES if self.at.get(side) is not None]
 
-    def together(self) -> TimeId | None:
+    def together(self) -> ReadingId | None:
         """The common position of all sides; None if they differ."""
         found = {self.at.get(side) for side in SIDES}
         if len(found) > 1:
@@ -195,10 +195,10 @@ class _Lockstep:
         assert isinstance(message, Announced), message
         if message.foreign:
             raise foreign_error(message.foreign, side)
-        track = TimeId(message.suite, message.key, message.metric)
+        track = ReadingId(message.suite, message.key, message.metric)
         if side == "base":
             here = self.at[side]
-            same_case = here is not None and here[:2] == track[:2]
+            same_case = here is not None and here.case == track.case
             self.base_timers = {**(self.base_timers if same_case else {}), message.metric: message.timer}
         self.at[side] = track
         self.behind[side].add(track)
@@ -222,17 +222,17 @@ class _Lockstep:
         self.work_waits = not self.work_waits
         return [side for side in waiting if (side == "work") != self.work_waits]
 
-    def _has_left(self, side: Side, track: TimeId | None) -> bool:
+    def _has_left(self, side: Side, track: ReadingId | None) -> bool:
         return track in self.behind[side] and self.at[side] != track
 
-    def measure(self, track: TimeId) -> None:
+    def measure(self, track: ReadingId) -> None:
         """Measure one time on all sides."""
         if track in self.near:
             self._measure_floor(track)
         else:
             self._measure_rounds(track)
 
-    def _measure_floor(self, track: TimeId) -> None:
+    def _measure_floor(self, track: ReadingId) -> None:
         """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor. So every
         side had a chance of a moment without other work on the processor."""
         here = dict(self.at)
@@ -257,7 +257,7 @@ class _Lockstep:
         base, copy, work = (median(lowest(times[side])) for side in SIDES)
         self.outcome.readings[track] = paired(self.pair, base, copy, work)
 
-    def _measure_rounds(self, track: TimeId) -> None:
+    def _measure_rounds(self, track: ReadingId) -> None:
         """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The order of the sides is drawn."""
         here = dict(self.at)
         self._warm_up(here)
@@ -296,7 +296,7 @@ class _Lockstep:
             _mhz(work),
         )
 
-    def _warm_up(self, here: Mapping[Side, TimeId | None]) -> None:
+    def _warm_up(self, here: Mapping[Side, ReadingId | None]) -> None:
         """Blocks by turns until a round equals the one before, since the device cooled down while it waited for the
         last side."""
         before: list[float | None] = []
@@ -311,7 +311,7 @@ class _Lockstep:
                 return
             before = now
 
-    def _block(self, side: Side, here: TimeId | None) -> Measured | None:
+    def _block(self, side: Side, here: ReadingId | None) -> Measured | None:
         """One block of a side that waits at `here`; None if it could not be read, or if the side went on."""
         if here is None or self.at[side] is not here:
             return None

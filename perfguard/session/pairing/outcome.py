@@ -7,18 +7,9 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from perfguard.model.records import PairReading
+from perfguard.model.records import PairReading, ReadingId
 from perfguard.session.pairing.processes import Side
-
-
-class TimeId(NamedTuple):
-    """One timed metric of one case."""
-
-    suite: str
-    key: str
-    metric: str
 
 
 @dataclass
@@ -37,9 +28,9 @@ class PairOutcome:
             them lies between two times), `measuring`, `ending`.
     """
 
-    readings: dict[TimeId, PairReading] = field(default_factory=dict)
-    timers: dict[TimeId, dict[Side, str]] = field(default_factory=dict)
-    unread: set[TimeId] = field(default_factory=set)
+    readings: dict[ReadingId, PairReading] = field(default_factory=dict)
+    timers: dict[ReadingId, dict[Side, str]] = field(default_factory=dict)
+    unread: set[ReadingId] = field(default_factory=set)
     uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
     tests: dict[Side, set[str]] = field(default_factory=dict)
     problem: str = ""

@@ -18,7 +18,7 @@ from filelock import FileLock
 from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
-from perfguard.model.records import CaseResult, Report, Toolchain
+from perfguard.model.records import CaseResult, ReadingId, Report, Toolchain
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import (
     OWN_PACKAGES,
@@ -33,7 +33,7 @@ from perfguard.session.child import (
 from perfguard.session.followed import Followed, read_followed
 from perfguard.session.fresh_processes import Tell, run_fresh
 from perfguard.session.pairing.lockstep import Limit, conduct
-from perfguard.session.pairing.outcome import PairOutcome, TimeId
+from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import (
     GOOD,
     SIDES,
@@ -179,9 +179,9 @@ class Site:
     def measure(
         self,
         tally: Tally,
-        tracks: Sequence[TimeId],
+        tracks: Sequence[ReadingId],
         deadline: float,
-        places: Callable[[Sequence[TimeId]], Sequence[TimeId]] = list,
+        places: Callable[[Sequence[ReadingId]], Sequence[ReadingId]] = list,
     ) -> None:
         """Measure process pairs until all of `tracks` are decided, the deadline is over, or processes died in too many
         tests to blame single ones.
@@ -212,7 +212,7 @@ class Site:
         self._stop_players()
 
     def _pair(
-        self, tally: Tally, left: Sequence[TimeId], chosen: Collection[TimeId], deadline: float
+        self, tally: Tally, left: Sequence[ReadingId], chosen: Collection[ReadingId], deadline: float
     ) -> tuple[PairOutcome, dict[Side, Report | None]]:
         """Lead new processes through the times `chosen` of those `left`, and return what was found and their answers.
         Meanwhile the next pair's processes start, if they disturb nothing. They collect the tests of all that are left,
@@ -232,7 +232,7 @@ class Site:
         self._stop(players.values())
         return outcome, {side: player.report(self.slug) for side, player in players.items()}
 
-    def _start(self, tally: Tally, left: Sequence[TimeId]) -> dict[Side, Player]:
+    def _start(self, tally: Tally, left: Sequence[ReadingId]) -> dict[Side, Player]:
         """Start a process of each side, which can measure the times `left`. They read nothing else: the base has
         answered before, and the run has read the working tree."""
         tests = tally.nodeids(left)

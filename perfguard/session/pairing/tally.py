@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from perfguard.judge.pair_test import PairVerdict, judge_paired
 from perfguard.judge.run_verdicts import paired_readings_of
 from perfguard.judge.screen import covered_beside
@@ -15,16 +13,15 @@ from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
     CaseId,
     CaseResult,
-    PairedCase,
     PairedTime,
-    Pairing,
     PairReading,
+    ReadingId,
     Report,
     Word,
 )
 from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.lockstep import paired
-from perfguard.session.pairing.outcome import PairOutcome, TimeId
+from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Side
 
 _MOST_MISSED = 2  # process pairs that fail to measure a time, after which it is given up
@@ -71,12 +68,12 @@ class Tally:
         verdicts: verdicts so far on the times that any pair read.
     """
 
-    def __init__(self, asked: Mapping[TimeId, CaseResult], family: int | None = None) -> None:
+    def __init__(self, asked: Mapping[ReadingId, CaseResult], family: int | None = None) -> None:
         self.base: dict[CaseId, CaseResult] = {}
         self.pairs = 0
         self.problem = ""
         self.times = {track: Time(work) for track, work in asked.items()}
-        self.verdicts: dict[TimeId, PairVerdict] = {}
+        self.verdicts: dict[ReadingId, PairVerdict] = {}
         self.lost: dict[str, tuple[Side, str]] = {}
         self._family = family
 
@@ -86,7 +83,7 @@ class Tally:
         self._find_unchanged()
 
     def take(
-        self, outcome: PairOutcome, reports: Mapping[Side, Report | None], tracks: Collection[TimeId] | None = None
+        self, outcome: PairOutcome, reports: Mapping[Side, Report | None], tracks: Collection[ReadingId] | None = None
     ) -> None:
         """Add one process pair, and judge the undecided times.
 
@@ -108,7 +105,7 @@ class Tally:
 
     def _find_unchanged(self) -> None:
         for track, time in self.times.items():
-            base = self.base.get(track[:2])
+            base = self.base.get(track.case)
             time.unchanged |= base is not None and track.metric in covered_beside(base, time.work)
 
     def _take_end(self, outcome: PairOutcome) -> None:
@@ -119,15 +116,15 @@ class Tally:
             self.lost[test] = side, outcome.problem
             self.problem = ""
 
-    def _add(self, track: TimeId, outcome: PairOutcome, latest: Mapping[Side, Results]) -> None:
+    def _add(self, track: ReadingId, outcome: PairOutcome, latest: Mapping[Side, Results]) -> None:
         time = self.times[track]
         test = time.work.case.nodeid
-        base = self.base.get(track[:2])
+        base = self.base.get(track.case)
         if test in self.lost:
             time.give_up(self.lost[test][1].partition("\n")[0].removesuffix(":"))
             return
-        if base is not None and (why := why_not_compared(base, time.work)) is not None:
-            time.give_up(why[1])
+        if base is not None and (why := why_not_compared(base, time.work)):
+            time.give_up(why)
             return
         found, timers = outcome.readings.get(track), outcome.timers.get(track)
         if found is None and timers is None:
@@ -144,12 +141,14 @@ class Tally:
             ):
                 time.missed = _MOST_MISSED  # another pair would not find it, either
 
-    def _unconducted(self, track: TimeId, latest: Mapping[Side, Results]) -> tuple[PairReading | None, dict[Side, str]]:
+    def _unconducted(
+        self, track: ReadingId, latest: Mapping[Side, Results]
+    ) -> tuple[PairReading | None, dict[Side, str]]:
         """The sides' readings of a time without a meter: one value per process, each read during its turn."""
         values: dict[Side, float] = {}
         timers: dict[Side, str] = {}
         for side in SIDES:
-            result = latest[side].get(track[:2])
+            result = latest[side].get(track.case)
             reading = result.reading(track.metric) if result is not None else None
             if reading is None or not isinstance(reading.value, int | float) or reading.value <= 0:
                 return None, {}
@@ -157,12 +156,12 @@ class Tally:
         alike = len(set(timers.values())) == 1
         return paired(self.pairs, values["base"], values["copy"], values["work"]) if alike else None, timers
 
-    def _why_missed(self, track: TimeId, outcome: PairOutcome, timers: Mapping[Side, str]) -> str:
+    def _why_missed(self, track: ReadingId, outcome: PairOutcome, timers: Mapping[Side, str]) -> str:
         if len(set(timers.values())) > 1:
             return f"timed by {timers.get('base')} at the base, now by {timers.get('work')}"
         if track in outcome.unread:
             return "too many blocks could not be read; look for other processes (perfguard doctor)"
-        base = self.base.get(track[:2])
+        base = self.base.get(track.case)
         test = self.times[track].work.case.nodeid
         if timed_kernel(track.metric) and test in outcome.tests.get("base", ()):
             if base is None:
@@ -181,27 +180,27 @@ class Tally:
         read = {track: each for track, each in made.items() if each is not None}
         self.verdicts = judge_paired(read, len(compared) if self._family is None else self._family)
 
-    def is_decided(self, track: TimeId) -> bool:
+    def is_decided(self, track: ReadingId) -> bool:
         """Whether a time needs no more pairs, as its verdict is final, or the base runs the same code."""
         time, verdict = self.times[track], self.verdicts.get(track)
         return time.unchanged or time.missed >= _MOST_MISSED or (verdict is not None and verdict.word is not None)
 
-    def left(self, tracks: Collection[TimeId] | None = None) -> list[TimeId]:
+    def left(self, tracks: Collection[ReadingId] | None = None) -> list[ReadingId]:
         """Those of `tracks` (None: of all times) that need another process pair."""
         asked = self.times if tracks is None else tracks
         return [track for track in asked if not self.is_decided(track) and not self._rides_along(track)]
 
-    def _rides_along(self, track: TimeId) -> bool:
+    def _rides_along(self, track: ReadingId) -> bool:
         """Whether it is the host time of a case whose device time was in question, and is decided. A host time is open
         longest, since it scatters by a tenth from process to process, and has no pairs of its own."""
-        device = TimeId(track.suite, track.key, DEVICE_TIME)
+        device = ReadingId(track.suite, track.key, DEVICE_TIME)
         return track.metric == HOST_TIME and device in self.times and self.is_decided(device)
 
-    def nodeids(self, tracks: Collection[TimeId]) -> list[str]:
+    def nodeids(self, tracks: Collection[ReadingId]) -> list[str]:
         """Node ids of the tests of `tracks`, each once."""
         return list(dict.fromkeys(self.times[track].work.case.nodeid for track in tracks))
 
-    def kernels(self, tracks: Collection[TimeId]) -> dict[str, list[str]]:
+    def kernels(self, tracks: Collection[ReadingId]) -> dict[str, list[str]]:
         """Node id of an observed test -> the kernels that `tracks` are about."""
         found: dict[str, list[str]] = {}
         for track in tracks:
@@ -216,23 +215,11 @@ class Tally:
         read = {case: result for case, result in self.base.items() if result.is_timed}
         return timers_of({**known, **read}.values())
 
-    def pairing(self, base: str, problem: str) -> Pairing:
-        """Its form in a report."""
-        cases: dict[CaseId, list[TimeId]] = {}
-        for track in self.times:
-            cases.setdefault(track[:2], []).append(track)
-        return Pairing(base, [self._paired(case, tracks) for case, tracks in cases.items()], self.pairs, problem)
+    def times_of(self, case: CaseId) -> list[PairedTime]:
+        """The results for the times of a case, without those that the base's own code covers."""
+        return [self.time(track) for track, time in self.times.items() if track.case == case and not time.unchanged]
 
-    def _paired(self, case: CaseId, tracks: list[TimeId]) -> PairedCase:
-        base = self.base.get(case)
-        why = None if base is None else why_not_compared(base, self.times[tracks[0]].work)
-        if base is not None:
-            exact = [replace(each, note="") for each in base.readings if not each.timed]
-            base = CaseResult(base.case, base.inputs, readings=exact)
-        times = [self.time(track) for track in tracks if not self.times[track].unchanged]
-        return PairedCase(*case, base, times, why[1] if why else "")
-
-    def time(self, track: TimeId) -> PairedTime:
+    def time(self, track: ReadingId) -> PairedTime:
         """The results for one time."""
         time = self.times[track]
         open_still = not time.why and not self.is_decided(track) and self._rides_along(track)
@@ -240,22 +227,10 @@ class Tally:
         return PairedTime(track.metric, time.timer, time.readings, why)
 
 
-def why_not_compared(base: CaseResult, work: CaseResult) -> tuple[Word, str] | None:
-    """The reason why the two results of a case are not compared, with its word; None if they are compared."""
-    now, before = bad(work), bad(base)
-    if now is not None:
-        return now
-    if before is not None:
-        return Word.UNRESOLVED, f"{before[0]} at the base, not compared: {before[1]}"
-    if base.inputs != work.inputs:
-        return Word.METHOD_CHANGED, f"other inputs: {base.inputs or 'none'} -> {work.inputs or 'none'}"
-    return None
-
-
-def bad(result: CaseResult) -> tuple[Word, str] | None:
-    """The reason why a result is invalid, with its word; None if it is valid."""
-    for word in (Word.WRONG, Word.BROKEN):
-        reasons = [verdict.reason for verdict in result.verdicts if verdict.word is word]
-        if reasons:
-            return word, "; ".join(reasons)
-    return None
+def why_not_compared(base: CaseResult, work: CaseResult) -> str:
+    """The reason why the two results of a case are not compared; empty if they are."""
+    for result, at in ((work, ""), (base, " at the base, not compared")):
+        for word in (Word.WRONG, Word.BROKEN):
+            if reasons := [verdict.reason for verdict in result.verdicts if verdict.word is word]:
+                return f"{word}{at}: {'; '.join(reasons)}"
+    return "" if base.inputs == work.inputs else f"other inputs: {base.inputs or 'none'} -> {work.inputs or 'none'}"

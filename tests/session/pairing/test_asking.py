@@ -15,13 +15,12 @@ import pytest
 from perfguard.judge.pair_test import PairVerdict
 from perfguard.judge.questions import Question
 from perfguard.model.config import Config, Settings
-from perfguard.model.records import Case, CaseResult, Verdict, Word
+from perfguard.model.records import Case, CaseResult, ReadingId, Verdict, Word
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED
 from perfguard.session.open_run import open_run
 from perfguard.session.pairing.asking import FIRST, GROWTH, PATIENCE, Asking, answers, in_next_pair, in_order
-from perfguard.session.pairing.outcome import TimeId
 from perfguard.session.pairing.pairs import Answer
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worktrees import Repository
@@ -79,12 +78,12 @@ def test_a_test_that_kills_the_base_s_process_spares_those_behind_it(
     assert len(site.asked) == processes
 
 
-def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[TimeId, Verdict]:
+def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[ReadingId, Verdict]:
     cases = [Case("suite", name, "forward") for name in names]
-    return {TimeId("suite", case.key, metric): Verdict(Word.SUSPECT, metric, ratio=ratio) for case in cases}
+    return {ReadingId("suite", case.key, metric): Verdict(Word.SUSPECT, metric, ratio=ratio) for case in cases}
 
 
-def names(tracks: list[TimeId]) -> list[str]:
+def names(tracks: list[ReadingId]) -> list[str]:
     return [track.key.partition("/")[0] for track in tracks]
 
 
@@ -113,7 +112,7 @@ def test_every_kernel_has_its_turn_in_the_first_pair() -> None:
         assert len(in_next_pair(order, tally)) == places
 
 
-def tally_of(tracks: Iterable[TimeId]) -> Tally:
+def tally_of(tracks: Iterable[ReadingId]) -> Tally:
     return Tally({track: CaseResult(Case("suite", track.key.partition("/")[0], "forward")) for track in tracks})
 
 
@@ -137,10 +136,10 @@ def test_no_time_waits_for_the_noise_of_another() -> None:
 def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
     """The one in which it took longest, after the guarded calls: a block of it is a run of a whole test."""
 
-    def kernel(name: str, *times: float) -> dict[TimeId, Verdict]:
+    def kernel(name: str, *times: float) -> dict[ReadingId, Verdict]:
         metric = f"kernel_time_us[{name}]"
         return {
-            TimeId("suite", Case("suite", f"{name}{us:g}", "test").key, metric): Verdict(
+            ReadingId("suite", Case("suite", f"{name}{us:g}", "test").key, metric): Verdict(
                 Word.SUSPECT, metric, before=us
             )
             for us in times
@@ -157,7 +156,7 @@ def test_each_kernel_of_observed_tests_is_paired_in_one_test_first() -> None:
 
 def test_a_kernel_that_is_known_from_several_tests_is_not_paired_in_the_others() -> None:
     """Of the same kernel; what is the same in five tests may still be slower in a sixth."""
-    kernels = [TimeId("suite", f"{name}{n}/test", f"kernel_time_us[{name}]") for name in "ab" for n in range(8)]
+    kernels = [ReadingId("suite", f"{name}{n}/test", f"kernel_time_us[{name}]") for name in "ab" for n in range(8)]
     tally = tally_of(kernels)
     for track in kernels:
         if int(track.key[1]) < 5:

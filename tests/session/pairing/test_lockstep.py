@@ -18,9 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.model.errors import UsageError
+from perfguard.model.records import ReadingId
 from perfguard.session.pairing import lockstep
 from perfguard.session.pairing.lockstep import Limit, conduct
-from perfguard.session.pairing.outcome import PairOutcome, TimeId
+from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.worker import (
     Announced,
@@ -120,15 +121,15 @@ class Script:
         return order
 
 
-def track(key: str) -> TimeId:
-    return TimeId("suite", key, "time")
+def track(key: str) -> ReadingId:
+    return ReadingId("suite", key, "time")
 
 
 def play(
     *scripts: Script,
     limit: float = 60.0,
     hangs: bool = True,
-    wanted: Callable[[TimeId], bool] = lambda track: True,
+    wanted: Callable[[ReadingId], bool] = lambda track: True,
     seed: int = 1,
     tests: Sequence[str] | None = None,
 ) -> PairOutcome:

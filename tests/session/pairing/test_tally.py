@@ -17,6 +17,7 @@ from perfguard.model.records import (
     Hardware,
     PairReading,
     Reading,
+    ReadingId,
     Report,
     Toolchain,
     Verdict,
@@ -24,14 +25,14 @@ from perfguard.model.records import (
 )
 from perfguard.model.units import Unit
 from perfguard.session.child import timers_of
-from perfguard.session.pairing.outcome import PairOutcome, TimeId
+from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.tally import Tally
 
 TEST = "test_ops.py::test_norm"
 RESULT = CaseResult(Case("ops", "norm", "test", TEST), "body 1", readings=[Reading("launches", Unit.COUNT, 1)])
 EDITED = CaseResult(RESULT.case, "body 2", readings=RESULT.readings)
-ROWS, COLUMNS = (TimeId("ops", "norm/test", f"kernel_time_us[{kernel}]") for kernel in ("rows", "columns"))
+ROWS, COLUMNS = (ReadingId("ops", "norm/test", f"kernel_time_us[{kernel}]") for kernel in ("rows", "columns"))
 
 
 def report(*results: CaseResult) -> Report:
@@ -60,14 +61,14 @@ def test_what_cannot_be_paired_is_given_up_at_once_with_its_reason(
 
 def test_all_kernels_in_question_of_a_test_are_asked_for_together() -> None:
     call = CaseResult(Case("ops", "call", "forward", "test_ops.py::test_call"))
-    tracks = {ROWS: RESULT, COLUMNS: RESULT, TimeId("ops", "call/forward", "device_time_us"): call}
+    tracks = {ROWS: RESULT, COLUMNS: RESULT, ReadingId("ops", "call/forward", "device_time_us"): call}
     assert Tally(tracks).kernels(list(tracks)) == {TEST: ["rows", "columns"]}
 
 
 def test_a_host_time_has_no_pairs_beyond_those_of_its_device_time() -> None:
     case = CaseResult(Case("ops", "norm", "forward", TEST), "inputs")
     device, host, alone = (
-        TimeId("ops", key, metric)
+        ReadingId("ops", key, metric)
         for key, metric in [
             ("norm/forward", "device_time_us"),
             ("norm/forward", "host_time_us"),
@@ -85,7 +86,7 @@ def test_a_host_time_has_no_pairs_beyond_those_of_its_device_time() -> None:
 CASE = Case("suite", "double[64]", "forward", "test_suite.py::test_double[64]")
 TIME = Reading("device_time_us", Unit.MICROSECONDS, 50.0, timer="queue-cold", floor=0.05)
 CALL = CaseResult(CASE, inputs="float32 64,16", readings=[Reading("launches", Unit.COUNT, 1), TIME])
-TRACK = TimeId(CASE.suite, CASE.key, TIME.metric)
+TRACK = ReadingId(CASE.suite, CASE.key, TIME.metric)
 NOTHING: Mapping[Side, Report | None] = {"base": None, "copy": None, "work": None}
 
 
