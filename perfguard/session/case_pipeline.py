@@ -205,6 +205,7 @@ class Runner:
         """The results of the call as given, and its check."""
         started = time.monotonic()
         from perfguard.check.all_configs import check_given  # imports torch, which a suite of benchmarks may lack
+        from perfguard.check.hard_inputs.scalars import unchecked
         from perfguard.check.numerics.trial import Inputs
 
         given = check_given(call) if self.plan.numerics else None
@@ -220,6 +221,7 @@ class Runner:
                 accuracy=checked.of_pass(direction) if checked else [],
                 verdicts=_wrong(checked, direction) if checked else [],
                 notes=checked.notes if checked else [],
+                unchecked=unchecked(call) if checked else {},
             )
             if checked is None or not call.agreed(bool(checked.wrong)):
                 result = self._read(call, result, checked)

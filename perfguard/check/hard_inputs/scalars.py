@@ -9,6 +9,7 @@ import ast
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -65,17 +66,22 @@ def scalars_of(call: Call, leaves: Sequence[Any]) -> list[Scalar]:
             found.append(Scalar(place, [f"{other!r} for {leaf!r}" for other in others_of(leaf)], is_neutral(leaf)))
     shared = _defaults(call.reference, call)
     for name, value in _defaults(call.fn, call).items():
-        if name in shared:
+        if name in shared and "Tensor" not in str(_signature(call.fn)[name].annotation):
             found.append(Scalar(OPTIONS, [f"{name}={other!r}" for other in others_of(value)], is_neutral(value)))
     return [each for each in found if each.texts]
 
 
 def unchecked(call: Call) -> dict[str, str]:
-    """Options of the candidate that are neutral and stay so: name -> value as text. The reference does not take them,
-    or derived inputs are left out."""
+    """Options of the candidate that are neutral by default: `weight_decay of lion` -> `0.0`, or '' where the call gives
+    another value, or derived inputs do. They do not where the reference does not take the option."""
     varied = {} if call.hard is None or "scalars" in call.hard.without else _defaults(call.reference, call)
-    own = _defaults(call.fn, call)
-    return {name: repr(value) for name, value in own.items() if is_neutral(value) and name not in varied}
+    left = _defaults(call.fn, call)
+    signature = _signature(call.fn)
+    neutral = {name: each.default for name, each in signature.items() if is_neutral(each.default)}
+    of = call.fn.__name__ if isinstance(call.fn, FunctionType) else type(call.fn).__name__
+    return {
+        f"{name} of {of}": repr(value) if name in left and name not in varied else "" for name, value in neutral.items()
+    }
 
 
 def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
@@ -95,14 +101,20 @@ def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
 
 def _defaults(fn: Callable[..., Any], call: Call) -> dict[str, Any]:
     """Arguments that the call leaves at their defaults, by name; none of what has no signature."""
-    asked = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    signature = _signature(fn)
     try:
-        signature = inspect.signature(asked)
-        given = signature.bind(*call.args, **call.kwargs).arguments
+        given = inspect.Signature([*signature.values()]).bind(*call.args, **call.kwargs).arguments
     except (TypeError, ValueError):
         return {}
     return {
         name: parameter.default
-        for name, parameter in signature.parameters.items()
+        for name, parameter in signature.items()
         if name not in given and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     }
+
+
+def _signature(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn).parameters
+    except (TypeError, ValueError):
+        return {}
