@@ -41,8 +41,8 @@ def pattern_of(call: Call, derivation: Derivation, judge: Judge) -> str:
 def _by_size(call: Call, derivation: Derivation, judge: Judge) -> str:
     """`right at 16, 32 and 64, wrong at 31 and 47: what is no power of two`."""
     leaves, steps = leaves_of(call), [step for part in derivation.parts for step in part.steps.items()]
-    found = [(leaves[place], _RESIZED.fullmatch(text)) for place, text in steps]
-    changed = {(leaf.shape[int(step[1])], int(step[2])) for leaf, step in found if step is not None}
+    found = [(place, _RESIZED.fullmatch(text)) for place, text in steps]
+    changed = {(leaves[place].shape[int(step[1])], int(step[2])) for place, step in found if step is not None}
     if len(derivation.parts) > 1 or len(changed) != 1 or any(step is None for _, step in found):
         return ""
     ((size, target),) = changed

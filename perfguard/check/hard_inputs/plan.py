@@ -159,7 +159,7 @@ def _strict(_: _Given) -> Iterable[Parts]:
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
-    yield from ([part] for part in given.sizes.thresholds(given.code.thresholds))
+    yield from given.sizes.thresholds(given.code.thresholds)
 
 
 def _scalars(given: _Given) -> Iterable[Parts]:

@@ -163,21 +163,23 @@ class Sizes:
                     found.append(FirstAccepted("equal sizes", items, Derivation((joint,))))
         return found
 
-    def thresholds(self, compared: Iterable[int]) -> list[Part]:
+    def thresholds(self, compared: Iterable[int]) -> list[list[Part]]:
         """For each integer that the code compares with: one more than that of every size that is not more, or where
         that is too much, of one size, beside few of the others. Last those that all sizes exceed: that many."""
         found = []
         for limit in sorted(compared, key=lambda limit: min(self.free, default=0) > limit):
             below = [size for size in self.free if size <= limit]
             all_at_once = dict.fromkeys(below, limit + 1) or dict.fromkeys(self.free, limit)
-            ways = [all_at_once]
             if below and not self._is_cheap(all_at_once):
                 ways = [
                     {size: limit + 1} | {other: _NARROW for other in self.free if other != size and other > _NARROW}
                     for size in reversed(below)  # columns cost less than rows do, where kernels are interpreted
                 ]
-            found += [self._joined(way, "thresholds") for way in ways if self._is_cheap(way)]
-        return [part for part in found if part is not None]
+                found += [[part] for way in ways if self._is_cheap(way) and (part := self._joined(way, "thresholds"))]
+            else:
+                parts = (self.resize(size, target, kind="thresholds") for size, target in all_at_once.items())
+                found.append([part for part in parts if part is not None])
+        return found
 
     def _unmeant(self) -> list[int]:
         """Sizes but those that marked integers mean: they do not tell which of the places they mean."""

@@ -149,7 +149,8 @@ def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None)
         with _defines_the_domain():
             told = all(changes(Derivation((part,)), Derivation(())) for part in derivation.scalars)
             told = told and not (derivation.scalars and changes(derivation, derivation, seed=1))
-            return told and (joint is None or changes(derivation, joint))
+            others = [] if joint is None else [joint, Derivation(())]
+            return told and all(changes(derivation, each) for each in others)
     except _LeftOut:
         return False
 
