@@ -93,8 +93,12 @@ class _Found:
             self.capped = self.capped or _last_name(node) in _MULTIPROCESSORS
 
     def _take(self, operands: Iterable[ast.AST], names: Mapping[str, Any]) -> None:
-        values = (_value(each, names) for each in operands)
-        self.integers.update(each for each in values if type(each) is int)
+        """Numbers among the operands, and their products with what divides the others: so many blocks, in elements."""
+        values = {each: _value(each, names) for each in operands}
+        bounds = [value for value in values.values() if type(value) is int]
+        inner = (node for each, value in values.items() if value is None for node in ast.walk(each))
+        divisors = [by for node in inner if type(by := _value(_divisor(node), names)) is int]
+        self.integers.update([*bounds, *(bound * by for bound in bounds for by in divisors)])
 
 
 def _last_name(node: ast.AST) -> Any:
@@ -104,7 +108,16 @@ def _last_name(node: ast.AST) -> Any:
     return getattr(node, "attr", getattr(node, "id", None))
 
 
-def _value(node: ast.AST, names: Mapping[str, Any]) -> Any:
+def _divisor(node: ast.AST) -> ast.AST | None:
+    """`b` of `a // b` and `cdiv(a, b)`."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+        return node.right
+    return (
+        node.args[1] if isinstance(node, ast.Call) and _last_name(node.func) == "cdiv" and len(node.args) == 2 else None
+    )
+
+
+def _value(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     """The number that an expression stands for whatever the inputs are; None if there is none."""
     if isinstance(node, ast.Constant):
         return node.value
@@ -162,8 +175,13 @@ def _tree(code: Any) -> ast.AST | None:
 
 def _said(code: Any) -> tuple[object, ...]:
     """What a function does, but not where it stands."""
-    inner = [_said(each) if inspect.iscode(each) else repr(each) for each in code.co_consts]
-    return code.co_code, code.co_names, inner
+    inner = [_said(each) if inspect.iscode(each) else each for each in code.co_consts]
+    # The order of a set differs between processes.
+    return (
+        code.co_code,
+        code.co_names,
+        [sorted(map(repr, each)) if isinstance(each, frozenset) else each for each in inner],
+    )
 
 
 # -- the functions that a candidate reaches ----------------------------------------------------------------------------
@@ -180,7 +198,7 @@ def _functions(fn: Any) -> Iterator[FunctionType]:
             continue
         seen.add(id(value))
         if isinstance(value, FunctionType):
-            if (value.__module__ or "").partition(".")[0] in _FOREIGN:
+            if _is_foreign(value.__module__):
                 waiting += [value.__wrapped__] if hasattr(value, "__wrapped__") else []
                 continue
             found += 1
@@ -191,20 +209,30 @@ def _functions(fn: Any) -> Iterator[FunctionType]:
 def _reached(value: Any) -> list[Any]:
     """What a value calls: kinds of which nothing of a user's own runs when they are asked."""
     if isinstance(value, FunctionType):
-        names = [value.__globals__.get(name) for name in _global_names(value.__code__)]
-        return [*names, *map(_content, value.__closure__ or ())]
+        names = _global_names(value.__code__)
+        values = [value.__globals__.get(name) for name in names]
+        modules = [each for each in values if isinstance(each, ModuleType) and not _is_foreign(each.__name__)]
+        values += [vars(module).get(name) for module in modules for name in names]
+        return [*values, *map(_content, value.__closure__ or ())]
     if isinstance(value, functools.partial):
         return [value.func, *value.args]
     if isinstance(value, MethodType | BuiltinMethodType):  # `Function.apply` is one of its class
         return [getattr(value, "__func__", None), value.__self__]
     if isinstance(value, torch.nn.Module):
-        return [vars(kind).get("forward") for module in value.modules() for kind in type(module).__mro__]
+        kinds = [
+            kind for module in value.modules() for kind in type(module).__mro__ if not _is_foreign(kind.__module__)
+        ]
+        return [each for kind in kinds for each in vars(kind).values()]
     if isinstance(value, type) and issubclass(value, torch.autograd.Function):
         methods = (vars(value).get(name) for name in ("forward", "setup_context", "backward"))
         return [getattr(method, "__func__", method) for method in methods]
-    if type(value).__module__.partition(".")[0] == "triton":  # a kernel, with or without a tuner around it
+    if str(type(value).__module__).partition(".")[0] == "triton":  # a kernel, with or without a tuner around it
         return [getattr(value, "fn", None)]
     return []
+
+
+def _is_foreign(module: Any) -> bool:
+    return str(module).partition(".")[0] in _FOREIGN
 
 
 def _global_names(code: Any) -> list[str]:

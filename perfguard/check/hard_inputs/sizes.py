@@ -27,6 +27,7 @@ from perfguard.model.call import Call
 
 BLOCK = 256  # most blocks and tails recur within this size
 _NEAR = [power + by for power in (16, 32, 64, 128, BLOCK) for by in (1, -1, 0)]
+_TALL_ELEMENTS = 2**15  # of one input beyond a threshold: a thousand narrow rows
 _NARROW = 16  # rows or columns beside many of the other; tiles of products have as many
 _MOST_PLACES = 6  # of one size, of which every set is tried
 _GROWN = 4  # times the elements of the given inputs
@@ -166,19 +167,19 @@ class Sizes:
     def thresholds(self, compared: Iterable[int]) -> list[list[Part]]:
         """For each integer that the code compares with: one more than that of every size that is not more, or where
         that is too much, of one size, beside few of the others. Last those that all sizes exceed: that many."""
-        found = []
+        found: list[list[Part]] = []
         for limit in sorted(compared, key=lambda limit: min(self.free, default=0) > limit):
             below = [size for size in self.free if size <= limit]
             all_at_once = dict.fromkeys(below, limit + 1) or dict.fromkeys(self.free, limit)
-            if below and not self._is_cheap(all_at_once):
-                ways = [
-                    {size: limit + 1} | {other: _NARROW for other in self.free if other != size and other > _NARROW}
-                    for size in reversed(below)  # columns cost less than rows do, where kernels are interpreted
-                ]
-                found += [[part] for way in ways if self._is_cheap(way) and (part := self._joined(way, "thresholds"))]
-            else:
+            if self._is_cheap(all_at_once):
                 parts = (self.resize(size, target, kind="thresholds") for size, target in all_at_once.items())
                 found.append([part for part in parts if part is not None])
+                continue
+            for size in reversed(below):  # columns cost less than rows do, where kernels are interpreted
+                others = [other for other in self.free if other != size]
+                ways = [{size: limit + 1} | {other: few for other in others if other > few} for few in (_NARROW, 1)]
+                parts = (self._joined(way, "thresholds") for way in ways if self._is_cheap(way, _TALL_ELEMENTS))
+                found += [[part] for part in parts if part is not None][:1]
         return found
 
     def _unmeant(self) -> list[int]:
@@ -204,11 +205,11 @@ class Sizes:
             found.append(self._resized({size: [target for target in above if self._is_cheap({size: target})]}))
         return [parts for parts in found if parts]
 
-    def _is_cheap(self, targets: Mapping[int, int]) -> bool:
+    def _is_cheap(self, targets: Mapping[int, int], most: int = _GROWN_ELEMENTS) -> bool:
         """Whether all inputs then have few elements, or not many times the given ones."""
         given = sum(leaf.numel() for leaf in self._tensors)
         grown = (math.prod(targets.get(size, size) for size in leaf.shape) for leaf in self._tensors)
-        return sum(grown) <= max(_GROWN_ELEMENTS, _GROWN * given)
+        return sum(grown) <= max(most, _GROWN * given)
 
     def _resized(self, targets: Mapping[int, Sequence[int]]) -> list[Part]:
         """Each size as each of its targets, where that is valid."""

@@ -397,12 +397,17 @@ def compares(x: torch.Tensor, limit: int = 96) -> torch.Tensor:
     return differentiated(lambda x: x.clamp(max=PROGRAMS * 2), silu_slope)(x)  # type: ignore[no-any-return]
 
 
+def blocks(x: torch.Tensor) -> int:
+    return min(-(-len(x) // 32), PROGRAMS)
+
+
 def test_numbers_of_the_code_are_those_that_it_compares_with_or_is_bounded_by() -> None:
     code = code_of(compares, CPU)
     assert {96, 350} <= set(code.thresholds)
     assert 2 not in code.thresholds  # of `//`
     assert 1e-7 in code.epsilons
     assert code_of(launched, CPU).thresholds == (LIMIT,)
+    assert 48 * 32 in code_of(blocks, CPU).thresholds
     assert code_of(torch.relu, CPU) == code_of(F.softmax, CPU)
     assert code_of(by_few_programs, CPU).name != code_of(in_turns, CPU).name
 
