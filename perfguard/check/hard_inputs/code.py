@@ -54,11 +54,11 @@ class Code:
 def code_of(fn: Any, device: torch.device) -> Code:
     """What the code of a candidate says. What has no source says nothing."""
     functions = list(_functions(fn))
-    sources = [(function, tree) for function in functions if (tree := _tree(function.__code__)) is not None]
-    told = dict(told for function, tree in sources for told in _keywords(tree, _names(function, tree)))
+    sources = [(nodes := _nodes(function.__code__), _names(function, nodes)) for function in functions]
+    told = dict(told for nodes, names in sources for told in _keywords(nodes, names))
     found = _Found()
-    for function, tree in sources:
-        found.read(tree, told | _names(function, tree))
+    for nodes, names in sources:
+        found.read(nodes, told | names)
     if found.capped and device.type == "cuda":
         found.integers.add(torch.cuda.get_device_properties(device).multi_processor_count)
     return Code(
@@ -80,16 +80,15 @@ class _Found:
     floats: set[float] = field(default_factory=set)
     capped: bool = False
 
-    def read(self, tree: ast.AST, names: Mapping[str, Any]) -> None:
-        for node in ast.walk(tree):
+    def read(self, nodes: Iterable[ast.AST], names: Mapping[str, Any]) -> None:
+        self.floats.update(each for each in names.values() if type(each) is float)
+        for node in nodes:
             if isinstance(node, ast.Compare):
                 self._take([node.left, *node.comparators], names)
             elif isinstance(node, ast.Call) and _last_name(node.func) in _LIMITS:
                 self._take([*node.args, *(keyword.value for keyword in node.keywords)], names)
             elif isinstance(node, ast.Constant) and isinstance(node.value, float):
                 self.floats.add(node.value)
-            elif isinstance(node, ast.Name) and isinstance(names.get(node.id), float):
-                self.floats.add(names[node.id])
             self.capped = self.capped or _last_name(node) in _MULTIPROCESSORS
 
     def _take(self, operands: Iterable[ast.AST], names: Mapping[str, Any]) -> None:
@@ -133,7 +132,7 @@ def _value(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
     return None
 
 
-def _names(function: FunctionType, tree: ast.AST) -> dict[str, Any]:
+def _names(function: FunctionType, nodes: Iterable[ast.AST]) -> dict[str, Any]:
     """What names mean in a function: globals, closure, defaults, and locals that are set to numbers once. Arguments
     mean nothing, unless the caller says it."""
     code = function.__code__
@@ -143,7 +142,7 @@ def _names(function: FunctionType, tree: ast.AST) -> dict[str, Any]:
     defaults = function.__defaults__ or ()
     found |= dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
     found |= function.__kwdefaults__ or {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             found[name] = None if name in found and name in code.co_varnames else _value(node.value, found)
@@ -155,9 +154,9 @@ def _number(value: Any) -> Any:
     return value.value if type(value).__name__ == "constexpr" else value
 
 
-def _keywords(tree: ast.AST, names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _keywords(nodes: Iterable[ast.AST], names: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Keyword arguments that are numbers: the constants of kernels."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
                 value = _value(keyword.value, names)
@@ -165,12 +164,15 @@ def _keywords(tree: ast.AST, names: Mapping[str, Any]) -> Iterator[tuple[str, An
                     yield keyword.arg, value
 
 
-@functools.lru_cache(maxsize=512)
-def _tree(code: Any) -> ast.AST | None:
+@functools.lru_cache(maxsize=1024)
+def _nodes(code: Any) -> list[ast.AST]:
+    """What is looked at of a function's source; nothing without a source, as of what `exec` made."""
     try:
-        return ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, TypeError, SyntaxError, ValueError):  # made by exec, or a lambda amid a longer line
-        return None
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError, ValueError):  # the last two: a lambda amid a longer line
+        return []
+    kinds = (ast.Compare, ast.Call, ast.Assign, ast.Attribute, ast.Constant)
+    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 
 def _said(code: Any) -> tuple[object, ...]:
@@ -228,6 +230,11 @@ def _reached(value: Any) -> list[Any]:
         return [getattr(method, "__func__", method) for method in methods]
     if str(type(value).__module__).partition(".")[0] == "triton":  # a kernel, with or without a tuner around it
         return [getattr(value, "fn", None)]
+    kind = type(value)
+    if callable(value) and (not _is_foreign(kind.__module__) or kind.__name__ == "CustomOpDef"):
+        state = object.__getattribute__(value, "__dict__") if kind.__dictoffset__ else {}
+        held = [each for one in state.values() for each in (one.values() if type(one) is dict else [one])]
+        return [*vars(kind).values(), *held]
     return []
 
 

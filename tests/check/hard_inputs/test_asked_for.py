@@ -401,6 +401,16 @@ def blocks(x: torch.Tensor) -> int:
     return min(-(-len(x) // 32), PROGRAMS)
 
 
+class Launcher:
+    """As custom operators are: an object that calls what it holds."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.backends = {"cpu": fn}
+
+    def __call__(self, *args: Any) -> Any:
+        return self.backends["cpu"](*args)
+
+
 def test_numbers_of_the_code_are_those_that_it_compares_with_or_is_bounded_by() -> None:
     code = code_of(compares, CPU)
     assert {96, 350} <= set(code.thresholds)
@@ -408,6 +418,7 @@ def test_numbers_of_the_code_are_those_that_it_compares_with_or_is_bounded_by() 
     assert 1e-7 in code.epsilons
     assert code_of(launched, CPU).thresholds == (LIMIT,)
     assert 48 * 32 in code_of(blocks, CPU).thresholds
+    assert code_of(Launcher(launched), CPU).thresholds == (LIMIT,)
     assert code_of(torch.relu, CPU) == code_of(F.softmax, CPU)
     assert code_of(by_few_programs, CPU).name != code_of(in_turns, CPU).name
 
