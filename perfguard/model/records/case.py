@@ -231,8 +231,7 @@ class Conditions(Struct, frozen=True, omit_defaults=True):
 
 
 class HardCounts(Struct, frozen=True, omit_defaults=True):
-    """Counts of what is checked beside the given call, derived inputs by kind and `configurations`: compared, left out
-    by reason, and left for the next run."""
+    """What is checked beside the given call, by kind: compared, left out by reason, left for the next run."""
 
     ran: dict[str, int] = {}
     left_out: dict[str, int] = {}
