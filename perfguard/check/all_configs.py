@@ -9,7 +9,7 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from perfguard._compat.triton_internals import pinned, tuners_met
 from perfguard.check.checked import Checked
 from perfguard.check.correctness import check
+from perfguard.check.hard_inputs.scalars import unchecked
 from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.verdict import device_is_lost
 from perfguard.model.call import Call
@@ -79,12 +80,14 @@ class Given:
             that the call runs but the chosen one. None if the call is wrong.
         seconds: processor time of the check, so that other processes do not decide what else runs.
         kept: by the call's functions before the check called them; None if nothing is derived.
+        unchecked: options that stay neutral.
     """
 
     checked: Checked
     others: Sequence[Other] = ()
     seconds: float = 0.0
     kept: Kept | None = None
+    unchecked: dict[str, str] = field(default_factory=dict)
 
 
 def check_given(call: Call) -> Given:
@@ -110,7 +113,7 @@ def check_given(call: Call) -> Given:
         checked = check(call, full=call.together is None)
     seconds = time.thread_time() - began
     others = [] if call.agreed(bool(checked.wrong)) else [*_named(call), *_tuned(call, tuners)]
-    return Given(checked, others, seconds, kept)
+    return Given(checked, others, seconds, kept, unchecked(call))
 
 
 def check_named(call: Call, names: Collection[str]) -> dict[str, list[Doubt]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfguard.model.call import CONFIGURATIONS
 
@@ -31,12 +32,14 @@ class Reached(Struct, frozen=True, omit_defaults=True):
         rotation: that the plan's order was drawn with.
         done: by kind, number of turns so far. Beyond its number of inputs a kind begins again.
         failed: kind and number of what failed in the last run.
+        code: hash of the candidate's.
     """
 
     plan: str = ""
     rotation: int = 0
     done: dict[str, int] = {}
     failed: list[tuple[str, int]] = []
+    code: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ class Turns(Generic[Item]):
         if not self.waiting and not self._failed and not self._kept:
             return None
         done = {kind: self._reached.done.get(kind, 0) + self._finished(kind) for kind in self._plan}
-        return Reached(self._reached.plan, self._reached.rotation, done, self._failed)
+        return replace(self._reached, done=done, failed=self._failed)
 
     def _finished(self, kind: str) -> int:
         """Number of turns that have ended, up to the first that has not."""

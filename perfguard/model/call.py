@@ -79,7 +79,10 @@ class Tolerance:
             raise UsageError(f"Tolerance(min_sqnr_db={shown(self.min_sqnr_db)}): give a number of dB")
 
 
-HARD_KINDS = ("values", "non-finite", "layouts", "sizes", "integers", "gradients", "masked lanes", "program order")
+HARD_KINDS = (
+    *("values", "non-finite", "layouts", "sizes", "integers", "gradients", "masked lanes", "program order"),
+    *("equal sizes", "thresholds", "scalars", "runs", "magnitudes"),
+)
 CONFIGURATIONS = "configurations"  # take turns with these kinds, on the given inputs
 
 
@@ -93,7 +96,9 @@ class Hard:
 
     Attributes:
         without: kinds among "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
-            "gradients" (incoming ones); and in Triton's interpreter "masked lanes" and "program order".
+            "gradients" (incoming ones), "equal sizes" (that differ), "thresholds" (of the code), "scalars" (numbers and
+            options), "runs" (of ids that stand for none), "magnitudes" (near epsilons); and in Triton's interpreter
+            "masked lanes" and "program order".
         reason: why the call need not be right for them; required.
     """
 

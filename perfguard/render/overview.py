@@ -229,15 +229,27 @@ class LaneView(Struct, frozen=True, dict=True):
     @property
     def remarks(self) -> list[tuple[str, list[str]]]:
         """What asks for nothing, a line each, with the names of what it is about: other code that nothing here times,
-        old faults, new metrics."""
+        old faults, new metrics, options that no case switches on."""
         other, new = self.other_code, self.new_metrics
         old = [finding.result.case.key for finding in self.findings if finding.verdict.word is Word.OLD_FAULT]
-        old = list(dict.fromkeys(old))
+        old, same = list(dict.fromkeys(old)), self.unchecked
         return [
             *([(f"{other}, which nothing here times", other.kernels)] if other.moved else []),
             *([(f"{counted(len(old), 'case')} {OLD_FAULT}", old)] if old else []),
             *([(f"{counted(len(new), 'metric')} new", new)] if new else []),
+            *([(f"{counted(len(same), 'option')} whose code is unchecked", same)] if same else []),
         ]
+
+    @property
+    def unchecked(self) -> list[str]:
+        """`weight_decay of lion is 0.0 in every case`, of new cases and of those with other code."""
+        moved = {result.case for result, *_ in self.other_code.moved} | {
+            result.case for result, word in self.cases if word is Word.NEW
+        }
+        found = [result for result, _ in self.cases if result.unchecked]
+        asked = {name: value for result in found if result.case in moved for name, value in result.unchecked.items()}
+        varied = {name for result in found for name, value in result.unchecked.items() if not value}
+        return [f"{name} is {value} in every case" for name, value in asked.items() if name not in varied]
 
     @cached_property
     def other_code(self) -> OtherCode:

@@ -184,10 +184,9 @@ class Runner:
         from perfguard.check.hard_inputs.search import run_hard
 
         started, turns, first = time.monotonic(), self.hands.turns, results[0]
-        reached = None if turns is None else turns.of(first.case)
         found = run_hard(
             call, self.settings.extra_seconds, self.plan.rotation, given.kept,
-            others=given.others, check_seconds=given.seconds, reached=reached,
+            others=given.others, check_seconds=given.seconds, reached=None if turns is None else turns.of(first.case),
         )  # fmt: skip
         if turns is not None:
             turns.put(first.case, found.reached)
@@ -220,6 +219,7 @@ class Runner:
                 accuracy=checked.of_pass(direction) if checked else [],
                 verdicts=_wrong(checked, direction) if checked else [],
                 notes=checked.notes if checked else [],
+                unchecked={} if given is None else given.unchecked,
             )
             if checked is None or not call.agreed(bool(checked.wrong)):
                 result = self._read(call, result, checked)

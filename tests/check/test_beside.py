@@ -60,7 +60,8 @@ def test_the_next_run_goes_on_in_the_order_that_the_first_began_with() -> None:
     assert first.reached is not None
     assert set(first.reached.done.values()) == {1}
     second = run_hard(CALL, ONE_EACH, rotation=6, reached=first.reached)
-    assert second.reached == Reached(first.reached.plan, 5, dict.fromkeys(first.reached.done, 2))
+    done = dict.fromkeys(first.reached.done, 2)
+    assert second.reached == Reached(first.reached.plan, 5, done, code=first.reached.code)
     assert run_hard(CALL, EVERYTHING, reached=second.reached).reached is None
 
 

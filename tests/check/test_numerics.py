@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perfguard.check.correctness import check
 from perfguard.check.numerics.fp8_codes import compare_codes, compare_scales
 from perfguard.check.numerics.hints import jagged, looks_like
 from perfguard.check.numerics.oracle import NARROW, Widen, fits_in_float64, run_wide, unrounded_codes
 from perfguard.check.numerics.rule import compare
 from perfguard.check.numerics.sums import FP8_DTYPES, Groups
-from perfguard.model.call import Tolerance
+from perfguard.model.call import Call, Tolerance
 from perfguard.model.records import Accuracy
 from perfguard.tensors import seeding
 
@@ -286,6 +288,19 @@ def test_what_is_wrong_is_told_no_tolerance(dtype: torch.dtype, by: float, rows:
     problem = loose(dtype, by, rows)
     assert problem
     assert "Tolerance" not in problem
+
+
+def test_what_has_a_pattern_is_told_no_tolerance() -> None:
+    """Its columns, or a factor, where the result is right in half of its digits."""
+
+    def told(candidate: Callable[[torch.Tensor], torch.Tensor], dtype: torch.dtype = torch.float32) -> str:
+        (problem,) = check(Call(candidate, (normal(64, 64, seed=5).to(dtype),), lambda x: x * 3)).wrong
+        return problem
+
+    assert "columns 48 to 63 of 64" in (last := told(lambda x: torch.where(torch.arange(64) > 47, x * 3.0003, x * 3)))
+    assert "looks scaled by 1.02" in (scaled := told(lambda x: (x.float() * 3.06).to(x.dtype), torch.bfloat16))
+    assert "Tolerance" not in last + scaled
+    assert "Tolerance" in told(lambda x: x * 3 * (1 + 1e-4 * normal(64, 64, seed=6).float()))
 
 
 # -- NaN and infinity, exact outputs, metadata, empty ones -------------------------------------------------------------

@@ -65,6 +65,23 @@ def test_other_code_is_named_by_a_lane_that_times_nothing() -> None:
     )
 
 
+def test_options_that_no_case_switches_on_are_named_of_new_cases_and_of_other_code() -> None:
+    """Where one case varies an option it is checked."""
+
+    def told(*cases: tuple[str, dict[str, str], bool]) -> list[str]:
+        made = [other_code(name, "_f") if moved else result(name) for name, _, moved in cases]
+        pairs = zip(made, cases, strict=True)
+        view = lane("amd-mi300x", *(msgspec.structs.replace(each, unchecked=case[1]) for each, case in pairs))
+        assert view.report is not None
+        view = msgspec.structs.replace(view, report=msgspec.structs.replace(view.report, exact_only=True))
+        return [f"{said}: {names}" for said, names in view.remarks if "unchecked" in said]
+
+    still, varied = {"decay of lion": "0.0"}, {"decay of lion": ""}
+    line = "1 option whose code is unchecked: ['decay of lion is 0.0 in every case']"
+    assert told(("a", still, True), ("b", still, False)) == [line]
+    assert told(("a", still, False)) == told(("a", still, True), ("b", varied, False)) == []
+
+
 class Balance(HTMLParser):
     """Fails where a tag is closed that is not the last one open."""
 

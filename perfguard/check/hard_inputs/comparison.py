@@ -22,6 +22,8 @@ from perfguard.check.numerics.truth import Truth
 MULTIPLE = 4.0  # of eager's error
 NEARBY = 64.0  # of the change by inputs that are off by a rounding
 LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
+_RESIDUES = 16.0  # times what roundings of operators leave of terms that cancel
+_SHARE = 0.1  # of an element: what is further off is no rounding
 NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
 
 Usual = Mapping[str, float]
@@ -49,11 +51,13 @@ class Rule:
     Attributes:
         infinite: inputs are infinite, so that NaN may be right (`_unlike`).
         cancels: terms of the results may cancel.
-        saturated: gradients only have to be finite, where the reference's are.
+        saturated: gradients have to be finite where the reference's are, and right where no cancellation decides
+            (`_beyond_residues`).
         usual: the RMS of each tensor on the given inputs; an error of `NEGLIGIBLE` times this is allowed, of gradients
             some roundings of it: what is left where terms of that size cancel.
         masked: by position, what is also right in place of NaN: `Nearby.masked`.
         incoming: by how much larger incoming gradients are than usual.
+        noisy: what the oracle's tensors may be as well if its operators round, or choose others of equal elements.
     """
 
     infinite: bool
@@ -62,6 +66,7 @@ class Rule:
     usual: Usual = field(default_factory=dict)
     masked: Sequence[Tensor | None] = ()
     incoming: float = 1.0
+    noisy: Sequence[Sequence[Tensor | None]] = ()
 
     @property
     def usual_gradient(self) -> float:
@@ -108,7 +113,8 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
         number = f"{int(unlike.sum())} of {c.numel()} elements"
         return f"{name}: {number} are NaN or Inf unlike the oracle's; {values} at {index}"
     if residue:
-        return ""
+        noisy = [real_numbers(each) for tensors in rule.noisy if (each := tensors[position]) is not None]
+        return _beyond_residues((c, e, o, m), noisy, name, rule)
     rms, error, shift = errors(c, o, m, truth)
     _, by_eager, _ = errors(e, o, m, truth)
     if gradient or rule.cancels:  # if terms of a sum over rows cancel, their roundings scale with other groups
@@ -131,6 +137,23 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
         f"{name}: RMSE {float(error[group]):.3g} in {groups.label(group)}, limit {float(limit[group]):.3g}; worst at "
         f"{groups.index(group, element)}: got {float(a[element]):.6g}, want {float(b[element]):.6g}"
     )
+
+
+def _beyond_residues(tensors: Sequence[Tensor], noisy: Sequence[Tensor], name: str, rule: Rule) -> str:
+    """The problem of a gradient some element of which is off by more than a tenth and by far more than roundings of
+    operators change it, or its row, or ''."""
+    c, e, o, m = (each.double() for each in tensors)
+    off = torch.stack([(each.double() - o).abs() for each in (e, *noisy)]).amax(0)
+    off = off.maximum(off.square().mean(-1, keepdim=True).sqrt()) if off.ndim else off
+    limit = _RESIDUES * off + _SHARE * o.abs() + NEARBY * (m - o).abs() + least_error(tensors[0].dtype)
+    roundings = LEAST_ROUNDINGS[tensors[0].dtype] * ROUNDING[tensors[0].dtype]
+    limit += MULTIPLE * roundings * rule.incoming * max(rule.usual.get(name, 0.0), rule.usual_gradient)
+    wrong = ((c - o).abs() > limit) & limit.isfinite()
+    if not bool(wrong.any()):
+        return ""
+    index = [int(each) for each in wrong.nonzero()[0]]
+    values = f"got {float(c[tuple(index)]):.6g}, want {float(o[tuple(index)]):.6g}"
+    return f"{name}: {int(wrong.sum())} of {c.numel()} elements are wrong at large inputs; {values} at {index}"
 
 
 def _unlike(got: Tensor, want: Tensor, infinite: bool) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import mark_of, marked
 from perfguard.check.hard_inputs.integers import limit_after, with_integers
+from perfguard.check.hard_inputs.scalars import OPTIONS, with_scalars
 from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, resized, with_values
 from perfguard.check.memory import free_bytes
 from perfguard.model.call import Call
@@ -88,7 +89,8 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 _ROW = re.compile(r"row (\d+) (.+)")
-_RESIZED = re.compile(r"dim (\d+) (?:cut|grown) to (\d+)")
+_VERBS = ("cut", "grown")
+_RESIZED = re.compile(rf"dim (\d+) (?:{'|'.join(_VERBS)}) to (\d+)")
 INCOMING = -1
 STRICT = -2  # no input: how interpreted kernels run
 FROZEN = "frozen"  # needs no gradient, where the given one does
@@ -101,7 +103,7 @@ class Part:
     Attributes:
         kind: its name in `Hard(without=…)`.
         steps: place among all leaves of the call -> steps of that input as text; `INCOMING` -> of incoming gradients;
-            `STRICT` -> how interpreted kernels run.
+            `STRICT` -> how interpreted kernels run; `OPTIONS` -> keyword arguments that the call does not give.
     """
 
     kind: str
@@ -154,7 +156,12 @@ class Derivation:
 
     @property
     def resizes(self) -> bool:
-        return any(part.kind == "sizes" for part in self.parts)
+        return any(f" {verb} to " in text for part in self.parts for text in part.steps.values() for verb in _VERBS)
+
+    @property
+    def scalars(self) -> list[Part]:
+        """Its parts that change numbers and options."""
+        return [part for part in self.parts if part.kind == "scalars"]
 
     @property
     def far_apart(self) -> bool:
@@ -164,7 +171,7 @@ class Derivation:
     def may_be_refused(self) -> bool:
         """Whether a candidate may refuse the input by raising. It must accept finite values and marked integers."""
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
-        return dtypes or any(part.kind in ("layouts", "sizes", "non-finite") for part in self.parts)
+        return dtypes or self.resizes or any(part.kind in ("layouts", "non-finite", "scalars") for part in self.parts)
 
     def text(self, place: int) -> str:
         """The steps of one input as text; empty if it is as given."""
@@ -174,7 +181,22 @@ class Derivation:
         """`argument 0 (transposed, row 3 zero) and argument 1 (sliced)`."""
         texts = [(name, self.text(place)) for place, name in enumerate(names)]
         texts += [("incoming gradients", self.text(INCOMING)), ("kernels", self.text(STRICT))]
+        texts.append(("options", self.text(OPTIONS)))
         return " and ".join(f"{name} ({text})" for name, text in texts if text)
+
+
+@dataclass(frozen=True)
+class FirstAccepted:
+    """Derivations of which that one is judged that reference and candidate accept first.
+
+    Attributes:
+        joint: the one that the reference's results must differ from. Where they are those, it does not use what only
+            that one cuts.
+    """
+
+    kind: str
+    items: tuple[Derivation, ...]
+    joint: Derivation
 
 
 def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
@@ -222,7 +244,9 @@ def derived_call(call: Call, derivation: Derivation) -> Call:
         text = derivation.text(place)
         return derived_tensor(tensor, text) if text else None
 
-    return with_tensors(call, change)
+    scalars = {place: text for part in derivation.scalars for place, text in part.steps.items()}
+    options = ", ".join(part.steps[OPTIONS] for part in derivation.scalars if OPTIONS in part.steps)
+    return with_scalars(with_tensors(call, change), scalars | ({OPTIONS: options} if options else {}))
 
 
 def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Call:

@@ -36,6 +36,13 @@ def _every_second(ends: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def _in_every_second(ends: torch.Tensor, step: int, most: int, last: int) -> torch.Tensor:
+    """Rows, none, rows, none … and what is left in the last group."""
+    made = (step * (_places(ends) // 2 + 1)).clamp(max=most)
+    made[-1:] = last
+    return made.to(ends.dtype)
+
+
 #: pattern of a step -> the tensor after it, given the numbers that the pattern's groups matched
 _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     (r"all (-?\d+)", torch.full_like),
@@ -53,6 +60,13 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     ),
     (r"groups of (\d+) up to (\d+) and the last to (\d+)", _by_steps),
     ("every second group empty", _every_second),
+    (r"every second group with (\d+) up to (\d+) and the last to (\d+)", _in_every_second),
+    (
+        r"places (\d+) to (\d+) are (-?\d+)",
+        lambda tensor, first, last, value: torch.where(
+            (_places(tensor) >= first) & (_places(tensor) <= last), value, tensor
+        ),
+    ),
     # what stands for no index stays
     (r"modulo (\d+)", lambda tensor, size: torch.where(tensor >= 0, tensor % size, tensor)),
     (r"ends at most (\d+)", lambda ends, most: ends.clamp(max=most)),
@@ -92,6 +106,9 @@ def following(tensor: torch.Tensor, mark: Mark, size: int, target: int, own: Seq
         if (last != target and before) or (own and target == 0):
             return None
         after = [f"last end {last}"] if own or target > size else []
+    if own and target > size:  # the further groups have rows, too
+        share = max(last // (target // 2 + 1) // step, 1) * step
+        after = [f"every second group with {share} up to {last} and the last to {last}"]
     return [*before, *own, *after]
 
 
@@ -116,6 +133,20 @@ def integers_of(tensor: torch.Tensor, mark: Mark) -> list[str]:
     if mark.ignored is not None:
         found += [f"every third {mark.ignored}", f"all {mark.ignored}", f"{last} replaced by {mark.ignored}"]
     return [*found, "sorted", "sorted downwards", _other_width(tensor)]
+
+
+def runs_of(tensor: torch.Tensor, mark: Mark, blocks: Sequence[int]) -> list[str]:
+    """Texts for runs of ids that stand for none: all but the first and the last, all but the last, blocks, and all.
+
+    Args:
+        blocks: sizes of blocks, of which one is left without an id between others that have some.
+    """
+    last = tensor.numel() - 1
+    if mark.ignored is None or mark.kind != "ids" or last < 1:
+        return []
+    within = [(block, 2 * block - 1) for block in sorted(set(blocks), reverse=True) if 2 * block <= last]
+    runs = [(1, last - 1), (0, last - 1), *within] if last > 1 else [(0, 0)]
+    return [*(f"places {first} to {end} are {mark.ignored}" for first, end in runs), f"all {mark.ignored}"]
 
 
 def _ends(tensor: torch.Tensor, mark: Mark) -> list[str]:

@@ -6,12 +6,16 @@ every tie: a sigmoid or softmax that has reached 1 stays there. So the reference
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
+from perfguard._compat import torch_utils
+from perfguard._compat.torch_internals import schema_of
+from perfguard._compat.torch_utils import DispatchMode
 from perfguard.check.hard_inputs.derivation import with_tensors
 from perfguard.check.hard_inputs.values import takes_values
 from perfguard.check.numerics.sums import FP8_DTYPES
@@ -24,6 +28,13 @@ _HUGE = 2.0**60  # replaces infinity
 _NUMBERS = (0.0, 2.0**10, -(2.0**10))  # replace NaN
 _ROUNDINGS = 2.0**-22  # a few of float32's
 _TIE, _TIE_OF_FLOAT32 = 2.0**-40, 2.0**-16  # small, but still visible after a softmax in the oracle's dtype
+
+_DRAWS = 3  # that all leave a cancelling term as it is happens to one element in many
+#: Operators that return values which they were given: comparisons with these must stay true.
+_CHOOSING = {
+    *("amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "clone", "max", "maximum", "min", "minimum"),
+    *("_to_copy", "sort", "topk", "where"),
+}
 
 Tensors = list[torch.Tensor | None]
 _Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # values and random signs, both float64
@@ -83,6 +94,42 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
         numbers = [run(partial(_with_number, number)) for number in _NUMBERS]
         masked = [_agreed(found) for found in zip(*numbers, strict=True)]
     return Nearby(rounded, untied, chosen, bounded, masked)
+
+
+def roundings(call: Call, eager: Trial, upstream: Gradients, by: float) -> list[Tensors]:
+    """The oracle with the result of each operator off by a rounding, as often as its luck requires: where terms cancel,
+    what is left differs."""
+    found = []
+    for draw in range(_DRAWS):
+        with _Rounded(by, draw):
+            found.append(Reference(call, Inputs(call)).oracle(eager, upstream))
+    return found
+
+
+class _Rounded(DispatchMode):
+    """Changes what operators compute by up to `by` of it. Views, and what is chosen among values, stay as they are."""
+
+    def __init__(self, by: float, draw: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.by, self.draw = by, draw
+        self.generators: dict[torch.device, torch.Generator] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _CHOOSING or any(each.alias_info for each in schema_of(func).returns):
+            return result
+        return torch_utils.tree_map(self._off, result)
+
+    def _off(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not takes_values(value):
+            return value
+        if value.device not in self.generators:
+            self.generators[value.device] = torch.Generator(value.device).manual_seed(self.draw)
+        generator = self.generators[value.device]
+        signs = torch.randint(0, 2, value.shape, generator=generator, device=value.device) * 2 - 1
+        return value * (1 + self.by * signs.to(value.dtype))
 
 
 def _with_number(number: float, values: torch.Tensor, _: torch.Tensor) -> torch.Tensor:

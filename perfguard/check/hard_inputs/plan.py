@@ -1,30 +1,37 @@
 """The choice and order of a call's derived inputs, by kind: broad combinations first, then one change at a time.
 
-The first combination of a kind differs between cases and between commits.
+The first combination of a kind differs between cases and between commits, but for kinds that the call or its code asks
+for. A kind is a function that tells its inputs, in one of the tables `_ASKED_FOR` and `_BROAD`.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, zip_longest
 from typing import Any
 
 import torch
 
 from perfguard.check.hard_inputs import Mark, mark_of
+from perfguard.check.hard_inputs.code import EPSILON, Code
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
     INCOMING,
     STRICT,
     Derivation,
+    FirstAccepted,
     Part,
     derived_call,
     layouts_of,
     leaves_of,
 )
-from perfguard.check.hard_inputs.integers import integers_of
-from perfguard.check.hard_inputs.sizes import Kept, sizes_of
+from perfguard.check.hard_inputs.integers import integers_of, runs_of
+from perfguard.check.hard_inputs.scalars import scalars_of
+from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
     FINITE,
@@ -40,68 +47,187 @@ from perfguard.check.hard_inputs.values import (
 from perfguard.model.call import Call
 
 _TURN = 4  # kinds of values that fit into even a few rows
+_BLOCKS = (16, 32, 64, 128)  # usual sizes of blocks, beside those that the code names
+_NEAR_EPSILON = (0.5, 1, 2)  # powers of an epsilon that is added to a square, to a size, and to a root
+_LEAST_POWER = -60  # squares of float32 are normal still
+#: Kinds whose inputs stand in an order of their own, the most telling one first, whatever the commit.
+ORDERED = ("runs", "equal sizes", "thresholds", "scalars", "magnitudes")
+
+Parts = Sequence[Part]
+Item = Derivation | FirstAccepted
 
 
-def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
+@dataclass(frozen=True)
+class _Given:
+    """What is known of the call whose inputs are derived.
+
+    Attributes:
+        floats: places of tensors whose values can be others.
+        layouts, integers: place -> texts.
+    """
+
+    call: Call
+    code: Code
+    sizes: Sizes
+    order: random.Random
+    leaves: list[Any]
+    floats: list[int]
+    layouts: dict[int, list[str]]
+    integers: dict[int, list[str]]
+
+    @cached_property
+    def gradients(self) -> list[Part]:
+        kinds = INCOMING_KINDS if _has_gradients(self.call, self.leaves) else ()
+        return [Part("gradients", {INCOMING: kind}) for kind in kinds]
+
+    @cached_property
+    def frozen(self) -> list[Part]:
+        return _frozen(self.leaves)
+
+    @cached_property
+    def cuts(self) -> list[Part]:
+        return self.sizes.cuts()
+
+    @cached_property
+    def growths(self) -> list[list[Part]]:
+        return self.sizes.growths()
+
+    def values(self, kinds: Sequence[str], kind: str = "values") -> list[Part]:
+        return _mixed(self.leaves, self.floats, kinds, kind)
+
+    def of_all(self, text: str, kind: str = "values") -> list[Part]:
+        """One step of all float tensors."""
+        return [Part(kind, dict.fromkeys(self.floats, text))] if self.floats else []
+
+    def of_integers(self, choose: Callable[[list[str]], str]) -> list[Part]:
+        return [Part("integers", {place: choose(texts)}) for place, texts in self.integers.items()]
+
+    def laid(self, turned: bool = False) -> list[Part]:
+        """Each tensor in another layout than its neighbours."""
+        names = enumerate(self.layouts.items(), start=turned)
+        return [Part("layouts", {place: texts[-1 if at % 2 else 0]}) for at, (place, texts) in names]
+
+
+# -- inputs in which much is hard at once, each the parts of one; their order is drawn ---------------------------------
+
+
+def _mixtures(given: _Given) -> Iterable[Parts]:
+    nans = given.values(NANS, "non-finite")
+    ends = given.of_integers(lambda texts: texts[0])
+    unused = [Part("integers", {place: "all 0"}) for place in given.integers if _may_be_unused(given.leaves[place])]
+    yield [*given.values(FINITE), *given.laid()]
+    yield from ([*ends, *given.laid()], [*ends, *nans]) if ends else ()
+    yield [*given.of_integers(given.order.choice), *given.laid(turned=True), *given.gradients[1:2]]
+    yield [*unused, *nans] if unused else ()
+    yield nans
+    yield given.values(INFINITIES, "non-finite")
+    yield given.values(FINITE[2 * _TURN :] + FINITE[:_TURN])
+    yield from (given.of_all(text) for text in (*(f"times 2^{by}" for by in (LARGE, LARGEST, SMALL)), "zero"))
+    yield [*(Part("layouts", {place: "sliced"}) for place in given.layouts), *given.gradients[:1]]
+
+
+def _other_sizes(given: _Given) -> Iterable[Parts]:
+    yield given.sizes.one_less()
+    yield _cut_and_mixed(given.call, given.cuts[0], given.floats) if given.cuts else ()
+    yield from ([given.order.choice(parts)] for parts in given.growths)
+    yield from ([part] for part in given.cuts if any(text.endswith("cut to 0") for text in part.steps.values()))
+
+
+def _first_frozen(given: _Given) -> Iterable[Parts]:
+    yield from ([part] for part in given.frozen[:3])
+
+
+# -- inputs in which one thing is hard ---------------------------------------------------------------------------------
+
+
+def _alone(given: _Given) -> Iterable[list[Part]]:
+    """Lists of parts, of which each list is shuffled."""
+    yield [Part("values", {place: kind}) for place in given.floats for kind in FINITE]
+    yield [Part("non-finite", {place: kind}) for place in given.floats for kind in (*NANS, *INFINITIES)]
+    yield [Part("layouts", {place: name}) for place, names in given.layouts.items() for name in names]
+    yield [Part("integers", {place: text}) for place, texts in given.integers.items() for text in texts]
+    yield given.cuts[1:]
+    yield [part for parts in given.growths for part in parts]
+    yield [*given.gradients, *given.frozen[3:]]
+
+
+# -- kinds that the call or its code asks for, in an order of their own ------------------------------------------------
+
+
+def _strict(_: _Given) -> Iterable[Parts]:
+    yield from ([Part(kind, {STRICT: text})] for kind, text in strict_kinds())
+
+
+def _thresholds(given: _Given) -> Iterable[Parts]:
+    yield from given.sizes.thresholds(given.code.thresholds)
+
+
+def _scalars(given: _Given) -> Iterable[Parts]:
+    """All neutral ones at once, then each, then the others."""
+    found = sorted(scalars_of(given.call, given.leaves), key=lambda each: not each.is_neutral)
+    yield [Part("scalars", {each.place: each.texts[0]}) for each in found if each.is_neutral]
+    yield from ([Part("scalars", {each.place: text})] for each in found for text in each.texts)
+
+
+def _runs(given: _Given) -> Iterable[Parts]:
+    marks = ((place, mark) for place, leaf in enumerate(given.leaves) if (mark := mark_of(leaf)) is not None)
+    blocks = (*_BLOCKS, *given.code.thresholds)
+    texts = {place: runs_of(given.leaves[place], mark, blocks) for place, mark in marks}
+    for turn in zip_longest(*texts.values()):
+        steps = {place: text for place, text in zip(texts, turn, strict=True) if text}
+        yield [Part("runs", steps)]
+
+
+def _magnitudes(given: _Given) -> Iterable[Parts]:
+    """All floats, then each, near an epsilon, its square root or its square."""
+    given_ones = (leaf for leaf in given.leaves if isinstance(leaf, float) and 0 < leaf <= EPSILON)
+    logarithms = [math.log2(each) for each in (*given.code.epsilons, *given_ones)]
+    powers = dict.fromkeys(round(by * each) for by in _NEAR_EPSILON for each in logarithms)
+    texts = [f"times 2^{power}" for power in powers if power >= _LEAST_POWER]
+    yield from (given.of_all(text, "magnitudes") for text in texts)
+    yield from ([Part("magnitudes", {place: text})] for text in texts for place in given.floats)
+
+
+def _large(given: _Given) -> Iterable[Parts]:
+    """Gradients where all inputs are large."""
+    for text in (f"times 2^{LARGE}", f"times 2^{LARGE - 3}"):
+        yield [*given.gradients[:1], *given.of_all(text)] if given.gradients else ()
+
+
+_ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
+    *(_strict, _thresholds, _scalars, _runs, _magnitudes, _large),
+)
+_BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
+
+
+def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Item]]:
     """Derivations of the call by kind, that of their first part, in the order in which they are tried.
 
     Args:
         kept: by the call's functions before they were called.
         seed: of the order, which decides what fits into the budget.
+        code: of the candidate.
     """
     leaves = leaves_of(call)
-    order = random.Random(seed)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
-    layouts, integers = _layouts(call, leaves), _integers(call, leaves)
-    values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
-    sizes = sizes_of(call, kept)
-    cuts, grown = sizes.cuts(), sizes.growths()
-    laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
-    turned = [Part("layouts", {place: names[0 if at % 2 else -1]}) for at, (place, names) in enumerate(layouts.items())]
-    drawn = [Part("integers", {place: order.choice(texts)}) for place, texts in integers.items()]
-    unused = [Part("integers", {place: "all 0"}) for place in integers if _may_be_unused(leaves[place])]
-    ends = [Part("integers", {place: texts[0]}) for place, texts in integers.items()]
-    gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
-    usual, largest = gradients[:1], gradients[1:2]  # as of a loss; beyond float16
-    frozen = _frozen(call, leaves)
-    strict = [(Part(kind, {STRICT: text}),) for kind, text in strict_kinds()]
-    all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST, SMALL)]
-    broad = [
-        (*values, *laid),
-        sizes.one_less(),
-        _cut_and_mixed(call, cuts[0], floats) if cuts else (),
-        *((order.choice(parts),) for parts in grown),
-        (*ends, *laid) if ends else (),
-        (*drawn, *turned, *largest),
-        (*ends, *nans) if ends else (),
-        (*unused, *nans) if unused else (),
-        tuple(nans),
-        tuple(_mixed(leaves, floats, INFINITIES, "non-finite")),
-        tuple(_mixed(leaves, floats, FINITE[2 * _TURN :] + FINITE[:_TURN], "values")),
-        *(all_at_once if floats else ()),
-        (*(Part("layouts", {place: "sliced"}) for place in layouts), *usual),
-        *((part,) for part in cuts if any(text.endswith("cut to 0") for text in part.steps.values())),
-        (Part("values", dict.fromkeys(floats, "zero")),) if floats else (),
-        *((part,) for part in frozen[:3]),
-    ]
-    finite = [Part("values", {place: kind}) for place in floats for kind in FINITE]
-    non_finite = [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
-    moved = [Part("layouts", {place: name}) for place, names in layouts.items() for name in names]
-    others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
+    order, sizes = random.Random(seed), sizes_of(call, kept)
+    given = _Given(call, code, sizes, order, leaves, floats, _layouts(call, leaves), _integers(call, leaves))
+    asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
+    broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]
     # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
-    order.shuffle(broad)
-    grown_alone = [part for parts in grown for part in parts]
-    rest = [finite, non_finite, moved, others]
-    in_turns = [(cuts[1:], grown_alone), (gradients, frozen[3:])]
-    for parts in chain(rest, *in_turns):
-        order.shuffle(parts)
-    rest += [[part for turn in zip_longest(*each) for part in turn if part is not None] for each in in_turns]
-    return _by_kind([*strict, *broad, *((part,) for part in chain(*rest))], call.hard.without if call.hard else ())
+    for each in (broad, *alone):
+        order.shuffle(each)  # type: ignore[arg-type]
+    *alone, cuts, growths, gradients = alone
+    turns = [part for turn in zip_longest(cuts, growths) for part in turn if part is not None]
+    left_out = call.hard.without if call.hard else ()
+    found = _by_kind([*asked_for, *broad, *([part] for part in chain(*alone, turns, gradients))], left_out)
+    apart: list[Item] = [] if "equal sizes" in left_out else [*sizes.subsets()]
+    return found | ({"equal sizes": apart} if apart else {})
 
 
-def _by_kind(combinations: Iterable[Sequence[Part]], left_out: Sequence[str]) -> dict[str, list[Derivation]]:
+def _by_kind(combinations: Iterable[Parts], left_out: Sequence[str]) -> dict[str, list[Item]]:
     """Each combination once, without the kinds that are left out."""
-    found: dict[str, list[Derivation]] = {}
+    found: dict[str, list[Item]] = {}
     seen = set()
     for together in combinations:
         asked = tuple(part for part in together if part.kind not in left_out)
@@ -166,7 +292,7 @@ def _has_parameters(call: Call) -> bool:
     return any(parameter.requires_grad for parameter in parameters)
 
 
-def _frozen(call: Call, leaves: Sequence[Any]) -> list[Part]:
+def _frozen(leaves: Sequence[Any]) -> list[Part]:
     """Inputs that need no gradient while others do: each alone, then all but each. First what training has: the first
     input frozen, as below the first layer, and all but it, as with frozen weights; then all, as in inference."""
     inputs = {id(leaf): place for place, leaf in enumerate(leaves) if _requires_grad(leaf)}

@@ -18,12 +18,14 @@ from msgspec.structs import replace as replaced
 
 from perfguard._compat.triton_internals import choices_held, silent_interpreter
 from perfguard.check.all_configs import DoesNotFit, Other, check_given
+from perfguard.check.hard_inputs.code import Code, code_of
 from perfguard.check.hard_inputs.comparison import Outcome
-from perfguard.check.hard_inputs.derivation import STRICT, Derivation, Part, derived_call, leaves_of
-from perfguard.check.hard_inputs.plan import planned
+from perfguard.check.hard_inputs.derivation import STRICT, Derivation, FirstAccepted, Part, derived_call, leaves_of
+from perfguard.check.hard_inputs.patterns import TOLD, pattern_of
+from perfguard.check.hard_inputs.plan import ORDERED, Item, planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
 from perfguard.check.hard_inputs.strict_runs import judged_strictly
-from perfguard.check.hard_inputs.verdict import judged, usual_scales
+from perfguard.check.hard_inputs.verdict import is_told, judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
 from perfguard.check.turns import Budget, Reached, Tried, Turns, hash_of
 from perfguard.model.call import CONFIGURATIONS, Call, Hard
@@ -138,6 +140,7 @@ class _Hard:
     def __init__(self, call: Call, devices: Sequence[torch.device]) -> None:
         self.call = self.base = replace(call, walk=(), rival=None)  # as given, and as it is derived from
         self.devices = devices  # without the CPU
+        self.code = code_of(call.fn, Inputs(call).device) if call.hard is not None else Code()
         self.cut: Part | None = None  # from the call as given to the base
         self.usual = functools.cache(lambda: usual_scales(self.base))
         self.found = HardResult()
@@ -172,12 +175,19 @@ class _Hard:
         if reached is not None and reached.plan != name:
             reached = None
             plan, name = self._plan(rotation, kept, others)
-        begin = Reached(name, rotation) if reached is None else reached
+        begin = Reached(name, rotation, code=self.code.name) if reached is None else self._of_this_code(reached)
         if self.call.every:
             plan.pop(CONFIGURATIONS)
         turns = Turns(plan, begin, replace(budget, seconds=budget.seconds - (budget.clock() - began)))
         turns.take(self._try)
         self.found.waiting, self.found.reached = turns.waiting, turns.reached
+
+    def _of_this_code(self, reached: Reached) -> Reached:
+        """How far the kinds have come with this code. With another one, what tells most is tried again."""
+        if reached.code == self.code.name:
+            return reached
+        done = {kind: number for kind, number in reached.done.items() if kind not in ORDERED}
+        return replaced(reached, code=self.code.name, done=done)
 
     def _make_small(self, hard: Hard, kept: Kept) -> None:
         part = None if "sizes" in hard.without else sizes_of(self.call, kept).small()
@@ -188,15 +198,15 @@ class _Hard:
 
     def _plan(
         self, rotation: int, kept: Kept | None, others: Sequence[Other]
-    ) -> tuple[dict[str, Sequence[Derivation | Other]], str]:
+    ) -> tuple[dict[str, Sequence[Item | Other]], str]:
         """What takes turns, by kind, in an order of the case and the rotation, and a hash of it."""
         seed = self.call.seed + rotation
-        found: dict[str, Sequence[Derivation | Other]] = {
-            CONFIGURATIONS: random.Random(seed).sample(others, len(others))
-        }
+        found: dict[str, Sequence[Item | Other]] = {CONFIGURATIONS: random.Random(seed).sample(others, len(others))}
         if kept is not None and self.call.hard is not None:
-            found |= planned(self.base, seed, kept)
-        plan = {kind: found[kind] for kind in random.Random(seed).sample([*found], len(found))}
+            found |= planned(self.base, seed, kept, self.code)
+        # What only some calls and codes ask for comes first: it is rarely there, and then tells most.
+        drawn = random.Random(seed).sample([*found], len(found))
+        plan = {kind: found[kind] for kind in dict.fromkeys([*(each for each in ORDERED if each in found), *drawn])}
         return plan, hash_of(Inputs(self.base).describe(), *((kind, *map(_named, plan[kind])) for kind in plan))
 
     def again(self, doubt: Doubt) -> Outcome:
@@ -216,16 +226,15 @@ class _Hard:
         self.cut, self.base = part, derived_call(self.call, Derivation((part,)))
         self.usual = functools.cache(lambda: usual_scales(self.base))
 
-    def _try(self, kind: str, item: Derivation | Other) -> Tried[Derivation | Other]:
+    def _try(self, kind: str, item: Item | Other) -> Tried[Item | Other]:
         if isinstance(item, Other):
             return self._configuration(item)
-        self.tried.append(item)
-        outcome = self._judged(item)
+        derivation, outcome = self._first_accepted(item)
         if outcome.problem:
-            self._report(item, outcome)
-        elif outcome.left_out and len(item.parts) > 1:
-            middle = len(item.parts) // 2
-            halves = [Derivation(item.parts[:middle]), Derivation(item.parts[middle:])]
+            self._report(derivation, outcome)
+        elif outcome.left_out and len(derivation.parts) > 1:
+            middle = len(derivation.parts) // 2
+            halves = [Derivation(derivation.parts[:middle]), Derivation(derivation.parts[middle:])]
             return Tried(instead=[(half.parts[0].kind, half) for half in halves])
         elif outcome.left_out:
             self.found.left_out[outcome.left_out] += 1
@@ -233,7 +242,18 @@ class _Hard:
             self.found.ran[kind] += 1
         return Tried(failed=bool(outcome.problem))
 
-    def _configuration(self, other: Other) -> Tried[Derivation | Other]:
+    def _first_accepted(self, item: Item) -> tuple[Derivation, Outcome]:
+        choices, joint = (item.items, item.joint) if isinstance(item, FirstAccepted) else ((item,), None)
+        for derivation in choices:
+            self.tried.append(derivation)
+            outcome = self._judged(derivation)
+            if outcome.problem and not is_told(self.base, derivation, joint):
+                outcome = Outcome(left_out="the reference does not use what changed")
+            if not outcome.left_out:
+                break
+        return derivation, outcome
+
+    def _configuration(self, other: Other) -> Tried[Item | Other]:
         try:
             doubts = other.doubts()
         except DoesNotFit as error:
@@ -244,10 +264,10 @@ class _Hard:
         self.found.doubts += [replaced(doubt, inputs=inputs) for doubt in doubts]
         return Tried(failed=bool(doubts))
 
-    def _judged(self, derivation: Derivation) -> Outcome:
+    def _judged(self, derivation: Derivation, call: Call | None = None) -> Outcome:
         try:
             with choices_held():
-                derived = derived_call(self.base, derivation)
+                derived = derived_call(self.base if call is None else call, derivation)
 
                 def judge() -> Outcome:
                     return judged(derived, derivation, self.usual)
@@ -270,14 +290,16 @@ class _Hard:
         shapes = "" if self.cut is None else f" of the call cut to {Inputs(self.base).describe()}"
         snippets = [
             f'perfguard.derived({name}, "{derivation.text(place)}")'
-            for place, name in enumerate(names)
-            if derivation.text(place)
+            for place, (name, leaf) in enumerate(zip(names, leaves_of(self.base), strict=True))
+            if derivation.text(place) and isinstance(leaf, torch.Tensor)
         ]
         again = f"; made again by {', '.join(snippets)}".replace("argument ", "x") if snippets else ""
         kinds = ", ".join(f'"{kind}"' for kind in dict.fromkeys(part.kind for part in derivation.parts))
         again += f"; if such inputs are outside of the contract: hard=Hard(without=[{kinds}], reason=…)"
-        name = f"hard input{shapes}, {derivation.words(names)}"
-        self._doubt(name, f"{name}: {outcome.problem}{again}", outcome, [derivation])
+        unusual = "".join(f", {TOLD[kind]}" for kind in dict.fromkeys(p.kind for p in derivation.parts) if kind in TOLD)
+        name = f"hard input{shapes}{unusual}{':' if unusual else ','} {derivation.words(names)}"
+        pattern = pattern_of(self.base, derivation, lambda call, other: self._judged(other, call))
+        self._doubt(name, f"{name}: {outcome.problem}{pattern}{again}", outcome, [derivation])
 
     def _doubt(self, name: str, problem: str, outcome: Outcome, tried: Sequence[Derivation]) -> None:
         doubt = Doubt(
@@ -304,6 +326,6 @@ class _Hard:
         return derivation, outcome
 
 
-def _named(item: Derivation | Other) -> str:
+def _named(item: Item | Other) -> str:
     """The same in every process and commit."""
     return item.name if isinstance(item, Other) else repr(item)

@@ -1,15 +1,18 @@
 """Other sizes of a call's inputs. Dimensions of one size belong together, and are cut or grown together.
 
-Where tensors have a size in several places, counted from the last dimension, as square ones do, each place is also cut
-alone: rows and columns that are as many may be taken for each other.
+Where a tensor has a size twice, as a square one does, each of its places, counted from the last dimension, is also cut
+alone in all tensors: rows and columns that are as many may be taken for each other. And each set of places is changed
+alone that the reference takes so: as many queries as keys are no law.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from types import FunctionType
 from typing import Any
 
@@ -17,13 +20,16 @@ import torch
 
 from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import Mark, mark_of
-from perfguard.check.hard_inputs.derivation import Part, leaves_of
+from perfguard.check.hard_inputs.derivation import Derivation, FirstAccepted, Part, leaves_of
 from perfguard.check.hard_inputs.integers import following
 from perfguard.check.hard_inputs.values import is_paired
 from perfguard.model.call import Call
 
 BLOCK = 256  # most blocks and tails recur within this size
 _NEAR = [power + by for power in (16, 32, 64, 128, BLOCK) for by in (1, -1, 0)]
+_TALL_ELEMENTS = 2**15  # of one input beyond a threshold: a thousand narrow rows
+_NARROW = 16  # rows or columns beside many of the other; tiles of products have as many
+_MOST_PLACES = 6  # of one size, of which every set is tried
 _GROWN = 4  # times the elements of the given inputs
 _GROWN_ELEMENTS = 2**14  # of all inputs; that many are cheap, also where kernels are interpreted
 
@@ -102,12 +108,15 @@ class Sizes:
 
     def small(self) -> Part | None:
         """Cut large dimensions to a block and its tail, so that further derived inputs are cheap."""
+        return self._joined({size: BLOCK + size % BLOCK for size in self.free if size > 2 * BLOCK}, "sizes")
+
+    def _joined(self, targets: Mapping[int, int], kind: str) -> Part | None:
+        """Several sizes changed at once."""
         joined: dict[int, str] = {}
-        large = [size for size in self.free if size > 2 * BLOCK]
-        for part in self._resized({size: [BLOCK + size % BLOCK] for size in large}):
+        for part in self._resized({size: [target] for size, target in targets.items()}):
             for place, text in part.steps.items():
                 joined[place] = f"{joined[place]}, {text}" if place in joined else text
-        return Part("sizes", joined) if joined else None
+        return Part(kind, joined) if joined else None
 
     def cuts(self) -> list[Part]:
         """Each size cut to one less, 1, to the powers of two below it with their neighbours, and to 0, but no row of
@@ -121,15 +130,67 @@ class Sizes:
         return [*self._resized(targets), *self.apart()]
 
     def apart(self) -> Iterator[Part]:
-        """Cuts of one place of a size that stands in several. A size that marked integers mean stays: of which place it
-        is, they do not tell."""
+        """Cuts of one place of a size that one tensor has in several."""
+        for size in self._unmeant():
+            own = self._places(size)
+            if all(leaf.shape.count(size) < 2 for leaf in self._tensors):
+                continue
+            for target in (size - 1, size // 2):
+                if target > 1:  # a dimension of 1 could be expanded
+                    for last in sorted({dim - self._leaves[place].ndim for place, dim in own}):
+                        only = [(place, dim) for place, dim in own if dim - self._leaves[place].ndim == last]
+                        yield from filter(None, [self.resize(size, target, only)])
+
+    def subsets(self) -> list[FirstAccepted]:
+        """For each size that stands in several places: sets of them cut, and grown, alone; few places first, or most.
+        Which sets there are, the reference tells, as it refuses the others."""
+        found = []
+        for size in self._unmeant():
+            own = self._places(size)
+            if not 1 < len(own) <= _MOST_PLACES:
+                continue
+            sets = [only for number in range(1, len(own)) for only in combinations(own, number)]
+            halves = [only for at in range(len(sets)) for only in (sets[at], sets[-1 - at])][: len(sets)]
+            for target, order in (
+                (size - 1 if size > 2 else 2 * size, sets),
+                (size // 2, [*reversed(sets)]),
+                (2 * size + 1, halves),
+                (size // 2, sets),
+            ):
+                parts = [self.resize(size, target, only, "equal sizes") for only in order] if target > 1 else []
+                joint = self.resize(size, target)
+                items = tuple(Derivation((part,)) for part in parts if part is not None)
+                if items and joint and (target < size or self._is_cheap({size: target})):
+                    found.append(FirstAccepted("equal sizes", items, Derivation((joint,))))
+        return found
+
+    def thresholds(self, compared: Iterable[int]) -> list[list[Part]]:
+        """For each integer that the code compares with: one more than that of every size that is not more, or where
+        that is too much, of one size, beside few of the others. Last those that all sizes exceed: that many."""
+        found: list[list[Part]] = []
+        for limit in sorted(compared, key=lambda limit: min(self.free, default=0) > limit):
+            below = [size for size in self.free if size <= limit]
+            all_at_once = dict.fromkeys(below, limit + 1) or dict.fromkeys(self.free, limit)
+            if self._is_cheap(all_at_once):
+                parts = (self.resize(size, target, kind="thresholds") for size, target in all_at_once.items())
+                found.append([part for part in parts if part is not None])
+                continue
+            for size in reversed(below):  # columns cost less than rows do, where kernels are interpreted
+                others = [other for other in self.free if other != size]
+                ways = [{size: limit + 1} | {other: few for other in others if other > few} for few in (_NARROW, 1)]
+                parts = (self._joined(way, "thresholds") for way in ways if self._is_cheap(way, _TALL_ELEMENTS))
+                found += [[part] for part in parts if part is not None][:1]
+        return found
+
+    def _unmeant(self) -> list[int]:
+        """Sizes but those that marked integers mean: they do not tell which of the places they mean."""
         meant = {_meant(leaf, mark) for leaf in self._tensors if (mark := mark_of(leaf)) is not None}
-        for size in self.free:
-            places = {dim - leaf.ndim for leaf in self._tensors for dim, each in enumerate(leaf.shape) if each == size}
-            if len(places) > 1 and size not in meant:
-                for target in (size - 1, size // 2):
-                    if target > 1:  # a dimension of 1 could be expanded
-                        yield from filter(None, (self.resize(size, target, place) for place in sorted(places)))
+        return [size for size in self.free if size not in meant]
+
+    def _places(self, size: int) -> list[tuple[int, int]]:
+        """The place among all leaves, and the dimension."""
+        tensors = [(place, leaf) for place, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
+        return [(place, dim) for place, leaf in tensors for dim, each in enumerate(leaf.shape) if each == size]
 
     def one_less(self) -> tuple[Part, ...]:
         """Every size cut by one, so that no block is full."""
@@ -138,26 +199,28 @@ class Sizes:
     def growths(self) -> list[list[Part]]:
         """For each size: grown to twice as much, and to the powers of two above it with the next number, where that is
         cheap. What fits one block in a test fills several in use."""
-        most = max(_GROWN_ELEMENTS, _GROWN * sum(leaf.numel() for leaf in self._tensors))
-
-        def is_cheap(size: int, target: int) -> bool:
-            grown = (leaf.numel() * (target / size) ** leaf.shape.count(size) for leaf in self._tensors)
-            return sum(grown) <= most
-
         found = []
         for size in (size for size in self.free if size < BLOCK):
             above = [2 * size, *(target for target in _NEAR if target % 16 <= 1 and size < target)]
-            found.append(self._resized({size: [target for target in above if is_cheap(size, target)]}))
+            found.append(self._resized({size: [target for target in above if self._is_cheap({size: target})]}))
         return [parts for parts in found if parts]
+
+    def _is_cheap(self, targets: Mapping[int, int], most: int = _GROWN_ELEMENTS) -> bool:
+        """Whether all inputs then have few elements, or not many times the given ones."""
+        given = sum(leaf.numel() for leaf in self._tensors)
+        grown = (math.prod(targets.get(size, size) for size in leaf.shape) for leaf in self._tensors)
+        return sum(grown) <= max(most, _GROWN * given)
 
     def _resized(self, targets: Mapping[int, Sequence[int]]) -> list[Part]:
         """Each size as each of its targets, where that is valid."""
         found = (self.resize(size, target) for size, to in targets.items() for target in dict.fromkeys(to))
         return [part for part in found if part is not None]
 
-    def resize(self, size: int, target: int, only: int | None = None) -> Part | None:
-        """Every dimension of `size`, or that in one place alone, cut or grown to `target`; None if an integer would
-        mean something else there. Marked integers follow."""
+    def resize(
+        self, size: int, target: int, only: Collection[tuple[int, int]] | None = None, kind: str = "sizes"
+    ) -> Part | None:
+        """Every dimension of `size`, or some of `_places` alone, cut or grown to `target`. Marked integers follow; None
+        if an integer would mean something else there."""
         verb = "cut" if target < size else "grown"
         steps = {}
         for place, leaf in enumerate(self._leaves):
@@ -166,7 +229,7 @@ class Sizes:
             own = [
                 f"dim {dim} {verb} to {target}"
                 for dim, each in enumerate(leaf.shape)
-                if each == size and only in (None, dim - leaf.ndim)
+                if each == size and (only is None or (place, dim) in only)
             ]
             mark = mark_of(leaf)
             if mark is not None:
@@ -178,7 +241,7 @@ class Sizes:
                 return None
             if own:
                 steps[place] = ", ".join(own)
-        return Part("sizes", steps) if steps else None
+        return Part(kind, steps) if steps else None
 
     def _keeps_meaning(self, place: int, tensor: torch.Tensor, size: int, target: int) -> bool:
         """Whether an unmarked tensor can mean the same. Indices stay within a cut. What has grown needs no more

@@ -20,8 +20,8 @@ from perfguard.check.hard_inputs.comparison import (
     follows_rule,
     least_error,
 )
-from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_tensor
-from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby
+from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_call, derived_tensor
+from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby, roundings
 from perfguard.check.hard_inputs.values import LARGEST, takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
 from perfguard.check.numerics.sums import (
@@ -43,6 +43,7 @@ LOST = 0.1  # relative error from which on eager does not define the domain
 JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
 SCALED = 1e-3  # of the exponent: 1.2 % of the RMS
+_OFF = 4.0  # roundings by which results of operators are made off: a short sum has as many
 AT_AN_EDGE = "at a tie or an edge of the reference"
 
 #: exceptions by which a reference refuses its inputs
@@ -95,9 +96,12 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         if not compare(trial, truth, truth.oracle, rule).problem:
             return Outcome()
         near = nearby(call, eager, upstream)
+        off = max((_OFF * ROUNDING[each.dtype] for each in inputs.tensors if each.dtype in ROUNDING), default=0.0)
+        noisy = roundings(call, eager, upstream, off) if rule.saturated and upstream else []
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
         _check_domain(position, truth, near, finite)
-    rule = replace(rule, usual=usual(), masked=near.masked or (), incoming=derivation.incoming)
+    ties = [near.untied, *near.chosen] if noisy else []
+    rule = replace(rule, usual=usual(), masked=near.masked or (), incoming=derivation.incoming, noisy=[*noisy, *ties])
     outcome = compare(trial, truth, near.rounded, rule)
     if outcome.backward and derivation.scales and not _scaled(truth, usual()):
         raise _LeftOut("the reference does not scale with its input")
@@ -113,7 +117,7 @@ def _defines_the_domain() -> Iterator[None]:
     """Runs of the reference. Inputs that it refuses are outside the domain."""
     try:
         yield
-    except REFUSALS as error:
+    except (*REFUSALS, *SLIPS) as error:  # of an option a reference may expect a tensor
         if is_out_of_memory(error) or device_is_lost(error):
             raise
         raise _LeftOut("the reference raises") from error
@@ -124,6 +128,31 @@ def _eager(reference: Reference, derivation: Derivation) -> tuple[Trial, Gradien
     if derivation.forward_only:
         return reference.run([]), []
     return reference.eager(lambda gradient: derived_tensor(gradient, derivation.text(INCOMING)))
+
+
+def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None) -> bool:
+    """Whether the reference says anything of what a derivation changes: it may ignore the rest of an input of which
+    others are shorter, and an option, and what it draws by chance is no truth.
+
+    Args:
+        base: the call that is derived from.
+        joint: changes the whole size of which a part is changed.
+    """
+
+    def changes(one: Derivation, other: Derivation, seed: int = 0) -> bool:
+        calls = [replace(derived_call(base, each), seed=base.seed + by) for each, by in ((one, 0), (other, seed))]
+        first, second = (Reference(call, Inputs(call)).run([]) for call in calls)
+        alike = [each.shape for each in first.outputs] == [each.shape for each in second.outputs]
+        return not alike or first.names != second.names or bool(first.unequal(second))
+
+    try:
+        with _defines_the_domain():
+            told = all(changes(Derivation((part,)), Derivation(())) for part in derivation.scalars)
+            told = told and not (derivation.scalars and changes(derivation, derivation, seed=1))
+            others = [] if joint is None else [joint, Derivation(())]
+            return told and all(changes(derivation, each) for each in others)
+    except _LeftOut:
+        return False
 
 
 def usual_scales(call: Call) -> Usual:
@@ -162,30 +191,37 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
         with _between_guards(inputs, upstream, canaries, derivation) as incoming, poisoned("nan", canaries):
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
     except Exception as error:
-        if is_out_of_memory(error) or device_is_lost(error):
-            raise
-        said = said_of(error)
-        if isinstance(said, NotInterpreted | NotTried):
-            raise _LeftOut(str(said)) from error
-        if said is not None:
-            return str(said)
-        refusable = derivation.may_be_refused or not _are_finite(inputs)
-        if refusable and not isinstance(error, SLIPS):
-            raise _LeftOut("the candidate raises") from error
-        return f"raises {described(error)}"
+        return _raised(error, derivation, inputs)
     for words in canaries.written():
         return f"out of bounds: {words}"
     for words in trial.modified:
+        if derivation.scalars:
+            raise _LeftOut("an option that asks for writes")
         return words
     ours, theirs = ([(name, each.shape) for name, each in zip(t.names, t.outputs, strict=True)] for t in (trial, eager))
     if ours != theirs:
-        if derivation.resizes:
+        if derivation.resizes or derivation.scalars:
             raise _LeftOut("other results than the reference's by shape")
         return "outputs: other tensors than the reference's"
     for name, got, want in zip(trial.names, trial.outputs, eager.outputs, strict=True):
         if got.dtype != want.dtype:
             return f"{name}: is {got.dtype}, the reference's {want.dtype}"
     return trial
+
+
+def _raised(error: Exception, derivation: Derivation, inputs: Inputs) -> str:
+    """The problem of a candidate that raised."""
+    if is_out_of_memory(error) or device_is_lost(error):
+        raise error
+    said = said_of(error)
+    if isinstance(said, NotInterpreted | NotTried):
+        raise _LeftOut(str(said)) from error
+    if said is not None:
+        return str(said)
+    refusable = derivation.may_be_refused or not _are_finite(inputs)
+    if refusable and (derivation.scalars or not isinstance(error, SLIPS)):
+        raise _LeftOut("the candidate raises") from error
+    return f"raises {described(error)}"
 
 
 @contextmanager

@@ -90,6 +90,9 @@ FEWEST_HARD = 10  # groups of a parameter's gradient, where that is not over HAR
 #: Groups whose RMS differs by at most this factor are of about the same size.
 LIKE_SIZE = 16
 _MOST_K = 1e6  # beyond, eager's error is too small for a multiple of it to be meaningful
+_SCALED = "looks scaled by"
+#: Before the tolerance that would admit a result; none is offered for an error that has a pattern.
+LOOSER = "; if it is to be as loose: "
 
 
 def compare(
@@ -235,7 +238,8 @@ def compare_by_rule(
         return accuracy
     explained = _explain(accuracy, failed, groups, worst, (candidate, eager, oracle), total)
     right = math.sqrt(u)  # half of the digits
-    if unlike or all_rmse > right * all_rms or float(rmse[worst]) > right * float(rms[worst]):
+    far = unlike or all_rmse > right * all_rms or float(rmse[worst]) > right * float(rms[worst])
+    if far or _SCALED in explained.problem:
         return explained
     whole = tuple(torch.tensor([value]) for value in (all_rmse, all_eager, all_rms))
     parts = [(rmse, factor, rms), whole]
@@ -316,9 +320,9 @@ def _explain(
     if accuracy.sqnr_db is not None:
         words.append(f"SQNR {accuracy.sqnr_db:.1f} dB")
     if factor := constant_factor(total):
-        words.append(f"looks scaled by {factor_text(factor)} (its cosine of 1.00 hides that)")
+        words.append(f"{_SCALED} {factor_text(factor)} (its cosine of 1.00 hides that)")
     elif factor := constant_factor(total, group):
-        words.append(f"{groups.label(group)} looks scaled by {factor_text(factor)}")
+        words.append(f"{groups.label(group)} {_SCALED} {factor_text(factor)}")
     return msgspec.structs.replace(accuracy, worst_index=index, got=got, want=want, problem="; ".join(words))
 
 
@@ -342,4 +346,4 @@ def _admitting(parts: Sequence[tuple[torch.Tensor, ...]], k: float, slack: float
         return ""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     least = f"{(math.floor(value / step) + 1) * step:.2g}"  # rounded up
-    return f"; if it is to be as loose: Tolerance({name}={least}, reason='…')"
+    return f"{LOOSER}Tolerance({name}={least}, reason='…')"

@@ -20,7 +20,7 @@ from perfguard.check.numerics.oracle import (
     unrounded_codes,
     widened,
 )
-from perfguard.check.numerics.rule import VANISHING, compare
+from perfguard.check.numerics.rule import LOOSER, VANISHING, compare
 from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, dtype_name, rmse
 from perfguard.check.numerics.ties import OrderOfEqual
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
@@ -92,7 +92,9 @@ class Truth:
             problem = f"{name}: is zero everywhere, the oracle's RMS is {rmse(truth):.3g}"
             return msgspec.structs.replace(accuracy, problem=problem)
         if accuracy.problem and accuracy.limit is not None and not candidate.is_complex():
-            return with_hint(accuracy, looks_like(candidate, truth, accuracy.limit))
+            pattern = looks_like(candidate, truth, accuracy.limit)
+            problem = accuracy.problem.partition(LOOSER)[0] if pattern else accuracy.problem
+            return with_hint(msgspec.structs.replace(accuracy, problem=problem), pattern)
         return accuracy
 
     def left_over(self, position: int, usual: float = 0.0) -> float:

@@ -234,8 +234,7 @@ class Conditions(Struct, frozen=True, omit_defaults=True):
 
 
 class HardCounts(Struct, frozen=True, omit_defaults=True):
-    """Counts of what is checked beside the given call, derived inputs by kind and `configurations`: compared, left out
-    by reason, and left for the next run."""
+    """What is checked beside the given call, by kind: compared, left out by reason, left for the next run."""
 
     ran: dict[str, int] = {}
     left_out: dict[str, int] = {}
@@ -279,6 +278,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     throughput: Throughput | None = None
     notes: list[str] = []  # remarks for the reader that are no problems
     hard: HardCounts | None = None  # counts for both passes, in the forward case
+    unchecked: dict[str, str] = {}  # options that stay neutral: `weight_decay of lion` -> `0.0`; '': it has others, too
     doubts: list[Doubt] = []  # faults that the given inputs do not show; of a base that is asked: its answers
     conditions: Conditions | None = None  # read right after the times, while clocks are up
     seconds: float = 0.0  # spent on the case

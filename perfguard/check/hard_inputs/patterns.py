@@ -1,0 +1,90 @@
+"""What a failing derived input teaches: where its neighbours are right, and what the given inputs lack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from perfguard.check.hard_inputs.comparison import Outcome
+from perfguard.check.hard_inputs.derivation import Derivation, Part, leaves_of, with_tensors
+from perfguard.check.numerics.sums import dtype_name
+from perfguard.model.call import Call
+
+Judge = Callable[[Call, Derivation], Outcome]
+
+_RESIZED = re.compile(r"dim (\d+) (?:cut|grown) to (\d+)")
+_NARROW = (torch.bfloat16, torch.float16)
+#: kind -> what is unusual, where the steps do not say it
+TOLD = {
+    "equal sizes": "sizes that are equal in the given call differ",
+    "thresholds": "beyond a size that the code compares with",
+    "scalars": "another number or option than the given one",
+    "runs": "a run of ids that stand for none",
+    "magnitudes": "as small as an epsilon matters",
+}
+
+
+def pattern_of(call: Call, derivation: Derivation, judge: Judge) -> str:
+    """Where neighbours of a failing derivation are right, in words that continue a sentence; '' if nothing is known.
+
+    Args:
+        call: what is derived from.
+        judge: runs a derivation on a call.
+    """
+    found = filter(None, [_by_size(call, derivation, judge), _by_dtype(call, derivation, judge)])
+    return "".join(f"; {each}" for each in found)
+
+
+def _by_size(call: Call, derivation: Derivation, judge: Judge) -> str:
+    """`right at 16, 32 and 64, wrong at 31 and 47: what is no power of two`."""
+    leaves, steps = leaves_of(call), [step for part in derivation.parts for step in part.steps.items()]
+    found = [(place, _RESIZED.fullmatch(text)) for place, text in steps]
+    changed = {(leaves[place].shape[int(step[1])], int(step[2])) for place, step in found if step is not None}
+    if len(derivation.parts) > 1 or len(changed) != 1 or any(step is None for _, step in found):
+        return ""
+    ((size, target),) = changed
+
+    def at(other: int) -> Outcome:
+        verb = "cut" if other < size else "grown"
+        texts = {place: _RESIZED.sub(rf"dim \1 {verb} to {other}", text) for place, text in steps}
+        return judge(call, Derivation((Part(derivation.parts[0].kind, texts),)))
+
+    power = 1 << max(target - 1, 1).bit_length()  # the next one
+    others = [each for each in (power // 2, power, target - 1, power // 2 + power // 4) if each not in (size, target)]
+    tried = {each: at(each) for each in dict.fromkeys(others) if 1 < each <= max(2 * size, target)}
+    right = sorted([size, *(each for each, outcome in tried.items() if not (outcome.problem or outcome.left_out))])
+    wrong = sorted([target, *(each for each, outcome in tried.items() if outcome.problem)])
+    return f"right at {_listed(right)}, wrong at {_listed(wrong)}{_what_differs(right, wrong)}"
+
+
+def _what_differs(right: Sequence[int], wrong: Sequence[int]) -> str:
+    if max(right) < min(wrong):
+        return f": what is beyond {max(right)}"
+    if len(right) > 1 and all(each & (each - 1) == 0 for each in right) and all(each & (each - 1) for each in wrong):
+        return ": what is beyond the last power of two"
+    if len(right) > 1 and all(each % 16 == 0 for each in right) and all(each % 16 for each in wrong):
+        return ": what is beyond the last multiple of 16"
+    return ""
+
+
+def _by_dtype(call: Call, derivation: Derivation, judge: Judge) -> str:
+    """`right in float32, wrong in bfloat16: the accumulator?`"""
+    narrow = {dtype_name(leaf) for leaf in leaves_of(call) if isinstance(leaf, torch.Tensor) and leaf.dtype in _NARROW}
+    if not narrow:
+        return ""
+
+    def wider(_: int, leaf: torch.Tensor) -> torch.Tensor | None:
+        return leaf.detach().float().requires_grad_(leaf.requires_grad) if leaf.dtype in _NARROW else None
+
+    outcome = judge(replace(with_tensors(call, wider), tolerance=None), derivation)
+    if outcome.problem or outcome.left_out:
+        return ""
+    return f"right in float32, wrong in {' and '.join(sorted(narrow))}: the accumulator?"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last

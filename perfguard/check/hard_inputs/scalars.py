@@ -1,0 +1,120 @@
+"""Other numbers and options of a call: arguments that are no tensors, and defaults that candidate and reference share.
+
+A factor of 1, a decay of 0 and a flag that is off hide the code that they switch on.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from perfguard._compat import torch_utils
+from perfguard.check.hard_inputs.code import EPSILON
+from perfguard.model.call import Call
+
+OPTIONS = -3  # the place of keyword arguments that the call does not give, among the places of its inputs
+_LARGE = 0.25  # in place of an epsilon, so that it matters
+_MOST = 64  # a larger integer is a size or a seed rather than an option
+
+
+def is_neutral(value: Any) -> bool:
+    """Whether a number or option is one that hides its code: 0, 1, False or None."""
+    return value is None or (type(value) in (bool, int, float) and value in (0, 1))
+
+
+def others_of(value: Any) -> list[Any]:
+    """Other values of a number or option, most telling first; none of what is neither."""
+    if value is None:
+        return [0.5, 2]
+    if type(value) is bool:
+        return [not value]
+    if type(value) is int:
+        return [value + 1, value - 1][: 1 if value < 2 else 2] if 0 <= value <= _MOST else []
+    if type(value) is float:
+        if value in (0.0, 1.0):
+            return [0.125 + value / 2]
+        return [_LARGE] if 0 < value <= EPSILON else [value * 1.5, 0.0]
+    return []
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number or option of a call.
+
+    Attributes:
+        place: among all leaves of the call, or `OPTIONS`.
+        texts: other values, as the steps of derivations.
+    """
+
+    place: int
+    texts: list[str]
+    is_neutral: bool
+
+
+def scalars_of(call: Call, leaves: Sequence[Any]) -> list[Scalar]:
+    """What can be another number, or option. Sizes of tensors stay."""
+    sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1}
+    found = []
+    for place, leaf in enumerate(leaves):
+        if not isinstance(leaf, torch.Tensor) and not (type(leaf) is int and leaf in sizes):
+            found.append(Scalar(place, [f"{other!r} for {leaf!r}" for other in others_of(leaf)], is_neutral(leaf)))
+    shared = _defaults(call.reference, call)
+    for name, value in _defaults(call.fn, call).items():
+        if name in shared and "Tensor" not in str(_signature(call.fn)[name].annotation):
+            found.append(Scalar(OPTIONS, [f"{name}={other!r}" for other in others_of(value)], is_neutral(value)))
+    return [each for each in found if each.texts]
+
+
+def unchecked(call: Call) -> dict[str, str]:
+    """Options of the candidate that are neutral by default: `weight_decay of lion` -> `0.0`, or '' where the call gives
+    another value, or derived inputs do. They do not where the reference does not take the option."""
+    varied = {} if call.hard is None or "scalars" in call.hard.without else _defaults(call.reference, call)
+    left = _defaults(call.fn, call)
+    signature = _signature(call.fn)
+    neutral = {name: each.default for name, each in signature.items() if is_neutral(each.default)}
+    of = call.fn.__name__ if isinstance(call.fn, FunctionType) else type(call.fn).__name__
+    return {
+        f"{name} of {of}": repr(value) if name in left and name not in varied else "" for name, value in neutral.items()
+    }
+
+
+def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
+    """The call with other numbers, by the texts of a derivation at their places."""
+    leaves, spec = torch_utils.tree_flatten((call.args, dict(call.kwargs)))
+    changed = [
+        ast.literal_eval(texts[place].partition(" for ")[0]) if place in texts else leaf
+        for place, leaf in enumerate(leaves)
+    ]
+    args, kwargs = torch_utils.tree_unflatten(changed, spec)
+    if OPTIONS in texts:
+        options = ast.parse(f"f({texts[OPTIONS]})", mode="eval").body
+        assert isinstance(options, ast.Call)
+        kwargs |= {str(each.arg): ast.literal_eval(each.value) for each in options.keywords}
+    return replace(call, args=args, kwargs=kwargs) if texts else call
+
+
+def _defaults(fn: Callable[..., Any], call: Call) -> dict[str, Any]:
+    """Arguments that the call leaves at their defaults, by name; none of what has no signature."""
+    signature = _signature(fn)
+    try:
+        given = inspect.Signature([*signature.values()]).bind(*call.args, **call.kwargs).arguments
+    except (TypeError, ValueError):
+        return {}
+    return {
+        name: parameter.default
+        for name, parameter in signature.items()
+        if name not in given and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+
+
+def _signature(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn).parameters
+    except (TypeError, ValueError):
+        return {}

@@ -1,0 +1,435 @@
+"""Kinds of derived inputs that a call or its code asks for: each finds faults that the given inputs hide, whatever the
+order of the others, in words that name it, and accuses no correct twin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from perfguard import Hard, Tolerance, ids
+from perfguard.check.correctness import check
+from perfguard.check.hard_inputs.code import code_of
+from perfguard.check.hard_inputs.patterns import TOLD
+from perfguard.check.hard_inputs.scalars import unchecked
+from perfguard.check.hard_inputs.search import run_hard
+from perfguard.model.call import HARD_KINDS, Call
+from tests.check.hard_inputs.operators import normal
+
+ONE_EACH = 1e-9  # leaves one turn to each kind of a cheap call, whatever the machine
+EVERYTHING = 60.0
+PROGRAMS, LIMIT = 48, 700
+EPSILON = 1e-10
+CPU = torch.device("cpu")
+
+
+def plain(*shape: int, seed: int = 0) -> torch.Tensor:
+    return normal(*shape, seed=seed, grad=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, its correct twin, and a part of the words that tell of the fault."""
+
+    wrong: Callable[..., Any]
+    right: Callable[..., Any]
+    reference: Callable[..., Any]
+    args: tuple[Any, ...]
+    words: str
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
+def distances(x: torch.Tensor, y: torch.Tensor, rows: int | None = None) -> torch.Tensor:
+    """The square distances of the first `rows` of x to y, all others 0."""
+    found = x.new_zeros(len(x), len(y))
+    found[:rows] = (x[:rows, None] - y[None]).square().sum(-1)
+    return found
+
+
+def distances_by_columns(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return distances(x, y, len(y))
+
+
+def repeated_heads(q: torch.Tensor, k: torch.Tensor, order: str) -> torch.Tensor:
+    """Scores of query heads with the key head of their group."""
+    times = q.shape[0] // k.shape[0]
+    return q @ (k.repeat_interleave(times, 0) if order == "inner" else k.repeat(times, 1, 1)).transpose(-1, -2)
+
+
+def by_few_programs(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for row in range(min(len(x), PROGRAMS)):
+        out[row] = x[row] * 2
+    return out
+
+
+def in_turns(x: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros_like(x)
+    for row in range(min(len(x), PROGRAMS)):
+        out[row::PROGRAMS] = x[row::PROGRAMS] * 2
+    return out
+
+
+def of_wide_rows(x: torch.Tensor, limit: int, lost: int) -> torch.Tensor:
+    return x[:, lost:].square().sum(-1) if x.shape[-1] > limit else x.square().sum(-1)
+
+
+def launched(x: torch.Tensor) -> torch.Tensor:
+    """Passes its limit on, as launches pass constants to kernels."""
+    return of_wide_rows(x, limit=LIMIT, lost=1)
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    return of_wide_rows(x, limit=LIMIT, lost=0)
+
+
+# -- numbers, ids and magnitudes ---------------------------------------------------------------------------------------
+
+
+def decayed(x: torch.Tensor, gradient: torch.Tensor, lr: float = 0.5, decay: float = 0.0) -> torch.Tensor:
+    return x - lr * (gradient + decay * x)
+
+
+def decayed_apart(x: torch.Tensor, gradient: torch.Tensor, lr: float = 0.5, decay: float = 0.0) -> torch.Tensor:
+    return x - lr * gradient - decay * x
+
+
+def decayed_in_turn(x: torch.Tensor, gradient: torch.Tensor, lr: float = 0.5, decay: float = 0.0) -> torch.Tensor:
+    return (1 - lr * decay) * x - lr * gradient
+
+
+def scores(x: torch.Tensor, causal: bool, scale: float | None = None) -> torch.Tensor:
+    found = x @ x.T * (x.shape[1] ** -0.5 if scale is None else scale)
+    return found.tril() if causal else found
+
+
+def scores_unscaled(x: torch.Tensor, causal: bool, scale: float | None = None) -> torch.Tensor:
+    return scores(x, causal, None if scale is None else scale * x.shape[1] ** -0.5)
+
+
+def counted(table: torch.Tensor, index: torch.Tensor, stops: bool) -> torch.Tensor:
+    """Sums rows of a table by blocks of 24 ids; `stops` at the first block without one."""
+    total = torch.zeros_like(table[0])
+    for part in index.split(24):
+        known = part[part != -1]
+        if stops and not len(known):
+            break
+        total = total + table[known].sum(0)
+    return total
+
+
+def some_unknown() -> torch.Tensor:
+    index = torch.arange(90) % 12
+    index[::5] = -1
+    return index
+
+
+def normed(x: torch.Tensor) -> torch.Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt()
+
+
+def normed_by_two_steps(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPSILON)
+
+
+def normed_outside(x: torch.Tensor) -> torch.Tensor:
+    return x / (x.square().mean(-1, keepdim=True).sqrt() + EPSILON)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def differentiated(forward: Callable[..., Any], backward: Callable[..., Any]) -> Callable[..., Any]:
+    """An autograd function of one tensor; `backward` is given the input, the output and the incoming gradient."""
+
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = forward(x)
+            ctx.save_for_backward(x, out)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, *incoming: torch.Tensor) -> torch.Tensor:
+            made: torch.Tensor = backward(*ctx.saved_tensors, *incoming)
+            return made
+
+    return Made.apply
+
+
+def silu_slope(x: torch.Tensor, _: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    s = torch.sigmoid(x)
+    return g * s * (1 + x * (1 - s))
+
+
+def silu_slope_up_to_30(x: torch.Tensor, out: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 30, 0.0, silu_slope(x, out, g))
+
+
+def softmax_slope(x: torch.Tensor, p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """Leaves a rounding of the incoming gradient where eager leaves 0."""
+    return p * g - p * (p * g).sum(-1, keepdim=True) * (1 + 2.0**-23)
+
+
+def softmax_slope_without_sum(_: torch.Tensor, p: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    return torch.where(p > 0.999999, g, p * (g - (p * g).sum(-1, keepdim=True)))
+
+
+softmax = partial(torch.softmax, dim=-1)
+CASES = {
+    "equal sizes": [
+        Case(distances_by_columns, distances, lambda x, y: torch.cdist(x, y).square(), (plain(24, 8), plain(24, 8)),
+             "argument 1 (dim 0 cut to"),
+        Case(partial(repeated_heads, order="outer"), partial(repeated_heads, order="inner"),
+             lambda q, k: torch.stack([q[at] @ k[at * len(k) // len(q)].T for at in range(len(q))]),
+             (plain(8, 20, 16), plain(8, 30, 16)), "dim 0 cut to 4"),
+    ],
+    "thresholds": [
+        Case(by_few_programs, in_turns, lambda x: x * 2, (plain(20, 12),),
+             "right at 20, 32 and 48, wrong at 49: what is beyond 48"),
+        Case(launched, summed, lambda x: x.square().sum(-1), (plain(20, 12),), "dim 1 grown to 701"),
+    ],
+    "scalars": [
+        Case(decayed_apart, decayed_in_turn, decayed, (plain(8, 12), plain(8, 12, seed=1)), "options (decay=0.125)"),
+        Case(lambda x, causal: x @ x.T * 0.25, scores, scores, (plain(9, 16), False), "True for False"),
+        Case(scores_unscaled, scores, scores, (plain(9, 16), True), "options (scale=0.5)"),
+    ],
+    "runs": [
+        Case(partial(counted, stops=True), partial(counted, stops=False),
+             lambda table, index: table[index[index >= 0]].sum(0), (plain(12, 8), ids(some_unknown(), 12, ignored=-1)),
+             "places 1 to 88 are -1"),
+    ],
+    "magnitudes": [
+        Case(normed_outside, normed_by_two_steps, normed, (plain(8, 64),), "times 2^-"),
+    ],
+    "gradients": [
+        Case(differentiated(F.silu, silu_slope_up_to_30), differentiated(F.silu, silu_slope), F.silu,
+             (normal(8, 32, seed=0),), "elements are wrong at large inputs; got 0"),
+        Case(differentiated(softmax, softmax_slope_without_sum), differentiated(softmax, softmax_slope), softmax,
+             (normal(8, 32, seed=0),), "elements are wrong at large inputs"),
+    ],
+}  # fmt: skip
+EACH = [pytest.param(kind, case, id=f"{kind}-{at}") for kind, cases in CASES.items() for at, case in enumerate(cases)]
+
+
+def only(kind: str) -> Hard:
+    """Gradients at large inputs need these."""
+    wanted = {kind, "values"} if kind == "gradients" else {kind}
+    return Hard(without=[each for each in HARD_KINDS if each not in wanted], reason="-")
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
+def test_a_fault_is_found_in_the_kinds_turns_and_named(kind: str, case: Case) -> None:
+    call = Call(case.wrong, case.args, case.reference, hard=only(kind))
+    assert check(call).wrong == []
+    problem = run_hard(call, EVERYTHING).problem
+    assert case.words in problem
+    assert TOLD.get(kind, "large inputs") in problem
+    assert "Tolerance" not in problem
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
+def test_a_correct_twin_is_not_accused(kind: str, case: Case) -> None:
+    call = Call(case.right, case.args, case.reference, hard=only(kind))
+    assert check(call).wrong == []
+    found = run_hard(call, EVERYTHING)
+    assert found.problem == ""
+    assert found.ran[kind]
+    assert found.waiting == {}
+
+
+def test_the_most_telling_input_has_the_first_turn_in_every_order_and_again_with_other_code() -> None:
+    case = CASES["thresholds"][0]
+    right, wrong = (Call(fn, case.args, case.reference) for fn in (case.right, case.wrong))
+    for rotation in range(4):
+        first = run_hard(right, ONE_EACH, rotation)
+        assert first.reached is not None
+        assert first.reached.done["thresholds"] == 1
+        assert case.words in run_hard(wrong, ONE_EACH, rotation + 1, reached=first.reached).problem
+        same = run_hard(right, ONE_EACH, rotation + 1, reached=first.reached)
+        assert same.reached is not None
+        assert same.reached.done["thresholds"] == 2
+
+
+# -- what is no truth --------------------------------------------------------------------------------------------------
+
+
+def truncated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Stops where the shorter one ends, in silence."""
+    return torch.stack([a * b for a, b in zip(x, y, strict=False)])
+
+
+def of_all_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rows = min(len(x), len(y))
+    return x[:rows] * y[:rows] if len(x) == len(y) else x[:rows] * 0
+
+
+def dropped(x: torch.Tensor, p: float = 0.0) -> torch.Tensor:
+    return F.dropout(x, p)
+
+
+def dropped_by_rows(x: torch.Tensor, p: float = 0.0) -> torch.Tensor:
+    return x * (torch.rand(len(x), 1) >= p) / (1 - p)
+
+
+def doubled(x: torch.Tensor, fast: bool = False) -> torch.Tensor:
+    return x * 2
+
+
+def doubled_fast(x: torch.Tensor, fast: bool = False) -> torch.Tensor:
+    return x.to(torch.bfloat16).float() * 2 if fast else x * 2
+
+
+def in_place(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    return x.mul_(2) if inplace else x * 2
+
+
+def in_its_own_way(x: torch.Tensor, inplace: bool = False) -> torch.Tensor:
+    return x.add_(x) if inplace else x + x
+
+
+def shifted(x: torch.Tensor, bias: Any = None) -> torch.Tensor:
+    return x if bias is None else x + bias
+
+
+def shifted_by_a_tensor(x: torch.Tensor, bias: Any = None) -> torch.Tensor:
+    return x if bias is None else x.add(bias.to(x.dtype))
+
+
+@pytest.mark.parametrize(
+    ("fn", "reference", "args"),
+    [
+        (of_all_rows, truncated, (plain(24, 8), plain(24, 8, seed=1))),
+        (dropped_by_rows, dropped, (plain(8, 8),)),
+        (doubled_fast, doubled, (plain(8, 8),)),
+        (in_its_own_way, in_place, (plain(8, 8),)),
+        (shifted_by_a_tensor, shifted, (plain(8, 8),)),
+    ],
+)
+def test_where_the_reference_says_nothing_nothing_is_judged(
+    fn: Callable[..., Any], reference: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    for kind in ("equal sizes", "scalars"):
+        call = Call(fn, args, reference, hard=only(kind))
+        assert check(call).wrong == []
+        assert run_hard(call, EVERYTHING).problem == ""
+
+
+def test_sizes_of_different_ranks_belong_together() -> None:
+    """The T of (T,) and of (T, D)."""
+
+    def rows_scaled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        return x[: len(by)] * by[: len(x), None] if len(x) == len(by) else x * 0
+
+    def reference(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        rows = min(len(x), len(by))
+        return x[:rows] * by[:rows, None]
+
+    for kind in ("equal sizes", "sizes"):
+        call = Call(rows_scaled, (plain(24, 8), plain(24)), reference, hard=only(kind))
+        assert run_hard(call, EVERYTHING).problem == ""
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_what_is_left_where_terms_cancel_is_no_fault_in_16_bits(dtype: torch.dtype) -> None:
+    """Attention's gradient of the keys, by the sum of the rounded output as flash attention has it."""
+
+    def backward(x: torch.Tensor, out: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        s = x.float() @ x.float().T
+        p = s.softmax(-1)
+        dp = g.float() @ x.float().T
+        ds = p * (dp - (out.float() * g.float()).sum(-1, keepdim=True))
+        return (p.T @ g.float() + ds @ x.float() + ds.T @ x.float()).to(x.dtype)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return ((x.float() @ x.float().T).softmax(-1) @ x.float()).to(x.dtype)
+
+    x = (plain(16, 32) * 0.3).to(dtype).requires_grad_()
+    call = Call(differentiated(forward, backward), (x,), lambda x: (x @ x.T).softmax(-1) @ x)
+    call = replace(call, tolerance=Tolerance(k=4.0, reason="sums in another order"), hard=only("gradients"))
+    assert check(call).wrong == []
+    assert run_hard(call, EVERYTHING).problem == ""
+
+
+# -- what the message teaches ------------------------------------------------------------------------------------------
+
+
+def message(fn: Callable[..., Any], reference: Callable[..., Any], x: torch.Tensor) -> str:
+    return run_hard(Call(fn, (x,), reference, hard=only("sizes")), EVERYTHING).problem
+
+
+def test_it_says_at_which_sizes_the_call_is_right() -> None:
+    def up_to_a_power(x: torch.Tensor) -> torch.Tensor:
+        return x[:, : 1 << int(math.log2(max(1, x.shape[1])))].sum(-1)
+
+    told = message(up_to_a_power, lambda x: x.sum(-1), plain(8, 64))
+    assert ": what is beyond the last power of two" in told
+    assert "right at " in told
+
+
+def test_it_asks_for_the_accumulator_where_only_16_bits_are_wrong() -> None:
+    def in_its_own_dtype(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x[:, 0])
+        for column in x.unbind(1):
+            total = total + column
+        return total
+
+    x = plain(4, 4).abs().to(torch.bfloat16)
+    told = message(in_its_own_dtype, lambda x: x.sum(-1), x)
+    assert "right in float32, wrong in bfloat16: the accumulator?" in told
+
+
+# -- the code ----------------------------------------------------------------------------------------------------------
+
+
+def compares(x: torch.Tensor, limit: int = 96) -> torch.Tensor:
+    half = LIMIT // 2
+    if x.shape[0] <= limit or half < len(x):
+        return x + 1e-7
+    return differentiated(lambda x: x.clamp(max=PROGRAMS * 2), silu_slope)(x)  # type: ignore[no-any-return]
+
+
+def blocks(x: torch.Tensor) -> int:
+    return min(-(-len(x) // 32), PROGRAMS)
+
+
+class Launcher:
+    """As custom operators are: an object that calls what it holds."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.backends = {"cpu": fn}
+
+    def __call__(self, *args: Any) -> Any:
+        return self.backends["cpu"](*args)
+
+
+def test_numbers_of_the_code_are_those_that_it_compares_with_or_is_bounded_by() -> None:
+    code = code_of(compares, CPU)
+    assert {96, 350} <= set(code.thresholds)
+    assert 2 not in code.thresholds  # of `//`
+    assert 1e-7 in code.epsilons
+    assert code_of(launched, CPU).thresholds == (LIMIT,)
+    assert 48 * 32 in code_of(blocks, CPU).thresholds
+    assert code_of(Launcher(launched), CPU).thresholds == (LIMIT,)
+    assert code_of(torch.relu, CPU) == code_of(F.softmax, CPU)
+    assert code_of(by_few_programs, CPU).name != code_of(in_turns, CPU).name
+
+
+def test_an_option_that_stays_neutral_is_named_unless_it_is_varied() -> None:
+    def without_decay(x: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        return x - 0.5 * gradient
+
+    args = CASES["scalars"][0].args
+    call = Call(decayed, args, without_decay)
+    assert unchecked(call) == {"decay of decayed": "0.0"}
+    assert unchecked(replace(call, reference=decayed_in_turn)) == {"decay of decayed": ""}
+    assert unchecked(replace(call, kwargs={"decay": 0.5})) == {"decay of decayed": ""}
+    assert unchecked(replace(call, reference=decayed_in_turn, hard=None)) == {"decay of decayed": "0.0"}
