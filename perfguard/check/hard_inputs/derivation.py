@@ -91,7 +91,10 @@ _ROW = re.compile(r"row (\d+) (.+)")
 _RESIZED = re.compile(r"dim (\d+) (?:cut|grown) to (\d+)")
 INCOMING = -1
 STRICT = -2  # no input: how interpreted kernels run
+CALLED = -3  # no input: how the call is made (called.py)
+TWICE, SECOND = "backward again on the same graph", "second derivative"
 FROZEN = "frozen"  # needs no gradient, where the given one does
+FLOATS = {f"as {name}": getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Part:
     Attributes:
         kind: its name in `Hard(without=…)`.
         steps: place among all leaves of the call -> steps of that input as text; `INCOMING` -> of incoming gradients;
-            `STRICT` -> how interpreted kernels run.
+            `STRICT` -> how interpreted kernels run; `CALLED` -> how the call is made.
     """
 
     kind: str
@@ -153,6 +156,11 @@ class Derivation:
         return [text for part in self.parts if part.kind == "values" for text in part.steps.values()]
 
     @property
+    def is_called(self) -> bool:
+        """Whether the given inputs, or their values in other dtypes, are called otherwise."""
+        return any(part.kind == "dtypes" or CALLED in part.steps for part in self.parts)
+
+    @property
     def resizes(self) -> bool:
         return any(part.kind == "sizes" for part in self.parts)
 
@@ -164,7 +172,9 @@ class Derivation:
     def may_be_refused(self) -> bool:
         """Whether a candidate may refuse the input by raising. It must accept finite values and marked integers."""
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
-        return dtypes or any(part.kind in ("layouts", "sizes", "non-finite") for part in self.parts)
+        if dtypes or self.text(CALLED) in (TWICE, SECOND):
+            return True
+        return any(part.kind in ("layouts", "sizes", "non-finite", "dtypes") for part in self.parts)
 
     def text(self, place: int) -> str:
         """The steps of one input as text; empty if it is as given."""
@@ -174,7 +184,8 @@ class Derivation:
         """`argument 0 (transposed, row 3 zero) and argument 1 (sliced)`."""
         texts = [(name, self.text(place)) for place, name in enumerate(names)]
         texts += [("incoming gradients", self.text(INCOMING)), ("kernels", self.text(STRICT))]
-        return " and ".join(f"{name} ({text})" for name, text in texts if text)
+        words = [f"{name} ({text})" for name, text in texts if text]
+        return " and ".join(filter(None, [*words, self.text(CALLED)]))
 
 
 def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
@@ -200,6 +211,8 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
         return tensor
     if step in LAYOUTS:
         return LAYOUTS[step](tensor)
+    if step in FLOATS and tensor.is_floating_point():
+        return tensor.to(FLOATS[step])
     integers = with_integers(tensor, step)
     if integers is not None:
         return integers

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from perfguard.check.hard_inputs import Mark, mark_of
+from perfguard.check.hard_inputs.called import called_parts
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
     INCOMING,
@@ -65,6 +66,7 @@ def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
     usual, largest = gradients[:1], gradients[1:2]  # as of a loss; beyond float16
     frozen = _frozen(call, leaves)
     strict = [(Part(kind, {STRICT: text}),) for kind, text in strict_kinds()]
+    called = [(part,) for part in called_parts(call)]
     all_at_once = [(Part("values", dict.fromkeys(floats, f"times 2^{power}")),) for power in (LARGE, LARGEST, SMALL)]
     broad = [
         (*values, *laid),
@@ -96,7 +98,9 @@ def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
     for parts in chain(rest, *in_turns):
         order.shuffle(parts)
     rest += [[part for turn in zip_longest(*each) for part in turn if part is not None] for each in in_turns]
-    return _by_kind([*strict, *broad, *((part,) for part in chain(*rest))], call.hard.without if call.hard else ())
+    return _by_kind(
+        [*strict, *called, *broad, *((part,) for part in chain(*rest))], call.hard.without if call.hard else ()
+    )
 
 
 def _by_kind(combinations: Iterable[Sequence[Part]], left_out: Sequence[str]) -> dict[str, list[Derivation]]:
