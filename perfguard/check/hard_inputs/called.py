@@ -263,7 +263,13 @@ class Called(Procedure):
             return super().gradients(outputs, replace(run, upstream=again))
         if self.text == SECOND and run.upstream:
             return self._second(outputs, run)
-        return super().gradients(outputs, run)
+        try:
+            return super().gradients(outputs, run)
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+            if self.text != AUTOCAST or is_out_of_memory(error):
+                raise
+            # A backward pass runs outside of autocast, and few that are written by hand take its dtypes.
+            raise LeftOut("a backward pass raises after autocast") from error
 
     def _second(self, outputs: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor | None]:
         """The gradients of a product of the gradients with random numbers."""
