@@ -33,6 +33,7 @@ DISPATCH_KEY = Private("torch", "_C.DispatchKey", _SEEN)
 CUSTOM = Private("torch._library.custom_ops", "OPDEFS", "following operators that a user made of Triton kernels")
 DESCRIBED = Private("torch._library.simple_registry", "singleton", _FAKES)
 IMPLEMENTED = Private("torch.library", "_impls", _FAKES)
+DEFINED = Private("torch.library", "_defs", _FAKES)
 FAKE_MODE = Private("torch._subclasses.fake_tensor", "FakeTensorMode", _FAKES)
 EVENT = Private("torch._C._profiler", "_EventType", "reading the profiler's allocations")
 DEVICE_TYPE = Private("torch.autograd", "DeviceType", "telling the profiler's device work from the host's")
@@ -106,7 +107,7 @@ def has_custom_operators() -> bool:
 
 #: Namespaces of torch's own operators.
 OF_TORCH = frozenset(
-    "aten prim prims rngprims debugprims quantized mkldnn mkl onednn c10d c10d_functional _c10d_functional "  # noqa: SIM905
+    "aten prim prims rngprims debugprims mkldnn mkl onednn c10d c10d_functional _c10d_functional "  # noqa: SIM905
     "_c10d_functional_autograd symm_mem fsdp flex_lib onnx onnx_symbolic _native _dtensor _inductor_test inductor "
     "debug_mode_ops export streams profiler higher_order".split()
 )
@@ -128,7 +129,7 @@ def _described() -> set[str]:
     registered = getattr(DESCRIBED.get(), "_data", {})
     found = {name for name, entry in registered.items() if entry.fake_impl.kernel is not None}
     parts = [each.split("/") for each in IMPLEMENTED.get() if each.endswith("/Meta")]
-    return found | {f"{space}::{name.partition('.')[0]}" for space, name, _ in parts}
+    return found | ({f"{space}::{name.partition('.')[0]}" for space, name, _ in parts} & DEFINED.get())
 
 
 def fake_mode() -> Any:

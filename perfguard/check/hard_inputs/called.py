@@ -42,6 +42,7 @@ NO_GRAD = "without grad"
 INFERENCE = "in inference_mode"
 EVAL = "in eval()"
 EVAL_NO_GRAD = "in eval() without grad"
+_TRACKS_NOTHING = (NO_GRAD, INFERENCE, EVAL_NO_GRAD, *UNTRACKED)
 FROZEN = "frozen: "  # parameters, by name
 ALL = "all parameters"
 IN = "parameters as "  # of another dtype
@@ -215,15 +216,15 @@ class Called(Procedure):
         elif self.text == INFERENCE:  # what a call in inference_mode keeps serves no later one
             _ignored(run, grad=False)
         seed_all(run.seed)
-        with self._mode():
+        with self._mode(run):
             return run()
 
-    def _mode(self) -> AbstractContextManager[Any]:
+    def _mode(self, run: Run) -> AbstractContextManager[Any]:
         if self.text == AUTOCAST:
             return torch.autocast(Inputs(self._call).device.type, torch.bfloat16)
-        if self.text == INFERENCE:
+        if self.text == INFERENCE and run.fn is self._call.fn:  # an oracle cannot be made of operators in that mode
             return torch.inference_mode()
-        return torch.no_grad() if self.text in (NO_GRAD, EVAL_NO_GRAD, *UNTRACKED) else nullcontext()
+        return torch.no_grad() if self.text in _TRACKS_NOTHING else nullcontext()
 
     def _earlier(self, run: Run) -> None:
         """What comes before the call that is judged: calls on other values in the same memory, or of the same in
@@ -284,9 +285,9 @@ class Called(Procedure):
         generator = torch.Generator().manual_seed(run.seed)
         pairs = []
         for each in first:
-            if each is not None and each.requires_grad:  # with digits that every dtype has
-                noise = torch.randn(each.shape, generator=generator).bfloat16()
-                pairs.append((each, noise.to(each.device, each.dtype)))
+            if each is not None and each.requires_grad:  # by eighths, which every dtype has
+                noise = torch.randint(-8, 9, each.shape, generator=generator)
+                pairs.append((each, noise.to(each.device, each.dtype) / 8))
         roots, incoming = zip(*pairs, strict=True)
         found = torch.autograd.grad(roots, list(run.leaves), incoming, allow_unused=True)
         return [None if each is None else each.detach().clone() for each in found]
