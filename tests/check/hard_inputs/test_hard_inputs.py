@@ -21,7 +21,7 @@ from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.values import FINITE
 from perfguard.check.hard_inputs.verdict import judged
 from perfguard.check.numerics.ties import OrderOfEqual
-from perfguard.model.call import Call
+from perfguard.model.call import HARD_KINDS, Call
 from perfguard.model.errors import UsageError
 from tests.check.hard_inputs.operators import BUGGY, FOREIGN, normal
 
@@ -115,7 +115,7 @@ class OverwrittenCache:
 
 
 def test_a_cache_that_other_sizes_overwrite_is_found_by_the_given_inputs_once_more() -> None:
-    sizes_alone = Hard(without=["values", "non-finite", "layouts"], reason="-")
+    sizes_alone = Hard(without=[kind for kind in HARD_KINDS if kind != "sizes"], reason="-")
     call = Call(OverwrittenCache(), (plain(8, 64),), lambda x: x / x.square().sum(), hard=sizes_alone)
     call.fn(*call.args)
     assert run_hard(call, SECONDS).problem.startswith("the given inputs, once more after ")
