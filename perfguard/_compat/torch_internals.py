@@ -129,7 +129,8 @@ def _described() -> set[str]:
     registered = getattr(DESCRIBED.get(), "_data", {})
     found = {name for name, entry in registered.items() if entry.fake_impl.kernel is not None}
     parts = [each.split("/") for each in IMPLEMENTED.get() if each.endswith("/Meta")]
-    return found | ({f"{space}::{name.partition('.')[0]}" for space, name, _ in parts} & DEFINED.get())
+    defined: set[str] = DEFINED.get()
+    return found | ({f"{space}::{name.partition('.')[0]}" for space, name, _ in parts} & defined)
 
 
 def fake_mode() -> Any:
