@@ -34,6 +34,7 @@ BUDGETS = [
         "what Triton compiles for absent chips, and its first IR, with 3.6 to 3.9",
     ),
     ("perfguard/_compat/**/*.py", 100, "the names of Triton's interpreter that are mended, with Triton 3.6 to 3.9"),
+    ("perfguard/_compat/**/*.py", 50, "fake implementations of operators, and who registered them"),
     ("perfguard/check/**/*.py", 4_750, ""),
     (
         "perfguard/check/**/*.py",
@@ -46,6 +47,11 @@ BUDGETS = [
         "perfguard/check/**/*.py",
         850,
         "inputs that a call or its code asks for: sizes apart, thresholds, options, runs, epsilons, large gradients",
+    ),
+    (
+        "perfguard/check/**/*.py",
+        850,
+        "what public reports name: state, sequences, modes, dtypes, fakes",
     ),
     ("perfguard/github/**/*.py", 2_500, ""),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
@@ -87,6 +93,7 @@ BUDGETS = [
     ("tests/**/*.py", 100, "two states of a process, and places in a pair"),
     ("tests/**/*.py", 650, "the interpreter: a table of operations, kernels that race and such as do not"),
     ("tests/**/*.py", 400, "inputs that a call or its code asks for: faults, and their correct twins"),
+    ("tests/**/*.py", 450, "given inputs called otherwise: each with faults and correct twins"),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 200, "kernels that nobody here wrote, for first contact on a GPU"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _SEEN = "seeing the operators inside a library's operator"
 _SCRIPT = "leaving TorchScript alone"
 _TRANSFORMS = "finding the tensors that torch.func's transforms save"
+_FAKES = "comparing fake implementations with their operators"
 _CAPTURE = "leaving the pool of a capture that failed"
 
 OVERLOAD = Private("torch._ops", "OpOverload", "naming operators")
@@ -30,6 +31,10 @@ KEYS = Private("torch", "_C._dispatch_keys", _SEEN)
 KEYSET_AFTER = Private("torch", "_C._dispatch_keyset_full_after", _SEEN)
 DISPATCH_KEY = Private("torch", "_C.DispatchKey", _SEEN)
 CUSTOM = Private("torch._library.custom_ops", "OPDEFS", "following operators that a user made of Triton kernels")
+DESCRIBED = Private("torch._library.simple_registry", "singleton", _FAKES)
+IMPLEMENTED = Private("torch.library", "_impls", _FAKES)
+DEFINED = Private("torch.library", "_defs", _FAKES)
+FAKE_MODE = Private("torch._subclasses.fake_tensor", "FakeTensorMode", _FAKES)
 EVENT = Private("torch._C._profiler", "_EventType", "reading the profiler's allocations")
 DEVICE_TYPE = Private("torch.autograd", "DeviceType", "telling the profiler's device work from the host's")
 END_ALLOCATE = Private("torch", "_C._cuda_endAllocateToPool", _CAPTURE)
@@ -98,6 +103,45 @@ def _transforms() -> tuple[Callable[..., Any], Callable[..., Any]]:
 def has_custom_operators() -> bool:
     """Whether an operator was made by torch.library.custom_op in this process."""
     return bool(CUSTOM.get())
+
+
+#: Namespaces of torch's own operators.
+OF_TORCH = frozenset(
+    "aten prim prims rngprims debugprims mkldnn mkl onednn c10d c10d_functional _c10d_functional "  # noqa: SIM905
+    "_c10d_functional_autograd symm_mem fsdp flex_lib onnx onnx_symbolic _native _dtensor _inductor_test inductor "
+    "debug_mode_ops export streams profiler higher_order".split()
+)
+
+
+def has_own_fakes() -> bool:
+    """Whether anybody but torch has described an operator for compilers in this process."""
+    return any(name.partition("::")[0] not in OF_TORCH for name in _described())
+
+
+def has_own_fake(operator: Any) -> bool:
+    """Whether an operator is none of torch's, and somebody has described it."""
+    name = str(schema_of(operator).name)
+    return name.partition("::")[0] not in OF_TORCH and name in _described()
+
+
+def _described() -> set[str]:
+    """Names of operators with a fake implementation from Python, whichever way it was registered."""
+    registered = getattr(DESCRIBED.get(), "_data", {})
+    found = {name for name, entry in registered.items() if entry.fake_impl.kernel is not None}
+    parts = [each.split("/") for each in IMPLEMENTED.get() if each.endswith("/Meta")]
+    defined: set[str] = DEFINED.get()
+    return found | ({f"{space}::{name.partition('.')[0]}" for space, name, _ in parts} & defined)
+
+
+def fake_mode() -> Any:
+    """A mode in which operators say what they would return."""
+    return FAKE_MODE.get()(allow_non_fake_inputs=True)
+
+
+def is_undescribed(error: BaseException) -> bool:
+    """Whether torch has raised because an operator's results depend on data, or nobody has described them."""
+    of_torch = type(error).__module__ == FAKE_MODE.module
+    return of_torch or isinstance(error, NotImplementedError) or "no fake impl" in str(error)
 
 
 def own_implementation(operator: Any) -> Any:

@@ -79,10 +79,12 @@ class Tolerance:
             raise UsageError(f"Tolerance(min_sqnr_db={shown(self.min_sqnr_db)}): give a number of dB")
 
 
-HARD_KINDS = (
+_OTHER_VALUES = (
     *("values", "non-finite", "layouts", "sizes", "integers", "gradients", "masked lanes", "program order"),
     *("equal sizes", "thresholds", "scalars", "runs", "magnitudes"),
 )
+_OTHER_CALLS = ("state", "sequences", "modes", "dtypes", "fakes")
+HARD_KINDS = _OTHER_VALUES + _OTHER_CALLS
 CONFIGURATIONS = "configurations"  # take turns with these kinds, on the given inputs
 
 
@@ -97,8 +99,9 @@ class Hard:
     Attributes:
         without: kinds among "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
             "gradients" (incoming ones), "equal sizes" (that differ), "thresholds" (of the code), "scalars" (numbers and
-            options), "runs" (of ids that stand for none), "magnitudes" (near epsilons); and in Triton's interpreter
-            "masked lanes" and "program order".
+            options), "runs" (of ids that stand for none), "magnitudes" (near epsilons); in Triton's interpreter "masked
+            lanes" and "program order"; and the given inputs called otherwise: "state", "sequences", "modes", "dtypes",
+            "fakes".
         reason: why the call need not be right for them; required.
     """
 
@@ -157,6 +160,7 @@ class Call:
         mesh: of a case of several ranks, sizes by dimension, ranks in row-major order: {"efsdp": 2, "ep": 2}. Empty for
             one rank.
         together: the ranks that make the call; None: this process alone.
+        procedure: how each run of candidate and reference is made (check/numerics/procedure.py); None: plainly.
     """
 
     fn: Callable[..., Outputs]
@@ -181,6 +185,7 @@ class Call:
     hard: Hard | None = Hard()
     mesh: Mapping[str, int] = field(default_factory=dict)
     together: Together | None = None
+    procedure: Any = None
 
     def run(self) -> Outputs:
         """The candidate, once."""

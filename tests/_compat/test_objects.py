@@ -56,6 +56,22 @@ def test_an_operator_of_a_user_s_tells_its_implementation() -> None:
     assert torch_internals.schema_of(operator).name == "perfguard_canary::double"
 
 
+def test_described_operators_are_known_however_they_were_described() -> None:
+    assert not torch_internals.has_own_fake(torch.ops.aten.add.Tensor)
+    library = torch.library.Library("perfguard_described", "DEF")
+    for name in ("faked", "meta", "bare"):
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, torch.clone, "CPU")
+    torch.library.register_fake("perfguard_described::faked", torch.empty_like, lib=library)
+    library.impl("meta", torch.empty_like, "Meta")
+    operators = torch.ops.perfguard_described
+    assert torch_internals.has_own_fakes()
+    message = gone("torch", "the registries of fake implementations", "comparing them with their operators")
+    assert torch_internals.has_own_fake(operators.faked.default), message
+    assert torch_internals.has_own_fake(operators.meta.default), message
+    assert not torch_internals.has_own_fake(operators.bare.default)
+
+
 def test_an_expression_is_that_of_pytest_s_k() -> None:
     chosen = pytest_internals.compiled_expression("rms and not slow")
     assert chosen(lambda word: word in {"rms"})

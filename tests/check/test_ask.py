@@ -30,7 +30,7 @@ import torch
 from perfguard.check.all_configs import check_given
 from perfguard.check.ask import ask
 from perfguard.check.hard_inputs.search import run_hard
-from perfguard.model.call import Call, Hard
+from perfguard.model.call import HARD_KINDS, Call, Hard
 from perfguard.model.records import Doubt
 
 BROKEN = {broken}
@@ -46,8 +46,7 @@ def normalised(x):
 
 
 def only(*kinds):
-    every = {{"values", "non-finite", "layouts", "sizes", "integers", "gradients"}}
-    return Hard(without=sorted(every - set(kinds)), reason="-")
+    return Hard(without=sorted({{*HARD_KINDS}} - {{*kinds}}), reason="-")
 
 
 def product(x, y):

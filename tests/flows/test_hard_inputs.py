@@ -52,7 +52,8 @@ def test_a_measured_run_counts_them_and_records_nothing_of_a_wrong_case(project:
 def test_what_does_not_fit_is_named_by_kind_and_a_fault_stays_one_in_the_next_run(project: Project) -> None:
     """With next to no budget each kind has at most one turn in a run."""
     project.configure(device="cpu", case_seconds=0.05, extra_seconds=1e-9)
-    sizes = ', hard=guard.Hard(without=["values", "non-finite", "layouts", "gradients"], reason="-")'
+    kinds = ["values", "non-finite", "layouts", "gradients", "sequences", "modes", "dtypes"]
+    sizes = f', hard=guard.Hard(without={kinds}, reason="-")'
     project.test_file(SOFTMAX.format(x="x", more=sizes))
     right = project.guard("--perfguard-lane=cpu")
     assert right.ret == ExitStatus.PASSED

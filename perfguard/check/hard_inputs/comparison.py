@@ -8,14 +8,14 @@ float32 rounding or by a subnormal that the device flushes to zero.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.nearby import FLUSHED
 from perfguard.check.numerics.rule import of_hard_groups
-from perfguard.check.numerics.sums import FINITE, NAN, ROUNDING, Groups, kinds, real_numbers, sum_groups
+from perfguard.check.numerics.sums import FINITE, NAN, ROUNDING, Groups, kinds, real_numbers, rmse, sum_groups
 from perfguard.check.numerics.trial import Trial
 from perfguard.check.numerics.truth import Truth
 
@@ -24,6 +24,7 @@ NEARBY = 64.0  # of the change by inputs that are off by a rounding
 LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
 _RESIDUES = 16.0  # times what roundings of operators leave of terms that cancel
 _SHARE = 0.1  # of an element: what is further off is no rounding
+LOST = 0.1  # relative error from which on eager does not define the domain
 NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
 
 Usual = Mapping[str, float]
@@ -90,6 +91,47 @@ def compare(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: Rul
             problem = _far((got, eager, want, want if moved is None else moved), truth, position, rule)
         if problem:
             return Outcome(problem=problem, backward=position >= truth.first_gradient)
+    return Outcome()
+
+
+def coarsened(trial: Trial, eager: Trial, dtype: torch.dtype | None) -> tuple[Trial, Trial]:
+    """Both with floats in one dtype, the coarsest of theirs and `dtype`."""
+    made: tuple[list[Tensor | None], list[Tensor | None]] = [], []
+    for pair in zip(trial.tensors(), eager.tensors(), strict=True):
+        floats = [each.dtype for each in pair if each is not None and each.dtype in LEAST_ROUNDINGS]
+        dtypes = [*floats, *([dtype] if dtype else [])]
+        coarsest = max(dtypes, key=lambda each: torch.finfo(each).eps, default=None)
+        for side, each in zip(made, pair, strict=True):
+            side.append(each if each is None or each.dtype not in LEAST_ROUNDINGS else each.to(coarsest))
+    return _with_tensors(trial, made[0]), _with_tensors(eager, made[1])
+
+
+def _with_tensors(trial: Trial, tensors: Sequence[Tensor | None]) -> Trial:
+    outputs, end = len(trial.outputs), len(trial.outputs) + len(trial.written)
+    known = [each for each in tensors[:end] if each is not None]
+    return replace(trial, outputs=known[:outputs], written=known[outputs:], gradients=[*tensors[end:]])
+
+
+def compare_cast(trial: Trial, truth: Truth) -> Outcome:
+    """The outcome where operators choose their dtypes: other formulas round elsewhere, and choose others of values that
+    are close. So integers are not compared, and of each float the whole tensor is."""
+    for position, (got, eager) in enumerate(zip(trial.tensors(), truth.eager, strict=True)):
+        oracle, name, backward = truth.oracle[position], truth.names[position], position >= truth.first_gradient
+        if eager is None or oracle is None or not follows_rule(eager):
+            continue
+        rms, by_eager = rmse(oracle), rmse(eager, oracle)
+        if not by_eager <= LOST * rms:  # or NaN
+            continue
+        if got is None:
+            if rms:
+                return Outcome(problem=f"{name}: there is none; the reference's RMS is {rms:.3g}", backward=backward)
+            continue
+        lost = eager.isfinite() & oracle.isfinite() & ~got.isfinite()
+        if bool(lost.any()):
+            return Outcome(problem=f"{name}: {int(lost.sum())} elements are NaN or Inf", backward=backward)
+        error, limit = rmse(got, oracle), max(MULTIPLE * by_eager, LOST * rms) + least_error(got.dtype)
+        if not error <= limit:
+            return Outcome(problem=f"{name}: RMSE {error:.3g}, limit {limit:.3g}, RMS {rms:.3g}", backward=backward)
     return Outcome()
 
 

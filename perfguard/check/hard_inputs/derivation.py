@@ -93,7 +93,10 @@ _VERBS = ("cut", "grown")
 _RESIZED = re.compile(rf"dim (\d+) (?:{'|'.join(_VERBS)}) to (\d+)")
 INCOMING = -1
 STRICT = -2  # no input: how interpreted kernels run
+CALLED = -3  # no input: how the call is made (called.py)
+TWICE, SECOND = "backward again on the same graph", "second derivative"
 FROZEN = "frozen"  # needs no gradient, where the given one does
+FLOATS = {f"as {name}": getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ class Part:
     Attributes:
         kind: its name in `Hard(without=…)`.
         steps: place among all leaves of the call -> steps of that input as text; `INCOMING` -> of incoming gradients;
-            `STRICT` -> how interpreted kernels run; `OPTIONS` -> keyword arguments that the call does not give.
+            `STRICT` -> how interpreted kernels run; `CALLED` -> how the call is made; `OPTIONS` -> keyword arguments
+            that the call does not give.
     """
 
     kind: str
@@ -155,6 +159,11 @@ class Derivation:
         return [text for part in self.parts if part.kind == "values" for text in part.steps.values()]
 
     @property
+    def is_called(self) -> bool:
+        """Whether the given inputs, or their values in other dtypes, are called otherwise."""
+        return any(part.kind == "dtypes" or CALLED in part.steps for part in self.parts)
+
+    @property
     def resizes(self) -> bool:
         return any(f" {verb} to " in text for part in self.parts for text in part.steps.values() for verb in _VERBS)
 
@@ -171,7 +180,9 @@ class Derivation:
     def may_be_refused(self) -> bool:
         """Whether a candidate may refuse the input by raising. It must accept finite values and marked integers."""
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
-        return dtypes or self.resizes or any(part.kind in ("layouts", "non-finite", "scalars") for part in self.parts)
+        if dtypes or self.resizes or self.text(CALLED) in (TWICE, SECOND):
+            return True
+        return any(part.kind in ("layouts", "non-finite", "scalars", "dtypes") for part in self.parts)
 
     def text(self, place: int) -> str:
         """The steps of one input as text; empty if it is as given."""
@@ -182,7 +193,8 @@ class Derivation:
         texts = [(name, self.text(place)) for place, name in enumerate(names)]
         texts += [("incoming gradients", self.text(INCOMING)), ("kernels", self.text(STRICT))]
         texts.append(("options", self.text(OPTIONS)))
-        return " and ".join(f"{name} ({text})" for name, text in texts if text)
+        words = [f"{name} ({text})" for name, text in texts if text]
+        return " and ".join(filter(None, [*words, self.text(CALLED)]))
 
 
 @dataclass(frozen=True)
@@ -222,6 +234,8 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
         return tensor
     if step in LAYOUTS:
         return LAYOUTS[step](tensor)
+    if step in FLOATS and tensor.is_floating_point():
+        return tensor.to(FLOATS[step])
     integers = with_integers(tensor, step)
     if integers is not None:
         return integers

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from perfguard.check.hard_inputs import Mark, mark_of
+from perfguard.check.hard_inputs.called import called_parts
 from perfguard.check.hard_inputs.code import EPSILON, Code
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
@@ -51,7 +52,9 @@ _BLOCKS = (16, 32, 64, 128)  # usual sizes of blocks, beside those that the code
 _NEAR_EPSILON = (0.5, 1, 2)  # powers of an epsilon that is added to a square, to a size, and to a root
 _LEAST_POWER = -60  # squares of float32 are normal still
 #: Kinds whose inputs stand in an order of their own, the most telling one first, whatever the commit.
-ORDERED = ("runs", "equal sizes", "thresholds", "scalars", "magnitudes")
+ORDERED = (
+    *("state", "fakes", "runs", "equal sizes", "thresholds", "scalars", "sequences", "modes", "magnitudes", "dtypes"),
+)
 
 Parts = Sequence[Part]
 Item = Derivation | FirstAccepted
@@ -158,6 +161,10 @@ def _strict(_: _Given) -> Iterable[Parts]:
     yield from ([Part(kind, {STRICT: text})] for kind, text in strict_kinds())
 
 
+def _called(given: _Given) -> Iterable[Parts]:
+    yield from ([part] for part in called_parts(given.call))
+
+
 def _thresholds(given: _Given) -> Iterable[Parts]:
     yield from given.sizes.thresholds(given.code.thresholds)
 
@@ -195,7 +202,7 @@ def _large(given: _Given) -> Iterable[Parts]:
 
 
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
-    *(_strict, _thresholds, _scalars, _runs, _magnitudes, _large),
+    *(_strict, _called, _thresholds, _scalars, _runs, _magnitudes, _large),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
 

@@ -18,12 +18,14 @@ from msgspec.structs import replace as replaced
 
 from perfguard._compat.triton_internals import choices_held, silent_interpreter
 from perfguard.check.all_configs import DoesNotFit, Other, check_given
+from perfguard.check.hard_inputs.called import judged_called
 from perfguard.check.hard_inputs.code import Code, code_of
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import STRICT, Derivation, FirstAccepted, Part, derived_call, leaves_of
 from perfguard.check.hard_inputs.patterns import TOLD, pattern_of
 from perfguard.check.hard_inputs.plan import ORDERED, Item, planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
+from perfguard.check.hard_inputs.state import State
 from perfguard.check.hard_inputs.strict_runs import judged_strictly
 from perfguard.check.hard_inputs.verdict import is_told, judged, usual_scales
 from perfguard.check.numerics.trial import Inputs
@@ -143,6 +145,7 @@ class _Hard:
         self.code = code_of(call.fn, Inputs(call).device) if call.hard is not None else Code()
         self.cut: Part | None = None  # from the call as given to the base
         self.usual = functools.cache(lambda: usual_scales(self.base))
+        self.state = functools.cache(lambda: State(self.base))
         self.found = HardResult()
         self.tried: list[Derivation] = []
 
@@ -225,6 +228,7 @@ class _Hard:
         """Derive all further inputs from smaller ones, which are cheap."""
         self.cut, self.base = part, derived_call(self.call, Derivation((part,)))
         self.usual = functools.cache(lambda: usual_scales(self.base))
+        self.state = functools.cache(lambda: State(self.base))
 
     def _try(self, kind: str, item: Item | Other) -> Tried[Item | Other]:
         if isinstance(item, Other):
@@ -270,6 +274,8 @@ class _Hard:
                 derived = derived_call(self.base if call is None else call, derivation)
 
                 def judge() -> Outcome:
+                    if derivation.is_called:
+                        return judged_called(self.base, derived, derivation, self.usual, self.state)
                     return judged(derived, derivation, self.usual)
 
                 outcome = judged_strictly(derivation, judge) if derivation.text(STRICT) else judge()

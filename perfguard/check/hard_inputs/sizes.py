@@ -44,7 +44,7 @@ class Kept:
 
 def kept_by(call: Call) -> Kept:
     """As of now: before the first call, since a cache that calls fill is to follow them."""
-    kept = [each for fn in (call.fn, call.reference) for each in _kept(fn)]
+    kept = [each for fn in (call.fn, call.reference) for each in kept_in(fn)]
     return Kept(any(isinstance(each, torch.Tensor) for each in kept), _numbers(kept))
 
 
@@ -65,7 +65,7 @@ def sizes_of(call: Call, kept: Kept) -> Sizes:
     return Sizes(leaves, [] if kept.tensors else [*found])
 
 
-def _kept(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
+def kept_in(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """What a function keeps in its closure, its defaults and its given arguments, and so do the functions there."""
     seen = set() if seen is None else seen
     if id(fn) in seen:
@@ -77,7 +77,7 @@ def _kept(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
     yield from torch_utils.tree_leaves(kept)
     for value in kept:
         if isinstance(value, FunctionType | functools.partial):
-            yield from _kept(value, seen)
+            yield from kept_in(value, seen)
 
 
 def _cells(fn: Any) -> Iterator[Any]:

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.comparison import (
+    LOST,
     NEARBY,
     Outcome,
     Rule,
     Usual,
+    coarsened,
     compare,
+    compare_cast,
     errors,
     follows_rule,
     least_error,
@@ -24,10 +27,12 @@ from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived
 from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby, roundings
 from perfguard.check.hard_inputs.values import LARGEST, takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
+from perfguard.check.numerics.procedure import LeftOut
 from perfguard.check.numerics.sums import (
     FP8_DTYPES,
     NAN,
     ROUNDING,
+    dtype_name,
     kinds,
     real_numbers,
     rmse,
@@ -39,7 +44,6 @@ from perfguard.interpreter.running import NotInterpreted, NotTried
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, described, is_out_of_memory
 
-LOST = 0.1  # relative error from which on eager does not define the domain
 JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
 SCALED = 1e-3  # of the exponent: 1.2 % of the RMS
@@ -50,10 +54,6 @@ AT_AN_EDGE = "at a tie or an edge of the reference"
 REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
 #: exceptions that are never a refusal, but a mistake in code that only such an input reaches
 SLIPS = (AttributeError, NameError)
-
-
-class _LeftOut(Exception):
-    """The input is outside the call's domain, for this reason."""
 
 
 def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict) -> Outcome:
@@ -67,7 +67,7 @@ def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict
     """
     try:
         return _compared(call, derivation, usual)
-    except _LeftOut as left:
+    except LeftOut as left:
         return Outcome(left_out=str(left))
 
 
@@ -76,22 +76,27 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     finite = _are_finite(inputs)
     overflow = any(part.kind == "values" for part in derivation.parts) and not finite  # float16 does
     if overflow and call.hard and "non-finite" in call.hard.without:
-        raise _LeftOut("inputs overflow")
+        raise LeftOut("inputs overflow")
     reference = Reference(call, inputs)
-    with _defines_the_domain():
+    with defines_the_domain():
         eager, upstream = _eager(reference, derivation)
     if derivation.text(INCOMING) and not upstream:
-        raise _LeftOut("there are no gradients")
+        raise LeftOut("there are no gradients")
     if derivation.text(INCOMING) and any(each is not None and not bool(each.isfinite().all()) for each in upstream):
-        raise _LeftOut("incoming gradients overflow")
+        raise LeftOut("incoming gradients overflow")
     trial = _candidate(call, eager, upstream, derivation)
     if isinstance(trial, str):
         return Outcome(problem=trial)
+    if inputs.procedure.coarse is not None or inputs.procedure.is_cast:
+        trial, eager = coarsened(trial, eager, inputs.procedure.coarse)
     if not trial.unequal(eager):
         return Outcome()
+    if inputs.procedure.is_cast:
+        with defines_the_domain():
+            return compare_cast(trial, reference.truth(eager, upstream))
     infinite = any(bool(tensor.isinf().any()) for tensor in inputs.tensors if takes_values(tensor))
     rule = Rule(infinite=infinite, cancels=derivation.cancels, saturated=derivation.saturates)
-    with _defines_the_domain():
+    with defines_the_domain():
         truth = reference.truth(eager, upstream)
         if not compare(trial, truth, truth.oracle, rule).problem:
             return Outcome()
@@ -104,7 +109,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     rule = replace(rule, usual=usual(), masked=near.masked or (), incoming=derivation.incoming, noisy=[*noisy, *ties])
     outcome = compare(trial, truth, near.rounded, rule)
     if outcome.backward and derivation.scales and not _scaled(truth, usual()):
-        raise _LeftOut("the reference does not scale with its input")
+        raise LeftOut("the reference does not scale with its input")
     return outcome
 
 
@@ -113,14 +118,14 @@ def _are_finite(inputs: Inputs) -> bool:
 
 
 @contextmanager
-def _defines_the_domain() -> Iterator[None]:
+def defines_the_domain() -> Iterator[None]:
     """Runs of the reference. Inputs that it refuses are outside the domain."""
     try:
         yield
     except (*REFUSALS, *SLIPS) as error:  # of an option a reference may expect a tensor
         if is_out_of_memory(error) or device_is_lost(error):
             raise
-        raise _LeftOut("the reference raises") from error
+        raise LeftOut("the reference raises") from error
 
 
 def _eager(reference: Reference, derivation: Derivation) -> tuple[Trial, Gradients]:
@@ -146,12 +151,12 @@ def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None)
         return not alike or first.names != second.names or bool(first.unequal(second))
 
     try:
-        with _defines_the_domain():
+        with defines_the_domain():
             told = all(changes(Derivation((part,)), Derivation(())) for part in derivation.scalars)
             told = told and not (derivation.scalars and changes(derivation, derivation, seed=1))
             others = [] if joint is None else [joint, Derivation(())]
             return told and all(changes(derivation, each) for each in others)
-    except _LeftOut:
+    except LeftOut:
         return False
 
 
@@ -183,7 +188,7 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     Inputs lie between guards, which expose reads beside them. On a CPU, unmapped memory there could end the process.
 
     Raises:
-        _LeftOut: the candidate may refuse the input, or means something else by it than the reference.
+        LeftOut: the candidate may refuse the input, or means something else by it than the reference.
     """
     inputs = Inputs(call)
     canaries = Canaries.on(inputs.device)
@@ -196,31 +201,31 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
         return f"out of bounds: {words}"
     for words in trial.modified:
         if derivation.scalars:
-            raise _LeftOut("an option that asks for writes")
+            raise LeftOut("an option that asks for writes")
         return words
     ours, theirs = ([(name, each.shape) for name, each in zip(t.names, t.outputs, strict=True)] for t in (trial, eager))
     if ours != theirs:
         if derivation.resizes or derivation.scalars:
-            raise _LeftOut("other results than the reference's by shape")
+            raise LeftOut("other results than the reference's by shape")
         return "outputs: other tensors than the reference's"
-    for name, got, want in zip(trial.names, trial.outputs, eager.outputs, strict=True):
-        if got.dtype != want.dtype:
-            return f"{name}: is {got.dtype}, the reference's {want.dtype}"
+    for place, (name, got, want) in enumerate(zip(trial.names, trial.outputs, eager.outputs, strict=True)):
+        if got.dtype != want.dtype and not inputs.procedure.may_return(got.dtype, place):
+            return f"{name}: dtype {dtype_name(got)} for {dtype_name(want)}, which the reference has"
     return trial
 
 
 def _raised(error: Exception, derivation: Derivation, inputs: Inputs) -> str:
     """The problem of a candidate that raised."""
-    if is_out_of_memory(error) or device_is_lost(error):
+    if is_out_of_memory(error) or device_is_lost(error) or isinstance(error, LeftOut):
         raise error
     said = said_of(error)
     if isinstance(said, NotInterpreted | NotTried):
-        raise _LeftOut(str(said)) from error
+        raise LeftOut(str(said)) from error
     if said is not None:
         return str(said)
-    refusable = derivation.may_be_refused or not _are_finite(inputs)
+    refusable = derivation.may_be_refused or isinstance(error, NotImplementedError) or not _are_finite(inputs)
     if refusable and (derivation.scalars or not isinstance(error, SLIPS)):
-        raise _LeftOut("the candidate raises") from error
+        raise LeftOut("the candidate raises") from error
     return f"raises {described(error)}"
 
 
@@ -250,7 +255,7 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
             that they are outside the domain.
 
     Raises:
-        _LeftOut: the input lies outside the domain.
+        LeftOut: the input lies outside the domain.
     """
     eager, rounded, untied = truth.eager[position], near.rounded[position], near.untied[position]
     chosen, scale = [each[position] for each in near.chosen], truth.is_scale(position)
@@ -259,29 +264,29 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
     if not follows_rule(eager):
         moved = (rounded,) if eager.dtype in FP8_DTYPES else (*chosen, rounded, untied)
         if any(_unstable(eager, each) for each in moved):
-            raise _LeftOut(AT_AN_EDGE)
+            raise LeftOut(AT_AN_EDGE)
         return
     if scale and (rounded is None or bool(((rounded - eager).abs() > SCALE_MOVES * eager.abs()).any())):
-        raise _LeftOut(AT_AN_EDGE)
+        raise LeftOut(AT_AN_EDGE)
     oracle = _or(truth.oracle[position], eager)
     e, o, m, u = (real_numbers(t) for t in (eager, oracle, _or(rounded, oracle), _or(untied, oracle)))
     kind = kinds(o.to(e.dtype).double())
     if not torch.equal(kinds(e.double()), kind):
-        raise _LeftOut("reference and oracle disagree on what is finite")
+        raise LeftOut("reference and oracle disagree on what is finite")
     if finite and bool((kind == NAN).any()):
-        raise _LeftOut("the reference makes NaN of finite inputs")
+        raise LeftOut("the reference makes NaN of finite inputs")
     if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
-        raise _LeftOut(AT_AN_EDGE)
+        raise LeftOut(AT_AN_EDGE)
     rms, error, shift = errors(e, o, m, truth)
     if bool((error > LOST * rms + NEARBY * shift + least_error(e.dtype)).any()):
-        raise _LeftOut("reference and oracle are far apart")
+        raise LeftOut("reference and oracle are far apart")
     whole, jump = rms.square().mean().sqrt(), errors(u, o, m, truth)[1]
     for each in chosen:
         jump = jump.maximum(errors(real_numbers(_or(each, eager)), e, e, truth)[1])
     if not scale and bool((jump > JUMP * whole + NEARBY * shift + least_error(e.dtype)).any()):
-        raise _LeftOut(AT_AN_EDGE)
+        raise LeftOut(AT_AN_EDGE)
     if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
-        raise _LeftOut(AT_AN_EDGE)
+        raise LeftOut(AT_AN_EDGE)
 
 
 def _scaled(truth: Truth, usual: Usual) -> bool:

@@ -20,14 +20,14 @@ from perfguard._compat import torch_utils
 from perfguard.check.memory import GUARD, GUARD_BYTES, Canaries, described, within
 from perfguard.check.numerics.hints import Jagged
 from perfguard.check.numerics.oracle import widened
+from perfguard.check.numerics.procedure import Gradients as Gradients  # noqa: PLC0414  # for others
+from perfguard.check.numerics.procedure import Procedure, Run
 from perfguard.check.numerics.sums import dtype_name, first_true, real_numbers
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import UsageError, shown
 from perfguard.tensors.layouts import strides_of
 from perfguard.tensors.seeding import seed_all
 from perfguard.tensors.snapshot import Snapshot, bits, storage_key
-
-Gradients = Sequence[torch.Tensor | None]  # incoming: one for each output; None where an output needs none
 
 _WRAP = 1 << 31  # offsets from here on do not fit a signed 32-bit integer
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -106,6 +106,7 @@ class Inputs:
             if each.value.is_meta or str(each.value.layout).startswith("torch.sparse"):
                 what = "has no data" if each.value.is_meta else f"is {str(each.value.layout).removeprefix('torch.')}"
                 raise UsageError(f"{each.name}: {what}; pass dense tensors, and make others of them inside the call")
+        self.procedure: Procedure = call.procedure or Procedure()
         self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
         self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
         parameters = () if self.module is None else self.module.named_parameters()
@@ -113,6 +114,7 @@ class Inputs:
         self.leaf_names = [each.name for each in self._of_tensors if each.value.requires_grad]
         self.leaf_names += [f"parameter {name}" for name, _ in self.parameters]
         self.written_names = [f"{each.name} (written)" for each in self._of_tensors if each.written]
+        self.written_names += self.procedure.state_names
 
     @property
     def _of_tensors(self) -> list[_Input]:
@@ -263,9 +265,10 @@ def run_trial(
     incoming = Snapshot([(name, gradient, inputs.gives_gradients) for name, gradient in named])
     args, kwargs, leaves, written = inputs.bind(wide)
     leaves += [value for _, value in inputs.parameters] if parameters is None else parameters
+    procedure, run = inputs.procedure, Run(fn, args, kwargs, leaves, upstream, seed, wide is not None)
     try:
         with torch.set_grad_enabled(bool(leaves) or torch.is_grad_enabled()):
-            results = fn(*args, **kwargs)
+            results = procedure.call(run)
         flat = torch_utils.tree_flatten_with_path(results)[0]
         tensors = [leaf for _, leaf in flat if isinstance(leaf, torch.Tensor)]
         trial = Trial(
@@ -276,31 +279,17 @@ def run_trial(
             differentiable=[tensor.requires_grad for tensor in tensors],
             modified=[*saved.freed(), *saved.changes()] if saved else [],
         )
-        trial.gradients = _backward(tensors, upstream, leaves)
+        trial.gradients = procedure.gradients(tensors, run)
         if saved and named:
             after = [words for words in [*saved.freed(), *saved.changes()] if words not in trial.modified]
             trial.modified += [f"{words} in the backward pass" for words in [*after, *incoming.changes()]]
-        trial.written = [tensor.detach().clone() for tensor in written]
+        trial.written = [tensor.detach().clone() for tensor in [*written, *procedure.state(fn)]]
         return trial
     finally:
+        procedure.restore(fn)
         incoming.restore()
         if saved:
             saved.restore()
-
-
-def _backward(
-    outputs: Sequence[torch.Tensor], upstream: Gradients, leaves: Sequence[torch.Tensor]
-) -> list[torch.Tensor | None]:
-    pairs = [
-        (output, gradient if gradient.dtype is output.dtype else gradient.to(output.dtype))
-        for output, gradient in zip(outputs, upstream, strict=False)
-        if gradient is not None and output.requires_grad
-    ]
-    if not pairs or not leaves:
-        return [None] * len(leaves) if upstream else []
-    roots, incoming = zip(*pairs, strict=True)
-    gradients = torch.autograd.grad(roots, list(leaves), incoming, allow_unused=True)
-    return [None if gradient is None else gradient.detach().clone() for gradient in gradients]
 
 
 def surrounded_gradient(gradient: torch.Tensor | None, name: str, canaries: Canaries) -> torch.Tensor | None:
@@ -325,7 +314,7 @@ def upstream_gradients(outputs: Trial, seed: int) -> list[torch.Tensor | None]:
     return gradients
 
 
-def _distinct(tensor: torch.Tensor) -> torch.Tensor:
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
     """A view without the repetitions of dimensions of stride 0."""
     for dim, stride in enumerate(tensor.stride()):
         if stride == 0:
@@ -335,7 +324,7 @@ def _distinct(tensor: torch.Tensor) -> torch.Tensor:
 
 def _reverse(tensor: torch.Tensor) -> bool:
     """Reverse a tensor in place along its first dimension of more than one element; returns whether it succeeded."""
-    view = _distinct(tensor.detach())
+    view = distinct(tensor.detach())
     dims = [dim for dim, size in enumerate(view.shape) if size > 1]
     if view.numel() == 0 or not dims:
         return False
@@ -351,7 +340,7 @@ def _copied_within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """A copy of `tensor` in a guarded buffer. Only its elements are copied, or the whole storage if they overlap."""
     place = within(guarded, tensor)
     try:
-        bits(_distinct(place)).copy_(bits(_distinct(tensor)))
+        bits(distinct(place)).copy_(bits(distinct(tensor)))
     except RuntimeError:  # elements that overlap in memory
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
         guarded[GUARD_BYTES : GUARD_BYTES + whole.numel()].copy_(whole)

@@ -21,7 +21,7 @@ from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.values import FINITE
 from perfguard.check.hard_inputs.verdict import judged
 from perfguard.check.numerics.ties import OrderOfEqual
-from perfguard.model.call import Call
+from perfguard.model.call import HARD_KINDS, Call
 from perfguard.model.errors import UsageError
 from tests.check.hard_inputs.operators import BUGGY, FOREIGN, normal
 
@@ -70,6 +70,8 @@ def test_a_planted_bug_that_given_inputs_do_not_show_is_found_whatever_the_seed(
             assert check(call).wrong == []
         problem = run_hard(call, BUDGET).problem
         assert problem.startswith("hard input"), seed
+        if any(f'without=["{kind}"]' in problem for kind in ("sequences", "modes", "dtypes")):
+            continue  # called otherwise: it may show, too, and by turns may be the first
         assert "perfguard.derived(" in problem
         assert words in problem
         assert problem.count(",") < 20  # one or two steps, not the dozen that were tried together
@@ -113,7 +115,7 @@ class OverwrittenCache:
 
 
 def test_a_cache_that_other_sizes_overwrite_is_found_by_the_given_inputs_once_more() -> None:
-    sizes_alone = Hard(without=["values", "non-finite", "layouts"], reason="-")
+    sizes_alone = Hard(without=[kind for kind in HARD_KINDS if kind != "sizes"], reason="-")
     call = Call(OverwrittenCache(), (plain(8, 64),), lambda x: x / x.square().sum(), hard=sizes_alone)
     call.fn(*call.args)
     assert run_hard(call, SECONDS).problem.startswith("the given inputs, once more after ")
@@ -276,7 +278,7 @@ def test_a_cut_result_of_another_dtype_is_wrong() -> None:
         return (x if len(x) else x.half()).sum()
 
     outcome = of_one(narrow_without_rows, plain(3, 8), torch.sum, "sizes", "dim 0 cut to 0")
-    assert outcome.problem == "output: is torch.float16, the reference's torch.float32"
+    assert outcome.problem == "output: dtype float16 for float32, which the reference has"
 
 
 # -- derived tensors ---------------------------------------------------------------------------------------------------

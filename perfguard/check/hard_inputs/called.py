@@ -1,0 +1,384 @@
+"""The given inputs, called otherwise: in another mode, in other dtypes, after other calls, or with state compared.
+
+The text of a derivation at the place `CALLED` says how. The rest is judged as ever, by the reference called alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from perfguard._compat import torch_utils
+from perfguard._compat.torch_internals import has_own_fakes
+from perfguard.check.hard_inputs.comparison import Outcome, Usual
+from perfguard.check.hard_inputs.derivation import CALLED, SECOND, TWICE, Derivation, Part, leaves_of
+from perfguard.check.hard_inputs.fakes import FAKES, judge_fakes
+from perfguard.check.hard_inputs.state import State, owner_of
+from perfguard.check.hard_inputs.values import takes_values
+from perfguard.check.hard_inputs.verdict import defines_the_domain, judged
+from perfguard.check.numerics.procedure import LeftOut, Procedure, Run, differentiated
+from perfguard.check.numerics.trial import Inputs, distinct
+from perfguard.check.numerics.truth import Reference
+from perfguard.model.call import GRADIENTS, Call
+from perfguard.model.errors import is_out_of_memory
+from perfguard.tensors.graph import has_storage, tree_tensors
+from perfguard.tensors.seeding import seed_all
+
+# Texts. A failure is "hard input, <text>: <problem>".
+AS_GIVEN = "state beside the result"
+PARAMETERS, INPUTS = "parameters", "inputs"
+CHANGED = {what: f"call again after the {what} changed in place" for what in (PARAMETERS, INPUTS)}
+UNTRACKED = [f"{text}, without grad" for text in CHANGED.values()]
+REPLACED = "call again after the parameters were replaced through .data"
+STEP = "second step on what the first has written"
+_SEQUENCES = (*CHANGED.values(), *UNTRACKED, REPLACED, STEP)
+AUTOCAST = "under autocast to bfloat16"
+NO_GRAD = "without grad"
+INFERENCE = "in inference_mode"
+EVAL = "in eval()"
+EVAL_NO_GRAD = "in eval() without grad"
+_TRACKS_NOTHING = (NO_GRAD, INFERENCE, EVAL_NO_GRAD, *UNTRACKED)
+FROZEN = "frozen: "  # parameters, by name
+ALL = "all parameters"
+IN = "parameters as "  # of another dtype
+
+_MOST_FROZEN = 8  # parameters that are frozen one by one
+_OTHERS = {
+    torch.bfloat16: (torch.float32, torch.float16),
+    torch.float16: (torch.float32, torch.bfloat16),
+    torch.float32: (torch.bfloat16, torch.float16, torch.float64),
+    torch.float64: (torch.float32,),
+}
+
+
+def _parameters(fn: Any) -> dict[str, torch.nn.Parameter]:
+    owner = owner_of(fn)
+    return dict(owner.named_parameters()) if isinstance(owner, torch.nn.Module) else {}
+
+
+def called_parts(call: Call) -> list[Part]:
+    """Ways to call the given inputs otherwise, the most telling of each kind first."""
+    if call.together is not None:  # the ranks would have to agree on every further call
+        return []
+    return [
+        *(Part("state", {CALLED: text}) for text in _states(call)),
+        *([Part("fakes", {CALLED: FAKES})] if has_own_fakes() else []),
+        *(Part("sequences", {CALLED: text}) for text in _sequences(call)),
+        *(Part("modes", {CALLED: text}) for text in _modes(call)),
+        *(Part("dtypes", steps) for steps in _dtypes(call)),
+    ]
+
+
+def _states(call: Call) -> list[str]:
+    mine, theirs = owner_of(call.fn), owner_of(call.reference)
+    return [] if mine is None or theirs is None or mine is theirs else [AS_GIVEN]
+
+
+def _sequences(call: Call) -> list[str]:
+    parameters = _parameters(call.fn)
+    if not parameters and not _distinct_floats(leaves_of(call)):
+        return []
+    texts = [CHANGED[PARAMETERS], REPLACED] if parameters else [CHANGED[INPUTS]]
+    texts += [f"{texts[0]}, without grad"] if _needs_grad(call) else []
+    return [STEP, *texts] if call.mutates else texts
+
+
+def _needs_grad(call: Call) -> bool:
+    return bool(_trained(call.fn)) or any(each.requires_grad for each in Inputs(call).tensors)
+
+
+def _modes(call: Call) -> list[str]:
+    """Of a module what training does to it comes first, of a function what is done with its graph."""
+    fn, reference = call.fn, call.reference
+    tensors = [*Inputs(call).tensors, *_parameters(fn).values()]
+    # What is written or clobbered is no longer what the graph has saved.
+    intact = not call.mutates and all(at == GRADIENTS for at in call.clobbers)
+    graph = [TWICE, SECOND] if _needs_grad(call) and intact else []
+    cast = [AUTOCAST] if any(each.dtype is torch.float32 for each in tensors) else []
+    if not isinstance(fn, torch.nn.Module):
+        return [*graph[:1], INFERENCE, *cast, NO_GRAD, *graph[1:]]
+    trained = [name for name, _ in _trained(fn)]
+    frozen = [f"{FROZEN}{name}" for name in (ALL, *trained[:_MOST_FROZEN])] if trained else []
+    evaluated: list[str] = []
+    if isinstance(reference, torch.nn.Module) and fn.training:  # whose state decides what eval() means
+        mine, theirs = ({name for name, _ in side.named_buffers()} for side in (fn, reference))
+        evaluated = [EVAL_NO_GRAD, EVAL] if mine <= theirs else []
+    first = [*frozen[:1], *cast, *evaluated[:1], *graph[:1], INFERENCE]
+    return [*first, *frozen[1:], NO_GRAD, *evaluated[1:], *graph[1:]]
+
+
+def _trained(fn: Any) -> list[tuple[str, torch.nn.Parameter]]:
+    found = fn.named_parameters() if isinstance(fn, torch.nn.Module) else ()
+    return [(name, each) for name, each in found if each.requires_grad]
+
+
+def _floats(call: Call) -> dict[int, torch.Tensor]:
+    """By place, tensors that may have another dtype."""
+    return {
+        place: leaf
+        for place, leaf in enumerate(leaves_of(call))
+        if isinstance(leaf, torch.Tensor) and takes_values(leaf) and leaf.dtype in _OTHERS
+    }
+
+
+def _dtypes(call: Call) -> list[dict[int, str]]:
+    """First everything of the first tensor's dtype in another one, then one input at a time, or the parameters."""
+    floats = _floats(call)
+    parameters = _trained(call.fn)
+    if not floats or call.mutates:  # what is written keeps its dtype
+        return []
+    main = next(iter(floats.values())).dtype
+    alike = {place for place, leaf in floats.items() if leaf.dtype is main}
+    with_module = any(each.dtype is main for _, each in parameters)
+    found = []
+    for other in _OTHERS[main]:
+        text = str(other).removeprefix("torch.")
+        found.append(dict.fromkeys(alike, f"as {text}") | ({CALLED: IN + text} if with_module else {}))
+    text = str(_OTHERS[main][0]).removeprefix("torch.")
+    if len(alike) > 1 or with_module:
+        found += [{place: f"as {text}"} for place in alike]
+    return [*found, {CALLED: IN + text}] if with_module else found
+
+
+# -- how each text is called -------------------------------------------------------------------------------------------
+
+
+class Called(Procedure):
+    """The procedure of a derivation.
+
+    Args:
+        given: the call that others are derived from.
+        call: what is called, whose tensors may be derived.
+    """
+
+    def __init__(self, given: Call, call: Call, derivation: Derivation, state: State) -> None:
+        self.text = derivation.text(CALLED)
+        self.state_names = [f"{name} after the call" for name in state.names]
+        self.is_cast = self.text == AUTOCAST
+        self._call, self._state = call, state
+        self._undo: list[Callable[[], None]] = []
+        self._connected: list[bool] = []  # gradients of the reference that have one of their own
+        self._dtypes: list[torch.dtype] = []  # of the given call's outputs
+        self._is_mixed = False
+        if derivation.parts[0].kind == "dtypes":
+            self._is_mixed = all(len(part.steps) == 1 for part in derivation.parts) and len(_floats(given)) > 1
+            self.coarse = self._coarsest(given)
+        if self.is_cast or self.coarse is not None:
+            self._dtypes = [each.dtype for each in Reference(given, Inputs(given)).run([]).outputs]
+
+    def _coarsest(self, given: Call) -> torch.dtype:
+        """Of the given and the derived inputs: a kernel that is made for bfloat16 may compute in it."""
+        tensors = [*_floats(given).values(), *_floats(self._call).values(), *_parameters(given.fn).values()]
+        dtypes = {each.dtype for each in tensors}
+        if self.text.startswith(IN):
+            dtypes.add(getattr(torch, self.text.removeprefix(IN)))
+        return max(dtypes & set(_OTHERS), key=lambda dtype: torch.finfo(dtype).eps)
+
+    def may_return(self, dtype: torch.dtype, place: int) -> bool:
+        """Inputs of several dtypes have no dtype of results that all formulas agree on. A kernel may be made for one
+        dtype of results, and a function, unlike a module, need not know of autocast."""
+        if self._is_mixed:
+            return dtype.is_floating_point
+        known = self.coarse is not None or not isinstance(self._call.fn, torch.nn.Module)
+        return known and self._dtypes[place : place + 1] == [dtype]
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Both sides in the mode, and their state the same, while inside."""
+        sides = [fn for fn in (self._call.fn, self._call.reference) if isinstance(fn, torch.nn.Module)]
+        trained = [[parameter for _, parameter in _trained(side)] for side in sides]
+        with ExitStack() as stack:
+            stack.enter_context(self._state.aligned())
+            if self.text in (EVAL, EVAL_NO_GRAD):
+                for module in [each for side in sides for each in side.modules()]:
+                    stack.enter_context(_with(module, "training", False))
+            elif self.text.startswith(FROZEN):
+                asked = self.text.removeprefix(FROZEN)
+                names = [name for name, _ in _trained(self._call.fn)]
+                for name, *parameters in zip(names, *trained, strict=False):
+                    for parameter in parameters if asked in (name, ALL) else ():
+                        stack.enter_context(_with(parameter, "requires_grad", False))
+            elif self.text.startswith(IN):
+                dtype = getattr(torch, self.text.removeprefix(IN))
+                for parameter in {id(each): each for side in trained for each in side}.values():
+                    stack.enter_context(_with(parameter, "data", parameter.data.to(dtype)))
+            yield
+
+    def call(self, run: Run) -> Any:
+        takes_part = run.fn is self._call.fn or self.text == STEP or bool(self.state_names)
+        if takes_part and self.text in _SEQUENCES:
+            self._earlier(run)
+        elif self.text == INFERENCE:  # what a call in inference_mode keeps serves no later one
+            _ignored(run, grad=False)
+        seed_all(run.seed)
+        with self._mode(run):
+            return run()
+
+    def _mode(self, run: Run) -> AbstractContextManager[Any]:
+        if self.text == AUTOCAST:
+            return torch.autocast(Inputs(self._call).device.type, torch.bfloat16)
+        if self.text == INFERENCE and run.fn is self._call.fn:  # an oracle cannot be made of operators in that mode
+            return torch.inference_mode()
+        return torch.no_grad() if self.text in _TRACKS_NOTHING else nullcontext()
+
+    def _earlier(self, run: Run) -> None:
+        """What comes before the call that is judged: calls on other values in the same memory, or of the same in
+        other memory."""
+        parameters = [*_parameters(run.fn).values()]
+        inputs = _distinct_floats(torch_utils.tree_leaves((run.args, run.kwargs)))
+        if self.text == STEP:
+            written = {id(leaf) for at in self._call.mutates for leaf in torch_utils.tree_leaves(run.args[at])}
+            with _others([each for each in inputs if id(each) not in written]):
+                _ignored(run, grad=False)
+            return
+        for parameter in parameters:
+            self._undo.append(partial(_put_back, parameter, parameter.data))
+        if self.text == REPLACED:
+            kept = [(each, each.data, each.detach().clone()) for each in parameters]
+            _fill(parameters)
+            try:
+                _ignored(run, grad=bool(run.upstream))
+            finally:
+                for parameter, data, values in kept:
+                    parameter.data = values.clone()
+                    data.copy_(values)  # unlike the parameter, this alias does not count as a change of it
+            return
+        for parameter in parameters:  # memory that no cache knows
+            parameter.data = parameter.data.clone()
+        with _others([*parameters, *inputs]):
+            _ignored(run, grad=False)
+            if run.upstream:
+                _ignored(run, grad=True)
+        if run.upstream:
+            _ignored(run, grad=False)
+
+    def gradients(self, outputs: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor | None]:
+        if self.text == TWICE and run.upstream:
+            again = [None if each is None else each.clone() for each in run.upstream]
+            differentiated(outputs, run, retain_graph=True)
+            return super().gradients(outputs, replace(run, upstream=again))
+        if self.text == SECOND and run.upstream:
+            return self._second(outputs, run)
+        try:
+            return super().gradients(outputs, run)
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+            if self.text != AUTOCAST or is_out_of_memory(error):
+                raise
+            # A backward pass runs outside of autocast, and few that are written by hand take its dtypes.
+            raise LeftOut("a backward pass raises after autocast") from error
+
+    def _second(self, outputs: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor | None]:
+        """The gradients of a product of the gradients with random numbers."""
+        first = differentiated(outputs, run, create_graph=True)
+        connected = [each is not None and each.requires_grad for each in first]
+        if run.fn is not self._call.fn:
+            self._connected = connected
+        if not any(self._connected) or any(
+            own < theirs for own, theirs in zip(connected, self._connected, strict=True)
+        ):
+            raise LeftOut("there is no second derivative")
+        generator = torch.Generator().manual_seed(run.seed)
+        pairs = []
+        for each in first:
+            if each is not None and each.requires_grad:  # by eighths, which every dtype has
+                noise = torch.randint(-8, 9, each.shape, generator=generator)
+                pairs.append((each, noise.to(each.device, each.dtype) / 8))
+        roots, incoming = zip(*pairs, strict=True)
+        found = torch.autograd.grad(roots, list(run.leaves), incoming, allow_unused=True)
+        return [None if each is None else each.detach().clone() for each in found]
+
+    def state(self, fn: Callable[..., Any]) -> list[torch.Tensor]:
+        return self._state.read(fn)
+
+    def restore(self, fn: Callable[..., Any]) -> None:
+        while self._undo:
+            self._undo.pop()()
+        self._state.restore(fn)
+
+
+@contextmanager
+def _with(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _put_back(parameter: torch.Tensor, data: torch.Tensor) -> None:
+    """Give a parameter its memory back, and a new version: what is kept of the last one is not of these values."""
+    parameter.data = data
+    with torch.no_grad():
+        parameter.copy_(data.clone())
+
+
+def _distinct_floats(leaves: Sequence[Any]) -> list[torch.Tensor]:
+    """Tensors whose values may change in place, each memory once."""
+    floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and takes_values(leaf) and has_storage(leaf)]
+    return [*{(leaf.data_ptr(), leaf.shape, leaf.stride()): leaf for leaf in floats}.values()]
+
+
+def _fill(tensors: Sequence[torch.Tensor]) -> None:
+    """Other values in place: reversed and halved, so that what is positive, or a power of two, stays so."""
+    with torch.no_grad():
+        for tensor in tensors:
+            place = distinct(tensor)
+            dim = next((dim for dim, size in enumerate(place.shape) if size > 1), None)
+            values = place.clone() if dim is None else place.flip(dim)
+            with suppress(RuntimeError):  # elements that overlap in memory
+                place.copy_(values.mul_(0.5))
+
+
+@contextmanager
+def _others(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Other values in place while inside, and the same again afterwards."""
+    kept = [(distinct(each), distinct(each).detach().clone()) for each in tensors]
+    _fill(tensors)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for place, values in kept:
+                with suppress(RuntimeError):
+                    place.copy_(values)
+
+
+def _ignored(run: Run, *, grad: bool) -> None:
+    """A call whose results are not judged, with or without a backward pass.
+
+    Raises:
+        LeftOut: it raises: nobody said that it takes these values.
+    """
+    try:
+        with torch.set_grad_enabled(grad):
+            results = run()
+        if grad:
+            again = [None if each is None else each.clone() for each in run.upstream]
+            differentiated(tree_tensors(results), replace(run, upstream=again))
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise LeftOut("an earlier call on other values raises") from error
+
+
+def judged_called(
+    given: Call, call: Call, derivation: Derivation, usual: Callable[[], Usual], state: Callable[[], State]
+) -> Outcome:
+    """The judgement of `call`, which comes from `derivation`, called as that asks."""
+    try:
+        if derivation.text(CALLED) == FAKES:
+            return judge_fakes(call)
+        with defines_the_domain():
+            procedure = Called(given, call, derivation, state())
+        if procedure.text == AS_GIVEN and not procedure.state_names:
+            raise LeftOut("no state that both sides have is changed")
+        with procedure.applied():
+            return judged(replace(call, procedure=procedure), derivation, usual)
+    except LeftOut as left:
+        return Outcome(left_out=str(left))

@@ -1,0 +1,124 @@
+"""Fake implementations of custom operators, which compilers believe, compared with what the operators return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from perfguard._compat import torch_utils
+from perfguard._compat.torch_internals import fake_mode, has_own_fake, is_undescribed, schema_of
+from perfguard.check.hard_inputs.comparison import Outcome
+from perfguard.check.hard_inputs.derivation import with_tensors
+from perfguard.check.numerics.procedure import LeftOut, Run, differentiated
+from perfguard.check.numerics.trial import Inputs
+from perfguard.model.call import Call
+from perfguard.model.errors import described, is_out_of_memory
+from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.layouts import strides_of, transposed
+from perfguard.tensors.seeding import seed_all
+
+FAKES = "fake implementations of custom operators"
+_LAYOUTS = ("", ", its inputs transposed in memory")  # a fake that keeps strides does not know of a copy
+
+
+class _Seen(torch_utils.DispatchMode):
+    """Runs operators as they are, and beside each custom one its fake implementation."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.problems: list[str] = []
+        self._fakes = fake_mode()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if not has_own_fake(func):
+            return func(*args, **named)
+        fake_args, fake_named = torch_utils.tree_map(self._faked, (args, named))
+        results = func(*args, **named)
+        problem = self._problem(func, fake_args, fake_named, tree_tensors(results))
+        if problem and problem not in self.problems:
+            self.problems.append(problem)
+        return results
+
+    def _faked(self, value: Any) -> Any:
+        return self._fakes.from_tensor(value) if isinstance(value, torch.Tensor) else value
+
+    def _problem(self, func: Any, args: Any, kwargs: Any, results: list[torch.Tensor]) -> str:
+        subject = f"fake implementation of {schema_of(func).name}"
+        try:
+            with self._fakes:
+                fakes = tree_tensors(func(*args, **kwargs))
+        except Exception as error:
+            if is_out_of_memory(error) or is_undescribed(error):
+                return ""
+            return f"{subject}: raises {described(error)}"
+        if len(fakes) != len(results):
+            return f"{subject}: {len(fakes)} tensors, the operator returns {len(results)}"
+        for number, (fake, real) in enumerate(zip(fakes, results, strict=True)):
+            if unlike := _unlike(fake, real):
+                return f"{subject}, output {number}: {unlike}"
+        return ""
+
+
+def _unlike(fake: torch.Tensor, real: torch.Tensor) -> str:
+    """What tensors differ in that code is compiled for; strides of a dimension of one element are not."""
+    if fake.dtype != real.dtype:
+        return f"dtype {str(fake.dtype)[6:]}, the operator's is {str(real.dtype)[6:]}"
+    if fake.device.type != real.device.type:
+        return f"is on {fake.device}, the operator's on {real.device}"
+    if fake.shape != real.shape:
+        return f"shape {[*fake.shape]}, the operator's is {[*real.shape]}"
+    if real.numel() == 0 or real.layout is not torch.strided:
+        return ""
+    large = [dim for dim, size in enumerate(real.shape) if size > 1]
+    if any(fake.stride(dim) != real.stride(dim) for dim in large):
+        return f"strides ({strides_of(fake)}), the operator's are ({strides_of(real)})"
+    return ""
+
+
+def judge_fakes(call: Call) -> Outcome:
+    """The fake implementation of each custom operator that a call reaches, beside the operator itself, on the call's
+    tensors as they are, and in another layout.
+
+    Raises:
+        LeftOut: the call raises.
+    """
+    for layout in _LAYOUTS:
+        seen = _Seen()
+        called = with_tensors(call, _transposed) if layout else call
+        try:
+            _run(called, seen)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            if not layout:
+                raise LeftOut("the candidate raises") from error
+        if seen.problems:
+            return Outcome(problem=seen.problems[0] + layout)
+    return Outcome()
+
+
+def _transposed(_: int, tensor: torch.Tensor) -> torch.Tensor | None:
+    if not tensor.is_floating_point() or tensor.ndim < 2 or tensor.numel() == 0:
+        return None
+    return transposed(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def _run(call: Call, seen: _Seen) -> None:
+    """Forward and backward, with incoming gradients of ones."""
+    inputs = Inputs(call)
+    saved = inputs.saved
+    args, kwargs, leaves, _ = inputs.bind()
+    leaves += [value for _, value in inputs.parameters]
+    seed_all(call.seed)
+    try:
+        with seen, torch.set_grad_enabled(bool(leaves) or torch.is_grad_enabled()):
+            outputs = tree_tensors(call.fn(*args, **kwargs))
+            upstream = [torch.ones_like(each) if each.requires_grad else None for each in outputs]
+            differentiated(outputs, Run(call.fn, args, kwargs, leaves, upstream, call.seed))
+    finally:
+        saved.restore()

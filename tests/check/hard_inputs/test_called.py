@@ -1,0 +1,419 @@
+"""Given inputs that are called otherwise: each fault is found and named, and a correct twin stays quiet."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from perfguard import Hard
+from perfguard.check.hard_inputs.called import called_parts
+from perfguard.check.hard_inputs.search import HardResult, judge_again, run_hard
+from perfguard.check.hard_inputs.state import State
+from perfguard.model.call import HARD_KINDS, Call
+from tests.check.hard_inputs.operators import normal
+
+SECONDS = 60.0  # enough for everything of so small calls
+
+
+def found(kind: str, fn: Any, args: tuple[Any, ...], reference: Any, **options: Any) -> HardResult:
+    """What derived inputs of one kind show."""
+    others = Hard(without=[each for each in HARD_KINDS if each != kind], reason="one kind at a time")
+    return run_hard(Call(fn, args, reference, hard=others, **options), SECONDS)
+
+
+def x(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = True) -> torch.Tensor:
+    return normal(*(shape or (8, 16)), seed=1, dtype=dtype, grad=grad)
+
+
+# -- state beside the result -------------------------------------------------------------------------------------------
+
+
+class Scaled(nn.Module):
+    """Divides by the largest magnitude so far, and counts its calls."""
+
+    largest: torch.Tensor
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(16))
+        self.calls, self.fault = 0, fault
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = x.detach()[: len(x) // 2] if self.fault == "half" else x.detach()
+        if self.training or self.fault == "in eval()":
+            self.largest.copy_(self.largest.maximum(seen.abs().amax(0)))
+            self.calls += self.fault != "uncounted"
+        return x / 2
+
+
+class Meter:
+    """No module, but called like one."""
+
+    def __init__(self, fault: bool) -> None:
+        self.total, self.fault = torch.zeros(()), fault
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.total = self.total + (x.abs() if self.fault else x).sum().detach()
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "words"),
+    [
+        ("state", "half", "state beside the result: buffer largest after the call: "),
+        ("state", "uncounted", "attribute calls after the call: 1 of 1 elements differ"),
+        ("modes", "in eval()", "in eval() without grad: buffer largest after the call: "),
+    ],
+)
+def test_state_of_a_module(kind: str, fault: str, words: str) -> None:
+    assert words in found(kind, Scaled(fault), (x(),), Scaled()).problem
+    assert (result := found(kind, Scaled(), (x(),), Scaled())).problem == ""
+    assert result.ran[kind]
+
+
+def test_state_of_an_object_that_a_function_binds() -> None:
+    assert "attribute total after the call" in found("state", Meter(True), (x(),), Meter(False)).problem
+    assert found("state", Meter(False), (x(),), Meter(False)).ran["state"]
+    assert found("state", Meter(False).__call__, (x(),), lambda x: x * 2).ran == {}  # nobody says what is right
+
+
+def test_modules_are_left_as_they_were() -> None:
+    mine, theirs = nn.BatchNorm1d(16), nn.BatchNorm1d(16)
+    layers = [nn.Sequential(nn.Linear(16, 16), norm) for norm in (mine, theirs)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    before = copy.deepcopy([dict(layer.named_parameters()) for layer in layers])
+    places = [each.data_ptr() for layer in layers for each in layer.parameters()]
+    for kind in ("state", "sequences", "modes", "dtypes"):
+        assert (result := found(kind, layers[0], (x(),), layers[1])).problem == "", kind
+        assert result.ran[kind] or kind == "dtypes"  # torch's own norm does not mix any
+    for layer, saved in zip(layers, before, strict=True):
+        assert layer.training
+        assert all(each.requires_grad and each.dtype is torch.float32 for each in layer.parameters())
+        assert all(torch.equal(value, saved[name]) for name, value in layer.named_parameters())
+    assert places == [each.data_ptr() for layer in layers for each in layer.parameters()]
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+
+class Kept(nn.Module):
+    """A product with a weight that is kept in another layout, as long as `key` says that it is the same."""
+
+    def __init__(self, key: Callable[[torch.Tensor], Any], *, only_without_grad: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(normal(16, 16, seed=7, grad=False))
+        self._key, self._known, self._kept = key, None, self.weight.detach()
+        self._only = only_without_grad
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled() and self._only:
+            return x @ self.weight.T
+        key = self._key(self.weight)
+        if self._known != key:
+            self._known, self._kept = key, self.weight.detach().clone()
+        weight = self._kept if self._only else self._kept + (self.weight - self.weight.detach())
+        return x @ weight.T
+
+
+def linear() -> nn.Module:
+    layer = nn.Linear(16, 16, bias=False)
+    layer.weight.data = normal(16, 16, seed=7, grad=False)
+    return layer
+
+
+def by_version(weight: torch.Tensor) -> Any:
+    return weight.data_ptr(), weight._version
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (Kept(lambda w: w.data_ptr()), "call again after the parameters changed in place: output"),
+        (Kept(lambda w: w._version), "call again after the parameters were replaced through .data: output"),
+        (Kept(lambda w: w.data_ptr(), only_without_grad=True), "parameters changed in place, without grad: output"),
+    ],
+)
+def test_a_weight_that_is_kept_too_long(layer: nn.Module, words: str) -> None:
+    assert words in found("sequences", layer, (x(),), linear()).problem
+
+
+def test_state_of_each_side_is_its_own_again() -> None:
+    mine, theirs = Scaled(), Scaled()
+    theirs.largest.fill_(3.0)
+    with State(Call(mine, (x(),), theirs)).aligned():
+        assert not theirs.largest.any()
+        theirs(x())
+    assert (theirs.largest.tolist(), theirs.calls) == ([3.0] * 16, 0)
+
+
+@pytest.mark.parametrize("only", [True, False])
+def test_a_weight_that_is_kept_as_long_as_it_is_the_same(only: bool) -> None:
+    for kind in ("sequences", "modes", "dtypes"):
+        assert found(kind, Kept(by_version, only_without_grad=only), (x(),), linear()).problem == ""
+
+
+def test_a_function_that_keeps_an_input_by_its_address() -> None:
+    known: dict[int, torch.Tensor] = {}
+
+    def kept(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ known.setdefault(w.data_ptr(), w.detach().T.contiguous())
+
+    def fresh(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w.detach().T
+
+    args = x(8, 16), x(4, 16, grad=False)
+    assert "call again after the inputs changed in place: output" in found("sequences", kept, args, fresh).problem
+    assert found("sequences", fresh, args, fresh).problem == ""
+
+
+def test_a_second_step() -> None:
+    known: dict[int, torch.Tensor] = {}
+
+    def step(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor) -> None:
+        m.lerp_(g, 0.1)
+        p.sub_(m)
+
+    def forgetful(p: torch.Tensor, g: torch.Tensor, m: torch.Tensor) -> None:
+        m.copy_(known.setdefault(m.data_ptr(), m.clone()).lerp(g, 0.1))
+        p.sub_(m)
+
+    args = tuple(x(16, grad=False) + number for number in range(3))
+    words = "second step on what the first has written: argument 0 (written)"
+    assert words in found("sequences", forgetful, args, step, mutates=(0, 2)).problem
+    assert found("sequences", step, args, step, mutates=(0, 2)).problem == ""
+
+
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+class Biased(nn.Module):
+    """A linear layer with a short way that forgets something in one mode."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(normal(*shape, seed=3, grad=False)) for shape in ((16, 16), (16,)))
+        self.fault = fault
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x @ self.weight.T
+        short = {
+            "no_grad": not torch.is_grad_enabled(),
+            "eval": not self.training,
+            "inference": torch.is_inference_mode_enabled(),
+            "frozen": not self.bias.requires_grad,
+            "cast": torch.is_autocast_enabled("cpu"),
+        }
+        if self.fault == "dtype" and short["cast"]:
+            return out.float() + self.bias
+        return out if short.get(self.fault) else out + self.bias.to(out.dtype)
+
+
+class Reused(torch.autograd.Function):
+    """Scales what it has saved, in its own memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.kept = 2 * x
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return ctx.kept.mul_(gradients[0])  # type: ignore[no-any-return]
+
+
+class Twice(torch.autograd.Function):
+    """A cube whose gradient has a gradient of its own; a wrong one if `saved` hides a factor from the graph."""
+
+    saved = True
+
+    @classmethod
+    def forward(cls, ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @classmethod
+    def backward(cls, ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * gradients[0] * x * (x.detach() if cls.saved else x)
+
+
+class RightTwice(Twice):
+    saved = False
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("no_grad", "in eval() without grad: output"),
+        ("eval", "in eval() without grad: output"),
+        ("inference", "in inference_mode: output"),
+        ("frozen", "frozen: all parameters: output"),
+        ("cast", "under autocast to bfloat16: output: RMSE"),
+        ("dtype", "under autocast to bfloat16: output: dtype float32 for bfloat16"),
+    ],
+)
+def test_a_mode_that_a_module_is_not_made_for(fault: str, words: str) -> None:
+    assert words in found("modes", Biased(fault), (x(),), Biased()).problem
+
+
+def test_modes_of_a_right_module() -> None:
+    result = found("modes", Biased(), (x(),), Biased())
+    assert (result.problem, result.waiting) == ("", {})
+    assert result.ran["modes"] >= 10
+
+
+@pytest.mark.parametrize(
+    ("fn", "reference", "words"),
+    [
+        (Reused.apply, torch.square, "backward again on the same graph: gradient of argument 0"),
+        (Twice.apply, lambda x: x**3, "second derivative: gradient of argument 0"),
+    ],
+)
+def test_a_graph_that_is_used_again(fn: Any, reference: Any, words: str) -> None:
+    assert words in found("modes", fn, (x(),), reference).problem
+
+
+def test_graphs_that_may_be_used_again_or_refuse_it() -> None:
+    assert found("modes", RightTwice.apply, (x(),), lambda x: x**3).problem == ""
+
+    class Once(Twice):
+        @classmethod
+        def backward(cls, ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():  # as a kernel: its results have no graph
+                return super().backward(ctx, *gradients)
+
+    result = found("modes", Once.apply, (x(),), lambda x: x**3)
+    assert result.problem == ""
+    assert result.left_out["there is no second derivative"] == 1
+
+
+def test_a_function_need_not_know_of_autocast() -> None:
+    def exact(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x.unsqueeze(-1) * w).sum(1)  # elementwise operators keep float32
+
+    assert found("modes", exact, (x(8, 16), x(16, 4)), torch.matmul).problem == ""
+
+
+# -- dtypes ------------------------------------------------------------------------------------------------------------
+
+
+def centred(x: torch.Tensor) -> torch.Tensor:
+    return (x.float() - x.float().mean(-1, keepdim=True)).to(x.dtype)
+
+
+def centred_in_place(x: torch.Tensor) -> torch.Tensor:
+    """`float` is no copy of float32."""
+    wide = x.float()
+    return wide.sub_(wide.mean(-1, keepdim=True)).to(x.dtype)
+
+
+def summed_narrow(x: torch.Tensor) -> torch.Tensor:
+    """Adds one after the other in the dtype of its input."""
+    total = torch.zeros_like(x[:, 0])
+    for column in x.unbind(-1):
+        total = total + column
+    return total
+
+
+class Fixed(NamedTuple):
+    fn: Callable[[torch.Tensor], torch.Tensor]
+    reference: Callable[[torch.Tensor], torch.Tensor]
+    dtype: torch.dtype
+    words: str
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Fixed(centred_in_place, centred, torch.bfloat16, "argument 0 (as float32): argument 0 was modified"),
+        Fixed(summed_narrow, lambda x: x.abs().sum(-1), torch.float32, "argument 0 (as bfloat16): output: RMSE"),
+        Fixed(lambda x: 2 * x.half(), lambda x: 2 * x, torch.float16, ""),  # made for one dtype, and says so
+        Fixed(lambda x: (2 * x).to(x.dtype if x.itemsize == 4 else torch.float64), lambda x: 2 * x, torch.float32,
+              "argument 0 (as bfloat16): output: dtype float64 for bfloat16"),
+        Fixed(lambda x: (x.bfloat16() * 1.1).to(x.dtype), lambda x: x * 1.1, torch.bfloat16, ""),  # as before
+    ],
+)  # fmt: skip
+def test_another_dtype(case: Fixed) -> None:
+    inputs = x(8, 1024, dtype=case.dtype, grad=False).abs()
+    problem = found("dtypes", case.fn, (inputs,), case.reference).problem
+    assert case.words in problem
+    assert bool(problem) is bool(case.words)
+
+
+def test_a_kernel_may_refuse_a_dtype() -> None:
+    def strict(x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype is torch.float32
+        return x + 1
+
+    result = found("dtypes", strict, (x(),), lambda x: x + 1)
+    assert result.problem == ""
+    assert result.left_out["the candidate raises"] == 3
+
+
+# -- fake implementations ----------------------------------------------------------------------------------------------
+
+
+def operator(name: str, fake: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """An operator that transposes, and copies what it is given."""
+
+    @torch.library.custom_op(f"perfguard_fakes::{name}", mutates_args=())
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return x.T.clone(memory_format=torch.contiguous_format)
+
+    turned.register_fake(fake)
+    turned.register_autograd(lambda ctx, gradient: turned(gradient))
+    return turned
+
+
+def kept_strides(x: torch.Tensor) -> tuple[int, int]:
+    """Those of a copy, but for what is not contiguous."""
+    return (len(x), 1) if x.is_contiguous() else (1, x.shape[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "fake", "words"),
+    [
+        ("kept", lambda x: torch.empty_like(x.T), "output 0: strides (1,16), the operator's are (8,1)"),
+        ("shape", lambda x: x.new_empty(x.shape), "output 0: shape [8, 16], the operator's is [16, 8]"),
+        ("dtype", lambda x: x.new_empty(x.T.shape, dtype=torch.float64), "dtype float64, the operator's is float32"),
+        ("slip", lambda x: x.new_empty(x.sizes), "raises AttributeError"),
+        ("layout", lambda x: x.new_empty_strided(x.T.shape, kept_strides(x)), "transposed in memory"),
+    ],
+)
+def test_a_fake_that_says_something_else(name: str, fake: Callable[..., Any], words: str) -> None:
+    turned = operator(name, fake)
+    problem = found("fakes", lambda x: turned(x) * 2, (x(),), lambda x: x.T * 2).problem
+    assert f"fake implementation of perfguard_fakes::{name}" in problem
+    assert words in problem
+
+
+def test_right_fakes_are_quiet_and_none_is_no_fault() -> None:
+    turned = operator("right", lambda x: x.new_empty(x.T.shape))
+    result = found("fakes", turned, (x(),), lambda x: x.T.contiguous())
+    assert (result.problem, result.ran["fakes"]) == ("", 1)
+
+    @torch.library.custom_op("perfguard_fakes::undescribed", mutates_args=())
+    def undescribed(x: torch.Tensor) -> torch.Tensor:
+        return x.T.contiguous()
+
+    assert found("fakes", undescribed, (x(grad=False),), lambda x: x.T.contiguous()).problem == ""
+
+
+# -- beside a base -----------------------------------------------------------------------------------------------------
+
+
+def test_a_base_is_asked_the_same() -> None:
+    doubt = found("modes", Biased("eval"), (x(),), Biased()).doubts[0]
+    args = (x(),)
+    assert "output" in judge_again(Call(Biased("eval"), args, Biased()), doubt).problem
+    assert judge_again(Call(Biased(), args, Biased()), doubt).problem == ""
+
+
+def test_every_way_is_named_once() -> None:
+    ways = [repr(part) for part in called_parts(Call(Biased(), (x(),), Biased()))]
+    assert len(ways) == len({*ways}) > 15
