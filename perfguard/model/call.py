@@ -122,6 +122,23 @@ class Together:
     exchange: Callable[[str, object], list[Any]]
 
 
+@dataclass(frozen=True)
+class OtherCall:
+    """A call on derived inputs, whose launches are followed and not run.
+
+    Attributes:
+        name: of the change, equal in every process and commit: `transposed argument 0`, `argument 0 dim 1`.
+        size: what a dimension has become; 0: the change is another layout.
+        make: makes the call.
+        instead: it is followed only where no earlier one of its name could be.
+    """
+
+    name: str
+    size: int
+    make: Callable[[], Call]
+    instead: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One guarded call. It is equal to itself alone: what a user passes is never compared.
@@ -152,6 +169,7 @@ class Call:
         mesh: of a case of several ranks, sizes by dimension, ranks in row-major order: {"efsdp": 2, "ep": 2}. Empty for
             one rank.
         together: the ranks that make the call; None: this process alone.
+        others: derived calls, of which launches, copies and reads of the host are counted.
     """
 
     fn: Callable[..., Outputs]
@@ -176,6 +194,7 @@ class Call:
     hard: Hard | None = Hard()
     mesh: Mapping[str, int] = field(default_factory=dict)
     together: Together | None = None
+    others: Sequence[OtherCall] = ()
 
     def run(self) -> Outputs:
         """The candidate, once."""

@@ -240,7 +240,7 @@ def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor 
                 made[id(leaf)] = changed
     args, kwargs = torch_utils.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], spec)
     groups = made.get(id(call.groups), call.groups)
-    return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups)
+    return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups, others=())
 
 
 def leaves_of(call: Call) -> list[Any]:

@@ -52,7 +52,7 @@ def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
     leaves = leaves_of(call)
     order = random.Random(seed)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
-    layouts, integers = _layouts(call, leaves), _integers(call, leaves)
+    layouts, integers = layouts_by_place(call, leaves), _integers(call, leaves)
     values, nans = _mixed(leaves, floats, FINITE, "values"), _mixed(leaves, floats, NANS, "non-finite")
     sizes = sizes_of(call, kept)
     cuts, grown = sizes.cuts(), sizes.growths()
@@ -119,7 +119,7 @@ def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, 
     return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
 
 
-def _layouts(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
+def layouts_by_place(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
     """Names of layouts by place; inputs that share memory with others are left out."""
     tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     storages = [leaf.untyped_storage().data_ptr() for leaf in tensors.values() if leaf.layout is torch.strided]
