@@ -296,7 +296,9 @@ class _Writer:
             return lines
         reasons = [verdict.reason for verdicts in open_.values() for verdict in verdicts if verdict.reason]
         why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
-        accept = accept_command({word}, by=started(self.report))
+        nameless = [each.reason for found in open_.values() for each in found if word is Word.NEW and not each.storable]
+        why = f", and is not recorded: {nameless[0]}" if nameless else why
+        accept = "" if nameless else accept_command({word}, by=started(self.report))
         command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
         lines.append(Line(f"{word}  {self._cases(open_)}: {text}{why}{command}", "" if old else "yellow"))
         return lines + self._names([(key, each) for (_, key), verdicts in open_.items() for each in folded(verdicts)])
