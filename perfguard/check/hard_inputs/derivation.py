@@ -11,7 +11,7 @@ import torch
 
 from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import mark_of, marked
-from perfguard.check.hard_inputs.integers import limit_after, with_integers
+from perfguard.check.hard_inputs.integers import RESIZED, limit_after, with_integers
 from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, resized, with_values
 from perfguard.check.memory import free_bytes
 from perfguard.model.call import Call
@@ -88,7 +88,6 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 _ROW = re.compile(r"row (\d+) (.+)")
-_RESIZED = re.compile(r"dim (\d+) (?:cut|grown) to (\d+)")
 INCOMING = -1
 STRICT = -2  # no input: how interpreted kernels run
 FROZEN = "frozen"  # needs no gradient, where the given one does
@@ -203,7 +202,7 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
     integers = with_integers(tensor, step)
     if integers is not None:
         return integers
-    size = _RESIZED.fullmatch(step)
+    size = RESIZED.fullmatch(step)
     try:
         if size:
             return resized(tensor, *map(int, size.groups()))

@@ -6,7 +6,7 @@ The first combination of a kind differs between cases and between commits.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -23,7 +23,7 @@ from perfguard.check.hard_inputs.derivation import (
     layouts_of,
     leaves_of,
 )
-from perfguard.check.hard_inputs.integers import integers_of
+from perfguard.check.hard_inputs.integers import agreeing, integers_of
 from perfguard.check.hard_inputs.sizes import Kept, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
@@ -58,9 +58,9 @@ def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
     cuts, grown = sizes.cuts(), sizes.growths()
     laid = [Part("layouts", {place: names[-1 if at % 2 else 0]}) for at, (place, names) in enumerate(layouts.items())]
     turned = [Part("layouts", {place: names[0 if at % 2 else -1]}) for at, (place, names) in enumerate(layouts.items())]
-    drawn = [Part("integers", {place: order.choice(texts)}) for place, texts in integers.items()]
-    unused = [Part("integers", {place: "all 0"}) for place in integers if _may_be_unused(leaves[place])]
-    ends = [Part("integers", {place: texts[0]}) for place, texts in integers.items()]
+    drawn = [_integer_part(leaves, {place: order.choice(texts)}) for place, texts in integers.items()]
+    unused = [_integer_part(leaves, {place: "all 0"}) for place in integers if _may_be_unused(leaves[place])]
+    ends = [_integer_part(leaves, {place: texts[0]}) for place, texts in integers.items()]
     gradients = [Part("gradients", {INCOMING: kind}) for kind in INCOMING_KINDS if _has_gradients(call, leaves)]
     usual, largest = gradients[:1], gradients[1:2]  # as of a loss; beyond float16
     frozen = _frozen(call, leaves)
@@ -87,7 +87,7 @@ def planned(call: Call, seed: int, kept: Kept) -> dict[str, list[Derivation]]:
     finite = [Part("values", {place: kind}) for place in floats for kind in FINITE]
     non_finite = [Part("non-finite", {place: kind}) for place in floats for kind in (*NANS, *INFINITIES)]
     moved = [Part("layouts", {place: name}) for place, names in layouts.items() for name in names]
-    others = [Part("integers", {place: text}) for place, texts in integers.items() for text in texts]
+    others = [_integer_part(leaves, {place: text}) for place, texts in integers.items() for text in texts]
     # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
     order.shuffle(broad)
     grown_alone = [part for parts in grown for part in parts]
@@ -141,6 +141,10 @@ def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
         if isinstance(leaf, torch.Tensor) and mark is not None:
             found[place] = integers_of(leaf, mark)
     return {place: texts for place, texts in found.items() if texts}
+
+
+def _integer_part(leaves: Sequence[Any], steps: Mapping[int, str]) -> Part:
+    return Part("integers", agreeing(leaves, steps))
 
 
 def _may_be_unused(leaf: Any) -> bool:
