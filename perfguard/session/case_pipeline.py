@@ -144,7 +144,7 @@ class Runner:
         """
         self._preheat()
         asked = self.plan.asked(case)
-        if self.hands.binaries is not None and self.plan.exact and not asked:
+        if self.hands.binaries is not None and self.plan.exact:
             from perfguard.check.hard_inputs.other_calls import other_calls
 
             call = replace(call, others=other_calls(call))
