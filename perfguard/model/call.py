@@ -129,7 +129,6 @@ class OtherCall:
     Attributes:
         name: of the change, equal in every process and commit: `transposed argument 0`, `argument 0 dim 1`.
         size: what a dimension has become; 0: the change is another layout.
-        make: makes the call.
         instead: it is followed only where no earlier one of its name could be.
     """
 

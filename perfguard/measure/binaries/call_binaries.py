@@ -13,7 +13,6 @@ from msgspec import Struct
 from perfguard._compat.triton_internals import knows_triton
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.binaries.launch_recorder import Launch, Recording, record
-from perfguard.measure.binaries.other_inputs import follow_others
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import TARGETS, Target, target_of
 from perfguard.model.call import Call
@@ -87,6 +86,8 @@ class Binaries:
             targets = [target_of(name) for name in self.names]
             recordings = record_elsewhere(call, targets, RECORDING_SECONDS, self.sources)
         else:
+            from perfguard.measure.binaries.other_inputs import follow_others
+
             own = self.own_target(device)
             targets = [] if own is None else [own]
             recordings = [record(call, target, self.sources, on_the_host=False) for target in targets]
