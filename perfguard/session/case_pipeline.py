@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
 
-
 # Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of copies,
 # so several of them heat the device, and the last one reads the ceiling of a warm device.
 PREHEAT_US = 1e6
@@ -144,10 +143,6 @@ class Runner:
         """
         self._preheat()
         asked = self.plan.asked(case)
-        if self.hands.binaries is not None and self.plan.exact:
-            from perfguard.check.hard_inputs.other_calls import other_calls
-
-            call = replace(call, others=other_calls(call))
         results, given = self._measured(call, case)
         if asked:
             results = self._answered(call, results, asked)
@@ -209,8 +204,10 @@ class Runner:
         """The results of the call as given, and its check."""
         started = time.monotonic()
         from perfguard.check.all_configs import check_given  # imports torch, which a suite of benchmarks may lack
+        from perfguard.check.hard_inputs.other_calls import other_calls
         from perfguard.check.numerics.trial import Inputs
 
+        call = replace(call, others=other_calls(call)) if self.hands.binaries is not None and self.plan.exact else call
         given = check_given(call) if self.plan.numerics else None
         checked = None if given is None else given.checked
         results = []
@@ -272,8 +269,7 @@ class Runner:
         return msgspec.structs.replace(result, verdicts=[*unwaited, *result.verdicts])
 
     def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
-        """The device's state while its clocks are up. A query may take a tenth of a second, so not every case has
-        one."""
+        """The device's state while its clocks are up; not of every case, as a query may take a tenth of a second."""
         if not timed or not self.device.asynchronous:
             return None
         now = time.monotonic()
