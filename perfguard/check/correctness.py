@@ -82,7 +82,9 @@ class _Check:
         if not self.call.agreed(not self._same_structure()):
             truth = self.truth = self.reference.truth(self.eager, self.upstream)
             exact = truth.exact_scales(base.tensors())
-            accuracies = [truth.judge(position, tensor, exact) for position, tensor in enumerate(base.tensors())]
+            accuracies = [
+                truth.judge(position, tensor, exact, base.tensors()) for position, tensor in enumerate(base.tensors())
+            ]
             accuracies = [self._with_layouts(accuracy) for accuracy in accuracies]
             self.reference.notes += filter(None, map(_less_accurate, accuracies))
             forward = accuracies[: truth.first_gradient]
@@ -330,7 +332,7 @@ class _Check:
             elif not self.base.unequal(trial):
                 continue
             for position in range(truth.first_gradient, len(truth.names)):
-                problem = truth.judge(position, trial.tensors()[position]).problem
+                problem = truth.judge(position, trial.tensors()[position], tensors=trial.tensors()).problem
                 if problem and position in right:
                     self.problems.append(f"{problem}; this with incoming gradients {layout}")
 

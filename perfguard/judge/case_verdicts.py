@@ -18,6 +18,7 @@ from perfguard.judge.exact import describe_difference, judge_exact, machine_chan
 from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
+from perfguard.judge.places import unlike_a_name
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, within_record
 from perfguard.judge.statistics import remember
 from perfguard.model.limits import timed_kernel
@@ -360,7 +361,8 @@ class _Case:
             reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
             return _unjudged(Word.OTHER_HARDWARE, reading, reason)
         where = lane.hardware.target if portable else folder_of_ranks(lane.hardware, self.result.ranks)
-        return _unjudged(Word.NEW, reading, f"no baseline on {where}")
+        why = unlike_a_name(record.key)
+        return replace(_unjudged(Word.NEW, reading, why or f"no baseline on {where}"), storable=not why)
 
     def _other_method(self, record: Record, entry: Entry) -> str:
         stored, inputs = record.case, self.result.inputs

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from perfguard.judge.places import key_of_record
 from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
@@ -182,10 +183,11 @@ class Lane:
     def comparable(self, result: CaseResult) -> bool:
         """Whether the times of `result` have the inputs, power limit and toolchain of the stored ones."""
         baseline = self.baselines.get(result.case.suite)
-        stored = baseline.cases.get(result.case.key) if baseline else None
+        key = key_of_record(baseline, result)
+        stored = baseline.cases.get(key) if baseline else None
         if baseline is None or stored is None:
             return False
-        provenance = baseline.provenance_of(result.case.key)
+        provenance = baseline.provenance_of(key)
         return (
             stored.inputs in ("", result.inputs)
             and not other_power(provenance, self.hardware)
@@ -199,7 +201,17 @@ class Lane:
     def record(self, result: CaseResult, reading: Reading) -> Record:
         """What is stored of a reading of the case."""
         files = self._by_folder.get(folder_of(self.hardware, reading, result.ranks), {})
-        return Record(files.get(result.case.suite), result.case.key, reading)
+        file = files.get(result.case.suite)
+        return Record(file, key_of_record(file, result), reading)
+
+    def moved(self, results: Iterable[CaseResult]) -> set[CaseId]:
+        """The records that cases in other places have found."""
+        return {
+            (result.case.suite, key)
+            for result in results
+            for files in (self.baselines, self.portable)
+            if (key := key_of_record(files.get(result.case.suite), result)) != result.case.key
+        }
 
     def stored(self, suite: str, key: str) -> Mapping[str, Entry]:
         """What is stored of a case for this hardware."""

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from perfguard.judge.case_verdicts import not_read
 from perfguard.judge.exact import word_by
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own
+from perfguard.judge.places import unlike_a_name
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import Growth, TimeRecord, anchor_of, grow
 from perfguard.model.config import Category
@@ -70,7 +71,8 @@ def plan(
         others = fresh.get(result.id, ())
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
-            changes += _Planner(lane, result, alike, provenance, paired, result.id in unedited).changes()
+            planned = _Planner(lane, result, alike, provenance, paired, result.id in unedited).changes()
+            changes += [replace(each, refused=unlike_a_name(each.key) or each.refused) for each in planned]
             changes += _metrics_gone(lane, result)
     changes += [
         Change(category="stale", folder=file.hardware, suite=verdict.suite, key=verdict.case, note=verdict.reason)
@@ -168,7 +170,24 @@ class _Planner:
         for reading in self.result.readings:
             if reading.covers and reading.metric in moved:
                 _bind(reading, moved)
-        return list(moved.values())
+        return [*self._brought_along(moved), *moved.values()]
+
+    def _brought_along(self, changes: dict[str, Change]) -> list[Change]:
+        """The rest of a record that was found in another place, for the case's own; `changes` then replace what is
+        there."""
+        brought = []
+        for reading in self.result.readings:
+            record = self.lane.record(self.result, reading)
+            own = None if record.baseline is None else record.baseline.cases.get(self.result.case.key)
+            if record.key == self.result.case.key or record.entry is None:
+                continue
+            before = None if own is None else own.entries.get(reading.metric)
+            if reading.metric in changes:
+                changes[reading.metric] = replace(changes[reading.metric], before=before)
+            elif before != record.entry:
+                moved_here = replace(self.entry(reading, "new", record.entry), before=before)
+                brought.append(replace(moved_here, note=f"was recorded as {record.key}"))
+        return brought
 
     def fact(self, reading: Reading) -> Change | None:
         """The change of an exact metric that follows from its verdict."""

@@ -130,6 +130,22 @@ class Together:
     exchange: Callable[[str, object], list[Any]]
 
 
+@dataclass(frozen=True)
+class OtherCall:
+    """A call on derived inputs, whose launches are followed and not run.
+
+    Attributes:
+        name: of the change, equal in every process and commit: `transposed argument 0`, `argument 0 dim 1`.
+        size: what a dimension has become; 0: the change is another layout.
+        instead: it is followed only where no earlier one of its name could be.
+    """
+
+    name: str
+    size: int
+    make: Callable[[], Call]
+    instead: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """One guarded call. It is equal to itself alone: what a user passes is never compared.
@@ -161,6 +177,7 @@ class Call:
             one rank.
         together: the ranks that make the call; None: this process alone.
         procedure: how each run of candidate and reference is made (check/numerics/procedure.py); None: plainly.
+        others: derived calls, of which launches, copies and reads of the host are counted.
     """
 
     fn: Callable[..., Outputs]
@@ -186,6 +203,7 @@ class Call:
     mesh: Mapping[str, int] = field(default_factory=dict)
     together: Together | None = None
     procedure: Any = None
+    others: Sequence[OtherCall] = ()
 
     def run(self) -> Outputs:
         """The candidate, once."""

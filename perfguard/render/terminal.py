@@ -290,14 +290,19 @@ class _Writer:
         if done := len(about) - len(open_):
             what = "removed from the baselines" if gone else "recorded now, judged from the next run on"
             lines.append(Line(f"{word}  {counted(done, 'case')}: {what}", "green"))
-        if not open_:
-            return lines
-        reasons = [verdict.reason for verdicts in open_.values() for verdict in verdicts if verdict.reason]
-        why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
-        accept = accept_command({word}, by=started(self.report))
-        command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
-        lines.append(Line(f"{word}  {self._cases(open_)}: {text}{why}{command}", "" if old else "yellow"))
-        return lines + self._names([(key, each) for (_, key), verdicts in open_.items() for each in folded(verdicts)])
+        is_new = word is Word.NEW
+        nameless = {name: found for name, found in open_.items() if is_new and not all(each.storable for each in found)}
+        for group in ({name: found for name, found in open_.items() if name not in nameless}, nameless):
+            reasons = [verdict.reason for verdicts in group.values() for verdict in verdicts if verdict.reason]
+            why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
+            accept = accept_command({word}, by=started(self.report))
+            command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
+            if group is nameless:
+                command = f", nor recorded: {next(iter(reasons), '')}"
+            if group:
+                lines.append(Line(f"{word}  {self._cases(group)}: {text}{why}{command}", "" if old else "yellow"))
+                lines += self._names([(key, each) for (_, key), found in group.items() for each in folded(found)])
+        return lines
 
     def improved(self, most: int) -> list[Line]:
         """The most improved cases, a line each, and one command for all of them: times, then exact metrics, in grey."""

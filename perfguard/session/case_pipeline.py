@@ -204,8 +204,10 @@ class Runner:
         """The results of the call as given, and its check."""
         started = time.monotonic()
         from perfguard.check.all_configs import check_given  # imports torch, which a suite of benchmarks may lack
+        from perfguard.check.hard_inputs.other_calls import other_calls
         from perfguard.check.numerics.trial import Inputs
 
+        call = replace(call, others=other_calls(call)) if self.hands.binaries is not None and self.plan.exact else call
         given = check_given(call) if self.plan.numerics else None
         checked = None if given is None else given.checked
         results = []
@@ -268,8 +270,7 @@ class Runner:
         return msgspec.structs.replace(result, verdicts=[*unwaited, *result.verdicts])
 
     def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
-        """The device's state while its clocks are up. A query may take a tenth of a second, so not every case has
-        one."""
+        """The device's state while its clocks are up; not of every case, as a query may take a tenth of a second."""
         if not timed or not self.device.asynchronous:
             return None
         now = time.monotonic()

@@ -284,7 +284,8 @@ class Run:
             for case in collected.selected
             if outcomes.get(case.nodeid) == "" and case.nodeid in reached
         }
-        stale = find_stale(self.lane, collected.whole | self.lost, collected.names, self.results, ended)
+        found = {*self.results, *self.lane.moved(self.results.values())}
+        stale = find_stale(self.lane, collected.whole | self.lost, collected.names, found, ended)
         self.report = msgspec.structs.replace(self.report, stale=stale)
 
     def _find_unmeasured(self, collected: Collected, outcomes: Mapping[str, str]) -> None:

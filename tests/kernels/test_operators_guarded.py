@@ -265,6 +265,7 @@ def test_scatter_of_rows_for_nobody(
 @_cases("BIASED")
 def test_indexed_bias_add(perfguard: Any, candidates: Candidates, shape: GroupedRows, path: str) -> None:
     inputs = shape.biased(perfguard.device)
+    offsets(inputs[3], ids=inputs[2])
     perfguard(
         operators.indexed_bias_add,
         *inputs,

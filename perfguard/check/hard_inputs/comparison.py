@@ -83,7 +83,7 @@ def compare(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: Rul
         oracle, moved = truth.oracle[position], near[position]
         by_rule = got is not None and eager is not None and got.numel() and follows_rule(eager)
         if got is None or eager is None or not by_rule or truth.is_scale(position):
-            problem = truth.judge(position, got, exact).problem
+            problem = truth.judge(position, got, exact, tensors).problem
         elif got.shape != eager.shape or got.dtype != eager.dtype:
             problem = truth.judge(position, got).problem
         else:

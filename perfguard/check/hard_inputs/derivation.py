@@ -11,7 +11,7 @@ import torch
 
 from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import mark_of, marked
-from perfguard.check.hard_inputs.integers import limit_after, with_integers
+from perfguard.check.hard_inputs.integers import RESIZED, limit_after, with_integers
 from perfguard.check.hard_inputs.scalars import OPTIONS, with_scalars
 from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, resized, with_values
 from perfguard.check.memory import free_bytes
@@ -89,8 +89,7 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 _ROW = re.compile(r"row (\d+) (.+)")
-_VERBS = ("cut", "grown")
-_RESIZED = re.compile(rf"dim (\d+) (?:{'|'.join(_VERBS)}) to (\d+)")
+_VERBS = ("cut", "grown")  # of a size
 INCOMING = -1
 STRICT = -2  # no input: how interpreted kernels run
 CALLED = -3  # no input: how the call is made (called.py)
@@ -239,7 +238,7 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
     integers = with_integers(tensor, step)
     if integers is not None:
         return integers
-    size = _RESIZED.fullmatch(step)
+    size = RESIZED.fullmatch(step)
     try:
         if size:
             return resized(tensor, *map(int, size.groups()))
@@ -278,7 +277,7 @@ def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor 
                 made[id(leaf)] = changed
     args, kwargs = torch_utils.tree_unflatten([made.get(id(leaf), leaf) for leaf in leaves], spec)
     groups = made.get(id(call.groups), call.groups)
-    return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups)
+    return replace(call, args=args, kwargs=kwargs, walk=(), rival=None, groups=groups, others=())
 
 
 def leaves_of(call: Call) -> list[Any]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
-from perfguard.check.hard_inputs import Mark
+from perfguard.check.hard_inputs import Mark, mark_of
+from perfguard.check.hard_inputs.values import resized
 
+RESIZED = re.compile(r"dim (\d+) (?:cut|grown) to (\d+)")
 REPEATS = (33, 65, 129)  # one more than tables of 32, 64 and 128 entries hold
 
 
@@ -74,9 +77,49 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
 ]
 _LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # texts that leave another limit
 
+_OF_ROWS = re.compile(r"rows of groups that end at (\d+(?: \d+)*) and (-?\d+) behind")
+
+
+def _of_rows(ids: torch.Tensor, ends: Sequence[int], behind: int) -> torch.Tensor:
+    """The group of each row; `behind`: of rows behind the last end."""
+    place = _places(ids)
+    groups = torch.searchsorted(torch.tensor(ends, device=ids.device), place, right=True)
+    return torch.where(place < ends[-1], groups, behind).to(ids.dtype)
+
+
+def agreeing(leaves: Sequence[Any], steps: Mapping[int, str]) -> dict[int, str]:
+    """The steps, and those of ids that follow where ends change (`perfguard.offsets(…, ids=…)`)."""
+    found = dict(steps)
+    marks = {place: mark for place, leaf in enumerate(leaves) if (mark := mark_of(leaf)) is not None and mark.pair}
+    for place, mark in marks.items():
+        ends = next(
+            (at for at in steps if at in marks and marks[at].kind == "offsets" and marks[at].pair == mark.pair), None
+        )
+        if mark.kind == "offsets" or ends is None:
+            continue
+        made = leaves[ends]
+        for step in steps[ends].split(", "):
+            made = _stepped(made, step)
+        last = made.tolist() if made is not None else []
+        if last:
+            behind = len(last) - 1 if mark.ignored is None else mark.ignored
+            text = f"rows of groups that end at {' '.join(map(str, last))} and {behind} behind"
+            found[place] = ", ".join(filter(None, [steps.get(place, ""), text]))
+    return found
+
+
+def _stepped(ends: torch.Tensor | None, step: str) -> torch.Tensor | None:
+    size = RESIZED.fullmatch(step)
+    if ends is None or size is None:
+        return None if ends is None else with_integers(ends, step)
+    return resized(ends, *map(int, size.groups()))
+
 
 def with_integers(tensor: torch.Tensor, text: str) -> torch.Tensor | None:
     """The tensor with other integers, by the text of a derivation; None if the text is not a step of integers."""
+    rows = _OF_ROWS.fullmatch(text)
+    if rows and not tensor.is_floating_point():
+        return _of_rows(tensor.detach(), [int(end) for end in rows[1].split()], int(rows[2]))
     for pattern, change in _KINDS:
         found = re.fullmatch(pattern, text)
         if found and not tensor.is_floating_point():
@@ -89,6 +132,8 @@ def following(tensor: torch.Tensor, mark: Mark, size: int, target: int, own: Seq
     are valid there; None if none would be. `own`: the steps that change its own dimensions."""
     if tensor.numel() == 0 or (own and target == 0 and (mark.kind == "ids" or mark.limit)):
         return [*own]  # no integers are left
+    if mark.kind == "of rows":
+        return [*own]  # `agreeing` adds the rest
     if mark.kind == "ids":
         if mark.limit != size:
             return [*own]
@@ -121,7 +166,7 @@ def limit_after(text: str, limit: int) -> int:
 
 def integers_of(tensor: torch.Tensor, mark: Mark) -> list[str]:
     """Texts for other values of a marked tensor; those most likely to find errors first."""
-    if tensor.numel() == 0:
+    if tensor.numel() == 0 or mark.kind == "of rows":
         return []
     if mark.kind == "offsets":
         return _ends(tensor, mark)

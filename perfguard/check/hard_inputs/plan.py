@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -30,7 +30,7 @@ from perfguard.check.hard_inputs.derivation import (
     layouts_of,
     leaves_of,
 )
-from perfguard.check.hard_inputs.integers import integers_of, runs_of
+from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of
 from perfguard.check.hard_inputs.scalars import scalars_of
 from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
@@ -103,7 +103,7 @@ class _Given:
         return [Part(kind, dict.fromkeys(self.floats, text))] if self.floats else []
 
     def of_integers(self, choose: Callable[[list[str]], str]) -> list[Part]:
-        return [Part("integers", {place: choose(texts)}) for place, texts in self.integers.items()]
+        return [_integer_part(self.leaves, {place: choose(texts)}) for place, texts in self.integers.items()]
 
     def laid(self, turned: bool = False) -> list[Part]:
         """Each tensor in another layout than its neighbours."""
@@ -117,7 +117,8 @@ class _Given:
 def _mixtures(given: _Given) -> Iterable[Parts]:
     nans = given.values(NANS, "non-finite")
     ends = given.of_integers(lambda texts: texts[0])
-    unused = [Part("integers", {place: "all 0"}) for place in given.integers if _may_be_unused(given.leaves[place])]
+    leaves = given.leaves
+    unused = [_integer_part(leaves, {place: "all 0"}) for place in given.integers if _may_be_unused(leaves[place])]
     yield [*given.values(FINITE), *given.laid()]
     yield from ([*ends, *given.laid()], [*ends, *nans]) if ends else ()
     yield [*given.of_integers(given.order.choice), *given.laid(turned=True), *given.gradients[1:2]]
@@ -148,7 +149,7 @@ def _alone(given: _Given) -> Iterable[list[Part]]:
     yield [Part("values", {place: kind}) for place in given.floats for kind in FINITE]
     yield [Part("non-finite", {place: kind}) for place in given.floats for kind in (*NANS, *INFINITIES)]
     yield [Part("layouts", {place: name}) for place, names in given.layouts.items() for name in names]
-    yield [Part("integers", {place: text}) for place, texts in given.integers.items() for text in texts]
+    yield [_integer_part(given.leaves, {place: text}) for place, texts in given.integers.items() for text in texts]
     yield given.cuts[1:]
     yield [part for parts in given.growths for part in parts]
     yield [*given.gradients, *given.frozen[3:]]
@@ -218,7 +219,7 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
     leaves = leaves_of(call)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
     order, sizes = random.Random(seed), sizes_of(call, kept)
-    given = _Given(call, code, sizes, order, leaves, floats, _layouts(call, leaves), _integers(call, leaves))
+    given = _Given(call, code, sizes, order, leaves, floats, layouts_by_place(call, leaves), _integers(call, leaves))
     asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
     broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]
     # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
@@ -252,7 +253,7 @@ def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, 
     return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
 
 
-def _layouts(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
+def layouts_by_place(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
     """Names of layouts by place; inputs that share memory with others are left out."""
     tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     storages = [leaf.untyped_storage().data_ptr() for leaf in tensors.values() if leaf.layout is torch.strided]
@@ -274,6 +275,10 @@ def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
         if isinstance(leaf, torch.Tensor) and mark is not None:
             found[place] = integers_of(leaf, mark)
     return {place: texts for place, texts in found.items() if texts}
+
+
+def _integer_part(leaves: Sequence[Any], steps: Mapping[int, str]) -> Part:
+    return Part("integers", agreeing(leaves, steps))
 
 
 def _may_be_unused(leaf: Any) -> bool:

@@ -21,7 +21,7 @@ import torch
 from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import Mark, mark_of
 from perfguard.check.hard_inputs.derivation import Derivation, FirstAccepted, Part, leaves_of
-from perfguard.check.hard_inputs.integers import following
+from perfguard.check.hard_inputs.integers import agreeing, following
 from perfguard.check.hard_inputs.values import is_paired
 from perfguard.model.call import Call
 
@@ -241,7 +241,7 @@ class Sizes:
                 return None
             if own:
                 steps[place] = ", ".join(own)
-        return Part(kind, steps) if steps else None
+        return Part(kind, agreeing(self._leaves, steps)) if steps else None
 
     def _keeps_meaning(self, place: int, tensor: torch.Tensor, size: int, target: int) -> bool:
         """Whether an unmarked tensor can mean the same. Indices stay within a cut. What has grown needs no more

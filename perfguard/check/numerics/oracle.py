@@ -143,6 +143,39 @@ def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch
     ]
 
 
+def in_float32(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The same, and the scales, with no cast at all on the way: float32 throughout.
+
+    Args:
+        run: the reference on inputs in float32.
+        coded: the same tensors from a plain run.
+    """
+    try:
+        with torch.no_grad(), full_precision(), Widen((*NARROW, *FP8_DTYPES, torch.uint8), torch.float32):
+            values = run()
+    except Exception:
+        return [None] * len(coded)
+    alike = [value.shape for value in values] == [code.shape for code in coded]
+    return [*values] if alike else [None] * len(coded)
+
+
+def before_integers(run: Callable[[], list[torch.Tensor]], made: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The reference's values before its casts to integers, as `unrounded_codes`; None where there is no such cast."""
+    integers = {each.dtype for each in made if not each.is_floating_point() and each.dtype is not torch.bool}
+    nothing: list[torch.Tensor | None] = [None] * len(made)
+    try:
+        with torch.no_grad(), Widen((*integers,), torch.float64):
+            values = run()
+    except Exception:
+        return nothing
+    if len(values) != len(made):
+        return nothing
+    return [
+        value if each.dtype in integers and value.is_floating_point() and value.shape == each.shape else None
+        for value, each in zip(values, made, strict=True)
+    ]
+
+
 def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
     """Whether a few float64 copies of the floating tensors among `tensors` fit in a quarter of free memory."""
     wide = [t for t in tensors if t.is_floating_point() or t.is_complex()]

@@ -36,6 +36,7 @@ from perfguard.check.numerics.sums import (
     first_true,
     kinds,
     real_numbers,
+    rmse,
     sum_groups,
 )
 from perfguard.model.call import Tolerance
@@ -347,3 +348,14 @@ def _admitting(parts: Sequence[tuple[torch.Tensor, ...]], k: float, slack: float
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     least = f"{(math.floor(value / step) + 1) * step:.2g}"  # rounded up
     return f"{LOOSER}Tolerance({name}={least}, reason='…')"
+
+
+def judge_missing(name: str, wanted: torch.Tensor | None, candidate: torch.Tensor | None) -> Accuracy:
+    """Judge a gradient that at most one side has, which is right if it is zero."""
+    there = wanted if candidate is None else candidate
+    rms, problem = 0.0 if there is None else rmse(there), ""
+    if rms and candidate is None:
+        problem = f"{name}: no gradient for {name.removeprefix('gradient of ')}; the reference's RMS is {rms:.3g}"
+    elif rms:
+        problem = f"{name}: RMS {rms:.3g}, but the reference has no gradient there"
+    return Accuracy(output=name, dtype="none" if there is None else dtype_name(there), problem=problem)

@@ -11,17 +11,21 @@ import torch
 
 from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.fp8_codes import compare_codes, compare_scales, powers_of_two
+from perfguard.check.numerics.fp8_values import MULTIPLE, Sides
 from perfguard.check.numerics.hints import Jagged, jagged, looks_like
 from perfguard.check.numerics.oracle import (
     MEMORY_SHARE,
+    Result,
+    before_integers,
     close_inputs,
     fits_in_float64,
+    in_float32,
     run_wide,
     unrounded_codes,
     widened,
 )
-from perfguard.check.numerics.rule import LOOSER, VANISHING, compare
-from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, dtype_name, rmse
+from perfguard.check.numerics.rule import LOOSER, VANISHING, compare, judge_missing
+from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, rmse
 from perfguard.check.numerics.ties import OrderOfEqual
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
 from perfguard.model.call import Call, Tolerance
@@ -34,6 +38,11 @@ NEARLY_RIGHT = 30.0
 DRAWS = 8
 #: A gradient of so many of the oracle's roundings of the largest gradient is nothing but these.
 _ZERO = 64
+#: Where codes and scales are neither the reference's nor the oracle's.
+WAYS_OUT = (
+    "if the reference rounds before its cast, give one that keeps float32 up to it; if the contract allows more, "
+    "Tolerance(k=…, fp8_step_fraction=…, reason=…)"
+)
 
 
 @dataclass(frozen=True)
@@ -49,10 +58,28 @@ class Truth:
     groups: Jagged | None = None
     ordered: Callable[[], list[list[torch.Tensor | None]]] | None = None  # `eager` with ties broken both ways
     close: Callable[[], list[list[torch.Tensor | None]]] | None = None  # `oracle` on inputs that are slightly off
+    #: What was cast, in float32 throughout, with scales; and what was cast to integers.
+    unrounded: Callable[[], list[torch.Tensor | None]] | None = None
+    uncast: Callable[[], list[torch.Tensor | None]] | None = None
 
-    def judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool = False) -> Accuracy:
-        """Judge one tensor of the candidate; `exact_scales` is for codes (`compare_codes`)."""
+    def judge(
+        self,
+        position: int,
+        candidate: torch.Tensor | None,
+        exact_scales: bool = False,
+        tensors: Sequence[torch.Tensor | None] = (),
+    ) -> Accuracy:
+        """Judge one tensor of the candidate.
+
+        Args:
+            exact_scales: for codes (`compare_codes`).
+            tensors: all of the candidate's, since codes belong to scales.
+        """
         accuracy = self._judge(position, candidate, exact_scales)
+        if accuracy.problem and self._is_quantised(position):
+            if tensors and self._is_right_by_value(position, tensors):
+                return msgspec.structs.replace(accuracy, problem="", got="", want="", worst_index=[], limit=None)
+            accuracy = with_hint(accuracy, WAYS_OUT)
         if not accuracy.problem or not accuracy.worst_index or candidate is None or self.groups is None:
             return accuracy
         mask = torch.zeros(candidate.shape, dtype=torch.bool)
@@ -62,7 +89,7 @@ class Truth:
     def _judge(self, position: int, candidate: torch.Tensor | None, exact_scales: bool) -> Accuracy:
         name, eager, oracle = self.names[position], self.eager[position], self.oracle[position]
         if eager is None or candidate is None:
-            return _judge_missing(name, oracle if eager is None else eager, candidate)
+            return judge_missing(name, oracle if eager is None else eager, candidate)
         if eager.dtype in FP8_DTYPES:
             return compare_codes(
                 candidate, eager, oracle, name=name, tolerance=self.tolerance, exact_scales=exact_scales
@@ -113,6 +140,21 @@ class Truth:
             return 0.0
         return VANISHING[eager.dtype] * ROUNDING[eager.dtype] * largest
 
+    def _is_right_by_value(self, position: int, tensors: Sequence[torch.Tensor | None]) -> bool:
+        """Whether codes, or the codes that scales belong to, are right although they are not the reference's."""
+        if self.unrounded is None:
+            return False
+        limit = self.tolerance.k if self.tolerance and self.tolerance.k is not None else MULTIPLE
+        forward = slice(0, self.first_gradient)
+        scales = {at for at in range(self.first_gradient) if self.is_scale(at)}
+        sides = Sides(tensors[forward], self.eager[forward], self.oracle[forward], self.unrounded(), scales)
+        return sides.are_right(position, limit)
+
+    def _is_quantised(self, position: int) -> bool:
+        """Whether it is codes, or their scales."""
+        eager = self.eager[position]
+        return eager is not None and (eager.dtype in FP8_DTYPES or self.is_scale(position))
+
     def _judge_integers(self, position: int, candidate: torch.Tensor, eager: torch.Tensor) -> Accuracy:
         """Judge integers. Where the reference's depend on which of equal elements it chooses, others are right, too."""
         name = self.names[position]
@@ -121,6 +163,10 @@ class Truth:
         if not accuracy.problem or self.ordered is None or not alike:
             return accuracy
         undefined = torch.zeros_like(eager, dtype=torch.bool)
+        uncast = self.uncast()[position] if self.uncast is not None and position < self.first_gradient else None
+        if uncast is not None:  # what a cast makes of NaN, or of what the integer cannot hold, no language defines
+            limits = torch.iinfo(eager.dtype)
+            undefined |= ~((uncast > limits.min - 1) & (uncast < limits.max + 1))
         for tensors in self.ordered():
             other = tensors[position]
             if other is None or other.shape != eager.shape:
@@ -234,7 +280,11 @@ class Reference:
             MeasurementError: the reference raises in the oracle's dtype.
         """
         names, tensors = eager.names + self.inputs.written_names, eager.tensors()
-        first = len(names)
+        first, coded = len(names), eager.outputs + eager.written
+
+        def alone(run: Callable[[], Result]) -> Callable[[], Result] | None:
+            return cache(run) if self.call.together is None else None  # ranks would have to agree to run it
+
         truth = Truth(
             names=names + [f"gradient of {name}" for name in self.inputs.leaf_names if upstream],
             eager=tensors,
@@ -243,24 +293,23 @@ class Reference:
             first_parameter=len(tensors) - (len(self.inputs.parameters) if upstream else 0),
             tolerance=self.call.tolerance,
             groups=jagged(self.call.groups, self.inputs.tensors),
-            # Ranks would have to agree to run it.
-            ordered=cache(lambda: self.ordered([])) if self.call.together is None else None,
-            close=cache(lambda: self.close(eager, upstream)) if self.call.together is None else None,
+            ordered=alone(lambda: self.ordered([])),
+            close=alone(lambda: self.close(eager, upstream)),
+            unrounded=alone(lambda: in_float32(lambda: self._forward(torch.float32), coded)),
+            uncast=alone(lambda: before_integers(self._forward, coded)),
         )
-        coded = eager.outputs + eager.written
         if any(tensor.dtype in FP8_DTYPES for tensor in coded):
-
-            def forward() -> list[torch.Tensor]:
-                trial = self.run([])
-                return trial.outputs + trial.written
-
-            truth.oracle[:first] = unrounded_codes(forward, coded)
+            truth.oracle[:first] = unrounded_codes(self._forward, coded)
         needed = [position for position in range(len(tensors)) if truth.needs_oracle(position)]
         if needed:
             oracle = self.oracle(eager, upstream)
             for position in needed:
                 truth.oracle[position] = oracle[position]
         return truth
+
+    def _forward(self, wide: torch.dtype | None = None) -> list[torch.Tensor]:
+        trial = self.run([], wide)
+        return trial.outputs + trial.written
 
     def oracle(self, eager: Trial, upstream: Gradients) -> list[torch.Tensor | None]:
         """The counterparts of `eager`'s tensors in the oracle's dtype.
@@ -331,17 +380,6 @@ class Reference:
 def with_hint(accuracy: Accuracy, hint: str) -> Accuracy:
     """The accuracy with a hint after its problem, if there is one."""
     return msgspec.structs.replace(accuracy, problem=f"{accuracy.problem}; {hint}") if hint else accuracy
-
-
-def _judge_missing(name: str, wanted: torch.Tensor | None, candidate: torch.Tensor | None) -> Accuracy:
-    """Judge a gradient that at most one side has, which is right if it is zero."""
-    there = wanted if candidate is None else candidate
-    rms, problem = 0.0 if there is None else rmse(there), ""
-    if rms and candidate is None:
-        problem = f"{name}: no gradient for {name.removeprefix('gradient of ')}; the reference's RMS is {rms:.3g}"
-    elif rms:
-        problem = f"{name}: RMS {rms:.3g}, but the reference has no gradient there"
-    return Accuracy(output=name, dtype="none" if there is None else dtype_name(there), problem=problem)
 
 
 def _shapes(trial: Trial) -> list[torch.Size | None]:

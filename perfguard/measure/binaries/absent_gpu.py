@@ -7,6 +7,7 @@ and the user's code may remember these answers, so the process makes no other ca
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import os
@@ -16,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
@@ -30,14 +31,16 @@ from perfguard._compat.torch_compiler import load_compiler
 from perfguard._compat.torch_internals import OF_ABSENT, has_custom_operators
 from perfguard._compat.triton_internals import INTERPRETED, OF_LAUNCHES, was_imported_as_interpreter
 from perfguard.measure.binaries.launch_recorder import Recording, compiled_form, record
+from perfguard.measure.binaries.other_inputs import follow_others
 from perfguard.measure.binaries.source_hash import Described, Sources
 from perfguard.measure.binaries.targets import Target
 from perfguard.model.call import Call
 from perfguard.model.orphans import end_with
 
 
-def record_elsewhere(call: Call, targets: Sequence[Target], seconds: float, sources: Sources) -> list[Recording]:
-    """The launches that a call would make on each of `targets`, which need not be present.
+def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: float, sources: Sources) -> list[Recording]:
+    """The launches that a call would make on each of `targets`, which need not be present. None is this host, where a
+    call without kernels of Triton's is followed on its derived inputs alone.
 
     The calls are made in forked processes, as many at once as there are cores.
 
@@ -45,13 +48,18 @@ def record_elsewhere(call: Call, targets: Sequence[Target], seconds: float, sour
         seconds: time limit of a process.
         sources: known hashes of modules; those of the launches are added.
     """
-    _import_what_launches_need()
+    if any(target is not None for target in targets):
+        _import_what_launches_need()
+    # Derived calls are followed once for each vendor: how kernels are launched seldom depends on more.
+    firsts = {None if target is None else target.backend: target for target in reversed(targets)}.values()
     waiting = list(targets)
     children: list[_Child] = []
     recordings = []
     while waiting or children:
         while waiting and len(children) < len(os.sched_getaffinity(0)):
-            children.append(_Child(call, waiting.pop(0), sources))
+            target = waiting.pop(0)
+            followed = call if any(target is first for first in firsts) else dataclasses.replace(call, others=())
+            children.append(_Child(followed, target, sources))
         answer = children.pop(0).answer(seconds)
         recordings.append(answer.recording)
         _learn(answer, sources)
@@ -67,8 +75,10 @@ class _Answer(msgspec.Struct, frozen=True):
 
 def _learn(answer: _Answer, sources: Sources) -> None:
     """Keep what the child has learnt of modules and kernels for the next children."""
-    interpreted = INTERPRETED.get()
     sources.known.update(answer.read)
+    if not answer.recording.launches:
+        return
+    interpreted = INTERPRETED.get()
     for module, function in {(launch.module, launch.function) for launch in answer.recording.launches}:
         kernel = getattr(sys.modules.get(module), function, None)
         if type(kernel) is interpreted:
@@ -93,7 +103,7 @@ def _import_what_launches_need() -> None:
 class _Child:
     """A process that follows the call on one target."""
 
-    def __init__(self, call: Call, target: Target, sources: Sources) -> None:
+    def __init__(self, call: Call, target: Target | None, sources: Sources) -> None:
         self._started = time.monotonic()
         self._answers, to_parent = Pipe(duplex=False)
         with warnings.catch_warnings():
@@ -145,7 +155,7 @@ def _fork() -> int:
     return process
 
 
-def _answer(call: Call, target: Target, to_parent: Connection, sources: Sources) -> None:
+def _answer(call: Call, target: Target | None, to_parent: Connection, sources: Sources) -> None:
     """Run the child: record, write the answer, and exit."""
     gc.disable()  # a collection would write to all memory shared with the parent, and so copy it
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -154,8 +164,11 @@ def _answer(call: Call, target: Target, to_parent: Connection, sources: Sources)
     try:
         torch.set_num_threads(1)  # the parent's thread pool does not survive the fork
         known = set(sources.known)
-        with simulated(target):
-            recording = record(call, target, sources, on_the_host=True)
+        recording = Recording()
+        with nullcontext() if target is None else simulated(target):
+            if target is not None:
+                recording = record(call, target, sources, on_the_host=True)
+            follow_others(call, target, sources, recording, on_the_host=target is not None)
         read = {name: described for name, described in sources.known.items() if name not in known}
         to_parent.send_bytes(msgspec.json.encode(_Answer(recording, read)))
         os._exit(0)

@@ -49,6 +49,7 @@ class Binaries:
     names: tuple[str, ...]
     compiler: Compiler
     _last: tuple[Call, list[OnTarget]] | None = None
+    _host: tuple[Call, list[Recording]] | None = None
     sources: Sources = field(default_factory=Sources)
     records: bool = True
 
@@ -63,6 +64,17 @@ class Binaries:
             self._last = call, self._followed(call, device)
         return self._last[1]
 
+    def followed(self, call: Call, device: Device) -> list[Recording]:
+        """What `of` recorded. Of a call without kernels of Triton's its derived inputs alone, on the CPU that it is
+        on: in a process of its own, since what it keeps may change there."""
+        if knows_triton() or not device.holds_cpu_tensors or not call.others:
+            return [each.recording for each in self.of(call, device)]
+        if self._host is None or self._host[0] is not call:
+            from perfguard.measure.binaries.absent_gpu import record_elsewhere
+
+            self._host = call, record_elsewhere(call, [None], RECORDING_SECONDS, self.sources)
+        return self._host[1]
+
     def own_target(self, device: Device) -> Target | None:
         """The architecture of a GPU, if it is known."""
         return None if device.holds_cpu_tensors else TARGETS.get(device.identity.architecture)
@@ -74,9 +86,13 @@ class Binaries:
             targets = [target_of(name) for name in self.names]
             recordings = record_elsewhere(call, targets, RECORDING_SECONDS, self.sources)
         else:
+            from perfguard.measure.binaries.other_inputs import follow_others
+
             own = self.own_target(device)
             targets = [] if own is None else [own]
             recordings = [record(call, target, self.sources, on_the_host=False) for target in targets]
+            for target, recording in zip(targets, recordings, strict=True):
+                follow_others(call, target, self.sources, recording, on_the_host=False)
             for recording in recordings:  # that GPU counts its own operators, and runs every kernel
                 recording.memory_operators, recording.arguments = {}, {}
         return [OnTarget(target.name, distinct(each)) for target, each in zip(targets, recordings, strict=True)]

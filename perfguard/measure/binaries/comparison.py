@@ -4,7 +4,7 @@ that differ are compiled, and only as far as they differ."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -31,6 +31,7 @@ CONFIGURATION = Limits(Better.SAME, gated=False, portable=EITHER)
 _CLOSEST = 10  # as a cause: a configuration explains better than what follows from it
 
 LIMITS_OF_TARGETS = {
+    "address_bits": Limits(Better.HIGHER),
     "compilations": Limits(Better.LOWER),
     "fp64": Limits(Better.LOWER, tolerance=_TOLERANCE),
     "instructions": Limits(Better.LOWER, gated=False),
@@ -109,18 +110,20 @@ def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) 
     Args:
         compilers: the base's and the working tree's, with a `path` (and a `python`) of their own.
     """
+    narrowed: set[_Pair] = set()
     by_case = [_on_targets(sides, compilers) for sides in cases]
     on_targets = [on_target for of_case in by_case for on_target in of_case]
     pairs = [pair for on_target in on_targets for pair in on_target.pairs if not pair.is_known]
     if compilers[0].toolchain == compilers[1].toolchain:
         irs = first_irs(_jobs(pairs))
         pairs = [pair for pair in pairs if not pair.has_equal(irs)]
+        narrowed = {pair for pair in pairs if irs[pair.work].is_narrower_than(irs[pair.base])}
     summed = [job for on_target in on_targets for side in on_target.summed for jobs in side.values() for job in jobs]
     binaries = binaries_of([*_jobs(pairs), *summed])
     differing = {pair for pair in pairs if pair.differs(binaries)}
     facts = facts_of([*_jobs(differing), *summed])
     for on_target in on_targets:
-        on_target.read([pair for pair in on_target.pairs if pair in differing], facts)
+        on_target.read([pair for pair in on_target.pairs if pair in differing], facts, narrowed)
     return [_joined(sides, of_case) for sides, of_case in zip(cases, by_case, strict=True)]
 
 
@@ -194,9 +197,15 @@ class _OnOneTarget:
             for side, compiler in sides
         ]
 
-    def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts]) -> None:
-        """Fill in values, problems and other code."""
+    def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts], narrowed: Collection[_Pair]) -> None:
+        """Fill in values, problems and other code.
+
+        Args:
+            narrowed: launches that compute addresses in 32 bits, which the base's compute in 64.
+        """
         for pair in differing:
+            if pair in narrowed:
+                self._add("address_bits", pair.name, 64, 32)
             base, work = facts[pair.base], facts[pair.work]
             if not self._are_of_here(pair.name, (base, work)):
                 self._add_facts(pair.name, base, work)
@@ -294,6 +303,9 @@ class _OnOneTarget:
         unit = Unit.TEXT if text else Unit.BYTES if metric.endswith("_bytes") else Unit.COUNT
         faults = value.items() if metric == "unfit" and isinstance(value, dict) else ()
         note = "; ".join(f"{self.target}: {part}: {reason}" for part, reason in faults)
+        if metric == "address_bits":
+            note = "an address, or an index before it, is computed in 32 bits, which the base computes in 64: it wraps "
+            note += "beyond 2^31 elements"
         return limits.reading(name, unit, value, target=self.target, note=note)
 
 

@@ -22,8 +22,9 @@ import msgspec
 from msgspec import Struct
 
 from perfguard._compat.triton_internals import compiled_for, driven_by, first_ir, function_in, source_of
+from perfguard.measure.binaries.absent_driver import Driver
 from perfguard.measure.binaries.kernel_facts import Built, Facts, read_facts
-from perfguard.measure.binaries.launch_recorder import Driver, Launch
+from perfguard.measure.binaries.launch_recorder import Launch
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.orphans import end_with
 
@@ -53,12 +54,22 @@ class FirstIr(Struct, frozen=True, omit_defaults=True):
         of_target: the kernel asks which target it is compiled for, so another target may have another IR.
         error: why.
         kept: whether a cache may keep it.
+        wide, narrow: number of offsets of pointers, and of products of integers, in 64 and in 32 bits.
     """
 
     digest: str = ""
     of_target: bool = False
     error: str = ""
     kept: bool = True
+    wide: tuple[int, ...] = (0, 0)
+    narrow: tuple[int, ...] = (0, 0)
+
+    def is_narrower_than(self, other: FirstIr) -> bool:
+        """Whether addresses that the other computes in 64 bits are computed in 32: of one kind of number there are
+        fewer in 64 and more in 32. A pointer that is moved in 64 bits, and by less in 32 bits thereafter, has as
+        many."""
+        sides = zip(self.wide, other.wide, self.narrow, other.narrow, strict=True)
+        return any(wide < before and narrow > then for wide, before, narrow, then in sides)
 
 
 def main() -> None:
@@ -101,7 +112,16 @@ def _made(request: Request, kernel: Any, driver: Driver) -> Built | FirstIr:
     if request.wanted == "binary":
         return read_facts(compiled_for(target, source, options), driver.target)
     ir = canonical(first_ir(target, source, options, driver.questions.clear))
-    return FirstIr(hashlib.sha256(ir.encode()).hexdigest()[:16], bool(driver.questions))
+    wide, narrow = (tuple(len(each.findall(ir)) for each in kinds) for kinds in (_widths(64), _widths(32)))
+    digest = hashlib.sha256(ir.encode()).hexdigest()[:16]
+    return FirstIr(digest, bool(driver.questions), wide=wide, narrow=narrow)
+
+
+def _widths(bits: int) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Offsets of pointers in so many bits, and products of integers."""
+    return re.compile(rf"tt\.addptr .*, (?:tensor<\S*x)?i{bits}>?$", re.M), re.compile(
+        rf"arith\.muli .* : (?:tensor<\S*x)?i{bits}>?$", re.M
+    )
 
 
 def canonical(ir: str) -> str:

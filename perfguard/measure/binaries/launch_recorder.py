@@ -9,14 +9,14 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from msgspec import Struct
 
 from perfguard._compat.torch_compiler import is_compiler_loaded
-from perfguard._compat.triton_internals import AUTOTUNER, FUNCTION, INTERPRETED, KNOBS, TARGET, driven_by
+from perfguard._compat.triton_internals import AUTOTUNER, FUNCTION, INTERPRETED, KNOBS, driven_by
+from perfguard.measure.binaries.absent_driver import Driver
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import Target
 from perfguard.measure.replay import traced_step, traced_walk
@@ -146,6 +146,7 @@ class Recording(Struct):
         memory_operators: torch's operators that fill, copy or read memory in the plain call, by pass and in order.
         arguments: for the plain call's launches of kernels that cannot be interpreted, by pass and kernel and in
             order: grid, numbers, shapes and strides, as text.
+        others, other_notes: of derived calls (other_inputs.py), by pass: parts, and why they are more than the least.
     """
 
     launches: list[Launch] = []
@@ -156,6 +157,8 @@ class Recording(Struct):
     entries: list[str] = []
     memory_operators: dict[Pass, list[str]] = {}
     arguments: dict[Pass, dict[str, list[str]]] = {}
+    others: dict[Pass, dict[str, int]] = {}
+    other_notes: dict[Pass, list[str]] = {}
 
 
 def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -> Recording:
@@ -164,7 +167,7 @@ def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -
 
     recorder = Recorder(target, sources)
     unwritten = Unwritten(on_the_host, recorder.note_operator)
-    with unwritten, recorder.recording_launches(), _uncompiled(), warnings.catch_warnings():
+    with unwritten, recorder.recording_launches(), uncompiled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an earlier call has already warned
         try:
             recorder.follow(call)
@@ -174,7 +177,7 @@ def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -
     return recorder.recording
 
 
-def _uncompiled() -> AbstractContextManager[Any]:
+def uncompiled() -> AbstractContextManager[Any]:
     """Run compiled functions eagerly while inside: the compiler's kernels are not followed, but the functions' own
     launches are."""
     import torch
@@ -280,17 +283,31 @@ class Recorder:
         if not self._plain or not kernel.is_gluon():  # all others are interpreted, and their results checked
             return
         bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
-        parameters = kernel.signature.parameters.items()
-        defaults = {name: each.default for name, each in parameters if each.default is not each.empty}
-        size = grid({**defaults, **bound}) if callable(grid) else grid
         text = " ".join(
-            [f"grid={tuple(size)}", *(_described(bound[name]) for name in kernel.arg_names if name in bound)]
+            [
+                f"grid={tuple(grid_of(kernel, args, grid, kwargs))}",
+                *(_described(bound[name]) for name in kernel.arg_names if name in bound),
+            ]
         )
         arguments = self.recording.arguments.setdefault(self._direction, {})
         arguments.setdefault(kernel.fn.__name__, []).append(text)
 
     def _tune(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note the tuning, and launch every configuration that the tuner would time."""
+        key, numbered = self._tuned(tuner, args, kwargs)
+        self.recording.tunings.append(Tuning(tuner.base_fn.__name__, key, len(numbered), direction=self._direction))
+        given = {**tuner.nargs, **kwargs}
+        outer = self._configuration
+        for number, configuration in numbered:
+            self._configuration = number if len(tuner.configs) > 1 else outer
+            if configuration.pre_hook is not None:
+                configuration.pre_hook({**given, **configuration.all_kwargs()})
+            tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
+        self._configuration = outer
+        tuner.nargs = None  # as after Triton's own run
+
+    def _tuned(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[tuple[int, Any]]]:
+        """The key under which a tuner would look up its choice, and the configurations that it would time."""
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         given = {**tuner.nargs, **kwargs}
         key = [str(given[name]) for name in tuner.keys if name in given]
@@ -300,18 +317,16 @@ class Recorder:
         kept = tuner.configs
         if tuner.early_config_prune:
             kept = tuner.early_config_prune(tuner.configs, tuner.nargs, **kwargs)
-        numbered = [(number, each) for number, each in enumerate(tuner.configs) if each in kept]
-        self.recording.tunings.append(
-            Tuning(tuner.base_fn.__name__, ", ".join(key), len(numbered), direction=self._direction)
-        )
-        outer = self._configuration
-        for number, configuration in numbered:
-            self._configuration = number if len(tuner.configs) > 1 else outer
-            if configuration.pre_hook is not None:
-                configuration.pre_hook({**given, **configuration.all_kwargs()})
-            tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
-        self._configuration = outer
-        tuner.nargs = None  # as after Triton's own run
+        return ", ".join(key), [(number, each) for number, each in enumerate(tuner.configs) if each in kept]
+
+
+def grid_of(kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> Sequence[int]:
+    """The programs of a launch along each axis."""
+    if not callable(grid):
+        return tuple(grid)
+    parameters = kernel.signature.parameters.items()
+    defaults = {name: each.default for name, each in parameters if each.default is not each.empty}
+    return tuple(grid({**defaults, **dict(zip(kernel.arg_names, args, strict=False)), **kwargs}))
 
 
 def _modules_of_constants(constants: Mapping[Any, Any]) -> list[str]:
@@ -355,46 +370,3 @@ def _canonical(data: str) -> str:
     described = json.loads(data)
     described.pop("key", None)
     return json.dumps(described)
-
-
-class Driver:
-    """A driver for Triton's launchers that answers for an absent device.
-
-    Attributes:
-        questions: what was asked of it that depends on the target.
-    """
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.questions: list[str] = []
-        self.utils = SimpleNamespace(get_device_properties=self._properties)
-
-    def get_current_target(self) -> Any:
-        self.questions.append("target")
-        arch = int(self.target.name.removeprefix("sm_")) if self.target.backend == "cuda" else self.target.name
-        return TARGET.get()(self.target.backend, arch, self.target.warp_width)
-
-    def get_current_device(self) -> str:
-        return f"perfguard-{self.target.name}"  # key under which a kernel keeps its back end
-
-    def get_current_stream(self, device: Any = None) -> int:
-        return 0
-
-    def get_active_torch_device(self) -> Any:
-        import torch
-
-        return torch.device("cuda", 0)
-
-    def get_device_interface(self) -> Any:
-        import torch
-
-        return torch.cuda
-
-    def _properties(self, device: Any = 0) -> dict[str, int]:
-        self.questions.append("properties")
-        return {
-            "max_shared_mem": self.target.block_shared_bytes,
-            "multiprocessor_count": self.target.processors,
-            "warpSize": self.target.warp_width,
-            "max_num_regs": self.target.registers or 65536,
-        }

@@ -25,6 +25,7 @@ from tests.measure.metrics.binaries import PRODUCT, SCALE, TUNED, Reader, verdic
 
 BOTH = ("sm_90", "gfx942")
 BIG = SCALE.replace("block=1024", "block=32768").replace("num_warps=4", "num_warps=16")  # a tile of 64 values a thread
+WIDE = SCALE.replace("program_id(0) * BLOCK", "program_id(0).to(tl.int64) * BLOCK")
 SPILLING = ("num_warps=16", "num_warps=1")
 
 UNALIGNED = '@triton.jit(do_not_specialize_on_alignment=["{}"])'
@@ -72,6 +73,16 @@ MUTANTS = {
     "divisibility of stores": Mutant(
         (("@triton.jit", UNALIGNED.format("out_ptr")),),
         {f"{target}.store_bits": "128 -> 32 (-75.0 %)" for target in BOTH},
+    ),
+    "32-bit addresses": Mutant(
+        (("program_id(0).to(tl.int64) * BLOCK", "program_id(0) * BLOCK"),),
+        {f"{target}.address_bits": "64 -> 32 (-50.0 %)" for target in BOTH},
+        source=WIDE,
+    ),
+    "a product in 32 bits, widened too late": Mutant(
+        (("tl.program_id(0).to(tl.int64) * BLOCK", "(tl.program_id(0) * BLOCK).to(tl.int64)"),),
+        {f"{target}.address_bits": "64 -> 32 (-50.0 %)" for target in BOTH},
+        source=WIDE,
     ),
     "too many threads": Mutant(  # for AMD alone, whose warps are twice as wide
         (("num_warps=4", "num_warps=32"),), {"gfx942.unfit": "2,048 threads, limit 1,024"}, alone=False
@@ -159,6 +170,19 @@ def test_an_equal_source_needs_no_first_ir(reader: Reader) -> None:
 def test_other_code_of_one_binary_is_not_disassembled(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "disassembled", None)  # a call would raise
     assert compared(reader, SCALE, replaced(SCALE, ("x * factor", "x * 1.0 * factor"))) == Compared()
+
+
+def test_a_pointer_moved_in_64_bits_may_have_offsets_of_32(reader: Reader) -> None:
+    moved = replaced(
+        WIDE,
+        ("    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)", "    at = tl.arange(0, BLOCK)"),
+        ("    x = tl.load(", "    first = tl.program_id(0).to(tl.int64) * BLOCK\n    x = tl.load("),
+        ("x_ptr + at, mask=at <", "x_ptr + first + at, mask=first + at <"),
+        ("out_ptr + at, x * factor, mask=at <", "out_ptr + first + at, x * factor, mask=first + at <"),
+    )
+    result = compared(reader, WIDE, moved)
+    assert result.other_code == {"sm_90": ["scale_kernel"]}
+    assert "sm_90.address_bits" not in reasons(result)
 
 
 def test_a_renamed_kernel_is_found_by_its_place(reader: Reader) -> None:

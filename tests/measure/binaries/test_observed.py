@@ -15,10 +15,10 @@ import torch
 import triton
 
 from perfguard._compat.triton_internals import driven_by
+from perfguard.measure.binaries.absent_driver import Driver
 from perfguard.measure.binaries.call_binaries import Binaries, of_pass
 from perfguard.measure.binaries.compiler import Job, binaries_of
 from perfguard.measure.binaries.kernel_code import code_of
-from perfguard.measure.binaries.launch_recorder import Driver
 from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.binaries.targets import target_of
 from perfguard.measure.devices.activity import Seen

@@ -1,0 +1,69 @@
+"""Derived calls whose launches and copies are counted: another layout of one input, or another size of a dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from perfguard.check.hard_inputs.derivation import Derivation, Part, derived_call, leaves_of
+from perfguard.check.hard_inputs.plan import layouts_by_place
+from perfguard.check.hard_inputs.sizes import Sizes, kept_by, sizes_of
+from perfguard.check.numerics.trial import Inputs
+from perfguard.model.call import Call, OtherCall
+
+_COUNTED = ("transposed", "sliced")  # the layouts that views have
+_LEAST = 4  # a size of up to 8 becomes 5, 6 and 7
+_ELEMENTS = 2**20  # of all inputs: no kernel runs, so that to make them is what costs
+_FAR, _TIMES = 2048, 8  # a grid of tiles of up to 1,024, or of one for each 8 times the size, has grown by then
+
+
+def other_calls(call: Call) -> list[OtherCall]:
+    """What a call is followed on besides, the same in every run. To be asked before the first call (`kept_by`)."""
+    if call.hard is None:
+        return []
+    sizes = None if "sizes" in call.hard.without else sizes_of(call, kept_by(call))
+    if sum(leaf.numel() for leaf in leaves_of(call) if isinstance(leaf, torch.Tensor)) > _ELEMENTS:
+        small = None if sizes is None else sizes.small()
+        if small is None:
+            return []
+        call = derived_call(call, Derivation((small,)))
+        sizes = sizes_of(call, kept_by(call))
+    layouts = [] if call.hard is None or "layouts" in call.hard.without else [*_of_layouts(call)]
+    return layouts if sizes is None else [*layouts, *_of_sizes(call, sizes)]
+
+
+def _of_layouts(call: Call) -> Iterator[OtherCall]:
+    names = Inputs(call).names
+    for place, layouts in layouts_by_place(call, leaves_of(call)).items():
+        for layout in _COUNTED:
+            if layout in layouts:
+                yield OtherCall(f"{layout} {names[place]}", 0, _made(call, Part("layouts", {place: layout})))
+
+
+def _of_sizes(call: Call, sizes: Sizes) -> Iterator[OtherCall]:
+    """Of each size three others with one power of two above them, so that tiles chosen by that stay; none is a multiple
+    of 16, nor is the number of tiles, as compilers specialise on that. Where all are refused, multiples of the size.
+    The largest shows by which axis grids grow."""
+    leaves, names = leaves_of(call), Inputs(call).names
+    for size in sizes.free:
+        least = max(_LEAST, 2 ** ((size - 1).bit_length() - 1))
+        few = [least * quarters // 4 + 1 for quarters in (4, 5, 6)]
+        wanted = [(target, False) for target in (*few, max(_FAR, _TIMES * size) + 1)]
+        wanted += [(times * size, True) for times in (2, 3, 4)]
+        for target, instead in wanted:
+            part = sizes.resize(size, target) if target != size and _is_cheap(leaves, size, target) else None
+            if part is not None:
+                place, text = next(iter(part.steps.items()))
+                name = f"{names[place]} {' '.join(text.split()[:2])}"
+                yield OtherCall(name, target, _made(call, part), instead)
+
+
+def _is_cheap(leaves: list[object], size: int, target: int) -> bool:
+    tensors = (leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return sum(leaf.numel() * (target / size) ** leaf.shape.count(size) for leaf in tensors) <= _ELEMENTS
+
+
+def _made(call: Call, part: Part) -> partial[Call]:
+    return partial(derived_call, call, Derivation((part,)))

@@ -1,0 +1,55 @@
+"""What inputs cost that no test has: other layouts and sizes, on which the call is followed and not run.
+
+`other_inputs` has these parts, of which more is worse:
+- `copies (transposed argument 0)`: copies that torch makes of that input, or for it; `(sizes)`: the most of any size.
+- `host reads (…)`, `launches (…)`: the most of any layout, and of any size.
+- `compilations of K (argument 0 dim 0)`: specialisations of a kernel over a few sizes of that dimension; `tunings of …`
+  the keys that its tuner looks up. More than one: the size, or what follows from it, is a constant of the kernel.
+- `grid axis of K (argument 0 dim 0)`: 0 where that size makes the first axis of the grid grow, and 1 where it is one of
+  the others, which end at 65,535 programs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.limits import EITHER, Limits
+from perfguard.model.records import Better, Parts, Reading
+from perfguard.model.units import Unit
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+
+TIMED = False
+
+LIMITS = {"other_inputs": Limits(Better.LOWER, portable=EITHER)}
+
+_MOST_NOTES = 6
+_RANK = 40  # in an explanation: behind what the given inputs cost
+
+
+def read(subject: Subject, device: Device) -> list[Reading]:
+    """`other_inputs`; none where the call has no derived ones. Of several targets the most counts."""
+    if subject.binaries is None or subject.call is None:
+        return []
+    parts: Parts = {}
+    notes: dict[str, None] = {}
+    for recording in subject.binaries.followed(subject.call, device):
+        found = recording.others.get(subject.direction, {})
+        parts |= {part: max(number, int(parts.get(part, 0))) for part, number in found.items()}
+        notes |= dict.fromkeys(recording.other_notes.get(subject.direction, ()))
+    if not parts:
+        return []
+    more = f"; and {len(notes) - _MOST_NOTES} more" if len(notes) > _MOST_NOTES else ""
+    return [
+        LIMITS["other_inputs"].reading(
+            "other_inputs",
+            Unit.COUNT,
+            parts,
+            portable=device.holds_cpu_tensors,
+            rank=_RANK,
+            drifts=True,
+            note="; ".join([*notes][:_MOST_NOTES]) + more,
+        )
+    ]

@@ -1,0 +1,227 @@
+"""What other sizes and layouts cost: what a kernel is compiled for, where its grid grows, what is copied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from perfguard.check.hard_inputs.other_calls import other_calls
+from perfguard.judge.exact import judge_exact
+from perfguard.measure.binaries.call_binaries import Binaries
+from perfguard.measure.metrics import other_inputs
+from perfguard.measure.metrics.subject import Subject
+from perfguard.model.call import Call, Hard
+from perfguard.model.records import Pass, Reading, Verdict, Word
+from tests.measure.metrics.binaries import Reader
+
+# Each row with a factor of its own, several programs for a head.
+ROWS = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rows_kernel(x, f, out, tokens, heads, row, D: tl.constexpr, BLOCK: tl.constexpr):
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    head = tl.program_id(1)
+    at = (token[:, None] * heads + head) * D + tl.arange(0, D)[None, :]
+    inside = (token < tokens)[:, None]
+    factor = tl.load(f + token * row + head, mask=token < tokens)
+    tl.store(out + at, tl.load(x + at, mask=inside) * factor[:, None], mask=inside)
+
+
+class Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, f):
+        context.save_for_backward(f)
+        return launched(x.contiguous(), f)
+
+    @staticmethod
+    def backward(context, grad):
+        (f,) = context.saved_tensors
+        return launched(grad.contiguous(), f), None
+
+
+def launched(x, f):
+    tokens, heads, width = x.shape
+    if x.device.type == "cpu":
+        return x * f[..., None]
+    if width & (width - 1):
+        raise ValueError("a power of two")
+    out = torch.empty_like(x)
+    rows_kernel[(triton.cdiv(tokens, 16), heads)](x, f, out, tokens, heads, f.stride(0), D=width, BLOCK=16)
+    return out
+
+
+def call(x, f):
+    return Rows.apply(x, f)
+"""
+X, F = torch.randn(20, 3, 16), torch.rand(20, 3)
+BOTH = ("sm_90", "gfx942")
+
+
+def reading(reader: Reader, call: Call, direction: Pass = "forward", targets: tuple[str, ...] = BOTH) -> Reading | None:
+    call = replace(call, others=other_calls(call))
+    subject = Subject(call.run, direction=direction, call=call, binaries=Binaries(targets, reader.compiler))
+    return next(iter(other_inputs.read(subject, reader.device)), None)
+
+
+def rows(reader: Reader, *pairs: tuple[str, str], grad: bool = False, **options: Any) -> Call:
+    source = ROWS
+    for old, new in pairs:
+        assert old in source
+        source = source.replace(old, new)
+    return reader.call(source, X.clone().requires_grad_(grad), F, **options)
+
+
+def changed(reader: Reader, *pairs: tuple[str, str], grad: bool = False, direction: Pass = "forward") -> Verdict:
+    """The verdict on a change of the source, beside the record of `ROWS`."""
+    before = reading(reader, rows(reader, grad=grad), direction)
+    after = reading(reader, rows(reader, *pairs, grad=grad), direction)
+    assert before is not None
+    assert after is not None
+    return judge_exact(after, before.value)
+
+
+def test_what_is_read_of_a_kernel(reader: Reader) -> None:
+    found = reading(reader, rows(reader))
+    assert found is not None
+    assert found.value == {
+        "copies (transposed argument 0)": 1,
+        "copies (sliced argument 0)": 1,
+        "copies (transposed argument 1)": 0,
+        "copies (sliced argument 1)": 0,
+        "copies (sizes)": 0,
+        "host reads (layouts)": 0,
+        "launches (layouts)": 1,
+        "host reads (sizes)": 0,
+        "launches (sizes)": 1,
+        "compilations of rows_kernel (argument 0 dim 0)": 1,
+        "grid axis of rows_kernel (argument 0 dim 0)": 0,
+        "compilations of rows_kernel (argument 0 dim 1)": 1,
+        "grid axis of rows_kernel (argument 0 dim 1)": 1,
+        "compilations of rows_kernel (argument 0 dim 2)": 2,  # 32 and 64: others are refused
+    }
+    assert "grid axis of rows_kernel (argument 0 dim 1) is 1: it ends at 65,535 programs" in found.note
+    assert "rows_kernel is compiled anew for each size of argument 0 dim 2: its constant D is 32, 64" in found.note
+
+
+OUT = "    out = torch.empty_like(x)"
+FAULTS = {
+    "tokens are a constant": (
+        (("out, tokens, heads, row", "out, tokens: tl.constexpr, heads, row"),),
+        "compilations of rows_kernel (argument 0 dim 0) 1 -> 3 (+200.0 %)",
+    ),
+    "the number of tiles is a constant": (
+        (("BLOCK: tl", "TILES: tl.constexpr, BLOCK: tl"), ("BLOCK=16", "TILES=triton.cdiv(tokens, 4), BLOCK=16")),
+        "compilations of rows_kernel (argument 0 dim 0) 1 -> 3 (+200.0 %)",
+    ),
+    "axes in another order": (
+        (
+            ("id(0)", "id(2)"),
+            ("id(1)", "id(0)"),
+            ("(triton.cdiv(tokens, 16), heads)", "(heads, 1, triton.cdiv(tokens, 16))"),
+        ),
+        "grid axis of rows_kernel (argument 0 dim 0) 0 -> 1",
+    ),
+    "a copy of strided factors": (
+        ((OUT, "    f = f.contiguous()\n" + OUT),),
+        "copies (transposed argument 1) 0 -> 1",
+    ),
+    "a read of the host for odd sizes": (
+        ((OUT, "    tokens += 0 * int(f[0, 0]) if tokens % 2 else 0\n" + OUT),),
+        "host reads (sizes) 0 -> 1",
+    ),
+    "a launch for each of some layouts": (
+        (("    return out\n", "    return out if f.stride(1) == 1 else launched(out, torch.ones(f.shape))\n"),),
+        "launches (layouts) 1 -> 2 (+100.0 %)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_that_the_given_inputs_do_not_show(reader: Reader, name: str) -> None:
+    pairs, reason = FAULTS[name]
+    verdict = changed(reader, *pairs)
+    assert verdict.word is Word.CHANGED
+    assert reason in verdict.reason
+
+
+def test_the_backward_pass_has_readings_of_its_own(reader: Reader) -> None:
+    pairs = (("launched(grad.contiguous(), f)", "launched(grad.contiguous().clone(), f)"),)
+    assert changed(reader, *pairs, grad=True).word is Word.PASS
+    assert "copies (sizes) 0 -> 1" in changed(reader, *pairs, grad=True, direction="backward").reason
+
+
+SAME = {
+    "other tiles": (("BLOCK=16", "BLOCK=8"), ("tokens, 16", "tokens, 8")),
+    "names": (("token", "place"), ("head", "column")),
+    "one axis": (
+        ("id(1)", "id(0) % heads"),
+        ("tl.program_id(0) * BLOCK", "tl.program_id(0) // heads * BLOCK"),
+        ("(triton.cdiv(tokens, 16), heads)", "(triton.cdiv(tokens, 16) * heads,)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_correct_changes_are_not_accused(reader: Reader, name: str) -> None:
+    assert changed(reader, *SAME[name]).word in (Word.PASS, Word.BETTER)
+
+
+def test_a_kernel_by_another_name_is_new_and_not_worse(reader: Reader) -> None:
+    verdict = changed(reader, ("rows_kernel", "lines_kernel"))
+    assert verdict.word is Word.NEW
+
+
+def test_keys_of_tuners_over_sizes(reader: Reader) -> None:
+    tuned = (
+        "@triton.jit",
+        '@triton.autotune([triton.Config({}), triton.Config({}, num_warps=8)], key=["row"])\n@triton.jit',
+    )
+    before, after = (
+        reading(reader, rows(reader, tuned, *more)) for more in ((), (('key=["row"]', 'key=["row", "tokens"]'),))
+    )  # fmt: skip
+    assert before is not None
+    assert after is not None
+    assert "tunings of rows_kernel (argument 0 dim 0) 1 -> 3" in judge_exact(after, before.value).reason
+
+
+def test_kinds_that_a_test_leaves_out_are_not_followed(reader: Reader) -> None:
+    found = reading(reader, rows(reader, hard=Hard(without=["sizes"], reason="fixed")))
+    assert found is not None
+    assert isinstance(found.value, dict)
+    assert not any("dim" in part or "sizes" in part for part in found.value)
+    assert reading(reader, rows(reader, hard=Hard(without=["sizes", "layouts"], reason="fixed"))) is None
+    assert reading(reader, rows(reader, hard=None)) is None
+
+
+def test_large_inputs_are_cut_and_the_same_in_two_runs(reader: Reader) -> None:
+    large = torch.zeros(600, 3000)
+    call = Call(torch.relu, (large,), torch.relu)
+    names = [(each.name, each.size) for each in other_calls(call)]
+    assert names == [(each.name, each.size) for each in other_calls(call)]
+    assert all(sum(tensor.numel() for tensor in each.make().args) <= 2**20 for each in other_calls(call))
+    assert ("argument 0 dim 0", 257) in names
+
+
+def test_calls_without_kernels_are_followed_where_they_run(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfguard.measure.binaries import call_binaries
+
+    monkeypatch.setattr(call_binaries, "knows_triton", lambda: False)
+    seen: list[int] = []
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        return x.contiguous() * 2
+
+    found = reading(reader, Call(doubled, (torch.ones(6, 4),), lambda x: x * 2))
+    assert found is not None
+    assert isinstance(found.value, dict)
+    assert found.value["copies (transposed argument 0)"] == 1
+    assert found.value["copies (sizes)"] == 0
+    assert seen == []  # in a process of its own
