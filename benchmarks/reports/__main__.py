@@ -20,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ def main() -> int:
         chosen = reports(given.only)
     except ValueError as error:
         parser.error(str(error))
+    there = [report.id for report in chosen if given.keep and (given.keep / report.id).exists()]
+    if there:
+        parser.error(
+            f"--keep {given.keep}: holds {' '.join(there)} of an earlier run; remove them, or name another folder"
+        )
     with tempfile.TemporaryDirectory(prefix="reports-") as name:
         if given.shows:
             return shown(chosen, Path(name))
@@ -76,6 +82,7 @@ def tried(report: Report, folder: Path) -> dict[str, Any]:
     runs = list(_runs(report, folder))
     sound = runs if report.is_correct else runs[:2]
     found = failures(runs[-1])
+    results = runs[-1].report.results if runs[-1].report else []
     caught = not report.is_correct and bool(found) and runs[-1].status != 0
     accused = next((f"{run.status} {' '.join(failures(run)[:1])}".strip() for run in sound if run.status), "")
     return {
@@ -86,7 +93,7 @@ def tried(report: Report, folder: Path) -> dict[str, Any]:
         "correct": report.is_correct,
         "caught": caught,
         "named": caught and re.search(report.words, "\n".join(found), re.IGNORECASE) is not None,
-        "by": found[0][:_SAID] if caught else "",
+        "by": (found[0] if caught else ", ".join(sorted({each.word.value for each in results})))[:_SAID],
         "accused": accused[:_SAID],
         "seconds": [round(run.seconds, 1) for run in runs],
     }
@@ -128,9 +135,8 @@ def failures(run: Ran) -> list[str]:
 
 def line_of(row: dict[str, Any]) -> str:
     """A row as it is printed."""
-    said = "quiet" if row["correct"] else "missed"
-    if row["caught"]:
-        said = f"{'caught, named' if row['named'] else 'caught'}: {row['by']}"
+    said = "caught, named" if row["named"] else "caught" if row["caught"] else "quiet" if row["correct"] else "missed"
+    said = f"{said}: {row['by']}"
     if row["accused"]:
         said = f"ACCUSED {row['accused']}; {said}"
     return f"{row['id']:>2} {row['kind']}: {said} ({', '.join(f'{each:.0f}' for each in row['seconds'])} s)"
@@ -143,6 +149,7 @@ def kept(rows: list[dict[str, Any]]) -> dict[str, object]:
         "date": datetime.date.today().isoformat(),
         "commit": git(ROOT, "rev-parse", "HEAD"),
         "device": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        **{name: version(name) for name in ("torch", "triton")},
         "reports": rows,
     }
 
