@@ -21,8 +21,7 @@ class FusedBatchNorm(nn.Module):
         mean = x.mean(0)
         var = (x - mean).square().mean(0)
         if self.training:
-            n = len(x)
-            unbiased = var * n / max(n - 1, 1)  # bad: unbiased = var
+            unbiased = var * len(x) / max(len(x) - 1, 1)  # bad: unbiased = var
             with torch.no_grad():
                 self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
                 self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)

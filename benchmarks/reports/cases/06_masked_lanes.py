@@ -16,8 +16,7 @@ def _energy(x, out, cols, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     v = tl.load(x + row * cols + at, mask=at < cols, other=0.0)  # bad: v = tl.load(x + row * cols + at, mask=at < cols)
-    v = v.to(tl.float32)
-    tl.store(out + row, tl.sum(v * v, 0))
+    tl.store(out + row, tl.sum(v.to(tl.float32) * v.to(tl.float32), 0))
 
 def energy(x):
     x = x.contiguous()

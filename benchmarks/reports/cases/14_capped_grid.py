@@ -35,8 +35,7 @@ def reference(x):
     return torch.nn.functional.rms_norm(x, (x.shape[-1],), eps=1e-6)
 
 def test_norm(perfguard):
-    x = torch.randn(32, 96, device=perfguard.device)
-    perfguard(norm, x, reference=reference)
+    perfguard(norm, torch.randn(32, 96, device=perfguard.device), reference=reference)
 
 # ---- shows ----
 def shows():

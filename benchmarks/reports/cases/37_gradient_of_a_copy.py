@@ -11,7 +11,6 @@ class Projection(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, w):
         flat = x.reshape(-1, x.shape[-1])
-        ctx.contiguous = x.is_contiguous()
         ctx.shape = x.shape
         ctx.save_for_backward(flat, w)
         return (flat @ w.T).view(*x.shape[:-1], len(w))

@@ -13,8 +13,7 @@ from benchmarks.reports.seen import furthest
 
 @triton.jit
 def _double(x, out, cols, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    row = row.to(tl.int64)  # bad:
+    row = tl.program_id(0).to(tl.int64)  # bad: row = tl.program_id(0)
     for start in range(0, cols, BLOCK):
         at = start + tl.arange(0, BLOCK)
         v = tl.load(x + row * cols + at, mask=at < cols, other=0.0)

@@ -9,8 +9,8 @@ import torch
 
 def quantised(x):
     groups = x.unflatten(-1, (-1, 32))
-    scale = groups.abs().amax(-1, keepdim=True) / 127
-    scale = scale.clamp(min=1e-12)  # bad:
+    top = groups.abs().amax(-1, keepdim=True)
+    scale = (top / 127).clamp(min=1e-12)  # bad: scale = top / 127
     return (groups / scale).round().flatten(-2), scale.squeeze(-1)
 
 # ---- test ----

@@ -48,7 +48,6 @@ def shows():
     x, w = torch.randn(64, 256).bfloat16(), torch.randn(256).bfloat16()
     v = x.double()
     truth = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-6) * w.double()
-    mine, theirs = (
-        (codes.double() * scale - truth).square().mean() for codes, scale in (norm_then_quantise(x, w), native(x, w))
-    )
+    both = norm_then_quantise(x, w), native(x, w)
+    mine, theirs = ((codes.double() * scale - truth).square().mean() for codes, scale in both)
     return bool(mine <= theirs), True
