@@ -3,7 +3,7 @@
 kind: state beside the result
 origin: NVIDIA/TransformerEngine#1047
 shows: the second call with the same weight
-words: second call|same weight|called twice|buffer scale
+words: second call|later ones|same weight|buffer scale
 """
 import torch
 from torch import nn
