@@ -359,6 +359,27 @@ def peers(data: Data) -> str:
     return f"{_origin(data, data['command'])} A copy of 1 GiB: {data['copy_tbps']} TB/s.\n\n{_table(head, rows)}"
 
 
+def public_reports(data: Data) -> str:
+    """What of the public's reports is caught: a row for each, and the sums before them."""
+    rows = data["reports"]
+    faults = [row for row in rows if not row["correct"]]
+    caught, named = (sum(row[name] for row in faults) for name in ("caught", "named"))
+    accused = [row["id"] for row in rows if row["accused"]]
+    told = f"Faults caught: {caught} of {len(faults)}, named: {named}. Accused in vain: {', '.join(accused) or 'none'}."
+    lines = []
+    for row in rows:
+        said = row["accused"] or row["by"]
+        word = (
+            "**accused**" if row["accused"] else "caught" if row["caught"] else "quiet" if row["correct"] else "missed"
+        )
+        lines.append([
+            row["id"], row["kind"], row["origin"], row["shows"], word, "yes" if row["named"] else "",
+            _code(said.replace("|", "\\|")) if said else "", f"{row['seconds'][-1]:.0f}",
+        ])  # fmt: skip
+    head = ["report", "kind", "origin", "shown by", "", "named", "by", "s"]
+    return f"{_origin(data, data['command'])}\n\n{told}\n\n{_table(head, lines)}"
+
+
 def turns(data: Data) -> str:
     """Device times of two commits by turns, and of a change to the younger one."""
     lines = []
@@ -376,6 +397,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-host.json": host,
     "h200-launches.json": launches,
     "host-stub.json": launches,
+    "reports.json": public_reports,
     "h200-hard.json": hard,
     "cpu-hard.json": hard,
     "run-cost.json": run_cost,
