@@ -103,6 +103,8 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         near = nearby(call, eager, upstream)
         off = max((_OFF * ROUNDING[each.dtype] for each in inputs.tensors if each.dtype in ROUNDING), default=0.0)
         noisy = roundings(call, eager, upstream, off) if rule.saturated and upstream else []
+    if finite and (problem := _lost(trial, truth, near)):
+        return Outcome(problem=problem)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
         _check_domain(position, truth, near, finite)
     ties = [near.untied, *near.chosen] if noisy else []
@@ -245,6 +247,26 @@ def _between_guards(
 
 
 # -- the domain --------------------------------------------------------------------------------------------------------
+
+
+def _lost(trial: Trial, truth: Truth, near: Nearby) -> str:
+    """The problem of outputs that are NaN or infinite where the reference is finite, however it jumps there: no tie and
+    no edge between finite results makes that of finite inputs."""
+    for position, got in enumerate(trial.tensors()[: truth.first_gradient]):
+        all_near = [truth.eager, truth.oracle, near.rounded, near.untied, *near.chosen]
+        others = [each for tensors in all_near if (each := tensors[position]) is not None]
+        if got is None or not follows_rule(got) or any(each.shape != got.shape for each in others):
+            continue
+        lost = ~got.isfinite()
+        for each in others:
+            lost &= real_numbers(each).isfinite()
+        if bool(lost.any()):
+            at, number = lost.nonzero()[0].tolist(), int(lost.sum())
+            return (
+                f"{truth.names[position]}: {number} of {got.numel()} elements are NaN or Inf of finite inputs, and the "
+                f"reference's are finite; first at {at}: got {got[tuple(at)].item()}"
+            )
+    return ""
 
 
 def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> None:

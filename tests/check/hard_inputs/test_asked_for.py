@@ -433,3 +433,19 @@ def test_an_option_that_stays_neutral_is_named_unless_it_is_varied() -> None:
     assert unchecked(replace(call, reference=decayed_in_turn)) == {"decay of decayed": ""}
     assert unchecked(replace(call, kwargs={"decay": 0.5})) == {"decay of decayed": ""}
     assert unchecked(replace(call, reference=decayed_in_turn, hard=None)) == {"decay of decayed": "0.0"}
+
+
+def codes(x: torch.Tensor, least: float = 1e-12) -> torch.Tensor:
+    return (x / (x.abs().amax(-1, keepdim=True) / 127).clamp(min=least)).round()
+
+
+def test_nan_of_finite_inputs_is_wrong_however_the_reference_jumps_there() -> None:
+    """Next to a row of zeros are codes of either sign, so that no value is the right one. NaN is none of them."""
+    asked = Hard(without=[each for each in HARD_KINDS if each != "values"], reason="-")
+    wrong = Call(lambda x: codes(x, least=0.0), (plain(8, 32),), codes, hard=asked)
+    assert check(wrong).wrong == []
+    assert (
+        "elements are NaN or Inf of finite inputs, and the reference's are finite"
+        in run_hard(wrong, EVERYTHING).problem
+    )
+    assert run_hard(replace(wrong, fn=lambda x: codes(x, least=1e-10)), EVERYTHING).problem == ""
