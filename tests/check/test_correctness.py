@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -722,16 +723,43 @@ def test_other_outputs_than_the_reference() -> None:
     assert only_problem(numbers).startswith("outputs: beside tensors the candidate returns [3]")
 
 
-def test_a_reference_that_refuses_float64_says_what_to_do() -> None:
+def test_a_reference_that_refuses_float64_has_an_oracle_in_float32() -> None:
     def refuses(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is torch.float64:
             raise ValueError("x: float64 is refused")
         return x * 2
 
     x = normal(8, 48)
+    result = checked(refuses, x, reference=refuses)
+    assert (result.wrong, result.notes) == ([], ["oracle: float32, since the reference raises in float64"])
     with pytest.raises(MeasurementError, match=r"^reference: raised .* in float64 .*oracle='float32'"):
-        checked(refuses, x, reference=refuses)
-    assert checked(refuses, x, reference=refuses, oracle="float32").wrong == []
+        checked(refuses, x, reference=refuses, oracle="float64")
+
+
+def test_modules_that_a_reference_keeps_are_widened_whatever_the_candidate_is() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(48, 16), torch.nn.SiLU(), torch.nn.Linear(16, 8)).to(torch.bfloat16)
+    head = torch.nn.Linear(8, 8, dtype=torch.bfloat16)
+    x = normal(8, 48)
+    for reference in (
+        torch.nn.Sequential(net, head),
+        lambda x: head(net(x)),
+        functools.partial(lambda m, x: m(x), head),
+    ):
+        taken = x if not isinstance(reference, functools.partial) else normal(8, 8)
+        result = checked(lambda x, call=reference: call(x), taken, reference=reference)
+        assert (result.wrong, result.notes) == ([], [])
+
+
+def test_a_module_that_takes_its_own_dtype_alone_stays_as_it_is() -> None:
+    class Fixed(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.weight.dtype is torch.float64:
+                raise TypeError("float32 alone")
+            return super().forward(x.to(self.weight.dtype))
+
+    net = Fixed(48, 16)
+    result = checked(lambda x: net(x), normal(8, 48).float(), reference=lambda x: net(x))
+    assert (result.wrong, result.notes) == ([], [])
 
 
 def test_an_oracle_that_would_not_fit_is_float32_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

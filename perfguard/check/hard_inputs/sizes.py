@@ -7,22 +7,20 @@ alone that the reference takes so: as many queries as keys are no law.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from types import FunctionType
 from typing import Any
 
 import torch
 
-from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import Mark, mark_of
 from perfguard.check.hard_inputs.derivation import Derivation, FirstAccepted, Part, leaves_of
 from perfguard.check.hard_inputs.integers import agreeing, following
 from perfguard.check.hard_inputs.values import is_paired
+from perfguard.check.numerics.modules import kept_in
 from perfguard.model.call import Call
 
 BLOCK = 256  # most blocks and tails recur within this size
@@ -63,33 +61,6 @@ def sizes_of(call: Call, kept: Kept) -> Sizes:
     floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
     found = dict.fromkeys(size for leaf in floats for size in leaf.shape if size not in told)
     return Sizes(leaves, [] if kept.tensors else [*found])
-
-
-def kept_in(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """What a function keeps in its closure, its defaults and its given arguments, and so do the functions there."""
-    seen = set() if seen is None else seen
-    if id(fn) in seen:
-        return
-    seen.add(id(fn))
-    kept = [*_cells(fn), *_tuple_of(fn, "__defaults__")]
-    if isinstance(fn, functools.partial):
-        kept += [fn.func, *fn.args, *fn.keywords.values()]
-    yield from torch_utils.tree_leaves(kept)
-    for value in kept:
-        if isinstance(value, FunctionType | functools.partial):
-            yield from kept_in(value, seen)
-
-
-def _cells(fn: Any) -> Iterator[Any]:
-    for cell in _tuple_of(fn, "__closure__"):
-        with contextlib.suppress(ValueError):  # it is not filled yet
-            yield cell.cell_contents
-
-
-def _tuple_of(fn: Any, name: str) -> tuple[Any, ...]:
-    """An attribute of functions. Of another callable it may be anything."""
-    found = getattr(fn, name, None)
-    return found if isinstance(found, tuple) else ()
 
 
 class Sizes:

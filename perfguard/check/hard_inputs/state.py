@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from perfguard.check.hard_inputs.sizes import kept_in
+from perfguard.check.numerics.modules import kept_in
 from perfguard.check.numerics.trial import Inputs, run_trial
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import Call

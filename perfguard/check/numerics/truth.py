@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import msgspec
@@ -13,6 +13,7 @@ from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.fp8_codes import compare_codes, compare_scales, powers_of_two
 from perfguard.check.numerics.fp8_values import MULTIPLE, Sides
 from perfguard.check.numerics.hints import Jagged, jagged, looks_like
+from perfguard.check.numerics.modules import modules_of, widened_state, with_state
 from perfguard.check.numerics.oracle import (
     MEMORY_SHARE,
     Result,
@@ -22,7 +23,6 @@ from perfguard.check.numerics.oracle import (
     in_float32,
     run_wide,
     unrounded_codes,
-    widened,
 )
 from perfguard.check.numerics.rule import LOOSER, VANISHING, compare, judge_missing
 from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, rmse
@@ -211,18 +211,26 @@ class Reference:
 
     Attributes:
         notes: remarks on the oracle for the reader.
+        widens: whether modules that the reference keeps are widened, too; some take their own dtype alone.
     """
 
     call: Call
     inputs: Inputs
     notes: list[str] = field(default_factory=list)
+    widens: bool = True
 
     def run(self, upstream: Gradients, wide: torch.dtype | None = None, *, restore: bool = True) -> Trial:
         """Run the reference once, on the inputs unchanged or in `wide`, with a module's parameters likewise."""
         reference, module = self.call.reference, self.inputs.module
-        if module is None:
-            return run_trial(reference, self.inputs, upstream, seed=self.call.seed, wide=wide, restore=restore)
-        owner = reference if isinstance(reference, torch.nn.Module) else module
+        run = partial(run_trial, reference, self.inputs, upstream, seed=self.call.seed, wide=wide, restore=restore)
+        owner = None if module is None else self._owner(module)
+        if wide is not None:
+            parts = [] if owner is None else [*owner.modules()]
+            for kept in modules_of(reference) if self.widens else ():
+                if all(kept is not part for part in parts):
+                    run = partial(with_state, kept, run, widened_state(kept, wide))
+        if owner is None:
+            return run()
         parameters: dict[str, torch.Tensor] = dict(owner.named_parameters())
         trained = [name for name, value in parameters.items() if value.requires_grad]
         if len(trained) != len(self.inputs.parameters):
@@ -232,24 +240,20 @@ class Reference:
             )
         state: dict[str, torch.Tensor] = {}
         if wide is not None:
-            buffers = {name: widened(value, wide) for name, value in owner.named_buffers()}
-            parameters = {
-                name: widened(value.detach(), wide).requires_grad_(value.requires_grad)
-                for name, value in parameters.items()
-            }
-            state = {**parameters, **buffers}
-        run = partial(
-            run_trial,
-            reference,
-            self.inputs,
-            upstream,
-            seed=self.call.seed,
-            wide=wide,
-            parameters=[parameters[name] for name in trained],
-            restore=restore,
-        )
+            state = widened_state(owner, wide)
+            parameters = {name: state[name] for name in parameters}
+        run = partial(run, parameters=[parameters[name] for name in trained])
         # Both passes: a backward pass may call modules again (activation checkpointing).
-        return _with_state(owner, run, state) if state else run()
+        return with_state(owner, run, state) if state else run()
+
+    def _owner(self, module: torch.nn.Module) -> torch.nn.Module:
+        """The module whose parameters are those of the candidate's `module`: the reference, the one that it keeps, or
+        `module` itself."""
+        reference, kept = self.call.reference, modules_of(self.call.reference)
+        if isinstance(reference, torch.nn.Module):
+            return reference
+        alike = [sum(each.requires_grad for each in one.parameters()) == len(self.inputs.parameters) for one in kept]
+        return kept[0] if alike == [True] else module
 
     def eager(self, incoming: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[Trial, Gradients]:
         """The reference as it is, and incoming gradients if there is a backward pass.
@@ -317,16 +321,18 @@ class Reference:
         Raises:
             MeasurementError: the reference raises in that dtype.
         """
-        wide = self._oracle_dtype(eager)
+        wide, why = self._oracle_dtype(eager), "the reference raises in float64"
         try:
             return self._oracle_in(wide, eager, upstream)
         except MeasurementError as error:
-            full = error.__cause__ is not None and is_out_of_memory(error.__cause__)
-            if not full or wide is torch.float32 or self.call.oracle != "auto":
+            if wide is torch.float32 or self.call.oracle != "auto":
                 raise
+            if error.__cause__ is not None and is_out_of_memory(error.__cause__):
+                why = "float64 ran out of memory"
         # Outside the handler, since the frames of `error` hold the tensors of the failed run.
-        self._note("oracle: float32, since float64 ran out of memory")
-        return self._oracle_in(torch.float32, eager, upstream)
+        found = self._oracle_in(torch.float32, eager, upstream)
+        self._note(f"oracle: float32, since {why}")
+        return found
 
     def close(self, eager: Trial, upstream: Gradients) -> list[list[torch.Tensor | None]]:
         """The oracle on inputs and parameters that are slightly off, each time another way; as often as there is memory
@@ -353,6 +359,8 @@ class Reference:
         try:
             return run_wide(run, wide)
         except Exception as error:
+            if self.widens and not isinstance(self.call.reference, torch.nn.Module) and modules_of(self.call.reference):
+                return replace(self, widens=False)._oracle_in(wide, eager, upstream)
             step = "let the reference accept float32 inputs"
             if wide is torch.float64:
                 step = "pass oracle='float32', or let the reference accept float64 inputs"
@@ -384,18 +392,3 @@ def with_hint(accuracy: Accuracy, hint: str) -> Accuracy:
 
 def _shapes(trial: Trial) -> list[torch.Size | None]:
     return [None if tensor is None else tensor.shape for tensor in trial.tensors()]
-
-
-def _with_state(owner: torch.nn.Module, run: Callable[[], Trial], state: dict[str, torch.Tensor]) -> Trial:
-    """`run`, with other parameters and buffers in `owner`."""
-
-    class Bound(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.owner = owner
-
-        def forward(self) -> Trial:
-            return run()
-
-    trial: Trial = torch.func.functional_call(Bound(), {f"owner.{name}": value for name, value in state.items()}, ())
-    return trial

@@ -1,0 +1,74 @@
+"""Modules that a function is or keeps, and runs with other parameters and buffers in them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, TypeVar
+
+import torch
+
+from perfguard._compat import torch_utils
+from perfguard.check.numerics.oracle import widened
+
+Result = TypeVar("Result")
+
+
+def kept_in(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """What a function keeps in its closure, its defaults and its given arguments, and so do the functions there."""
+    seen = set() if seen is None else seen
+    if id(fn) in seen:
+        return
+    seen.add(id(fn))
+    kept = [*_cells(fn), *_tuple_of(fn, "__defaults__")]
+    if isinstance(fn, functools.partial):
+        kept += [fn.func, *fn.args, *fn.keywords.values()]
+    yield from torch_utils.tree_leaves(kept)
+    for value in kept:
+        if isinstance(value, FunctionType | functools.partial):
+            yield from kept_in(value, seen)
+
+
+def _cells(fn: Any) -> Iterator[Any]:
+    for cell in _tuple_of(fn, "__closure__"):
+        with contextlib.suppress(ValueError):  # it is not filled yet
+            yield cell.cell_contents
+
+
+def _tuple_of(fn: Any, name: str) -> tuple[Any, ...]:
+    """An attribute of functions. Of another callable it may be anything."""
+    found = getattr(fn, name, None)
+    return found if isinstance(found, tuple) else ()
+
+
+def modules_of(fn: Any) -> list[torch.nn.Module]:
+    """The module that `fn` is, or those that it keeps, without modules that are parts of others among them."""
+    found = {id(each): each for each in (fn, *kept_in(fn)) if isinstance(each, torch.nn.Module)}
+    parts = {id(part) for each in found.values() for part in each.modules() if part is not each}
+    return [each for each in found.values() if id(each) not in parts]
+
+
+def with_state(owner: torch.nn.Module, run: Callable[[], Result], state: dict[str, torch.Tensor]) -> Result:
+    """`run`, with other parameters and buffers in `owner`."""
+
+    class Bound(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.owner = owner
+
+        def forward(self) -> Result:
+            return run()
+
+    result: Result = torch.func.functional_call(Bound(), {f"owner.{name}": value for name, value in state.items()}, ())
+    return result
+
+
+def widened_state(owner: torch.nn.Module, wide: torch.dtype) -> dict[str, torch.Tensor]:
+    """Its parameters and buffers in `wide`, by name."""
+    buffers = {name: widened(value, wide) for name, value in owner.named_buffers()}
+    return {
+        name: widened(value.detach(), wide).requires_grad_(value.requires_grad)
+        for name, value in owner.named_parameters()
+    } | buffers
