@@ -19,7 +19,7 @@ import msgspec
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
 from perfguard.model.records import PairReading, ReadingId
 from perfguard.session.pairing.outcome import PairOutcome
-from perfguard.session.pairing.processes import SIDES, Player, Side, describe, foreign_error
+from perfguard.session.pairing.processes import SIDES, Side, SideProcess, describe, foreign_error
 from perfguard.session.pairing.worker import (
     Announced,
     Entered,
@@ -71,7 +71,7 @@ class _Lost(Exception):
 
 
 def conduct(
-    players: Sequence[Player],
+    processes: Sequence[SideProcess],
     wanted: Callable[[ReadingId], bool],
     *,
     pair: int,
@@ -93,7 +93,7 @@ def conduct(
     Raises:
         UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
     """
-    lockstep = _Lockstep({player.side: player for player in players}, pair, limit, chance, tests)
+    lockstep = _Lockstep({process.side: process for process in processes}, pair, limit, chance, tests)
     outcome = lockstep.outcome
     try:
         with outcome.spending("starting"):
@@ -123,7 +123,7 @@ def conduct(
 
 @dataclass
 class _Lockstep:
-    players: Mapping[Side, Player]
+    processes: Mapping[Side, SideProcess]
     pair: int
     limit: Limit
     chance: random.Random
@@ -155,8 +155,8 @@ class _Lockstep:
         """Wait until all sides have collected their tests, and then until they have opened the device; they may do both
         at once."""
         order: list[str] = []
-        for side, player in self.players.items():
-            message = self._hear(player)
+        for side, process in self.processes.items():
+            message = self._hear(process)
             self.at[side] = None
             self.behind[side] = set()
             if isinstance(message, Ready):
@@ -170,23 +170,23 @@ class _Lockstep:
             common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
             tests = [test for test in order if test in common and test in self.asked]
         for side in self.waiting():
-            self._say(self.players[side], Go(tests=tests))
+            self._say(self.processes[side], Go(tests=tests))
         for side in self.waiting():
-            if not isinstance(self._hear(self.players[side]), Opened):
+            if not isinstance(self._hear(self.processes[side]), Opened):
                 self.at[side] = None
 
     def end(self) -> None:
         """Wait until all processes have ended, which they may do at once."""
-        for player in self.players.values():
-            if problem := player.ended():
-                self._lose(player, problem)
+        for process in self.processes.values():
+            if problem := process.ended():
+                self._lose(process, problem)
 
     def go(self, side: Side) -> None:
         """Let one side run up to its next case or its end, while the others wait."""
-        player = self.players[side]
+        process = self.processes[side]
         base = self.at.get("base")
-        self._say(player, Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers))
-        self._arrive(side, self._hear(player))
+        self._say(process, Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers))
+        self._arrive(side, self._hear(process))
 
     def _arrive(self, side: Side, message: Message | None) -> None:
         if message is None or isinstance(message, Left):
@@ -315,48 +315,48 @@ class _Lockstep:
         """One block of a side that waits at `here`; None if it could not be read, or if the side went on."""
         if here is None or self.at[side] is not here:
             return None
-        player = self.players[side]
-        self._say(player, Measure())
-        message = self._hear(player)
+        process = self.processes[side]
+        self._say(process, Measure())
+        message = self._hear(process)
         if isinstance(message, Measured):
             return message if message.us is not None else None
         self._arrive(side, message)  # the call raised, so its test failed and the worker went on
         return None
 
-    def _say(self, player: Player, what: Order) -> None:
+    def _say(self, process: SideProcess, what: Order) -> None:
         try:
-            player.connection.send_bytes(msgspec.json.encode(what))
+            process.connection.send_bytes(msgspec.json.encode(what))
         except OSError:
-            self._lose(player, player.ended() or f"{describe(player.side)}: hung up{player.last_words()}")
+            self._lose(process, process.ended() or f"{describe(process.side)}: hung up{process.last_output()}")
 
-    def _hear(self, player: Player) -> Message | None:
+    def _hear(self, process: SideProcess) -> Message | None:
         """The next message that needs an answer; None if the process ended in order.
 
         Raises:
             _Lost: the process ended otherwise, or the limit is over.
         """
-        while isinstance(message := self._receive(player), Entered):
-            self.inside[player.side] = message.test
+        while isinstance(message := self._receive(process), Entered):
+            self.inside[process.side] = message.test
         return message
 
-    def _receive(self, player: Player) -> Message | None:
+    def _receive(self, process: SideProcess) -> Message | None:
         # In short waits: a signal just before a wait is handled only when that wait ends.
-        while not player.connection.poll(min(_LOOK_SECONDS, self.limit.left)):
+        while not process.connection.poll(min(_LOOK_SECONDS, self.limit.left)):
             if not self.limit.left:
                 if self.limit.hangs:
-                    raise _Lost(f"{describe(player.side)}: {self.limit.name}{player.last_words()}")
+                    raise _Lost(f"{describe(process.side)}: {self.limit.name}{process.last_output()}")
                 raise _Lost(self.limit.name)
         try:
-            message: Message = msgspec.json.decode(player.connection.recv_bytes(), type=Message)
+            message: Message = msgspec.json.decode(process.connection.recv_bytes(), type=Message)
             return message
         except (EOFError, OSError):
-            if problem := player.ended():
-                self._lose(player, problem)
+            if problem := process.ended():
+                self._lose(process, problem)
             return None
 
-    def _lose(self, player: Player, problem: str) -> NoReturn:
-        test = self.inside.get(player.side)
-        self.outcome.lost = (player.side, test) if test else None
+    def _lose(self, process: SideProcess, problem: str) -> NoReturn:
+        test = self.inside.get(process.side)
+        self.outcome.lost = (process.side, test) if test else None
         raise _Lost(problem) from None
 
 

@@ -38,12 +38,12 @@ from perfguard.session.pairing.processes import (
     GOOD,
     SIDES,
     Interrupts,
-    Player,
     Side,
+    SideProcess,
     describe,
     foreign_error,
     run_setup,
-    start_player,
+    start_process,
     starting_orders,
 )
 from perfguard.session.pairing.tally import Tally
@@ -88,10 +88,10 @@ class Site:
     starts_ahead: bool
     packages: Packages = OWN_PACKAGES
     toolchain: Toolchain | None = None
-    _players: list[Player] = field(default_factory=list)  # all that may be alive
+    _processes: list[SideProcess] = field(default_factory=list)  # all that may be alive
     _started: int = 0  # pairs whose processes have started
     _orders: list[list[Side]] = field(default_factory=list)  # in which those of the next pairs start
-    _players_ahead: dict[Side, Player] = field(default_factory=dict)  # of the next pair
+    _processes_ahead: dict[Side, SideProcess] = field(default_factory=dict)  # of the next pair
     _lock: FileLock | None = None
     _temporary: Path = field(
         default_factory=lambda: Path(tempfile.gettempdir()).resolve() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
@@ -102,7 +102,7 @@ class Site:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stop_players()
+        self._stop_processes()
         if self._temporary.exists():
             self.repository.remove_worktrees(self._temporary)
         if self._lock is not None:
@@ -174,7 +174,7 @@ class Site:
         """Start the processes of the first pair, if they disturb nothing, while others still decide what it will be
         asked."""
         if self.starts_ahead:
-            self._players_ahead = self._start(tally, tally.left())
+            self._processes_ahead = self._start(tally, tally.left())
 
     def measure(
         self,
@@ -209,7 +209,7 @@ class Site:
             tally.take(outcome, reports, set(chosen))
             spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
             self.tell(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}", detail=True)
-        self._stop_players()
+        self._stop_processes()
 
     def _pair(
         self, tally: Tally, left: Sequence[ReadingId], chosen: Collection[ReadingId], deadline: float
@@ -217,22 +217,22 @@ class Site:
         """Lead new processes through the times `chosen` of those `left`, and return what was found and their answers.
         Meanwhile the next pair's processes start, if they disturb nothing. They collect the tests of all that are left,
         since this pair decides which of them the next one measures."""
-        players, self._players_ahead = self._players_ahead or self._start(tally, left), {}
+        processes, self._processes_ahead = self._processes_ahead or self._start(tally, left), {}
         wanted = set(chosen)
 
         def start_next() -> None:
             if self.starts_ahead:
-                self._players_ahead = self._start(tally, left)
+                self._processes_ahead = self._start(tally, left)
 
         outcome = conduct(
-            [players[side] for side in SIDES], wanted.__contains__, pair=tally.pairs + 1,
+            [processes[side] for side in SIDES], wanted.__contains__, pair=tally.pairs + 1,
             limit=self._limit(deadline), chance=self._random, tests=tally.nodeids(chosen),
             then=start_next,
         )  # fmt: skip
-        self._stop(players.values())
-        return outcome, {side: player.report(self.slug) for side, player in players.items()}
+        self._stop(processes.values())
+        return outcome, {side: process.report(self.slug) for side, process in processes.items()}
 
-    def _start(self, tally: Tally, left: Sequence[ReadingId]) -> dict[Side, Player]:
+    def _start(self, tally: Tally, left: Sequence[ReadingId]) -> dict[Side, SideProcess]:
         """Start a process of each side, which can measure the times `left`. They read nothing else: the base has
         answered before, and the run has read the working tree."""
         tests = tally.nodeids(left)
@@ -248,11 +248,11 @@ class Site:
         self._started += 1
         folder = self._temporary / f"pair-{self._started}"
         folder.mkdir()
-        started: dict[Side, Player] = {}
+        started: dict[Side, SideProcess] = {}
         self._orders = self._orders or starting_orders(self._random)
         for side in self._orders.pop():
-            start_player(self.command_of(side), side, folder / side, request, self.interrupts, self._players)
-            started[side] = self._players[-1]
+            start_process(self.command_of(side), side, folder / side, request, self.interrupts, self._processes)
+            started[side] = self._processes[-1]
         return started
 
     def _limit(self, deadline: float) -> Limit:
@@ -263,16 +263,16 @@ class Site:
             return Limit(hang, name, hangs=True)
         return Limit(deadline, out_of_time(self.settings))
 
-    def _stop(self, players: Iterable[Player]) -> None:
-        for player in players:
-            player.stop()
-            self._players.remove(player)
+    def _stop(self, processes: Iterable[SideProcess]) -> None:
+        for process in processes:
+            process.stop()
+            self._processes.remove(process)
 
-    def _stop_players(self) -> None:
-        while self._players:
-            self._players[-1].stop()
-            self._players.pop()
-        self._players_ahead = {}
+    def _stop_processes(self) -> None:
+        while self._processes:
+            self._processes[-1].stop()
+            self._processes.pop()
+        self._processes_ahead = {}
 
 
 def starts_ahead(device: Device) -> bool:

@@ -111,7 +111,7 @@ class Interrupts:
 
 
 @dataclass
-class Player:
+class SideProcess:
     """One live process and the connection to it."""
 
     side: Side
@@ -128,15 +128,15 @@ class Player:
         try:
             status = self.process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
-            return f"{describe(self.side)}: pytest did not end after its last test{self.last_words()}"
+            return f"{describe(self.side)}: pytest did not end after its last test{self.last_output()}"
         if status in GOOD:
             return ""
         if status == ExitStatus.USAGE_ERROR:
-            raise UsageError(f"{describe(self.side)}: pytest could not start{self.last_words()}")
+            raise UsageError(f"{describe(self.side)}: pytest could not start{self.last_output()}")
         how = f"ended with status {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
-        return f"{describe(self.side)}: pytest {how}{self.last_words()}"
+        return f"{describe(self.side)}: pytest {how}{self.last_output()}"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of its output, to be appended to a sentence."""
         return _last_lines(self.folder / _OUTPUT)
 
@@ -171,8 +171,13 @@ def foreign_error(module: str, side: Side) -> UsageError:
     )
 
 
-def start_player(
-    command: ChildCommand, side: Side, session: Path, request: Request, interrupts: Interrupts, started: list[Player]
+def start_process(
+    command: ChildCommand,
+    side: Side,
+    session: Path,
+    request: Request,
+    interrupts: Interrupts,
+    started: list[SideProcess],
 ) -> None:
     """Start the process of one side, which answers into `session`. It is appended to `started` at once, so that no
     signal can intervene."""
@@ -190,7 +195,7 @@ def start_player(
                 line, cwd=command.start, env=variables, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
             )  # fmt: skip
-            started.append(Player(side, session, process, Connection(ours.detach())))
+            started.append(SideProcess(side, session, process, Connection(ours.detach())))
 
 
 def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, interrupts: Interrupts) -> None:
