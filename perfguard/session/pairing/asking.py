@@ -28,7 +28,7 @@ from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import OWN_PACKAGES, ChildCommand, Request, packages_at, timers_of
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED, Tell
-from perfguard.session.pairing.pairs import Site, out_of_time, starts_ahead
+from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
 from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.tally import Tally, why_not_compared
 from perfguard.session.pairing.worktrees import find_repository
@@ -104,27 +104,27 @@ class Asking:
         packages = OWN_PACKAGES if beside.python is None else packages_at(beside.python)
         with (
             Interrupts() as interrupts,
-            Site(repository, command, slug, settings, interrupts, self.tell, ahead, packages) as site,
+            PairWorktrees(repository, command, slug, settings, interrupts, self.tell, ahead, packages) as worktrees,
             interrupts.armed(),
         ):
             times = self.question.times if settings.pair_minutes else {}
-            site.lay_out(self.base, pairs=bool(times))
+            worktrees.lay_out(self.base, pairs=bool(times))
             if beside.setup:
-                site.set_up(beside.setup)
+                worktrees.set_up(beside.setup)
             if times:
-                site.start(self.tally)
-            self._answer(site)
+                worktrees.start(self.tally)
+            self._answer(worktrees)
             if not times:
                 return "[tool.perfguard] pair_minutes is 0" if self.question.times else ""
-            return self._pair(site)
+            return self._pair(worktrees)
 
-    def _answer(self, site: Site) -> None:
+    def _answer(self, worktrees: PairWorktrees) -> None:
         """Let one process of the base read the cases in doubt, and compare the kernels of both sides."""
         run, question = self.run, self.question
         cases = {
             case: result
             for case, result in question.cases.items()
-            if site.has("base", result.case.nodeid, run.config.root)
+            if worktrees.has("base", result.case.nodeid, run.config.root)
         }
         self.problems |= dict.fromkeys(question.cases.keys() - cases.keys(), "new since the base")
         if not cases:
@@ -135,10 +135,10 @@ class Asking:
             run.device.identity.slug, timers_of(cases.values()), numerics=True, doubts=question.doubts, times=False
         )
         tests = list(dict.fromkeys(result.case.nodeid for result in cases.values()))
-        found, followed, problems = answers(site, request, tests)
+        found, followed, problems = answers(worktrees, request, tests)
         for problem in dict.fromkeys(problems.values()):
             self.tell(problem.partition("\n")[0].removesuffix(":"))
-        if moves := toolchain_moves(site.toolchain, run.report.toolchain):
+        if moves := toolchain_moves(worktrees.toolchain, run.report.toolchain):
             self.tell(f"from {self.base[:12]} to the working tree: {moves}")
         for case, result in cases.items():
             base = found.get(case)
@@ -152,11 +152,11 @@ class Asking:
             self.answers[case] = base
             if why := why_not_compared(base, result):
                 self.problems[case] = why
-        self._compare_kernels(site, followed)
+        self._compare_kernels(worktrees, followed)
         self.tally.answered(self.answers)
         self._keep("")
 
-    def _compare_kernels(self, site: Site, followed: Followed) -> None:
+    def _compare_kernels(self, worktrees: PairWorktrees, followed: Followed) -> None:
         """Add to both sides what the compilers make of the kernels that are not alike."""
         run, question = self.run, self.question
         binaries = run.runner.hands.binaries
@@ -168,7 +168,7 @@ class Asking:
         if binaries is None or not cases:
             return
         sides = [Sides(followed.of(case), run.runner.followed.get(case, [])) for case in cases]
-        base = Compiler(run.config.cache_dir / "binaries", path=followed.path, python=site.packages.python)
+        base = Compiler(run.config.cache_dir / "binaries", path=followed.path, python=worktrees.packages.python)
         try:
             found = compare_cases(sides, (base, binaries.compiler))
         finally:
@@ -187,7 +187,7 @@ class Asking:
                 answer = replace(answer, readings=[alike.get(each.metric) or each for each in answer.readings])
             self.answers[case] = with_readings(answer, compared.base)
 
-    def _pair(self, site: Site) -> str:
+    def _pair(self, worktrees: PairWorktrees) -> str:
         """Measure process pairs, and return the reason if times are left."""
         asked = self.question.times
         for track in asked:
@@ -204,7 +204,7 @@ class Asking:
             self._keep("")
             return in_next_pair(left, self.tally)
 
-        site.measure(self.tally, in_order({track: asked[track] for track in left}), deadline, places)
+        worktrees.measure(self.tally, in_order({track: asked[track] for track in left}), deadline, places)
         self._keep("")
         self.seconds = deadline - time.monotonic()
         if self.tally.problem or self.seconds < 0:
@@ -237,7 +237,7 @@ class Asking:
 
 
 def answers(
-    site: Site, request: Request, tests: Sequence[str]
+    worktrees: PairWorktrees, request: Request, tests: Sequence[str]
 ) -> tuple[dict[CaseId, CaseResult], Followed, dict[str, str]]:
     """What the base answers, what it has followed, and node id of a test without an answer -> the reason, if its
     process did not come to its end. A test in which the process died is left out, and those behind it are asked again.
@@ -245,7 +245,7 @@ def answers(
     found: dict[CaseId, CaseResult] = {}
     followed, problems = Followed(), dict[str, str]()
     for number in range(1, _MOST_DEATHS + 1):
-        answer = site.answer(replace(request, tests=list(tests)))
+        answer = worktrees.answer(replace(request, tests=list(tests)))
         found |= {result.id: result for result in answer.results}
         followed = followed.joined(answer.followed)
         answered = {result.case.nodeid for result in answer.results}

@@ -67,7 +67,7 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class Site:
+class PairWorktrees:
     """Worktrees and processes of one set of process pairs. As a context manager, it removes them.
 
     Attributes:
