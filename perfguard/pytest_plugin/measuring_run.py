@@ -86,12 +86,12 @@ class Measuring(Ending):
         self._inventory = Inventory()
         folder = config.session_folder
         self.request = None if folder is None else read_request(folder)  # of the process that this one measures for
-        conductor = None if self.request is None else self.request.conductor
+        options = None if self.request is None else self.request.conductor
         self.worker: PairWorker | None = None  # this process in a process pair
-        if conductor is not None:
+        if options is not None:
             from perfguard.session.pairing.worker import join
 
-            self.worker = join(conductor)
+            self.worker = join(options)
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._said: Progress | None = None

@@ -56,7 +56,7 @@ class Cold(Struct, frozen=True):
         return (case.suite, case.name) == (self.suite, self.name)
 
 
-class Conductor(Struct, frozen=True):
+class PairOptions(Struct, frozen=True):
     """The process that leads a process pair and decides when its workers measure.
 
     Attributes:
@@ -127,7 +127,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     unread: list[str] = []
     kernels: dict[str, list[str]] = {}
     cold: Cold | None = None
-    conductor: Conductor | None = None
+    conductor: PairOptions | None = None
     ranks: int = 0
     parent: int = 0
     measure: bool = False

@@ -106,7 +106,7 @@ def open_run(
         known_code=lambda case: lane.code_of(*case.id),
         unchanged=_unchanged(lane, controls),
         unread=frozenset(asked.unread),
-        preheats=asked.times and not any_machine and (worker is None or worker.conductor.preheats),
+        preheats=asked.times and not any_machine and (worker is None or worker.options.preheats),
         asked=lambda case: asked.doubts.get(case.suite, {}).get(case.name, ()),
     )
     # Blocks are ordered by a conductor, read in later passes, too, or read all at once.

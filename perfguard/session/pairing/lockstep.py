@@ -70,7 +70,7 @@ class _Lost(Exception):
     """A worker died, which the message names with the end of its output, or the time for all pairs is over."""
 
 
-def conduct(
+def run_pair(
     processes: Sequence[SideProcess],
     wanted: Callable[[ReadingId], bool],
     *,

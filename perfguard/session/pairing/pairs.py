@@ -32,7 +32,7 @@ from perfguard.session.child import (
 )
 from perfguard.session.followed import Followed, read_followed
 from perfguard.session.fresh_processes import Tell, run_fresh
-from perfguard.session.pairing.lockstep import Limit, conduct
+from perfguard.session.pairing.lockstep import Limit, run_pair
 from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import (
     GOOD,
@@ -224,7 +224,7 @@ class PairWorktrees:
             if self.starts_ahead:
                 self._processes_ahead = self._start(tally, left)
 
-        outcome = conduct(
+        outcome = run_pair(
             [processes[side] for side in SIDES], wanted.__contains__, pair=tally.pairs + 1,
             limit=self._limit(deadline), chance=self._random, tests=tally.nodeids(chosen),
             then=start_next,

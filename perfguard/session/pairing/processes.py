@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import Report
-from perfguard.session.child import ChildCommand, Conductor, Request, read_answer, write_request
+from perfguard.session.child import ChildCommand, PairOptions, Request, read_answer, write_request
 from perfguard.session.fresh_processes import stop
 
 # The merge base, a second checkout of it (the control), the working tree. The names have one length, since the length
@@ -188,8 +188,8 @@ def start_process(
     ours, theirs = socket.socketpair()
     with ours, theirs, open(session / _OUTPUT, "wb") as output:
         pad, preheats = secrets.randbelow(_MOST_PAD), side == SIDES[-1]
-        conductor = Conductor(theirs.fileno(), own, original, pad, preheats)
-        write_request(session, replace(request, conductor=conductor))
+        options = PairOptions(theirs.fileno(), own, original, pad, preheats)
+        write_request(session, replace(request, conductor=options))
         with interrupts.delayed():
             process = subprocess.Popen(
                 line, cwd=command.start, env=variables, stdin=subprocess.DEVNULL,

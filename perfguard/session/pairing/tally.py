@@ -128,7 +128,7 @@ class Tally:
             return
         found, timers = outcome.readings.get(track), outcome.timers.get(track)
         if found is None and timers is None:
-            found, timers = self._unconducted(track, latest)
+            found, timers = self._without_meter(track, latest)
         if found is not None:
             time.readings.append(found)
             time.timer = (timers or {}).get("base", time.timer)
@@ -141,7 +141,7 @@ class Tally:
             ):
                 time.missed = _MOST_MISSED  # another pair would not find it, either
 
-    def _unconducted(
+    def _without_meter(
         self, track: ReadingId, latest: Mapping[Side, Results]
     ) -> tuple[PairReading | None, dict[Side, str]]:
         """The sides' readings of a time without a meter: one value per process, each read during its turn."""

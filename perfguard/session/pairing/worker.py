@@ -21,7 +21,7 @@ from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers.blocks import Collect, checked, read_block
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.records import Case, CaseId
-from perfguard.session.child import Conductor
+from perfguard.session.child import PairOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +101,7 @@ class PairWorker:
     """This process as the worker of a process pair. Create it with `join`."""
 
     connection: Connection
-    conductor: Conductor
+    options: PairOptions
     _base_timers: dict[CaseId, dict[str, str]] = field(default_factory=dict)  # as they become known
     _checked: set[str] = field(default_factory=set)  # modules that are already checked
     _pad: object = None
@@ -130,7 +130,7 @@ class PairWorker:
     def take_pad(self, device: Device) -> None:
         """Take memory, so that later allocations have other addresses in every process."""
         self._device = device
-        self._pad = device.take_memory(_PAD_STEP * (self.conductor.pad_bytes // _PAD_STEP))
+        self._pad = device.take_memory(_PAD_STEP * (self.options.pad_bytes // _PAD_STEP))
 
     def _free(self) -> None:
         """Free what torch keeps of earlier tests and of the check: three processes share the device's memory."""
@@ -181,13 +181,13 @@ class PairWorker:
     def _foreign(self) -> str:
         new = {name: module for name, module in list(sys.modules.items()) if name not in self._checked}
         self._checked |= new.keys()
-        return foreign_module(new, Path(self.conductor.original), Path(self.conductor.worktree))
+        return foreign_module(new, Path(self.options.original), Path(self.options.worktree))
 
 
-def join(conductor: Conductor) -> PairWorker:
+def join(options: PairOptions) -> PairWorker:
     """Join the conductor that started this process."""
-    os.set_inheritable(conductor.handle, False)
-    worker = PairWorker(Connection(conductor.handle), conductor)
+    os.set_inheritable(options.handle, False)
+    worker = PairWorker(Connection(options.handle), options)
     # A forked child that outlives the worker must not keep the connection to the conductor open.
     os.register_at_fork(after_in_child=worker.connection.close)
     return worker

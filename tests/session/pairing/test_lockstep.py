@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from perfguard.model.errors import UsageError
 from perfguard.model.records import ReadingId
 from perfguard.session.pairing import lockstep
-from perfguard.session.pairing.lockstep import Limit, conduct
+from perfguard.session.pairing.lockstep import Limit, run_pair
 from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.worker import (
@@ -90,7 +90,7 @@ class Script:
             self.stage.running.discard(self.side)
             end.send_bytes(msgspec.json.encode(message))
 
-        with end, contextlib.suppress(EOFError, OSError):  # the conductor gave up
+        with end, contextlib.suppress(EOFError, OSError):  # the parent gave up
             say(Ready({f"test_{self.side}.py": "ImportError"}, self.keys))
             first = self._hear(end)
             wanted = first.tests if isinstance(first, Go) and first.tests is not None else self.keys
@@ -138,7 +138,7 @@ def play(
     try:
         until = Limit(time.monotonic() + limit, "the limit is over", hangs)
         chance = random.Random(seed)
-        return conduct(scripts, wanted, pair=1, limit=until, chance=chance, tests=tests)  # type: ignore[arg-type]
+        return run_pair(scripts, wanted, pair=1, limit=until, chance=chance, tests=tests)  # type: ignore[arg-type]
     finally:
         for script in scripts:
             script.connection.close()
