@@ -105,7 +105,7 @@ class ReadingPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hands:
+class Services:
     """Who does the parts of a reading that this process may leave to others.
 
     Attributes:
@@ -129,7 +129,7 @@ class Runner:
     device: Device
     settings: Settings
     plan: ReadingPlan = ReadingPlan()
-    hands: Hands = Hands()
+    services: Services = Services()
     copy_bytes_per_second: float | None = None
     followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # launches of each case on the targets
     _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
@@ -159,7 +159,7 @@ class Runner:
         """
         from perfguard.measure.binaries.observed_launches import ObservedLaunches
 
-        started, binaries = time.monotonic(), self.hands.binaries
+        started, binaries = time.monotonic(), self.services.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)
         with (
             interpreting(self.settings.interpreter == "perfguard"),
@@ -183,7 +183,7 @@ class Runner:
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
-        started, turns, first = time.monotonic(), self.hands.turns, results[0]
+        started, turns, first = time.monotonic(), self.services.turns, results[0]
         found = run_hard(
             call, self.settings.extra_seconds, self.plan.rotation, given.kept,
             others=given.others, check_seconds=given.seconds, reached=None if turns is None else turns.of(first.case),
@@ -207,7 +207,8 @@ class Runner:
         from perfguard.check.hard_inputs.other_calls import other_calls
         from perfguard.check.numerics.trial import Inputs
 
-        call = replace(call, others=other_calls(call)) if self.hands.binaries is not None and self.plan.exact else call
+        if self.services.binaries is not None and self.plan.exact:
+            call = replace(call, others=other_calls(call))
         given = check_given(call) if self.plan.numerics else None
         checked = None if given is None else given.checked
         results = []
@@ -300,9 +301,9 @@ class Runner:
             weights=weights(call),
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if timed and alone else 0,  # only timers use it
-            collect=self.hands.collect(case),
+            collect=self.services.collect(case),
             call=call,
-            binaries=self.hands.binaries if alone else None,  # kernels are guarded where they run alone
+            binaries=self.services.binaries if alone else None,  # kernels are guarded where they run alone
             known_code=self.plan.known_code(case),
             # The parent counts over the steps; fresh processes only measure times.
             steps=steps_of(call) if self.plan.numerics and case.direction == "forward" else (),
@@ -316,7 +317,7 @@ class Runner:
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
         """The forward case includes the start of both passes."""
-        start = self.hands.cold
+        start = self.services.cold
         wanted = (
             call.cold_start is not False and call.timed and not self.plan.exact_only and case.direction == "forward"
         )

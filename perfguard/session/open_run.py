@@ -22,7 +22,7 @@ from perfguard.model.errors import UsageError
 from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Invocation, Report, TimedEntry
 from perfguard.model.records.report import VARIABLES
 from perfguard.model.suite_names import file_of
-from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
+from perfguard.session.case_pipeline import ReadingPlan, Runner, Services, StoredTimers
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.pairing.bases import TreesOfRecords, find_bases
 from perfguard.session.pairing.worktrees import commit_of
@@ -112,13 +112,13 @@ def open_run(
     # Blocks are ordered by a conductor, read in later passes, too, or read all at once.
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
     collector = (lambda case: interleaved.of(case.id)) if interleaved else lambda case: collect
-    hands = Hands(
+    services = Services(
         collect=collector if worker is None else worker.collector,
         cold=None if command is None else _cold_starts(command, device.identity.slug, settings.session_minutes),
         binaries=_binaries(config, request),
         turns=TurnsFile(config.cache_dir / "turns.json", device.identity.slug) if request is None else None,
     )
-    runner = Runner(device, settings, plan, hands)
+    runner = Runner(device, settings, plan, services)
     trees = bases if isinstance(bases, TreesOfRecords) else None
     return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost), trees)
 

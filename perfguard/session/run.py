@@ -361,8 +361,8 @@ class Run:
         """Write the report so far, and how far cases came."""
         started = time.monotonic()
         save_report(self.report_path, self.snapshot())
-        if self.runner.hands.turns is not None:
-            self.runner.hands.turns.save()
+        if self.runner.services.turns is not None:
+            self.runner.services.turns.save()
         ended = time.monotonic()
         self._save_again = ended + _REST * (ended - started) if ended - started > _QUICK_SECONDS else ended
 

@@ -17,7 +17,7 @@ from perfguard.model.call import Call, Work
 from perfguard.model.config import Settings
 from perfguard.model.records import Case, CaseResult, Doubt, Word
 from perfguard.pytest_plugin.fixture import Guarded, seed_of
-from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner
+from perfguard.session.case_pipeline import ReadingPlan, Runner, Services
 from perfguard.session.turns_file import TurnsFile
 from perfguard.testing import fake
 
@@ -116,7 +116,7 @@ def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fa
 
     def measured(plan: ReadingPlan) -> tuple[CaseResult, bytes]:
         file = TurnsFile(tmp_path / "turns.json", "gpu")
-        runner = Runner(device, Settings(case_seconds=0.1, extra_seconds=1e-9), plan, Hands(turns=file))
+        runner = Runner(device, Settings(case_seconds=0.1, extra_seconds=1e-9), plan, Services(turns=file))
         first, _ = runner.measure(replace(doubtful_call(), configurations=()), CASE)
         file.save()
         return first, (tmp_path / "turns.json").read_bytes()
@@ -256,7 +256,7 @@ def test_binaries_are_read_of_right_calls_on_the_tests_own_inputs(device: fake.F
         return 2 * x
 
     runner = Runner(
-        device, Settings(case_seconds=0.1), hands=Hands(binaries=Watched(("sm_90",), Compiler(Path("unused"))))
+        device, Settings(case_seconds=0.1), services=Services(binaries=Watched(("sm_90",), Compiler(Path("unused"))))
     )
     given = Call(double, (torch.randn(8, 4),), lambda x: 2 * x)
     runner.measure(given, CASE)

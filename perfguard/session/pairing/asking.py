@@ -159,7 +159,7 @@ class Asking:
     def _compare_kernels(self, worktrees: PairWorktrees, followed: Followed) -> None:
         """Add to both sides what the compilers make of the kernels that are not alike."""
         run, question = self.run, self.question
-        binaries = run.runner.hands.binaries
+        binaries = run.runner.services.binaries
         cases = [
             case
             for case in self.answers.keys() - self.problems.keys()
