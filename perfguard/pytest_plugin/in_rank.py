@@ -27,7 +27,7 @@ from perfguard.session.child import Request
 from perfguard.session.ranks import rank_files
 from perfguard.session.ranks.agreement import END, Agreement
 from perfguard.session.ranks.launch import Ended
-from perfguard.session.ranks.rank_files import LastWords, RankOutcome
+from perfguard.session.ranks.rank_files import RankExit, RankOutcome
 from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.session.ranks.watch import Watch
 from perfguard.session.ranks.world import join, local_rank, rank_here
@@ -110,7 +110,7 @@ class InRank:
                 config.hook.pytest_report_to_serializable(config=config, report=each) for each in reports
             ]
             self._write()
-            watch.arrive(failed=outcome.words != ["passed"] * 3)
+            watch.arrive(failed=outcome.phase_outcomes != ["passed"] * 3)
             # Passed on as the text that the file holds, too.
             everyone = guard.agreement.exchange(END, msgspec.json.encode(outcome).decode())
         outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
@@ -118,7 +118,7 @@ class InRank:
             reports = self._agreed_reports(item, guard.agreement, outcomes)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
-        if len({tuple(each.words) for each in outcomes.values()}) > 1:
+        if len({tuple(each.phase_outcomes) for each in outcomes.values()}) > 1:
             guard.agreement.world.begin()  # a collective of this test may still wait for its others
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
@@ -152,13 +152,13 @@ class InRank:
         if self._folder is not None:
             rank_files.append(self._folder, rank_here(), self._outcome)
 
-    def _leave(self, words: LastWords) -> None:
+    def _leave(self, rank_exit: RankExit) -> None:
         if self._folder is not None:
-            rank_files.leave(self._folder, rank_here(), words)
+            rank_files.write_exit(self._folder, rank_here(), rank_exit)
             return
-        issued = "no collective" if words.collective is None else words.collective.text
-        text = f"{words.cause}; rank {rank_here()}: in {words.step}; last issued: {issued}"
-        os.write(self._stderr, f"perfguard: {self._outcome.nodeid}: {text}\n{words.stack}".encode())
+        issued = "no collective" if rank_exit.collective is None else rank_exit.collective.text
+        text = f"{rank_exit.cause}; rank {rank_here()}: in {rank_exit.step}; last issued: {issued}"
+        os.write(self._stderr, f"perfguard: {self._outcome.nodeid}: {text}\n{rank_exit.stack}".encode())
         item = self._item
         run = None if item is None else item.config.stash.get(RUN, None)  # rank 0's, if it measures
         if item is not None and run is not None:

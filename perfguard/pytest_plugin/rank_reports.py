@@ -14,7 +14,7 @@ from perfguard.model.records import CaseResult
 from perfguard.pytest_plugin.ending import failed_report
 from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
 from perfguard.session.ranks.launch import Ended, Lost
-from perfguard.session.ranks.rank_files import LastWords, RankOutcome
+from perfguard.session.ranks.rank_files import RankExit, RankOutcome
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
         exits = [f"rank {rank}: {said}" for rank, said in lost.exits.items()]
         return "\n".join([f"no rank began the tests: {'; '.join(exits) or 'the launch failed'}", lost.output])
     first = next(iter(lost.exits), None)
-    waiting = {rank: words for rank, words in ended.words.items() if rank not in ended.outcomes}
+    waiting = {rank: rank_exit for rank, rank_exit in ended.rank_exits.items() if rank not in ended.outcomes}
     if waiting:
         lines = [_cause(ended, waiting, ranks)]
     elif first is not None:
@@ -134,7 +134,7 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
     else:
         lines = [lost.output.partition("\n")[0] or "the ranks ended in the middle of the test"]
     for rank in range(ranks):
-        said = [_issued(ended.words[rank])] if rank in ended.words else []
+        said = [_issued(ended.rank_exits[rank])] if rank in ended.rank_exits else []
         if rank in ended.outcomes:
             said.insert(0, _ended(ended.outcomes[rank]))
         elif rank in waiting:
@@ -142,19 +142,19 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
         elif rank in lost.exits:
             said.append(lost.exits[rank])
         lines.append(f"  rank {rank}: {'; '.join(said) or 'said nothing'}")
-    for rank, words in waiting.items():
-        lines += [f"stack of rank {rank}, the innermost call last:", words.stack.rstrip()]
-    if first is not None and first not in ended.words and lost.output:
+    for rank, rank_exit in waiting.items():
+        lines += [f"stack of rank {rank}, the innermost call last:", rank_exit.stack.rstrip()]
+    if first is not None and first not in ended.rank_exits and lost.output:
         lines += [f"last output of rank {first}:", lost.output]
     return "\n".join(lines)
 
 
-def _cause(ended: Ended, waiting: Mapping[int, LastWords], ranks: int) -> str:
+def _cause(ended: Ended, waiting: Mapping[int, RankExit], ranks: int) -> str:
     """The line that names the ranks to look at: those that did not answer, that have left the test, or that are behind
     the others in the sequence of collectives."""
-    said = "; ".join(dict.fromkeys(words.cause for words in waiting.values()))
-    issued = {rank: words.collective.number if words.collective else 0 for rank, words in waiting.items()}
-    pending = {words.collective.name for words in waiting.values() if words.collective and words.collective.pending}
+    said = "; ".join(dict.fromkeys(rank_exit.cause for rank_exit in waiting.values()))
+    issued = {rank: rank_exit.collective.number if rank_exit.collective else 0 for rank, rank_exit in waiting.items()}
+    pending = {rank_exit.collective.name for rank_exit in waiting.values() if rank_exit.collective and rank_exit.collective.pending}
     silent = [rank for rank in range(ranks) if rank not in waiting and rank not in ended.outcomes]
     behind = [rank for rank, number in issued.items() if number < max(issued.values())]
     if silent:
@@ -168,14 +168,14 @@ def _cause(ended: Ended, waiting: Mapping[int, LastWords], ranks: int) -> str:
     return said
 
 
-def _issued(words: LastWords) -> str:
-    if words.collective is None:
+def _issued(rank_exit: RankExit) -> str:
+    if rank_exit.collective is None:
         return "issued no collective"
-    return f"{'waits in' if words.collective.pending else 'last collective:'} {words.collective.text}"
+    return f"{'waits in' if rank_exit.collective.pending else 'last collective:'} {rank_exit.collective.text}"
 
 
 def _ended(outcome: RankOutcome) -> str:
     if outcome.broken:
         return outcome.broken
-    worst = next((word for word in ("failed", "skipped") if word in outcome.words), "passed")
+    worst = next((word for word in ("failed", "skipped") if word in outcome.phase_outcomes), "passed")
     return f"ended the test: {worst}"

@@ -24,7 +24,7 @@ from msgspec import Struct
 from perfguard.model.atomic_files import write_atomically
 from perfguard.session.child import ChildCommand, Request, write_request
 from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.rank_files import LastWords, RankFile, RankOutcome
+from perfguard.session.ranks.rank_files import RankExit, RankFile, RankOutcome
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
@@ -60,12 +60,12 @@ class Ended:
     Attributes:
         outcomes: of the ranks that ended it.
         lost: why other ranks did not; None if all did.
-        words: last words of ranks that ended themselves.
+        rank_exits: of the ranks that ended themselves.
     """
 
     outcomes: dict[int, RankOutcome]
     lost: Lost | None = None
-    words: dict[int, LastWords] = field(default_factory=dict)
+    rank_exits: dict[int, RankExit] = field(default_factory=dict)
 
 
 class Launched:
@@ -137,8 +137,8 @@ class Launched:
             if len(outcomes) == self.ranks:
                 return Ended(outcomes)
             if lost is not None and lost.nodeid in (nodeid, ""):
-                found = ((rank, rank_files.last_words(launch, rank)) for rank in range(self.ranks))
-                return Ended(outcomes, lost, {rank: words for rank, words in found if words is not None})
+                exits = ((rank, rank_files.read_exit(launch, rank)) for rank in range(self.ranks))
+                return Ended(outcomes, lost, {rank: each for rank, each in exits if each is not None})
         return None
 
     def _read(self, launch: Path) -> list[RankFile]:

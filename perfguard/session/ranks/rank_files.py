@@ -37,7 +37,7 @@ class RankOutcome(Struct, omit_defaults=True):
     unsupported: str = ""
 
     @property
-    def words(self) -> list[str]:
+    def phase_outcomes(self) -> list[str]:
         """The outcomes of its phases: passed, failed, skipped."""
         return [str(report["outcome"]) for report in self.reports]
 
@@ -58,7 +58,7 @@ class Collective(Struct, frozen=True, omit_defaults=True):
         return f"#{self.number} {self.name}{f' of {self.sizes}' if self.sizes else ''}"
 
 
-class LastWords(Struct, frozen=True, omit_defaults=True):
+class RankExit(Struct, frozen=True, omit_defaults=True):
     """Where a rank was when it ended itself in the middle of a test.
 
     Attributes:
@@ -114,14 +114,14 @@ class RankFile:
         return self
 
 
-def leave(folder: Path, rank: int, words: LastWords) -> None:
+def write_exit(folder: Path, rank: int, rank_exit: RankExit) -> None:
     """In a rank: write its last words."""
-    write_atomically(folder / f"last-words-{rank}.json", msgspec.json.encode(words))
+    write_atomically(folder / f"last-words-{rank}.json", msgspec.json.encode(rank_exit))
 
 
-def last_words(folder: Path, rank: int) -> LastWords | None:
+def read_exit(folder: Path, rank: int) -> RankExit | None:
     """A rank's last words, if it has left any."""
     try:
-        return msgspec.json.decode((folder / f"last-words-{rank}.json").read_bytes(), type=LastWords)
+        return msgspec.json.decode((folder / f"last-words-{rank}.json").read_bytes(), type=RankExit)
     except FileNotFoundError:
         return None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from perfguard.session.ranks.rank_files import Collective, LastWords
+from perfguard.session.ranks.rank_files import Collective, RankExit
 from perfguard.session.ranks.world import World
 from perfguard.session.watchdog import describe_step
 
@@ -41,7 +41,7 @@ class Watch:
     """
 
     world: World
-    leave: Callable[[LastWords], None]
+    leave: Callable[[RankExit], None]
     stderr: int
     _number: int = 0
     _arrived: bool = False
@@ -94,7 +94,7 @@ class Watch:
         frame = sys._current_frames().get(main)
         try:
             self.leave(
-                LastWords(
+                RankExit(
                     cause=cause,
                     step=describe_step(frame),
                     stack=_stack(frame),
