@@ -163,7 +163,7 @@ def _helps_rank_0() -> bool:
     """Whether this is another rank under torchrun, where rank 0 alone judges and speaks."""
     if "RANK" not in os.environ:
         return False
-    from perfguard.session.ranks.world import rank_here, ranks_here
+    from perfguard.session.ranks.rank_group import rank_here, ranks_here
 
     return ranks_here() > 0 and rank_here() > 0
 

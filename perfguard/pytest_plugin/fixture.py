@@ -73,7 +73,7 @@ class Guarded:
         self._run = run
         self._ranked = ranked  # the ranks that run the test
         self._layout = layout  # the ranks of which this process stands for one
-        self._among = layout if ranked is None else ranked.world
+        self._rank_group = layout if ranked is None else ranked.group
         self._every = every  # whether all configurations are checked
         self._extra_seconds = extra_seconds  # of a call that is only checked, for what is beside it
         self._interprets = interprets  # whether Triton's interpreter is perfguard's
@@ -89,12 +89,12 @@ class Guarded:
     @property
     def rank(self) -> int:
         """This process's number among the test's ranks; 0 without others."""
-        return 0 if self._among is None else self._among.rank
+        return 0 if self._rank_group is None else self._rank_group.rank
 
     @property
     def ranks(self) -> int:
         """Number of ranks of the test, or of its layout; 1 without the mark."""
-        return 1 if self._among is None else self._among.ranks
+        return 1 if self._rank_group is None else self._rank_group.ranks
 
     def mesh(self, **dimensions: int) -> DeviceMesh:
         """The ranks as a torch DeviceMesh, e.g. `perfguard.mesh(dp=2, tp=2)`: the last dimension varies fastest.
@@ -102,12 +102,12 @@ class Guarded:
         Raises:
             UsageError: the product of the dimensions is not the number of ranks in the test's mark.
         """
-        if self._among is None:
+        if self._rank_group is None:
             said = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
             raise UsageError(
                 f"perfguard.mesh({said}): {self._case.nodeid} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
             )
-        return self._among.mesh(dimensions)
+        return self._rank_group.mesh(dimensions)
 
     def unsupported(self, reason: str) -> NoReturn:
         """Declare that the case cannot run on this hardware: listed as UNSUPPORTED, and skipped."""
@@ -217,7 +217,7 @@ class Guarded:
             groups=groups,
             rival=rival,
             hard=hard_of(hard),
-            mesh={} if self._among is None else self._among.dimensions,
+            mesh={} if self._rank_group is None else self._rank_group.dimensions,
         )
         try:
             with interpreting(self._interprets):

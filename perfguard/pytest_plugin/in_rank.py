@@ -25,12 +25,12 @@ from perfguard.pytest_plugin.items import case_of, in_order, mark_of
 from perfguard.pytest_plugin.rank_reports import decoded_report
 from perfguard.session.child import Request
 from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.agreement import END, Agreement
 from perfguard.session.ranks.launch import Ended
+from perfguard.session.ranks.peers import END, Peers
 from perfguard.session.ranks.rank_files import RankExit, RankOutcome
+from perfguard.session.ranks.rank_group import join, local_rank, rank_here
 from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.session.ranks.watch import Watch
-from perfguard.session.ranks.world import join, local_rank, rank_here
 
 #: From all ranks' outcomes of a test to its reports.
 Replay = Callable[[pytest.Item, Ended], list[pytest.TestReport]]
@@ -75,19 +75,19 @@ class InRank:
             self._join()
         assert self._guard is not None
         session.config.stash[RANK_GUARD] = self._guard
-        agreement = self._guard.agreement
-        orders = agreement.exchange("the order of tests", hashlib.sha256("\n".join(mine).encode()).hexdigest())
+        peers = self._guard.peers
+        orders = peers.exchange("the order of tests", hashlib.sha256("\n".join(mine).encode()).hexdigest())
         if len(set(orders)) > 1:
-            lists = agreement.exchange("the tests", mine)
+            lists = peers.exchange("the tests", mine)
             raise pytest.UsageError(_other_order(lists))
 
     def _join(self) -> None:
         device = _device_of_rank(self._config.settings.device)
-        world = join(device.torch_device, self._config.settings.case_minutes)
+        group = join(device.torch_device, self._config.settings.case_minutes)
         runner = rank_runner(self._config, device, self._request) if self._measure else None
         extra_seconds = self._config.settings.extra_seconds
-        self._guard = RankGuard(Agreement(world), device, runner, extra_seconds)
-        self._watch = Watch(world, self._leave, self._stderr)
+        self._guard = RankGuard(Peers(group), device, runner, extra_seconds)
+        self._watch = Watch(group, self._leave, self._stderr)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -112,26 +112,26 @@ class InRank:
             self._write()
             watch.arrive(failed=outcome.phase_outcomes != ["passed"] * 3)
             # Passed on as the text that the file holds, too.
-            everyone = guard.agreement.exchange(END, msgspec.json.encode(outcome).decode())
+            everyone = guard.peers.exchange(END, msgspec.json.encode(outcome).decode())
         outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
         if self._replay is not None:
-            reports = self._agreed_reports(item, guard.agreement, outcomes)
+            reports = self._agreed_reports(item, guard.peers, outcomes)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         if len({tuple(each.phase_outcomes) for each in outcomes.values()}) > 1:
-            guard.agreement.world.begin()  # a collective of this test may still wait for its others
+            guard.peers.group.begin()  # a collective of this test may still wait for its others
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
     def _agreed_reports(
-        self, item: pytest.Item, agreement: Agreement, outcomes: dict[int, RankOutcome]
+        self, item: pytest.Item, peers: Peers, outcomes: dict[int, RankOutcome]
     ) -> list[pytest.TestReport]:
         """Rank 0's merged reports, on all ranks: each stops where rank 0 does (-x)."""
         hook, config = item.config.hook, item.config
         assert self._replay is not None
-        own = self._replay(item, Ended(outcomes)) if agreement.world.rank == 0 else []
+        own = self._replay(item, Ended(outcomes)) if peers.group.rank == 0 else []
         data = [hook.pytest_report_to_serializable(config=config, report=report) for report in own]
-        decided = agreement.exchange("the reports", data)[0]
+        decided = peers.exchange("the reports", data)[0]
         return own or [decoded_report(config, report) for report in decided]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -145,7 +145,7 @@ class InRank:
 
     def pytest_unconfigure(self) -> None:
         if self._guard is not None:
-            self._guard.agreement.world.end()
+            self._guard.peers.group.end()
         os.close(self._stderr)
 
     def _write(self) -> None:

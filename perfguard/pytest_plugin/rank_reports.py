@@ -126,7 +126,7 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
         exits = [f"rank {rank}: {said}" for rank, said in lost.exits.items()]
         return "\n".join([f"no rank began the tests: {'; '.join(exits) or 'the launch failed'}", lost.output])
     first = next(iter(lost.exits), None)
-    waiting = {rank: rank_exit for rank, rank_exit in ended.rank_exits.items() if rank not in ended.outcomes}
+    waiting = {rank: each for rank, each in ended.rank_exits.items() if rank not in ended.outcomes}
     if waiting:
         lines = [_cause(ended, waiting, ranks)]
     elif first is not None:
@@ -153,8 +153,9 @@ def _cause(ended: Ended, waiting: Mapping[int, RankExit], ranks: int) -> str:
     """The line that names the ranks to look at: those that did not answer, that have left the test, or that are behind
     the others in the sequence of collectives."""
     said = "; ".join(dict.fromkeys(rank_exit.cause for rank_exit in waiting.values()))
-    issued = {rank: rank_exit.collective.number if rank_exit.collective else 0 for rank, rank_exit in waiting.items()}
-    pending = {rank_exit.collective.name for rank_exit in waiting.values() if rank_exit.collective and rank_exit.collective.pending}
+    collectives = {rank: rank_exit.collective for rank, rank_exit in waiting.items()}
+    issued = {rank: collective.number if collective else 0 for rank, collective in collectives.items()}
+    pending = {collective.name for collective in collectives.values() if collective and collective.pending}
     silent = [rank for rank in range(ranks) if rank not in waiting and rank not in ended.outcomes]
     behind = [rank for rank, number in issued.items() if number < max(issued.values())]
     if silent:

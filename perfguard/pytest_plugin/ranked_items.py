@@ -40,7 +40,7 @@ class RankedItems:
         self._worker = worker_input(config) if hasattr(config, "workerinput") else None
         self._folder = _shared_folder(self._worker)
         self._device = device_setting(config)
-        self._groups: dict[int, Launched] = {}
+        self._launches: dict[int, Launched] = {}
         self._lacks: dict[int, str] = {}
         self._locks: dict[str, DeviceLock] = {}
 
@@ -63,15 +63,15 @@ class RankedItems:
         return True
 
     def _wait(self, item: pytest.Item, ranks: int) -> Ended:
-        group = self._groups.get(ranks)
-        if group is None:
-            for other in self._groups.values():
+        launched = self._launches.get(ranks)
+        if launched is None:
+            for other in self._launches.values():
                 other.join()  # one launch at a time: they would share the devices
             tests = [each.nodeid for each in item.session.items if mark_of(each).ranks == ranks]
             request = Request(measure=RUN in self._config.stash, numerics=True)
-            group = Launched(self._folder / f"ranks-{ranks}", ranks, tests, self._command(), request)
-            self._groups[ranks] = group
-        return group.wait(item.nodeid)
+            launched = Launched(self._folder / f"ranks-{ranks}", ranks, tests, self._command(), request)
+            self._launches[ranks] = launched
+        return launched.wait(item.nodeid)
 
     def _lacking(self, ranks: int) -> str:
         """What this machine lacks for so many ranks; empty where it has as many devices, or ranks share the CPU."""
@@ -115,14 +115,14 @@ class RankedItems:
             answer = yield
             ended = not (session.shouldstop or session.shouldfail)
         finally:
-            for group in self._groups.values():
+            for launched in self._launches.values():
                 if ended:
-                    group.join()
+                    launched.join()
                 else:
-                    group.stop()
+                    launched.stop()
         run = self._config.stash.get(RUN, None)
         if ended and run is not None and run.config.update is not None:
-            for ranks in self._groups:
+            for ranks in self._launches:
                 self._record(run, ranks, Progress(session.config, 2))
         return answer
 

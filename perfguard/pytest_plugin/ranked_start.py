@@ -10,7 +10,7 @@ from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import has_fixture, mark_of
 from perfguard.pytest_plugin.ranked_items import RankedItems, replay
 from perfguard.pytest_plugin.start import build_config
-from perfguard.session.ranks.world import rank_here, ranks_here
+from perfguard.session.ranks.rank_group import rank_here, ranks_here
 
 _RANKS, _SILENT = "perfguard-ranks", "perfguard-silent"
 

@@ -197,7 +197,7 @@ def take_options_back(config: pytest.Config) -> None:
     tests = request.tests
     _set(config, _NOT_ITS_OWN)
     if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's
-        from perfguard.session.ranks.world import rank_here
+        from perfguard.session.ranks.rank_group import rank_here
 
         config.option.basetemp = str(folder / f"tmp-{rank_here()}")
     if tests is not None:

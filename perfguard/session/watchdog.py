@@ -25,7 +25,7 @@ _STEPS = {
     "measure/metrics": "reading metrics",
     "session/cold_start": "starting cold",
     "session/pairing/worker": "waiting for its turn in a comparison",
-    "session/ranks/agreement": "waiting for the other ranks",
+    "session/ranks/peers": "waiting for the other ranks",
 }
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from perfguard._compat import torch_distributed
 from perfguard.model.errors import UsageError
-from perfguard.session.ranks.world import World
+from perfguard.session.ranks.rank_group import RankGroup
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(kw_only=True)
-class Layout(World):
+class Layout(RankGroup):
     """The ranks of a layout. Create it with `layout_of`.
 
     Attributes:
@@ -31,7 +31,7 @@ class Layout(World):
     _has_data: bool = True
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """As of every world. Tensors that are made from now on have no data."""
+        """As of every group. Tensors that are made from now on have no data."""
         with torch_distributed.without_modes():  # a mesh keeps its ranks in tensors
             mesh = super().mesh(dimensions)
         if self._has_data:

@@ -12,8 +12,8 @@ from perfguard.model.errors import WrongResult
 from perfguard.model.records import Case, CaseResult
 from perfguard.session.case_pipeline import ReadingPlan, Runner
 from perfguard.session.child import Request
-from perfguard.session.ranks.agreement import Agreement
-from perfguard.session.ranks.world import World
+from perfguard.session.ranks.peers import Peers
+from perfguard.session.ranks.rank_group import RankGroup
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -30,7 +30,7 @@ class RankGuard:
         unsupported: why the running test cannot run on this hardware; empty if it can.
     """
 
-    agreement: Agreement
+    peers: Peers
     device: Device
     runner: Runner | None = None
     extra_seconds: float = 0.0
@@ -38,14 +38,14 @@ class RankGuard:
     unsupported: str = ""
 
     @property
-    def world(self) -> World:
+    def group(self) -> RankGroup:
         """The ranks, as this one sees them."""
-        return self.agreement.world
+        return self.peers.group
 
     def begin(self) -> None:
         """A test begins."""
         self.results, self.unsupported = [], ""
-        self.world.enter_test()
+        self.group.enter_test()
 
     def guard(self, call: Call, case: Case) -> None:
         """Check and measure `call`, which every rank makes.
@@ -54,9 +54,9 @@ class RankGuard:
             WrongResult: the run measures nothing, and the result is wrong on any rank. A measuring run judges later.
         """
         __tracebackhide__ = True
-        exchange, world = self.agreement.exchange, self.world
+        exchange, group = self.peers.exchange, self.group
         # Which inputs can be derived would be another thing on each rank.
-        call = replace(call, together=Together(world.rank, world.ranks, exchange), hard=None)
+        call = replace(call, together=Together(group.rank, group.ranks, exchange), hard=None)
         if self.runner is not None:
             self.results += self.runner.measure(call, case)
             return

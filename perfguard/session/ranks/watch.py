@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from perfguard.session.ranks.rank_files import Collective, RankExit
-from perfguard.session.ranks.world import World
+from perfguard.session.ranks.rank_group import RankGroup
 from perfguard.session.watchdog import describe_step
 
 STATUS = 3  # exit status of a rank that ends itself: pytest's for an internal error
@@ -40,7 +40,7 @@ class Watch:
         stderr: file descriptor for the stack of a rank that cannot even say these.
     """
 
-    world: World
+    group: RankGroup
     leave: Callable[[RankExit], None]
     stderr: int
     _number: int = 0
@@ -56,7 +56,7 @@ class Watch:
         thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
         thread.start()
         # C code that never returns the interpreter's lock stops that thread, too.
-        seconds = 60 * self.world.minutes + 2 * _OTHERS_SECONDS
+        seconds = 60 * self.group.minutes + 2 * _OTHERS_SECONDS
         faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
         try:
             yield
@@ -73,15 +73,15 @@ class Watch:
         """
         self._arrived = True
         if failed:
-            self.world.store.set(f"failed-{self._number}", str(self.world.rank))
+            self.group.store.set(f"failed-{self._number}", str(self.group.rank))
 
     def _watch(self, main: int, ended: threading.Event) -> None:
-        store, key = self.world.store.clone(), f"failed-{self._number}"
+        store, key = self.group.store.clone(), f"failed-{self._number}"
         started, failed = time.monotonic(), 0.0
         while not ended.wait(_POLL_SECONDS):
             now = time.monotonic()
-            if now - started > 60 * self.world.minutes:
-                self._end(main, store, f"took longer than {self.world.minutes:g} minutes", _OTHERS_SECONDS)
+            if now - started > 60 * self.group.minutes:
+                self._end(main, store, f"took longer than {self.group.minutes:g} minutes", _OTHERS_SECONDS)
             if self._arrived:
                 continue
             if failed == 0.0 and store.check([key]):
@@ -102,8 +102,8 @@ class Watch:
                     arrived=self._arrived,
                 )
             )
-            said = [f"said-{rank}" for rank in range(self.world.ranks)]
-            store.set(said[self.world.rank], "")
+            said = [f"said-{rank}" for rank in range(self.group.ranks)]
+            store.set(said[self.group.rank], "")
             until = time.monotonic() + seconds
             while time.monotonic() < until and not store.check(said):
                 time.sleep(_POLL_SECONDS)

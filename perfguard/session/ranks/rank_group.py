@@ -46,7 +46,7 @@ def _number(variable: str) -> int:
 
 
 @dataclass
-class World:
+class RankGroup:
     """The ranks of a launch, as one of them sees them. Create it with `join`.
 
     Attributes:
@@ -111,7 +111,7 @@ class World:
         return self._meshes[key]
 
 
-def join(device: torch.device, minutes: float) -> World:
+def join(device: torch.device, minutes: float) -> RankGroup:
     """Find the other ranks that torchrun's agent has started, and begin a process group with them.
 
     Args:
@@ -125,9 +125,9 @@ def join(device: torch.device, minutes: float) -> World:
     store = _prefixed(f"perfguard-{os.environ.get(_RESTARTS, 0)}", store)
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
-    world = World(rank, ranks, device.type, store, minutes)
-    world.begin()
-    return world
+    group = RankGroup(rank, ranks, device.type, store, minutes)
+    group.begin()
+    return group
 
 
 def _prefixed(prefix: str, store: Any) -> Any:

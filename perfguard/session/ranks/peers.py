@@ -14,7 +14,7 @@ from msgspec import Struct
 from perfguard.model.errors import MeasurementError
 
 if TYPE_CHECKING:
-    from perfguard.session.ranks.world import World
+    from perfguard.session.ranks.rank_group import RankGroup
 
 END = "the end of the test"
 
@@ -31,10 +31,10 @@ class Part(Struct, frozen=True):
 
 
 @dataclass
-class Agreement:
+class Peers:
     """The exchanges of one rank with the others, numbered alike on all."""
 
-    world: World
+    group: RankGroup
     _number: int = 0
 
     def exchange(self, purpose: str, data: object = None) -> list[Any]:
@@ -55,18 +55,18 @@ class Agreement:
         for rank, part in enumerate(parts):
             if part.purpose != purpose:
                 raise OutOfStep(
-                    f"rank {rank} is at {part.purpose}, rank {self.world.rank} at {purpose}; every rank must make the "
+                    f"rank {rank} is at {part.purpose}, rank {self.group.rank} at {purpose}; every rank must make the "
                     "same calls"
                 )
         return [part.data for part in parts]
 
     def _parts(self, own: Part) -> list[Part]:
-        world, number = self.world, self._number
-        keys = [f"part-{number}-{rank}" for rank in range(world.ranks)]
-        world.store.set(keys[world.rank], msgspec.json.encode(own))
-        world.store.wait(keys)
-        parts = [msgspec.json.decode(part, type=Part) for part in world.store.multi_get(keys)]
+        group, number = self.group, self._number
+        keys = [f"part-{number}-{rank}" for rank in range(group.ranks)]
+        group.store.set(keys[group.rank], msgspec.json.encode(own))
+        group.store.wait(keys)
+        parts = [msgspec.json.decode(part, type=Part) for part in group.store.multi_get(keys)]
         if number:  # every rank has begun this exchange, so it has read all of the one before
-            world.store.delete_key(f"part-{number - 1}-{world.rank}")
+            group.store.delete_key(f"part-{number - 1}-{group.rank}")
         self._number += 1
         return parts
