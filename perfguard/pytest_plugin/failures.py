@@ -52,15 +52,15 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
     """
     error = excinfo.value
     if not is_out_of_memory(error):
-        said = f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
-        return "; ".join(filter(None, (said, next_step(error))))
+        message = f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
+        return "; ".join(filter(None, (message, next_step(error))))
     asked, free = _ASKED.search(str(error)), _FREE.search(str(error))
-    said = f"{when} ran out of memory"
+    message = f"{when} ran out of memory"
     if asked:
         number, unit = asked.groups()
-        said += f": asked for {format_bytes(float(number)) if unit == 'bytes' else f'{number} {unit}'}"
-        said += f", {free[1]} free" if free else ""
-    return f"{said}; make the case smaller, or free the device's memory"
+        message += f": asked for {format_bytes(float(number)) if unit == 'bytes' else f'{number} {unit}'}"
+        message += f", {free[1]} free" if free else ""
+    return f"{message}; make the case smaller, or free the device's memory"
 
 
 def is_lost(device: Device) -> bool:

@@ -103,9 +103,9 @@ class Guarded:
             UsageError: the product of the dimensions is not the number of ranks in the test's mark.
         """
         if self._rank_group is None:
-            said = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
+            dims = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
             raise UsageError(
-                f"perfguard.mesh({said}): {self._case.nodeid} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
+                f"perfguard.mesh({dims}): {self._case.nodeid} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
             )
         return self._rank_group.mesh(dimensions)
 
@@ -223,10 +223,10 @@ class Guarded:
             with interpreting(self._interprets):
                 self._guard(call, case)
         except Exception as error:
-            said = said_of(error)
-            if not isinstance(said, NotInterpreted):
+            cause = said_of(error)
+            if not isinstance(cause, NotInterpreted):
                 raise
-            missing = str(said)
+            missing = str(cause)
         else:
             return
         self.unsupported(missing)
@@ -279,10 +279,10 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
     lines: list[str] = []
     for result in results:
         failing = sorted(run.failing(result), key=result.place)
-        told = [line for each in failing if each.word is not Word.SUSPECT for line in describe_verdict(each)]
-        if told:
-            lines.append(f"{result.case.key} on {run.device.identity.slug}: {told[0]}")
-            lines += [f"  {line}" for line in told[1:]]
+        verdict_lines = [line for each in failing if each.word is not Word.SUSPECT for line in describe_verdict(each)]
+        if verdict_lines:
+            lines.append(f"{result.case.key} on {run.device.identity.slug}: {verdict_lines[0]}")
+            lines += [f"  {line}" for line in verdict_lines[1:]]
     if lines:
         nodeid = run.config.typed(results[0].case.nodeid)
         lines.append(f"  reproduce: {reproduce_command(nodeid, started(run.report))}")

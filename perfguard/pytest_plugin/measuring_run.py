@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from perfguard.session.pairing.worker import PairWorker
 
 _ADDED = "__"  # begins the parameter that a plugin gives each test: pytest-repeat's --count, pytest-flakefinder's runs
-_LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
+_REPORT_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
 
 
 class Inventory:
@@ -94,7 +94,7 @@ class Measuring(Ending):
             self.worker = join(options)
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
-        self._said: Progress | None = None
+        self._shown_progress: Progress | None = None
         self._ran_out = False  # whether the running test ran out of memory
         self._set_up: set[str] = set()  # ids of the tests that have begun
 
@@ -174,9 +174,9 @@ class Measuring(Ending):
             return open_device(self._config.settings.device)
 
     def _progress(self, config: pytest.Config) -> Progress:
-        if self._said is None:
-            self._said = Progress(config, self._stderr)
-        return self._said
+        if self._shown_progress is None:
+            self._shown_progress = Progress(config, self._stderr)
+        return self._shown_progress
 
     def _command(self, config: pytest.Config) -> ChildCommand:
         """The command of other processes: this one's own, on its device."""
@@ -279,8 +279,8 @@ class Measuring(Ending):
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Before pytest writes to its terminal."""
-        if self._said is not None:
-            self._said.clear()
+        if self._shown_progress is not None:
+            self._shown_progress.clear()
         super().pytest_runtest_logreport(report)
 
     def pytest_enter_pdb(self, config: pytest.Config) -> None:
@@ -295,7 +295,7 @@ class Measuring(Ending):
         """On the watchdog's thread, while the test's thread hangs: report it, save the results, end the process."""
         run = self._run
         assert run is not None
-        faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True, file=self._stderr)
+        faulthandler.dump_traceback_later(_REPORT_SECONDS, exit=True, file=self._stderr)
         status = int(ExitStatus.INTERNAL_ERROR)
         try:
             faulthandler.dump_traceback(self._stderr)
@@ -305,7 +305,7 @@ class Measuring(Ending):
             cut_short(run, self._here(), f"{item.nodeid} took longer than {limit} and ended the run")
             run.save()
             os.write(self._stderr, f"perfguard: {item.nodeid}: {reason}\n".encode())
-            status = self._last_words(item, run, reason)
+            status = self._report_end(item, run, reason)
         finally:
             stop_children()
             sys.stdout.flush()
@@ -315,7 +315,7 @@ class Measuring(Ending):
         """The tests that are not run if this process ends."""
         return self._collected.selected
 
-    def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
+    def _report_end(self, item: pytest.Item, run: Run, reason: str) -> int:
         """Write reports and summary as at the end of a run, and return the exit status."""
         if run.is_session:
             return int(ExitStatus.INTERNAL_ERROR)

@@ -123,7 +123,7 @@ def _add(report: pytest.TestReport, text: str, which: str = "") -> None:
 def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
     """Why ranks did not end a test: one line of cause, then where each rank was, then stacks and output."""
     if not lost.nodeid:
-        exits = [f"rank {rank}: {said}" for rank, said in lost.exits.items()]
+        exits = [f"rank {rank}: {how}" for rank, how in lost.exits.items()]
         return "\n".join([f"no rank began the tests: {'; '.join(exits) or 'the launch failed'}", lost.output])
     first = next(iter(lost.exits), None)
     waiting = {rank: each for rank, each in ended.rank_exits.items() if rank not in ended.outcomes}
@@ -134,14 +134,14 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
     else:
         lines = [lost.output.partition("\n")[0] or "the ranks ended in the middle of the test"]
     for rank in range(ranks):
-        said = [_issued(ended.rank_exits[rank])] if rank in ended.rank_exits else []
+        facts = [_issued(ended.rank_exits[rank])] if rank in ended.rank_exits else []
         if rank in ended.outcomes:
-            said.insert(0, _ended(ended.outcomes[rank]))
+            facts.insert(0, _ended(ended.outcomes[rank]))
         elif rank in waiting:
-            said.insert(0, f"in {waiting[rank].step}")
+            facts.insert(0, f"in {waiting[rank].step}")
         elif rank in lost.exits:
-            said.append(lost.exits[rank])
-        lines.append(f"  rank {rank}: {'; '.join(said) or 'said nothing'}")
+            facts.append(lost.exits[rank])
+        lines.append(f"  rank {rank}: {'; '.join(facts) or 'said nothing'}")
     for rank, rank_exit in waiting.items():
         lines += [f"stack of rank {rank}, the innermost call last:", rank_exit.stack.rstrip()]
     if first is not None and first not in ended.rank_exits and lost.output:
@@ -152,21 +152,21 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
 def _cause(ended: Ended, waiting: Mapping[int, RankExit], ranks: int) -> str:
     """The line that names the ranks to look at: those that did not answer, that have left the test, or that are behind
     the others in the sequence of collectives."""
-    said = "; ".join(dict.fromkeys(rank_exit.cause for rank_exit in waiting.values()))
+    cause = "; ".join(dict.fromkeys(rank_exit.cause for rank_exit in waiting.values()))
     collectives = {rank: rank_exit.collective for rank, rank_exit in waiting.items()}
     issued = {rank: collective.number if collective else 0 for rank, collective in collectives.items()}
     pending = {collective.name for collective in collectives.values() if collective and collective.pending}
     silent = [rank for rank in range(ranks) if rank not in waiting and rank not in ended.outcomes]
     behind = [rank for rank, number in issued.items() if number < max(issued.values())]
     if silent:
-        return f"{said}; {ranks_of(silent, ranks)} did not answer"
+        return f"{cause}; {ranks_of(silent, ranks)} did not answer"
     if ended.outcomes and pending:
-        return f"{said}: {ranks_of(ended.outcomes, ranks)} did not come to {', '.join(sorted(pending))}"
+        return f"{cause}: {ranks_of(ended.outcomes, ranks)} did not come to {', '.join(sorted(pending))}"
     if behind:
-        return f"{said}: {ranks_of(behind, ranks)} did not come to {', '.join(sorted(pending)) or 'a collective'}"
+        return f"{cause}: {ranks_of(behind, ranks)} did not come to {', '.join(sorted(pending)) or 'a collective'}"
     if len(pending) > 1:
-        return f"{said}: ranks wait in different collectives: {', '.join(sorted(pending))}"
-    return said
+        return f"{cause}: ranks wait in different collectives: {', '.join(sorted(pending))}"
+    return cause
 
 
 def _issued(rank_exit: RankExit) -> str:

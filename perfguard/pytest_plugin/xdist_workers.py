@@ -32,7 +32,7 @@ from perfguard.session.settle import settle
 from perfguard.store.report_file import read_report
 
 DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # keys of a worker's input
-_COLLECTED, _ERROR, _TOLD = "collected.json", "error.json", "told.json"
+_COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "told.json"
 _CRASHED = "???"  # xdist's phase of a test in which its worker crashed
 
 
@@ -68,7 +68,7 @@ class XdistWorker(Measuring):
     def _here(self) -> list[Case]:
         return []  # another worker takes over the remaining tests
 
-    def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
+    def _report_end(self, item: pytest.Item, run: Run, reason: str) -> int:
         return 1
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
@@ -80,7 +80,7 @@ class XdistWorker(Measuring):
             self._fail(str(error))
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
         run.save()
-        self._leave(_TOLD, [(*case, verdicts) for case, verdicts in run.told.items()])
+        self._leave(_REPORTED, [(*case, verdicts) for case, verdicts in run.reported.items()])
 
     def _fail(self, error: str) -> None:
         self._error = error
@@ -190,8 +190,8 @@ class Controller(Ending):
         with usage_errors():
             run = self._run = self._merged(reports, collected)
             for worker in workers:
-                for suite, key, verdicts in _read(worker / _TOLD, list[tuple[str, str, list[Verdict]]]) or ():
-                    run.told[suite, key] = verdicts
+                for suite, key, verdicts in _read(worker / _REPORTED, list[tuple[str, str, list[Verdict]]]) or ():
+                    run.reported[suite, key] = verdicts
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:

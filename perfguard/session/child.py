@@ -285,10 +285,10 @@ def packages_at(path: Path) -> Packages:
     variables = {**os.environ, "PYTHONPATH": site} if site else {**os.environ}
     try:
         line = [python, "-P", "-c", _LOOK]
-        said = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, env=variables).stdout
+        output = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, env=variables).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"--base-python={path}: does not run ({error}); name a Python of 3.11 or later") from error
-    missing, has_plugin = said.splitlines()[:2]
+    missing, has_plugin = output.splitlines()[:2]
     if missing:
         raise UsageError(f"--base-python={path}: {', '.join(missing.split())} is missing there; pip install it")
     return Packages(python, site, has_plugin == "True")

@@ -61,12 +61,12 @@ def measure_fresh(
         folder = Path(name)
         for number in range(1, count + 1):
             write_request(folder, request)
-            said = f"fresh process {number} of {count}: {tests}" if count > 1 else f"fresh process: {tests}"
+            step = f"fresh process {number} of {count}: {tests}" if count > 1 else f"fresh process: {tests}"
             if number > 1:
                 seconds = time.monotonic() - started
                 left = seconds / (number - 1) * (count - number + 1)
-                said += f", {format_minutes(seconds)} gone, about {format_minutes(left)} to go"
-            progress(said)
+                step += f", {format_minutes(seconds)} gone, about {format_minutes(left)} to go"
+            progress(step)
             problem = run_fresh(command, folder, minutes)
             try:
                 report = read_answer(folder, request.slug)

@@ -92,7 +92,7 @@ class Run:
     pairings: list[Pairing] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)  # changes made by the update
     written: list[Path] = field(default_factory=list)  # files changed by the update
-    told: dict[CaseId, list[Verdict]] = field(default_factory=dict)  # verdicts that the test itself reported
+    reported: dict[CaseId, list[Verdict]] = field(default_factory=dict)  # verdicts that the test itself reported
     held: set[CaseId] = field(default_factory=set)  # cases that the update does not write without a reason
     left: list[tuple[Change, str]] = field(default_factory=list)  # changes not written, with the reason
     _save_again: float = 0.0  # s on the monotonic clock
@@ -149,7 +149,7 @@ class Run:
             self.measured[result.id] = result
             result = with_verdicts(result, [*certain_faults(result, self.lane, self._alone(result)), _NOT_JUDGED])
         self.results[result.id] = result
-        self.told[result.id] = result.verdicts
+        self.reported[result.id] = result.verdicts
         return result
 
     def _alone(self, result: CaseResult) -> PairedCase | None:
@@ -210,8 +210,8 @@ class Run:
         """The case with the failing verdicts that did not fail its test: those of bases, and of what was observed. None
         if there are none."""
         observed = result.case.direction == "test"
-        told = {(verdict.word, verdict.metric) for verdict in self.told.get(result.id, ())}
-        late = [verdict for verdict in self._faults(result) if observed or (verdict.word, verdict.metric) not in told]
+        known = {(verdict.word, verdict.metric) for verdict in self.reported.get(result.id, ())}
+        late = [verdict for verdict in self._faults(result) if observed or (verdict.word, verdict.metric) not in known]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 
     def screen(self) -> dict[CaseId, list[Verdict]]:
@@ -239,8 +239,8 @@ class Run:
 
     def _set_verdicts(self, verdicts_of: Mapping[CaseId, Sequence[Verdict]]) -> None:
         for key, verdicts in verdicts_of.items():
-            told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
-            self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
+            broken = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
+            self.results[key] = with_verdicts(self.measured[key], [*broken, *verdicts])
 
     def finish(
         self, collected: Collected, outcomes: Mapping[str, str], tell: Callable[[str], None], *, verbose: bool = False
@@ -292,13 +292,13 @@ class Run:
         """Add a reason to recorded cases that a selected test did not guard, for example that it was skipped."""
         gone = {(verdict.suite, verdict.case) for verdict in self.report.stale}
         whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # verdicts on all calls of a test
-        told = {result.case.nodeid for result in self.results.values() if result.word in whole_tests}
+        judged_whole = {result.case.nodeid for result in self.results.values() if result.word in whole_tests}
         selected = {(case.suite, case.name): case for case in collected.selected}
         for suite, key in sorted(self.lane.remembered - gone - self.results.keys()):
             name, _, direction = key.rpartition("/")
             test = test_of(name, collected.names.get(suite, ()))
             case = selected.get((suite, test))
-            if case is not None and case.nodeid not in told:
+            if case is not None and case.nodeid not in judged_whole:
                 why = outcomes.get(case.nodeid, "not run") or "run and guarded nothing"
                 case = Case(suite, name, next((each for each in PASSES if each == direction), "forward"), case.nodeid)
                 self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"remembered, but its test was {why}"))

@@ -178,8 +178,8 @@ class Asking:
             for line in kernel_table(rows):
                 self.tell(line)
         for case, compared in zip(cases, found, strict=True):
-            code, told = run.measured[case].reading(CODE), "\n".join(compared.problems)
-            noted = [] if code is None or not told else [replace(code, note=told)]
+            code, problems = run.measured[case].reading(CODE), "\n".join(compared.problems)
+            noted = [] if code is None or not problems else [replace(code, note=problems)]
             run.measured[case] = with_readings(run.measured[case], [*compared.work, *noted])
             answer = self.answers[case]
             if not compared.other_code and not compared.problems:  # whatever was renamed
@@ -282,9 +282,9 @@ def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:
     faster, in TELLING tests already are given up, since hundreds more would say the same. Until one test of a kernel is
     decided, a pair measures it in one test alone: each block of its time is a run of a whole test.
     """
-    told, decided = Counter[str](), set[str]()
+    moved, decided = Counter[str](), set[str]()
     for track, found in tally.verdicts.items():
-        told[track.metric] += found.word in (Word.SLOWER, Word.FASTER)
+        moved[track.metric] += found.word in (Word.SLOWER, Word.FASTER)
         decided |= {track.metric} if found.word is not None else set()
 
     def rank(track: ReadingId) -> tuple[bool, float]:
@@ -297,8 +297,8 @@ def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:
     tests = Counter[str]()
     for track in sorted(left, key=rank):
         if timed_kernel(track.metric):
-            if told[track.metric] >= TELLING:
-                tally.times[track].give_up(f"known from {told[track.metric]} other tests of this kernel")
+            if moved[track.metric] >= TELLING:
+                tally.times[track].give_up(f"known from {moved[track.metric]} other tests of this kernel")
                 continue
             tests[track.metric] += 1
             if tests[track.metric] > (TELLING if track.metric in decided else 1):

@@ -41,7 +41,7 @@ _THERE_AND_BACK = 2  # blocks of each side in a round
 _MOST_WARM_UPS = 8
 _WARM_UP_SECONDS = 2.0  # a block may be a run of a whole test
 _MOST_TRIES = 3
-_LOOK_SECONDS = 0.5  # longest single wait for a message
+_POLL_SECONDS = 0.5  # longest single wait for a message
 _WARM = 0.005  # a device is warm when two rounds of blocks agree to this
 # Longest search for a floor that must agree to 1 %, as bursts of other work on a processor last seconds; a coarser one
 # is found sooner.
@@ -106,9 +106,9 @@ def run_pair(
                     lockstep.go(side)
             if lockstep.over:
                 break
-            track = lockstep.together()
+            track = lockstep.common_position()
             if track is None:
-                sides = lockstep.choose()
+                sides = lockstep.next_sides()
                 continue
             if wanted(track) and len(set(outcome.timers[track].values())) == 1:
                 with outcome.spending("measuring"):
@@ -143,7 +143,7 @@ class _Lockstep:
     def waiting(self) -> list[Side]:
         return [side for side in SIDES if self.at.get(side) is not None]
 
-    def together(self) -> ReadingId | None:
+    def common_position(self) -> ReadingId | None:
         """The common position of all sides; None if they differ."""
         found = {self.at.get(side) for side in SIDES}
         if len(found) > 1:
@@ -156,7 +156,7 @@ class _Lockstep:
         at once."""
         order: list[str] = []
         for side, process in self.processes.items():
-            message = self._hear(process)
+            message = self._next_message(process)
             self.at[side] = None
             self.behind[side] = set()
             if isinstance(message, Ready):
@@ -170,9 +170,9 @@ class _Lockstep:
             common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
             tests = [test for test in order if test in common and test in self.asked]
         for side in self.waiting():
-            self._say(self.processes[side], Go(tests=tests))
+            self._send(self.processes[side], Go(tests=tests))
         for side in self.waiting():
-            if not isinstance(self._hear(self.processes[side]), Opened):
+            if not isinstance(self._next_message(self.processes[side]), Opened):
                 self.at[side] = None
 
     def end(self) -> None:
@@ -185,8 +185,8 @@ class _Lockstep:
         """Let one side run up to its next case or its end, while the others wait."""
         process = self.processes[side]
         base = self.at.get("base")
-        self._say(process, Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers))
-        self._arrive(side, self._hear(process))
+        self._send(process, Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers))
+        self._arrive(side, self._next_message(process))
 
     def _arrive(self, side: Side, message: Message | None) -> None:
         if message is None or isinstance(message, Left):
@@ -206,7 +206,7 @@ class _Lockstep:
             self.near[track] = message.near
         self.outcome.timers.setdefault(track, {})[side] = message.timer
 
-    def choose(self) -> list[Side]:
+    def next_sides(self) -> list[Side]:
         """The sides that go on if not all are at the same metric.
 
         A side goes on if another side has already passed its position, since the two can no longer meet there. If there
@@ -214,7 +214,7 @@ class _Lockstep:
         metric this process pair; the next pair avoids it.
         """
         waiting = self.waiting()
-        late = [side for side in waiting if any(self._has_left(other, self.at[side]) for other in SIDES)]
+        late = [side for side in waiting if any(self._has_passed(other, self.at[side]) for other in SIDES)]
         if late:
             return late
         if len(waiting) < len(SIDES):
@@ -222,7 +222,7 @@ class _Lockstep:
         self.work_waits = not self.work_waits
         return [side for side in waiting if (side == "work") != self.work_waits]
 
-    def _has_left(self, side: Side, track: ReadingId | None) -> bool:
+    def _has_passed(self, side: Side, track: ReadingId | None) -> bool:
         return track in self.behind[side] and self.at[side] != track
 
     def measure(self, track: ReadingId) -> None:
@@ -316,20 +316,20 @@ class _Lockstep:
         if here is None or self.at[side] is not here:
             return None
         process = self.processes[side]
-        self._say(process, Measure())
-        message = self._hear(process)
+        self._send(process, Measure())
+        message = self._next_message(process)
         if isinstance(message, Measured):
             return message if message.us is not None else None
         self._arrive(side, message)  # the call raised, so its test failed and the worker went on
         return None
 
-    def _say(self, process: SideProcess, what: Order) -> None:
+    def _send(self, process: SideProcess, what: Order) -> None:
         try:
             process.connection.send_bytes(msgspec.json.encode(what))
         except OSError:
             self._lose(process, process.ended() or f"{describe(process.side)}: hung up{process.last_output()}")
 
-    def _hear(self, process: SideProcess) -> Message | None:
+    def _next_message(self, process: SideProcess) -> Message | None:
         """The next message that needs an answer; None if the process ended in order.
 
         Raises:
@@ -341,7 +341,7 @@ class _Lockstep:
 
     def _receive(self, process: SideProcess) -> Message | None:
         # In short waits: a signal just before a wait is handled only when that wait ends.
-        while not process.connection.poll(min(_LOOK_SECONDS, self.limit.left)):
+        while not process.connection.poll(min(_POLL_SECONDS, self.limit.left)):
             if not self.limit.left:
                 if self.limit.hangs:
                     raise _Lost(f"{describe(process.side)}: {self.limit.name}{process.last_output()}")

@@ -109,23 +109,23 @@ class PairWorker:
 
     def begin(self, tests: list[str], uncollected: dict[str, str]) -> list[str]:
         """Announce the collected tests, and wait until the device may be opened. Return the tests to run, in order."""
-        self.say(Ready(uncollected, tests))
-        order = self.hear()
+        self.send(Ready(uncollected, tests))
+        order = self.receive()
         return tests if not isinstance(order, Go) or order.tests is None else order.tests
 
     def opened(self) -> None:
         """Announce that the device is open, and wait for the first turn."""
-        self.say(Opened())
-        self.hear()
+        self.send(Opened())
+        self.receive()
 
     def leave(self) -> None:
         """Announce the end, so that no other side waits for this process's."""
-        self.say(Left())
+        self.send(Left())
 
     def enter(self, test: str) -> None:
         """Announce the test that begins, by its node id."""
         self._free()
-        self.say(Entered(test))
+        self.send(Entered(test))
 
     def take_pad(self, device: Device) -> None:
         """Take memory, so that later allocations have other addresses in every process."""
@@ -141,13 +141,13 @@ class PairWorker:
         """The base's timers of a case, metric -> id, filled in the course of the pair."""
         return self._base_timers.setdefault(case.id, {})
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         try:
             self.connection.send_bytes(msgspec.json.encode(message))
         except OSError:
             raise _gone() from None
 
-    def hear(self) -> Order:
+    def receive(self) -> Order:
         try:
             order: Order = msgspec.json.decode(self.connection.recv_bytes(), type=Order)
         except (EOFError, OSError):
@@ -162,13 +162,13 @@ class PairWorker:
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             announced = Announced(case.suite, case.key, metric, meter.timer, self._foreign(), meter.near)
-            self.say(announced)
+            self.send(announced)
             times: list[float] = []
             rejected = 0
             with collector_paused():
-                while isinstance(self.hear(), Measure):
+                while isinstance(self.receive(), Measure):
                     us = read_block(meter, device, times)
-                    self.say(Measured(None) if us is None else Measured(us, meter.clock_mhz()))
+                    self.send(Measured(None) if us is None else Measured(us, meter.clock_mhz()))
                     rejected += us is None
                     times += [] if us is None else [us]
                 for _ in range(_MOST_TRIES if not times else 0):  # nobody compares it, but a reading needs a block

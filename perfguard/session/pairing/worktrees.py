@@ -115,8 +115,8 @@ class Repository:
 
     def changed_since(self, commit: str) -> list[str]:
         """Paths of tracked files, from the top folder, in which the working tree differs from `commit`."""
-        told = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
-        return [path for path in told.split("\0") if path]
+        paths = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
+        return [path for path in paths.split("\0") if path]
 
     def copy_folder(self, commit: str, folder: str, to: Path, index: Path) -> None:
         """Copy what `folder` (a path from the top folder) held at a commit, if there was one, to the folder `to`.
@@ -131,8 +131,8 @@ class Repository:
 
     def untracked(self) -> list[str]:
         """Paths of files that git neither tracks nor ignores."""
-        told = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
-        return [path for path in told.split("\0") if path]
+        paths = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
+        return [path for path in paths.split("\0") if path]
 
     def snapshot(self, index: Path) -> str:
         """The hash of a commit that holds the working tree: changes, staged or not, and untracked files that are not

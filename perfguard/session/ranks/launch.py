@@ -188,7 +188,7 @@ class Launched:
                 elastic_launch(config, "sh")(*start, *self._command.line(folder))
         except ChildFailedError as error:
             failures = sorted(error.failures.items(), key=lambda each: each[1].timestamp)
-            exits = {rank: _said(failure.exitcode) for rank, failure in failures}
+            exits = {rank: _describe_exit(failure.exitcode) for rank, failure in failures}
             begun = bool(RankFile(folder, failures[0][0]).read().begun)
             return exits, _tail(logs, failures[0][0], ["stderr"] if begun else ["stderr", "stdout"])
         except Exception as error:  # of the agent itself, e.g. no port could be opened
@@ -203,7 +203,7 @@ def _variables(ranks: int) -> list[str]:
     return [*(word for name in _NOT_THEIRS for word in ("-u", name)), *added]
 
 
-def _said(status: int) -> str:
+def _describe_exit(status: int) -> str:
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 

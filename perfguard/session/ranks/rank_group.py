@@ -144,15 +144,15 @@ def _made(device_type: str, dimensions: Mapping[str, int]) -> DeviceMesh:
 
 
 def _check(dimensions: Mapping[str, int], ranks: int, marked: str) -> None:
-    said = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
+    given = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
     if not dimensions:
         raise UsageError("perfguard.mesh(): give its dimensions, as mesh(dp=2, tp=2)")
     for name, size in dimensions.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise UsageError(f"perfguard.mesh({said}): {name} must be a number of ranks, 1 or more")
+            raise UsageError(f"perfguard.mesh({given}): {name} must be a number of ranks, 1 or more")
     product = math.prod(dimensions.values())
     if product != ranks:
-        raise UsageError(f"perfguard.mesh({said}): has {product} ranks, the test's mark {marked}; let them agree")
+        raise UsageError(f"perfguard.mesh({given}): has {product} ranks, the test's mark {marked}; let them agree")
 
 
 def _limit(minutes: float) -> datetime.timedelta:

@@ -102,10 +102,10 @@ class Watch:
                     arrived=self._arrived,
                 )
             )
-            said = [f"said-{rank}" for rank in range(self.group.ranks)]
-            store.set(said[self.group.rank], "")
+            keys = [f"said-{rank}" for rank in range(self.group.ranks)]
+            store.set(keys[self.group.rank], "")
             until = time.monotonic() + seconds
-            while time.monotonic() < until and not store.check(said):
+            while time.monotonic() < until and not store.check(keys):
                 time.sleep(_POLL_SECONDS)
         finally:
             os._exit(STATUS)

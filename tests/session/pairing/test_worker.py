@@ -100,7 +100,7 @@ def test_the_base_s_timers_are_known_when_a_meter_is_made(line: Line) -> None:
     known = worker.timers(CASE)
     assert known == {"device_time_us": "graph-cold"}
     line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold", "host_time_us": "host-low-u16"}))
-    worker.hear()
+    worker.receive()
     assert known["host_time_us"] == "host-low-u16"
     assert worker.timers(msgspec.structs.replace(CASE, name="other")) == {}
 
