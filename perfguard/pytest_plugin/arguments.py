@@ -24,9 +24,9 @@ def check_options(**given: object) -> None:
     """Refuse an option of another type, and a word that is none of its choices."""
     for name, value in given.items():
         if name in _CHOICES:
-            words = _CHOICES[name]
-            if not isinstance(value, str) or value not in words:
-                raise UsageError(f"perfguard({name}={shown(value)}): give one of {', '.join(map(repr, words))}")
+            choices = _CHOICES[name]
+            if not isinstance(value, str) or value not in choices:
+                raise UsageError(f"perfguard({name}={shown(value)}): give one of {', '.join(map(repr, choices))}")
         elif not isinstance(value, _OPTIONS[name][0]):
             raise UsageError(f"perfguard({name}={shown(value)}): is a {type(value).__name__}; give {_OPTIONS[name][1]}")
 

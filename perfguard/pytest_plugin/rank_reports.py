@@ -38,23 +38,23 @@ def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
     """The test's reports and results from those of `ranks` ranks."""
     reports = {rank: _decoded(item.config, outcome) for rank, outcome in ended.outcomes.items()}
     phases = [_phase(item, when, reports, ended, ranks) for when in PHASES]
-    found = [report for report in phases if report is not None]
+    shown = [report for report in phases if report is not None]
     if ended.lost is not None:
         text = describe_lost(ended, ended.lost, ranks)
         cause = text.splitlines()[0]
-        failed = next((report for report in found if report.failed), None)
+        failed = next((report for report in shown if report.failed), None)
         if failed is None:
             failed = failed_report(item.nodeid, item.location, text)
-            found = [report for report in found if report.when == "setup"] + [failed]
+            shown = [report for report in shown if report.when == "setup"] + [failed]
         else:  # others wait for a rank that has left, whose error says why
             cause = f"{cause}; {_message(failed)}"
             _add(failed, text)
         setattr(failed, OTHERWISE, True)
-        return Merged(found, broken=cause)
+        return Merged(shown, broken=cause)
     outcomes = [ended.outcomes[rank] for rank in range(ranks)]
     raised = [rank for rank, outcome in enumerate(outcomes) if outcome.broken]
     return Merged(
-        found,
+        shown,
         merge_ranks([outcome.results for outcome in outcomes]),
         f"{outcomes[raised[0]].broken} (on {ranks_of(raised, ranks)})" if raised else "",
         next((outcome.unsupported for outcome in outcomes if outcome.unsupported), ""),

@@ -214,7 +214,7 @@ class Controller(Ending):
         suites = sorted({case.suite for case in collected.selected})
         run = open_run(self._config, open_device(next(iter(self._locks))), suites, collected.selected)
         results = [result for report in reports for result in report.results]
-        order = {case.nodeid: place for place, case in enumerate(collected.selected)}
+        order = {case.nodeid: position for position, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
             run.results[result.id] = result
             if any(verdict.word is Word.SUSPECT for verdict in result.verdicts):  # its worker ended before it asked
@@ -243,14 +243,14 @@ class Controller(Ending):
 
 def _joined(pairings: Iterable[Pairing]) -> list[Pairing]:
     """One for each base and device: workers of a run that times nothing share a device, and each asks for its cases."""
-    found: dict[tuple[str, int], Pairing] = {}
+    joined: dict[tuple[str, int], Pairing] = {}
     for each in pairings:
-        known = found.get((each.base, each.device))
-        found[each.base, each.device] = each if known is None else msgspec.structs.replace(
+        known = joined.get((each.base, each.device))
+        joined[each.base, each.device] = each if known is None else msgspec.structs.replace(
             known, cases=[*known.cases, *each.cases], pairs=known.pairs + each.pairs,
             problem=known.problem or each.problem,
         )  # fmt: skip
-    return list(found.values())
+    return list(joined.values())
 
 
 def _read(path: Path, kind: Any) -> Any:

@@ -184,15 +184,15 @@ class Runner:
         from perfguard.check.hard_inputs.search import run_hard
 
         started, turns, first = time.monotonic(), self.services.turns, results[0]
-        found = run_hard(
+        search = run_hard(
             call, self.settings.extra_seconds, self.plan.rotation, given.kept,
             others=given.others, check_seconds=given.seconds, reached=None if turns is None else turns.of(first.case),
         )  # fmt: skip
         if turns is not None:
-            turns.put(first.case, found.reached)
-        seconds, notes = round(first.seconds + time.monotonic() - started, 3), [*first.notes, *found.notes]
-        results = [msgspec.structs.replace(first, hard=found.counts, notes=notes, seconds=seconds), *results[1:]]
-        return _with_doubts(results, found.doubts)
+            turns.put(first.case, search.reached)
+        seconds, notes = round(first.seconds + time.monotonic() - started, 3), [*first.notes, *search.notes]
+        results = [msgspec.structs.replace(first, hard=search.counts, notes=notes, seconds=seconds), *results[1:]]
+        return _with_doubts(results, search.doubts)
 
     def _answered(self, call: Call, results: list[CaseResult], asked: Sequence[Doubt]) -> list[CaseResult]:
         """The results with nothing but the answers as doubts. As derived inputs, they come last."""
@@ -247,8 +247,8 @@ class Runner:
         subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.plan.exact else []
         if subject.binaries is not None and self.plan.exact:
-            found = subject.binaries.of(call, self.device)
-            self.followed[result.id] = of_pass(found, result.case.direction)
+            launches = subject.binaries.of(call, self.device)
+            self.followed[result.id] = of_pass(launches, result.case.direction)
         if self.plan.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
         if checked is not None and self.plan.exact:

@@ -140,11 +140,11 @@ class Request(Struct, frozen=True, omit_defaults=True):
 
 def timers_of(results: Iterable[CaseResult]) -> Timers:
     """The timers with which `results` were read."""
-    found: Timers = {}
+    by_suite: Timers = {}
     for result in results:
         timers = {reading.metric: reading.timer for reading in result.readings if reading.timer is not None}
-        found.setdefault(result.case.suite, {})[result.case.key] = timers
-    return found
+        by_suite.setdefault(result.case.suite, {})[result.case.key] = timers
+    return by_suite
 
 
 def write_request(folder: Path, request: Request) -> None:
@@ -345,14 +345,14 @@ def _expanded(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
 
     A checkout of another commit may lack the file. A missing file stays as it is, and pytest reports it.
     """
-    found: list[str] = []
+    expanded: list[str] = []
     for argument in arguments:
         try:
             lines = (folder / argument[1:]).read_text(encoding="utf-8").splitlines() if argument[:1] == "@" else None
         except OSError:
             lines = None
-        found += [argument] if lines is None else _expanded(lines, folder)
-    return tuple(found)
+        expanded += [argument] if lines is None else _expanded(lines, folder)
+    return tuple(expanded)
 
 
 def environment() -> dict[str, str]:

@@ -49,8 +49,8 @@ def write_followed(
 ) -> None:
     """In the child: write what it has followed, and the files that it could not collect."""
     by_suite: dict[str, dict[str, list[OnTarget]]] = {}
-    for (suite, key), found in launches.items():
-        by_suite.setdefault(suite, {})[key] = found
+    for (suite, key), on_targets in launches.items():
+        by_suite.setdefault(suite, {})[key] = on_targets
     foreign = foreign_module(dict(sys.modules), Path(following.original), Path(following.worktree))
     write_atomically(
         folder / FOLLOWED, msgspec.json.encode(Followed(by_suite, list(sys.path), foreign, dict(uncollected)))

@@ -82,8 +82,8 @@ def _changes(folder: Path, options: argparse.Namespace) -> str:
     commit = repository.merge_base(options.base or repository.main_branch())
     with tempfile.TemporaryDirectory(prefix="perfguard-") as temporary:
         before = Store(Path(temporary, "baselines"))
-        place = folder.resolve().relative_to(repository.root.resolve()).as_posix()
-        repository.copy_folder(commit, place, before.root, Path(temporary, "index"))
+        path = folder.resolve().relative_to(repository.root.resolve()).as_posix()
+        repository.copy_folder(commit, path, before.root, Path(temporary, "index"))
         old, new = ({name: each.baselines(name) for name in each.folders()} for each in (before, Store(folder)))
     promises = {metric: limits.promise for metric, limits in all_limits().items()}
     title, *lines = summarize(old, new, promises, commit[:12])
@@ -135,12 +135,12 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> 
 
 
 def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, Baseline]:
-    found: dict[str, Baseline] = {}
+    baselines: dict[str, Baseline] = {}
     own = [folder for folder in store.folders() if is_own(report.hardware.slug, folder)]
     folders = [report.lane] if report.exact_only else own
     for suite in sorted({result.case.suite for result in report.results}):
         try:
-            found |= joined(file for folder in folders if (file := store.load(folder, suite)) is not None)
+            baselines |= joined(file for folder in folders if (file := store.load(folder, suite)) is not None)
         except BaselineError as error:
             warnings.append(f"shown without its baseline: {error}")
-    return found
+    return baselines

@@ -110,12 +110,12 @@ class Run:
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure one guarded call, add the faults that are certain already, and save the report."""
         if self.request is None or self.request.cold is None:
-            found = self.runner.measure(call, case)
+            measured = self.runner.measure(call, case)
         else:
             from perfguard.session.cold_start import first_results
 
-            found = first_results(call, case, self.request.cold, self.device)
-        results = [self._kept(result) for result in found]
+            measured = first_results(call, case, self.request.cold, self.device)
+        results = [self._kept(result) for result in measured]
         self._keep()
         return results
 
@@ -269,10 +269,10 @@ class Run:
     def _read_later_passes(self) -> None:
         from perfguard.measure.timers.timing import renewed
 
-        found = {} if self.interleaved is None else self.interleaved.finish()
+        blocks = {} if self.interleaved is None else self.interleaved.finish()
         for case, result in self.results.items():
             readings = [
-                renewed(reading, found[case, reading.metric]) if (case, reading.metric) in found else reading
+                renewed(reading, blocks[case, reading.metric]) if (case, reading.metric) in blocks else reading
                 for reading in result.readings
             ]
             self.results[case] = msgspec.structs.replace(result, readings=readings)
@@ -284,8 +284,8 @@ class Run:
             for case in collected.selected
             if outcomes.get(case.nodeid) == "" and case.nodeid in reached
         }
-        found = {*self.results, *self.lane.moved(self.results.values())}
-        stale = find_stale(self.lane, collected.whole | self.lost, collected.names, found, ended)
+        present = {*self.results, *self.lane.moved(self.results.values())}
+        stale = find_stale(self.lane, collected.whole | self.lost, collected.names, present, ended)
         self.report = msgspec.structs.replace(self.report, stale=stale)
 
     def _find_unmeasured(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
@@ -327,9 +327,9 @@ class Run:
         identity, provenance = self.device.identity, self.snapshot().provenance
         # Where the base is that of each record.
         unedited = {each.id for each in results if self.trees is not None and self.lane.base_of(*each.id).equal}
-        found = plan(self.lane, results, self.fresh_by_case, self.report.stale, provenance, unedited=unedited)
+        changes = plan(self.lane, results, self.fresh_by_case, self.report.stale, provenance, unedited=unedited)
         # Only metrics of every machine: this machine's own stay with its times.
-        return [each for each in found if each.folder == identity.target or not self.report.exact_only]
+        return [each for each in changes if each.folder == identity.target or not self.report.exact_only]
 
     def snapshot(self) -> Report:
         """The report as it stands now."""

@@ -75,16 +75,16 @@ def describe_step(frame: FrameType | None) -> str:
 
     E.g. `timing, at kernel.py:12 in double`.
     """
-    step = place = ""
+    step = position = ""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(_PACKAGE):
             inside = path.relative_to(_PACKAGE).as_posix()
-            step = step or next((words for place, words in _STEPS.items() if inside.startswith(place)), "")
-        elif not place and not step and _is_users(path):
-            place = f", at {path.name}:{frame.f_lineno} in {frame.f_code.co_name}"
+            step = step or next((name for prefix, name in _STEPS.items() if inside.startswith(prefix)), "")
+        elif not position and not step and _is_users(path):
+            position = f", at {path.name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
-    return (step or "the test's own code") + place
+    return (step or "the test's own code") + position
 
 
 def _is_users(path: Path) -> bool:
@@ -102,9 +102,9 @@ def stop_children() -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
+    descendants: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in path.read_text().split():
-                found += [int(child), *_descendants(int(child))]
-    return found
+                descendants += [int(child), *_descendants(int(child))]
+    return descendants

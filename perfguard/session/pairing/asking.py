@@ -135,13 +135,13 @@ class Asking:
             run.device.identity.slug, timers_of(cases.values()), numerics=True, doubts=question.doubts, times=False
         )
         tests = list(dict.fromkeys(result.case.nodeid for result in cases.values()))
-        found, followed, problems = answers(worktrees, request, tests)
+        results_at_base, followed, problems = answers(worktrees, request, tests)
         for problem in dict.fromkeys(problems.values()):
             self.tell(problem.partition("\n")[0].removesuffix(":"))
         if moves := toolchain_moves(worktrees.toolchain, run.report.toolchain):
             self.tell(f"from {self.base[:12]} to the working tree: {moves}")
         for case, result in cases.items():
-            base = found.get(case)
+            base = results_at_base.get(case)
             if base is None:
                 uncollected = followed.uncollected.get(result.case.nodeid.partition("::")[0])
                 new = (
@@ -170,14 +170,14 @@ class Asking:
         sides = [Sides(followed.of(case), run.runner.followed.get(case, [])) for case in cases]
         base = Compiler(run.config.cache_dir / "binaries", path=followed.path, python=worktrees.packages.python)
         try:
-            found = compare_cases(sides, (base, binaries.compiler))
+            comparisons = compare_cases(sides, (base, binaries.compiler))
         finally:
             base.close()
         if run.config.beside is not None:
-            rows = [row for compared in found for row in kernel_rows(compared.base, compared.work)]
+            rows = [row for compared in comparisons for row in kernel_rows(compared.base, compared.work)]
             for line in kernel_table(rows):
                 self.tell(line)
-        for case, compared in zip(cases, found, strict=True):
+        for case, compared in zip(cases, comparisons, strict=True):
             code, problems = run.measured[case].reading(CODE), "\n".join(compared.problems)
             noted = [] if code is None or not problems else [replace(code, note=problems)]
             run.measured[case] = with_readings(run.measured[case], [*compared.work, *noted])
@@ -242,14 +242,14 @@ def answers(
     """What the base answers, what it has followed, and node id of a test without an answer -> the reason, if its
     process did not come to its end. A test in which the process died is left out, and those behind it are asked again.
     """
-    found: dict[CaseId, CaseResult] = {}
+    results: dict[CaseId, CaseResult] = {}
     followed, problems = Followed(), dict[str, str]()
     for number in range(1, _MOST_DEATHS + 1):
         answer = worktrees.answer(replace(request, tests=list(tests)))
-        found |= {result.id: result for result in answer.results}
+        results |= {result.id: result for result in answer.results}
         followed = followed.joined(answer.followed)
         answered = {result.case.nodeid for result in answer.results}
-        tests = tests[max((place for place, test in enumerate(tests, 1) if test in answered), default=0) :]
+        tests = tests[max((at for at, test in enumerate(tests, 1) if test in answered), default=0) :]
         if not answer.problem or not tests:
             break
         if DIED not in answer.problem or number == _MOST_DEATHS:
@@ -259,7 +259,7 @@ def answers(
         tests = tests[1:]
         if not tests:
             break
-    return found, followed, problems
+    return results, followed, problems
 
 
 def _exact(base: CaseResult) -> CaseResult:
@@ -283,14 +283,14 @@ def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:
     decided, a pair measures it in one test alone: each block of its time is a run of a whole test.
     """
     moved, decided = Counter[str](), set[str]()
-    for track, found in tally.verdicts.items():
-        moved[track.metric] += found.word in (Word.SLOWER, Word.FASTER)
-        decided |= {track.metric} if found.word is not None else set()
+    for track, verdict in tally.verdicts.items():
+        moved[track.metric] += verdict.word in (Word.SLOWER, Word.FASTER)
+        decided |= {track.metric} if verdict.word is not None else set()
 
     def rank(track: ReadingId) -> tuple[bool, float]:
-        found = tally.verdicts.get(track)
-        waits = found is not None and found.pairs >= PATIENCE and found.interval[0] <= 0 <= found.interval[1]
-        return waits, -abs(found.effect) if found is not None and waits else 0.0
+        verdict = tally.verdicts.get(track)
+        waits = verdict is not None and verdict.pairs >= PATIENCE and verdict.interval[0] <= 0 <= verdict.interval[1]
+        return waits, -abs(verdict.effect) if verdict is not None and waits else 0.0
 
     size = FIRST * GROWTH ** (tally.pairs // PATIENCE)
     chosen: list[ReadingId] = []

@@ -121,9 +121,9 @@ def pull_request_target(variables: Mapping[str, str], root: Path) -> str | None:
     """The branch or commit that the pull request of this job goes into, by GitHub's, Buildkite's or GitLab's variables;
     None in any other job, and in other repositories than the job's own."""
     for folder, target in _PULL_REQUESTS:
-        found, checkout = variables.get(target, ""), variables.get(folder, "")
-        if found and checkout and Path(checkout).resolve() == root.resolve():
-            return found
+        name, checkout = variables.get(target, ""), variables.get(folder, "")
+        if name and checkout and Path(checkout).resolve() == root.resolve():
+            return name
     return None
 
 

@@ -145,11 +145,11 @@ class _Lockstep:
 
     def common_position(self) -> ReadingId | None:
         """The common position of all sides; None if they differ."""
-        found = {self.at.get(side) for side in SIDES}
-        if len(found) > 1:
+        positions = {self.at.get(side) for side in SIDES}
+        if len(positions) > 1:
             return None
         self.work_waits = True
-        return found.pop()
+        return positions.pop()
 
     def begin(self) -> None:
         """Wait until all sides have collected their tests, and then until they have opened the device; they may do both
@@ -245,7 +245,7 @@ class _Lockstep:
                     times[side].append(block.us)
             if any(self.at[side] is not here[side] for side in SIDES):
                 return  # a call raised, and its side went on
-            if all(agree(found, self.near[track]) for found in times.values()):
+            if all(agree(blocks, self.near[track]) for blocks in times.values()):
                 break
             # Of a call of milliseconds the least blocks last longer than the search.
             enough = min(map(len, times.values())) >= AGREEING or tried >= _MOST_TRIES * AGREEING
@@ -272,9 +272,9 @@ class _Lockstep:
                 if block is not None and block.us:
                     values[side].append(block)
                     logs[side].append(math.log(block.us))
-            if all(len(found) == _THERE_AND_BACK for found in logs.values()):
-                for side, found in changes.items():
-                    found.append(fmean(logs[side]) - fmean(logs["base"]))
+            if all(len(of_side) == _THERE_AND_BACK for of_side in logs.values()):
+                for side, differences in changes.items():
+                    differences.append(fmean(logs[side]) - fmean(logs["base"]))
             if any(self.at[side] is not here[side] for side in SIDES):
                 break
             if len(changes["work"]) < _ROUNDS:

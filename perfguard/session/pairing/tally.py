@@ -126,11 +126,11 @@ class Tally:
         if base is not None and (why := why_not_compared(base, time.work)):
             time.give_up(why)
             return
-        found, timers = outcome.readings.get(track), outcome.timers.get(track)
-        if found is None and timers is None:
-            found, timers = self._without_meter(track, latest)
-        if found is not None:
-            time.readings.append(found)
+        reading, timers = outcome.readings.get(track), outcome.timers.get(track)
+        if reading is None and timers is None:
+            reading, timers = self._without_meter(track, latest)
+        if reading is not None:
+            time.readings.append(reading)
             time.timer = (timers or {}).get("base", time.timer)
             time.missed = 0
         elif not outcome.problem:
@@ -202,11 +202,11 @@ class Tally:
 
     def kernels(self, tracks: Collection[ReadingId]) -> dict[str, list[str]]:
         """Node id of an observed test -> the kernels that `tracks` are about."""
-        found: dict[str, list[str]] = {}
+        by_test: dict[str, list[str]] = {}
         for track in tracks:
             if kernel := timed_kernel(track.metric):
-                found.setdefault(self.times[track].work.case.nodeid, []).append(kernel)
-        return found
+                by_test.setdefault(self.times[track].work.case.nodeid, []).append(kernel)
+        return by_test
 
     @property
     def timers(self) -> Timers:

@@ -61,9 +61,9 @@ class Repository:
         """The first commit of HEAD's history with `text` in a file of `folders`; None if there is none, or if the
         clone's history begins later."""
         paths = [str(folder) for folder in folders if folder.resolve().is_relative_to(self.root.resolve())]
-        found = self.git("log", "--format=%H", "--reverse", f"-S{text}", "HEAD", "--", *paths).split()
-        is_cut = bool(found) and self.is_shallow and self.commit(f"{found[0]}^") is None
-        return None if not found or is_cut else found[0]
+        commits = self.git("log", "--format=%H", "--reverse", f"-S{text}", "HEAD", "--", *paths).split()
+        is_cut = bool(commits) and self.is_shallow and self.commit(f"{commits[0]}^") is None
+        return None if not commits or is_cut else commits[0]
 
     def holds(self, commit: str, path: str) -> bool:
         """Whether a commit has the file at this path, which begins in `root`."""
@@ -81,10 +81,10 @@ class Repository:
             UsageError: none of them exists.
         """
         names = ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
-        found = next((name for name in names if self.commit(name) is not None), None)
-        if found is None:
+        branch = next((name for name in names if self.commit(name) is not None), None)
+        if branch is None:
             raise UsageError(f"{self.root}: none of {', '.join(names)} is there; name one: perfguard compare BASE")
-        return found
+        return branch
 
     def merge_base(self, base: str) -> str:
         """The hash of the best common ancestor of HEAD and `base`.

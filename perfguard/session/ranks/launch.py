@@ -107,9 +107,9 @@ class Launched:
             final = (self.folder / "done").exists()  # asked first: nothing comes after it
             if not final:
                 self._start_if_free()
-            found = self._find(nodeid)
-            if found is not None:
-                return found
+            ended = self._find(nodeid)
+            if ended is not None:
+                return ended
             if final:
                 raise RuntimeError(f"{nodeid}: no rank was asked for it")
             time.sleep(_POLL_SECONDS)
