@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="also observe tests that do not use the fixture, as they are: operators, launches, copies, reads of the "
         "host, memory, compilations; without =PATHS (a,b) all collected tests",
     )
-    group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
+    group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # Measures for another run.
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

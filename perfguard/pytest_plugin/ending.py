@@ -66,7 +66,7 @@ class Ending:
             lines = failure_lines(run, [late]) if (late := self._late(run, result)) is not None else []
             if lines:
                 report = failed_report(f"perfguard::{result.case.key}", ("perfguard", None, ""), "\n".join(lines))
-                log.node_reporter(report).add_attribute("name", result.case.key)  # pytest splits node ids
+                log.node_reporter(report).add_attribute("name", result.case.key)  # pytest splits node ids.
                 log.pytest_runtest_logreport(report)
                 log.finalize(report)
 
@@ -144,7 +144,7 @@ class Ending:
             tests_failed=self._failed_otherwise,
             inconclusive=self._config.update is None and is_inconclusive(results),
         )
-        if status != ExitStatus.PASSED:  # a failure that none of the verdicts explains stays one
+        if status != ExitStatus.PASSED:  # A failure that no verdict explains stays one.
             session.exitstatus = int(status)
 
 
@@ -157,7 +157,7 @@ def _why_not(report: pytest.TestReport) -> str:
         return f"skipped: {reason.removeprefix('Skipped: ')}".removesuffix(": ")
     if not report.failed:
         return ""
-    if report.when not in PHASES:  # of a plugin that runs a test in a process of its own
+    if report.when not in PHASES:  # Some plugins run a test in a process of its own.
         return "not finished: its process ended"
     return f"not finished: it failed in its {report.when}"
 

@@ -15,8 +15,8 @@ from perfguard.model.units import format_bytes
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-PHASES = ("setup", "call", "teardown")  # of a test, as pytest's reports name them
-OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed other than by a verdict
+PHASES = ("setup", "call", "teardown")  # The phases of a test, as pytest's reports name them.
+OTHERWISE = "perfguard_otherwise"  # Attribute of a report: its test failed other than by a verdict.
 
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from perfguard.session.run import Run
 
 RUN = pytest.StashKey["Run"]()
-OPENED = pytest.StashKey[tuple["Device", Settings]]()  # in a run that measures nothing
-RANK_GUARD = pytest.StashKey["RankGuard"]()  # in a process that is one of several ranks
-LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
+OPENED = pytest.StashKey[tuple["Device", Settings]]()  # Set in a run that measures nothing.
+RANK_GUARD = pytest.StashKey["RankGuard"]()  # Set in a process that is one of several ranks.
+LOST = pytest.StashKey[str]()  # Set once the device no longer answers this process: the case and the cause.
 
 
 def seed_of(case: Case, purpose: str = "inputs") -> int:
@@ -71,15 +71,15 @@ class Guarded:
         self._case = case
         self._device = device
         self._run = run
-        self._ranked = ranked  # the ranks that run the test
-        self._layout = layout  # the ranks of which this process stands for one
+        self._ranked = ranked
+        self._layout = layout  # The layout that this process is one rank of.
         self._rank_group = layout if ranked is None else ranked.group
-        self._every = every  # whether all configurations are checked
-        self._extra_seconds = extra_seconds  # of a call that is only checked, for what is beside it
-        self._interprets = interprets  # whether Triton's interpreter is perfguard's
+        self._every = every  # Whether all configurations are checked.
+        self._extra_seconds = extra_seconds  # For derived inputs and configurations of a call that is only checked.
+        self._interprets = interprets  # Whether perfguard interprets Triton's kernels.
         self._labels: set[str] = set()
-        forget_compiled()  # otherwise the number and shapes of earlier tests decide what this one compiles
-        self._settings = settings()  # later changes are the test's own
+        forget_compiled()  # Otherwise the number and shapes of earlier tests decide what this one compiles.
+        self._settings = settings()  # Later changes are the test's own.
 
     @property
     def device(self) -> torch.device:
@@ -117,7 +117,7 @@ class Guarded:
             self._run.unsupported(self._case, reason)
         pytest.skip(f"unsupported on {self._device.identity.slug}: {reason}")
 
-    def __call__(  # noqa: PLR0913  # the public call: each argument is documented, and all but `fn` go by name
+    def __call__(  # noqa: PLR0913  # The public call: each argument is documented, and all but `fn` go by name.
         self,
         fn: Callable[..., Any],
         *args: Any,
@@ -180,7 +180,7 @@ class Guarded:
                 not its tests.
             UsageError: the call cannot be guarded as written.
         """
-        __tracebackhide__ = True  # a failure shows the test's line and the message, no line of ours
+        __tracebackhide__ = True  # A failure shows the test's line and the message, no line of perfguard.
         given: dict[str, object] = {"fn": fn, "reference": reference}
         for name, value in (given if rival is None else {**given, "rival": rival}).items():
             if not callable(value):
@@ -236,7 +236,7 @@ class Guarded:
         if self._ranked is not None:
             self._ranked.guard(call, case)
             return
-        if self._layout is not None:  # tensors without data have no times, and no values to derive others from
+        if self._layout is not None:  # Tensors without data have no times, and no values to derive others from.
             call = replace(call, timed=False, hard=None)
         with uncaptured(logging.getLogger(TRACE_LOGGER)):
             if self._run is None:
@@ -328,14 +328,14 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
                 case, device, run, every, extra_seconds, layout=layout, interprets=read.interpreter == "perfguard"
             )
     except Exception:
-        if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
+        if LOST not in config.stash:  # The random state of a lost device cannot be restored, and is not needed.
             raise
 
 
 HOST_METRIC = "host_time_us"
 BENCHMARK_TIMER = "pytest-benchmark"
-_PROMISE, _FLOOR_US = 0.10, 2.0  # a slowdown of 10 % is found if it is more than 2 µs
-_BLOCKS = 7  # consecutive parts of the rounds, so that drift inside the session shows in the spread
+_PROMISE, _FLOOR_US = 0.10, 2.0  # A slowdown of 10 % is detected if it is more than 2 µs.
+_BLOCKS = 7  # Consecutive parts of the rounds, so that drift inside the session shows in the spread.
 
 
 def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
@@ -348,6 +348,6 @@ def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
 
     size = math.ceil(len(rounds) / _BLOCKS)
     blocks = tuple(1e6 * statistics.median(rounds[start : start + size]) for start in range(0, len(rounds), size))
-    meter = Meter(BENCHMARK_TIMER, lambda: None, floor_us=0.0)  # pytest-benchmark has read all blocks
+    meter = Meter(BENCHMARK_TIMER, lambda: None, floor_us=0.0)  # pytest-benchmark has read all blocks.
     reading = meter.reading(HOST_METRIC, Blocks(blocks, rejected=0), promise=_PROMISE, floor=_FLOOR_US)
     return CaseResult(case=case, readings=[reading])

@@ -54,7 +54,7 @@ class InRank:
         self._folder = config.session_folder
         self._replay = replay
         self._stderr = os.dup(2)
-        self._item: pytest.Item | None = None  # the running test
+        self._item: pytest.Item | None = None  # The running test.
         self._outcome = RankOutcome("")
         self._guard: RankGuard | None = None
         self._watch: Watch | None = None
@@ -119,7 +119,7 @@ class InRank:
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         if len({tuple(each.phase_outcomes) for each in outcomes.values()}) > 1:
-            guard.peers.group.begin()  # a collective of this test may still wait for its others
+            guard.peers.group.begin()  # Another rank may still wait in a collective of this test.
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
@@ -160,7 +160,7 @@ class InRank:
         text = f"{rank_exit.cause}; rank {rank_here()}: in {rank_exit.step}; last issued: {issued}"
         os.write(self._stderr, f"perfguard: {self._outcome.nodeid}: {text}\n{rank_exit.stack}".encode())
         item = self._item
-        run = None if item is None else item.config.stash.get(RUN, None)  # rank 0's, if it measures
+        run = None if item is None else item.config.stash.get(RUN, None)  # Rank 0 has a run if it measures.
         if item is not None and run is not None:
             run.broken(case_of(item), text)
             run.judge("a test of several ranks hung")

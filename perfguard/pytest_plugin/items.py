@@ -18,9 +18,9 @@ from perfguard.model.suite_names import name_of, suite_of
 
 MARK = "perfguard"
 FIXTURES = ("perfguard", "benchmark")
-_ARGUMENTS = ("ranks", "layout")  # of the mark
-BESIDE = pytest.StashKey[Beside]()  # of the config: how `perfguard compare` judges
-OBSERVED = pytest.StashKey[tuple[Path, ...]]()  # of the config: folders and files whose tests are observed
+_ARGUMENTS = ("ranks", "layout")  # The arguments of the mark.
+BESIDE = pytest.StashKey[Beside]()  # In the config: how `perfguard compare` judges.
+OBSERVED = pytest.StashKey[tuple[Path, ...]]()  # In the config: folders and files whose tests are observed.
 
 
 def is_guarded(item: pytest.Item) -> bool:
@@ -39,7 +39,7 @@ def is_observed(item: pytest.Item) -> bool:
         return False
     mark = item.get_closest_marker(MARK)
     if mark is not None:
-        return not mark.kwargs  # with them it runs on several ranks
+        return not mark.kwargs  # With arguments the test runs on several ranks.
     paths = item.config.stash.get(OBSERVED, ())
     return _is_below(item.path, paths)
 
@@ -108,7 +108,7 @@ def body_of(item: pytest.Item) -> str:
     return f"body {digest}" if digest else ""
 
 
-@functools.cache  # tests with parameters, or of an inherited class, share a function
+@functools.cache  # Tests with parameters, or of an inherited class, share a function.
 def _hash_of(function: Callable[..., object]) -> str:
     from perfguard.measure.binaries.source_hash import hash_of_function
 

@@ -36,8 +36,8 @@ from perfguard.session.watchdog import stop_children, watched
 if TYPE_CHECKING:
     from perfguard.session.pairing.worker import PairWorker
 
-_ADDED = "__"  # begins the parameter that a plugin gives each test: pytest-repeat's --count, pytest-flakefinder's runs
-_REPORT_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
+_ADDED = "__"  # Prefix of parameters that plugins give each test: pytest-repeat's --count, pytest-flakefinder.
+_REPORT_SECONDS = 60.0  # Limit for the summary and JUnit after a hang; then the process ends.
 
 
 class Inventory:
@@ -59,7 +59,7 @@ class Inventory:
                 collected.names.setdefault(suite_of(item.path, root), set()).add(name_of(item.nodeid))
         parameters = {name for item in known for name in getattr(getattr(item, "callspec", None), "params", ())}
         if any(name.startswith(_ADDED) for name in parameters):
-            return  # tests have other names then, so none that is missing is gone
+            return  # Tests then have other names, so no missing one counts as gone.
         # --lf returns no children for a file that it skips, so an empty file does not count as whole.
         files = [each for each, children in self._children.items() if isinstance(each, pytest.File) and children]
         collected.whole = {suite_of(file.path, root) for file in files if self._is_whole(file)}
@@ -85,9 +85,9 @@ class Measuring(Ending):
         self._collected = Collected()
         self._inventory = Inventory()
         folder = config.session_folder
-        self.request = None if folder is None else read_request(folder)  # of the process that this one measures for
+        self.request = None if folder is None else read_request(folder)  # None: this process has no parent.
         options = None if self.request is None else self.request.conductor
-        self.worker: PairWorker | None = None  # this process in a process pair
+        self.worker: PairWorker | None = None  # This process in a process pair.
         if options is not None:
             from perfguard.session.pairing.worker import join
 
@@ -95,8 +95,8 @@ class Measuring(Ending):
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._shown_progress: Progress | None = None
-        self._ran_out = False  # whether the running test ran out of memory
-        self._set_up: set[str] = set()  # ids of the tests that have begun
+        self._ran_out = False  # Whether the running test ran out of memory.
+        self._set_up: set[str] = set()  # Ids of the tests that have begun.
 
     # -- collection ---------------------------------------------------------------------------------------
 
@@ -129,9 +129,9 @@ class Measuring(Ending):
         if self.worker is not None:
             tests = self.worker.begin([item.nodeid for item in session.items], self._uncollected)
             session.items[:] = in_order(session.items, tests)
-            device = self._open()  # takes seconds, so all sides do it at once, before any has its turn
+            device = self._open()  # Opening takes seconds, so all sides do it at once, before any has its turn.
             device.settle()
-            forget_compiled()  # the first call takes seconds, too
+            forget_compiled()  # The first call takes seconds, too.
             self.worker.opened()
         guarded = [item for item in session.items if is_guarded(item)]
         if not guarded or session.config.option.collectonly:
@@ -165,7 +165,7 @@ class Measuring(Ending):
                 request=self.request, worker=self.worker,
             )  # fmt: skip
             cold = self.request is not None and self.request.cold is not None
-            if self.worker is None and not cold:  # its seconds would count in a cold start
+            if self.worker is None and not cold:  # The seconds for settling would count in a cold start.
                 device.settle()
         session.config.stash[RUN] = self._run
 
@@ -185,7 +185,7 @@ class Measuring(Ending):
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
-        alone = key != "cpu" or any(map(has_fixture, session.items))  # nothing else that is observed is timed
+        alone = key != "cpu" or any(map(has_fixture, session.items))  # On a CPU only a fixture times.
         if self._config.session_folder is None and not self._config.untimed and alone:
             self._lock = DeviceLock(key)
             self._lock.acquire(self._config.settings.lock_minutes, self._progress(session.config))
@@ -221,7 +221,7 @@ class Measuring(Ending):
         if self._ran_out:
             self._ran_out = False
             _forget_last_error()
-            with contextlib.suppress(Exception):  # the next case reports a faulty device
+            with contextlib.suppress(Exception):  # The next case reports a faulty device.
                 run.device.free_memory()
         return answer
 
@@ -251,7 +251,7 @@ class Measuring(Ending):
                 reason += "; the device is lost to this process"
             try:
                 run.broken(case_of(item), reason)
-            except PerfguardError as problem:  # nothing can be saved any more, for example on a full disk
+            except PerfguardError as problem:  # Nothing can be saved any more, for example on a full disk.
                 pytest.exit(str(problem), returncode=ExitStatus.USAGE_ERROR)
         return report
 
@@ -263,7 +263,7 @@ class Measuring(Ending):
         if run is None or run.report.exact_only or not has_fixture(item):
             return answer
         case = case_of(item)
-        if "perfguard" in getattr(item, "fixturenames", ()):  # whose own call is the case without a label
+        if "perfguard" in getattr(item, "fixturenames", ()):  # The fixture's own call is the case without a label.
             case = case.labelled("benchmark")
         result = benchmark_result(item, case)
         if result is not None:
@@ -340,10 +340,10 @@ class Measuring(Ending):
         run = self._run
         try:
             answer = yield
-        except BaseException:  # -x, Ctrl-C: process pairs are not run
+        except BaseException:  # After -x or Ctrl-C no process pairs run.
             if run is not None and not run.is_session:
                 cut_short(run, self._here(), "the run was cut short")
-                with contextlib.suppress(PerfguardError):  # a full disk, which may be what cut it short
+                with contextlib.suppress(PerfguardError):  # A full disk may be what cut it short.
                     run.save()
             raise
         if run is not None and not session.config.option.collectonly:

@@ -39,8 +39,8 @@ class Observer:
 
     def __init__(self, hooks: Measuring) -> None:
         self._hooks = hooks
-        self._passed: list[pytest.Item] = []  # observed tests that ran to their end
-        self._profiling: dict[str, float] | None = None  # device time by kernel; None unless a test is run again
+        self._passed: list[pytest.Item] = []  # Observed tests that ran to their end.
+        self._profiling: dict[str, float] | None = None  # Device time by kernel; None unless a test is run again.
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):  # type: ignore[no-untyped-def]
@@ -77,7 +77,7 @@ class Observer:
             reports = run_protocol(item, nextitem)
         finally:
             self._profiling = None
-            collect_young()  # blocks follow each other without the collector, and a test may leave cycles of tensors
+            collect_young()  # The collector is off between blocks, and a test may leave cycles of tensors.
         return times if all(report.passed for report in reports) else {}
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -146,10 +146,10 @@ def _clear_frames(records: Iterable[logging.LogRecord]) -> None:
 
 def _clear_with_callers(frame: FrameType | None) -> None:
     while frame is not None:
-        if not frame.f_code.co_flags & _SUSPENDS:  # to clear what is suspended would end it
+        if not frame.f_code.co_flags & _SUSPENDS:  # Clearing a suspended frame would end it.
             try:
                 frame.clear()
-            except RuntimeError:  # it still runs, as all its callers do
+            except RuntimeError:  # The frame still runs, as all its callers do.
                 return
         frame = frame.f_back
 

@@ -24,7 +24,7 @@ from perfguard.session.watchdog import watched
 if TYPE_CHECKING:
     from perfguard._compat.pytest_internals import TerminalReporter
 
-_RENEWED_SECONDS, _SPARSE_SECONDS = 1.0, 30.0  # between two looks at what is done: on a terminal, and elsewhere
+_RENEWED_SECONDS, _SPARSE_SECONDS = 1.0, 30.0  # Seconds between two updates: on a terminal, and elsewhere.
 
 # On the line below the one in which pytest is writing, and back to where it was: down and up again makes room at the
 # lower end of the screen. Behind the last test, pytest's line is a whole one, and this is the next.
@@ -39,15 +39,15 @@ class Progress:
     """
 
     def __init__(self, config: pytest.Config, stderr: int) -> None:
-        self.quiet = False  # while a debugger has the terminal
+        self.quiet = False  # Set while a debugger has the terminal.
         self._config = config
         self._stderr = stderr
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
-        self._lock = threading.RLock()  # of the run's thread and of the one that looks at it
+        self._lock = threading.RLock()  # Shared by the run's thread and the watchdog's.
         self._place = _BELOW
         self._drawn = False
-        self._printed = -math.inf  # when the last line of what passes was printed, s on the monotonic clock
-        self._at, self._since = "", 0.0  # what is done after the last test, and since when
+        self._printed = -math.inf  # When the last passing message was printed, s on the monotonic clock.
+        self._at, self._since = "", 0.0  # The current step after the last test, and when it began.
 
     def __call__(self, text: str, *, passing: bool = False, detail: bool = False) -> None:
         """Say what is done from now on.
@@ -71,7 +71,7 @@ class Progress:
         """Inside this block, say again and again what was said last, with the time that it takes."""
         if self._reporter is not None:
             self._new_line(self._reporter)
-        if self._worker:  # there may be many
+        if self._worker:  # There may be many workers.
             self._printed = time.monotonic()
         self._place = _HERE
         try:
@@ -84,7 +84,7 @@ class Progress:
     def look(self, text: str, seconds: float) -> None:
         """A test is at this since `seconds`."""
         with self._lock:
-            if not self._worker:  # pytest-xdist shows many tests at once; what is slow shows in --durations
+            if not self._worker:  # pytest-xdist shows many tests at once; --durations shows slow ones.
                 self._show(f"{format_minutes(seconds)} {text}", due=True)
 
     def clear(self) -> None:
@@ -105,7 +105,7 @@ class Progress:
         reporter = self._reporter
         return (
             reporter is not None and bool(reporter.isatty) and os.isatty(self._stderr)
-            and self._config.getoption("capture", "no") != "no"  # else tests write where they like
+            and self._config.getoption("capture", "no") != "no"  # Without capture, tests write anywhere on it.
             and os.environ.get("TERM", "dumb") != "dumb" and "CI" not in os.environ
         )  # fmt: skip
 
@@ -140,13 +140,13 @@ class Progress:
         assert reporter is not None
         self._new_line(reporter)
         reporter.write_line(f"perfguard: {text}")
-        reporter.flush()  # a log is read while it grows
+        reporter.flush()  # A log is read while it grows.
 
     def _new_line(self, reporter: TerminalReporter) -> None:
         reporter.ensure_newline()
-        if self._config.get_terminal_writer().width_of_current_line:  # under -q nothing counts as a line
+        if self._config.get_terminal_writer().width_of_current_line:  # Under -q pytest counts no line.
             reporter.write_line("")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that is gone
+        with contextlib.suppress(OSError):  # The terminal may be gone.
             os.write(self._stderr, text.encode(errors="replace"))

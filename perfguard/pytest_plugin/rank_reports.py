@@ -46,7 +46,7 @@ def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
         if failed is None:
             failed = failed_report(item.nodeid, item.location, text)
             shown = [report for report in shown if report.when == "setup"] + [failed]
-        else:  # others wait for a rank that has left, whose error says why
+        else:  # Other ranks wait for one that has left, whose error is the cause.
             cause = f"{cause}; {_message(failed)}"
             _add(failed, text)
         setattr(failed, OTHERWISE, True)
@@ -66,7 +66,7 @@ def decoded_report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestRe
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(data))
     shown: Any = report.longrepr
     if isinstance(shown, list):
-        report.longrepr = (shown[0], shown[1], shown[2])  # of a skipped test: its file, its line, the reason
+        report.longrepr = (shown[0], shown[1], shown[2])  # A skipped test has its file, its line and the reason here.
     return report
 
 

@@ -66,7 +66,7 @@ class RankedItems:
         launched = self._launches.get(ranks)
         if launched is None:
             for other in self._launches.values():
-                other.join()  # one launch at a time: they would share the devices
+                other.join()  # Two launches at once would share the devices.
             tests = [each.nodeid for each in item.session.items if mark_of(each).ranks == ranks]
             request = Request(measure=RUN in self._config.stash, numerics=True)
             launched = Launched(self._folder / f"ranks-{ranks}", ranks, tests, self._command(), request)
@@ -107,7 +107,7 @@ class RankedItems:
         given = [str(argument) for argument in self._config.invocation_params.args]
         return child_command(given, self._config.invocation_params.dir, self._device)
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # before the run is settled
+    @pytest.hookimpl(wrapper=True, trylast=True)  # Before the run is settled.
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
         """After the last test: another worker may still read what this one has started. After an early end: stop."""
         ended = False
@@ -144,7 +144,7 @@ class RankedItems:
     def pytest_unconfigure(self) -> None:
         for lock in self._locks.values():
             lock.release()
-        if self._worker is not None:  # the last worker that leaves removes the folder
+        if self._worker is not None:  # The last worker that ends removes the folder.
             if not self._folder.is_dir():
                 return
             (self._folder / f"left-{self._worker['workerid']}").touch()
@@ -186,7 +186,7 @@ def _fail(merged: Merged, text: str) -> None:
     """Let a test fail by verdicts that came after it. A test that is expected to fail then has."""
     report = next((report for report in merged.reports if report.when == "call"), None)
     if report is None or (report.failed and not str(report.longrepr).startswith(_XFAIL_STRICT)):
-        return  # it has failed otherwise, before
+        return  # The test failed otherwise before.
     if report.failed:
         report.outcome, report.wasxfail = "skipped", str(report.longrepr).removeprefix(_XFAIL_STRICT).strip()
     elif report.skipped or hasattr(report, "wasxfail"):

@@ -70,7 +70,7 @@ def start_worker(config: pytest.Config) -> None:
 
     given = worker_input(config)
     if DEVICE not in given:
-        return  # the controlling process measures nothing
+        return  # The controlling process measures nothing.
     built = build_config(config)
     settings = msgspec.structs.replace(built.settings, device=given[DEVICE], reports=given[FOLDER])
     _register(config, built, XdistWorker(msgspec.structs.replace(built, settings=settings), os.dup(2)))
@@ -107,7 +107,7 @@ def build_config(config: pytest.Config) -> Config:
     settings = read_settings(
         config.rootpath, device=_device_name(option), reports=option.perfguard_reports, base=option.perfguard_base
     )
-    if beside is not None:  # everything is compared until it is decided, and nothing beside the given calls
+    if beside is not None:  # Everything is compared until it is decided, and only the given calls run.
         settings = msgspec.structs.replace(settings, pair_minutes=math.inf, extra_seconds=0.0)
     return Config(
         root=config.rootpath,
@@ -160,7 +160,7 @@ def count_devices(config: pytest.Config) -> int | None:
         settings = read_settings(config.rootpath, device=_device_name(config.option))
         return len(find_devices(settings.device))
     except PerfguardError:
-        return None  # reported when the run starts
+        return None  # The start of the run reports the error.
 
 
 def _devices(config: Config, workers: int) -> dict[str, str]:
@@ -196,7 +196,7 @@ def take_options_back(config: pytest.Config) -> None:
         request = read_request(folder)
     tests = request.tests
     _set(config, _NOT_ITS_OWN)
-    if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's
+    if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's.
         from perfguard.session.ranks.rank_group import rank_here
 
         config.option.basetemp = str(folder / f"tmp-{rank_here()}")

@@ -55,7 +55,7 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
         """Say so once."""
         return [_LINE] if self._set else []
 
-    @pytest.hookimpl(tryfirst=True)  # before xdist sends what a worker leaves
+    @pytest.hookimpl(tryfirst=True)  # Before xdist sends the worker's output.
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Tell the controlling process of xdist, whose workers print nothing."""
         if self._set and hasattr(session.config, "workeroutput"):

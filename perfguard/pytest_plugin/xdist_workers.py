@@ -31,9 +31,9 @@ from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
 from perfguard.store.report_file import read_report
 
-DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # keys of a worker's input
+DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # Keys of a worker's input.
 _COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "told.json"
-_CRASHED = "???"  # xdist's phase of a test in which its worker crashed
+_CRASHED = "???"  # xdist's phase of a test in which its worker crashed.
 
 
 class XdistWorker(Measuring):
@@ -41,7 +41,7 @@ class XdistWorker(Measuring):
 
     def __init__(self, config: Config, stderr: int) -> None:
         super().__init__(config, stderr)
-        self._error = ""  # that stops the run
+        self._error = ""  # The error that stops the run.
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """As in one process. The controlling process reports any error."""
@@ -66,7 +66,7 @@ class XdistWorker(Measuring):
         """Nothing: the controlling process holds the lock."""
 
     def _here(self) -> list[Case]:
-        return []  # another worker takes over the remaining tests
+        return []  # Another worker takes over the remaining tests.
 
     def _report_end(self, item: pytest.Item, run: Run, reason: str) -> int:
         return 1
@@ -116,7 +116,7 @@ class Controller(Ending):
         locks = {name: DeviceLock(key) for name, key in self._devices.items()}
         with usage_errors():
             if self._config.untimed:
-                self._locks = locks  # not acquired
+                self._locks = locks  # Not acquired.
             else:
                 self._lock_devices(locks, Progress(session.config, 2))
             make_folder(self._config.reports_dir)
@@ -217,7 +217,7 @@ class Controller(Ending):
         order = {case.nodeid: position for position, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
             run.results[result.id] = result
-            if any(verdict.word is Word.SUSPECT for verdict in result.verdicts):  # its worker ended before it asked
+            if any(verdict.word is Word.SUSPECT for verdict in result.verdicts):  # The worker ended early.
                 run.measured[result.id] = msgspec.structs.replace(result, verdicts=[])
         run.pairings = _joined([pairing for report in reports for pairing in report.pairings])
         for report in reports:
@@ -231,7 +231,7 @@ class Controller(Ending):
         run.report = msgspec.structs.replace(
             run.report, conditions=[*run.report.conditions, *conditions], bases=bases, base=reports[0].base
         )
-        run.trees = None  # this process has loaded none of the code
+        run.trees = None  # This process has loaded none of the code.
         return run
 
     def _name_crashed(self, run: Run, selected: Iterable[Case]) -> None:

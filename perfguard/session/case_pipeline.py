@@ -62,7 +62,7 @@ StoredTimers = Callable[[Case], Mapping[str, str]]
 PREHEAT_US = 1e6
 MOST_PREHEAT_BURSTS = 200
 
-CONDITIONS_SECONDS = 5.0  # greatest age of the device state that is reported with a time
+CONDITIONS_SECONDS = 5.0  # Greatest age of the device state that is reported with a time.
 
 # A cold reading cannot beat a plain copy of the same bytes; 5 % allow for the copy's own noise.
 MOST_OF_COPY = 1.05
@@ -131,8 +131,8 @@ class Runner:
     plan: ReadingPlan = ReadingPlan()
     services: Services = Services()
     copy_bytes_per_second: float | None = None
-    followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # launches of each case on the targets
-    _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
+    followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # Launches of each case on the targets.
+    _seen: tuple[float, Conditions] | None = None  # Time of the last query, and the device's state then.
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
         """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
@@ -203,7 +203,7 @@ class Runner:
     def _measured(self, call: Call, case: Case) -> tuple[list[CaseResult], Given | None]:
         """The results of the call as given, and its check."""
         started = time.monotonic()
-        from perfguard.check.all_configs import check_given  # imports torch, which a suite of benchmarks may lack
+        from perfguard.check.all_configs import check_given  # This imports torch, which a suite of benchmarks may lack.
         from perfguard.check.hard_inputs.other_calls import other_calls
         from perfguard.check.numerics.trial import Inputs
 
@@ -281,8 +281,8 @@ class Runner:
 
     def _subject(self, call: Call, case: Case, checked: Checked | None) -> Subject:
         if case.direction == "backward":
-            forget_compiled()  # code compiled for one backward pass cannot be replayed
-        put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
+            forget_compiled()  # Code compiled for one backward pass cannot be replayed.
+        put_back = clobbered_kept(call)  # A backward pass builds its graph by a forward pass, so this comes first.
         run = pass_of(call, case.direction)
         alone = not in_group()
         # Ranks on a CPU share its cores, so their times influence each other.
@@ -300,17 +300,17 @@ class Runner:
             declared_strides=checked.strides if checked is not None and case.direction == "forward" else (),
             weights=weights(call),
             copies=copies(call, case.direction),
-            bytes=touched_bytes(call, run()) if timed and alone else 0,  # only timers use it
+            bytes=touched_bytes(call, run()) if timed and alone else 0,  # Only timers use it.
             collect=self.services.collect(case),
             call=call,
-            binaries=self.services.binaries if alone else None,  # kernels are guarded where they run alone
+            binaries=self.services.binaries if alone else None,  # Only tests on one rank guard kernels.
             known_code=self.plan.known_code(case),
             # The parent counts over the steps; fresh processes only measure times.
             steps=steps_of(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed and alone else None,
             cold=self._cold(call, case),
-            warm=made or is_layout(),  # where nothing is compiled or tuned
+            warm=made or is_layout(),  # Nothing is compiled or tuned then.
             differentiated=made and checked is not None and checked.backward is not None,
             put_back=put_back,
         )

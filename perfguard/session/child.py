@@ -32,9 +32,9 @@ SESSION_OPTION, DEVICE_OPTION = "--perfguard-session", "--perfguard-device"
 # and if the repository is perfguard itself, they hold another perfguard.
 _PYTEST = "import perfguard.session.child; perfguard.session.child.run_pytest()"
 _IN_WORKTREE = (
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # perfguard is already imported
-    *("-p", "no:randomly"),  # both sides must run the same tests in the same order
-    "--continue-on-collection-errors",  # a broken file affects only its own cases
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # The child has already imported perfguard.
+    *("-p", "no:randomly"),  # Both sides must run the same tests in the same order.
+    "--continue-on-collection-errors",  # A broken file affects only its own cases.
 )
 # Variables set inside git's own hooks, which would point every git command at another repository, index or folder.
 _OF_GIT = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"}
@@ -171,9 +171,9 @@ def run_pytest() -> None:
     The interpreter is not finalized after them: that takes half a second of processor time where torch is loaded, and
     the next process pair waits for it.
     """
-    status = 3  # pytest's internal error, unless it returns
+    status = 3  # pytest's internal error, unless it returns.
 
-    def leave() -> None:  # the first that is registered, so the last that runs
+    def leave() -> None:  # The first exit function registered is the last that runs.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 TIMER = "process"
 _CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-_BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # one of them for each kernel that Triton compiled
+_BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # Each kernel that Triton compiled has one of these.
 
-_NOTHING_US = 1.0  # a time is above 0
+_NOTHING_US = 1.0  # A time is above 0.
 
 
 def first_results(call: Call, case: Case, request: Cold, device: Device) -> list[CaseResult]:
@@ -117,7 +117,7 @@ class ColdStarts:
         with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
             cold = self._answer(case, layers, Path(caches))
             compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
-            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # an empty cache has none
+            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # The empty cache has no hits.
             warm = self._answer(case, layers, Path(caches)) if _compiling(cold) else []
         return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
 

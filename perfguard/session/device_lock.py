@@ -121,7 +121,7 @@ class DeviceLock:
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
         text = f"process {os.getpid()} ({command}) since {since}"
-        with contextlib.suppress(OSError):  # only waiting processes need it
+        with contextlib.suppress(OSError):  # Only waiting processes need the file.
             handle, temporary = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
                 os.fchmod(handle, 0o644)

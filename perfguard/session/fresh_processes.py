@@ -22,8 +22,8 @@ from perfguard.model.records import CaseResult, Report, Session
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, write_request
 
-DIED = "ended with status"  # in the problem of a process that crashed or was killed
-_STOP_SECONDS = 5.0  # until a process that was asked to end is killed
+DIED = "ended with status"  # Marks the problem of a process that crashed or was killed.
+_STOP_SECONDS = 5.0  # Seconds until a process that was asked to end is killed.
 
 
 class Tell(Protocol):
@@ -90,7 +90,7 @@ def run_fresh(
     variables: Mapping[str, str] | None = None,
     *,
     name: str = "a fresh process",
-    good: Collection[int] = (0, 1),  # 1: a test failed there; its other readings are valid
+    good: Collection[int] = (0, 1),  # 1: a test failed there; its other readings are valid.
 ) -> str:
     """Run one child, with `variables` of its own, and return "" if it ended with a `good` status, otherwise the problem
     with its last output. `name` describes the child."""
@@ -117,7 +117,7 @@ def run_fresh(
 
 def stop(process: subprocess.Popen[Any]) -> None:
     """Stop the process and its children: it leads a process group of its own."""
-    for number in (signal.SIGTERM, signal.SIGKILL):  # the second for members of the group that outlive the leader
+    for number in (signal.SIGTERM, signal.SIGKILL):  # SIGKILL ends members that outlive the leader.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):

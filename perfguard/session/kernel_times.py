@@ -48,7 +48,7 @@ def pair_kernel_times(run: Run, case: Case, kernels: Sequence[str], again: Again
         meter = Meter(_TIMER, block, KERNEL_TIME_LIMITS.floor)
         try:
             run.runner.services.collect(case)(kernel_time(kernel), meter, run.device, run.config.settings.case_seconds)
-        except MeasurementError:  # the test does not pass any more: the conductor has heard so
+        except MeasurementError:  # The test no longer passes, which the parent knows.
             return
 
 

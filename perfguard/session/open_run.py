@@ -73,7 +73,7 @@ def open_run(
     if request is None:
         bases = find_bases(config.root, settings.base, [config.baselines_dir, *own_folders])
     if config.beside is not None and config.beside.python is not None and isinstance(bases, BaseTree):
-        bases = replace(bases, equal=False)  # the same code in another environment
+        bases = replace(bases, equal=False)  # The same code runs in another environment.
     lane = _lane(store, device, sorted({*suites, *lost}), settings.targets, bases, any_machine)
     if request is None:
         for folder in own_folders:

@@ -102,7 +102,7 @@ def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
     paths: dict[str, str] = {}
     for argument in arguments:
         name, given, path = argument.partition("=")
-        if not given or os.path.isfile(argument):  # False, too, where the name is too long for one
+        if not given or os.path.isfile(argument):  # isfile is False if the name is too long.
             name, path = "", argument
         report = read_report(Path(path))
         lane = name or report.lane

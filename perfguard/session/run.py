@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 #: The verdict on a measured case until the run has ended: controls, and answers of bases, come last.
 _NOT_JUDGED = Verdict(Word.SUSPECT, reason="the run ended before the case was judged")
 
-_QUICK_SECONDS = 0.005  # a save that takes no longer is made after every case
-_REST = 30  # a slower save is followed by a pause of this many times its duration
+_QUICK_SECONDS = 0.005  # A save that takes no longer is made after every case.
+_REST = 30  # A slower save is followed by a pause of this many times its duration.
 
 
 @dataclass
@@ -80,21 +80,21 @@ class Run:
     runner: Runner
     lane: Lane
     report: Report
-    request: Request | None = None  # in a child: it only measures
-    interleaved: Interleaved | None = None  # in a child: holds the meters for the later passes
-    lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
-    trees: TreesOfRecords | None = None  # if each case has the base of its record
-    measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # as measured, to be judged
-    results: dict[CaseId, CaseResult] = field(default_factory=dict)  # with verdicts
-    screened: dict[CaseId, list[Verdict]] | None = None  # verdicts by the records; None before all tests have ended
-    fresh: list[Session] = field(default_factory=list)  # of fresh processes, oldest first
-    fresh_problem: str = ""  # the reason if there are fewer than requested
+    request: Request | None = None  # Set in a child, which only measures.
+    interleaved: Interleaved | None = None  # Set in a child: it holds the meters for the later passes.
+    lost: frozenset[str] = frozenset()  # Recorded suites whose file is gone.
+    trees: TreesOfRecords | None = None  # Set if each case has the base of its record.
+    measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # Results as measured, to be judged.
+    results: dict[CaseId, CaseResult] = field(default_factory=dict)  # Results with verdicts.
+    screened: dict[CaseId, list[Verdict]] | None = None  # Verdicts by the records; None before all tests have ended.
+    fresh: list[Session] = field(default_factory=list)  # Readings of fresh processes, oldest first.
+    fresh_problem: str = ""  # The reason if there are fewer than requested.
     pairings: list[Pairing] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)  # changes made by the update
-    written: list[Path] = field(default_factory=list)  # files changed by the update
-    reported: dict[CaseId, list[Verdict]] = field(default_factory=dict)  # verdicts that the test itself reported
-    held: set[CaseId] = field(default_factory=set)  # cases that the update does not write without a reason
-    left: list[tuple[Change, str]] = field(default_factory=list)  # changes not written, with the reason
+    changes: list[Change] = field(default_factory=list)  # Changes that the update made.
+    written: list[Path] = field(default_factory=list)  # Files that the update changed.
+    reported: dict[CaseId, list[Verdict]] = field(default_factory=dict)  # Verdicts that the test itself reported.
+    held: set[CaseId] = field(default_factory=set)  # Cases that the update does not write without a reason.
+    left: list[tuple[Change, str]] = field(default_factory=list)  # Changes not written, with the reason.
     _save_again: float = 0.0  # s on the monotonic clock
 
     @property
@@ -239,7 +239,7 @@ class Run:
 
     def _set_verdicts(self, verdicts_of: Mapping[CaseId, Sequence[Verdict]]) -> None:
         for key, verdicts in verdicts_of.items():
-            broken = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
+            broken = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # Later phases raised.
             self.results[key] = with_verdicts(self.measured[key], [*broken, *verdicts])
 
     def finish(
@@ -291,7 +291,7 @@ class Run:
     def _find_unmeasured(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
         """Add a reason to recorded cases that a selected test did not guard, for example that it was skipped."""
         gone = {(verdict.suite, verdict.case) for verdict in self.report.stale}
-        whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # verdicts on all calls of a test
+        whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # These verdicts are on all calls of a test.
         judged_whole = {result.case.nodeid for result in self.results.values() if result.word in whole_tests}
         selected = {(case.suite, case.name): case for case in collected.selected}
         for suite, key in sorted(self.lane.remembered - gone - self.results.keys()):
@@ -311,7 +311,7 @@ class Run:
         planned = self.planned(list(self.results.values()))
         waiting = [change for change in planned if (change.suite, change.key) in self.held]
         planned = [change for change in planned if change not in waiting]
-        if "new" not in self.config.update:  # a further session is nothing that waits to be written
+        if "new" not in self.config.update:  # A further session is no change that waits to be written.
             planned = [change for change in planned if not change.adds_session]
         say_recorded(self.results, planned, self.held)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)

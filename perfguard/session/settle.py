@@ -15,7 +15,7 @@ from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import Tell, measure_fresh, session_of
 from perfguard.session.run import Run
 
-MOST_BASES = 3  # commits of records that one run asks: each costs a checkout and a process
+MOST_BASES = 3  # Commits that one run asks: each costs a checkout and a process.
 
 
 def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
@@ -32,7 +32,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
     """
     if run.is_session:
         return
-    run.device.free_memory()  # the other processes need it
+    run.device.free_memory()  # The other processes need it.
     settling = _Settling(run, command, tell)
     cut = "interrupted"
     try:

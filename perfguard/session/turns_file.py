@@ -12,8 +12,8 @@ from perfguard.check.turns import Reached
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import Case
 
-_MOST_CASES = 10_000  # about 2 MB; beyond it, those that were not written for longest are forgotten
-_LOCK_SECONDS = 5.0  # a write takes milliseconds; without the lock nothing is written, and the next run begins as this
+_MOST_CASES = 10_000  # About 2 MB; beyond it, the cases written longest ago are dropped.
+_LOCK_SECONDS = 5.0  # A write takes milliseconds. If the lock is not free, nothing is written.
 
 
 class TurnsFile:
@@ -30,7 +30,7 @@ class TurnsFile:
     def __init__(self, path: Path, slug: str) -> None:
         self._path, self._slug = path, slug
         self._known = self._read()
-        self._new: dict[str, Reached | None] = {}  # since the last save; None: nothing to remember any more
+        self._new: dict[str, Reached | None] = {}  # Changes since the last save; None: the case begins anew.
 
     def of(self, case: Case) -> Reached | None:
         """How far the case came in earlier runs; None if it begins anew."""

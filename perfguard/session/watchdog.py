@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-_FIRST_SECONDS = 10.0  # until what a body is at is of interest: most are over sooner
+_FIRST_SECONDS = 10.0  # Seconds before the first call of `seen`: most bodies end sooner.
 _PACKAGE = str(Path(__file__).parents[1])
 # The innermost of perfguard's own files on the stack names the step, by the first of these that it lies in.
 _STEPS = {
@@ -66,7 +66,7 @@ def watched(
     try:
         yield
     finally:
-        with lock:  # not while `expired` runs
+        with lock:  # `expired` must not run meanwhile.
             ended.set()
 
 

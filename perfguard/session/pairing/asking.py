@@ -34,14 +34,14 @@ from perfguard.session.pairing.tally import Tally, why_not_compared
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
-FIRST = 24  # places of the first pairs: each process pair takes seconds to start, and more tests cost little
+FIRST = 24  # Times in the first pairs: a process pair takes seconds to start, and more tests cost little.
 # Pairs that a time gets at once: FIRST undecided times need so many before one may be accused (`pair_test.luck`). After
 # as many, pairs have GROWTH times as many places.
 PATIENCE = 5
 GROWTH = 4
-TELLING = 5  # tests, which name a kernel that all of them launch
+TELLING = 5  # Number of tests whose verdicts settle a kernel for all others.
 INTERRUPTED = "interrupted"
-_MOST_DEATHS = 3  # of a base's process in its tests: then single ones are not to blame
+_MOST_DEATHS = 3  # Deaths of a base's process in its tests, after which no single test is to blame.
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Asking:
     seconds: float
     more: int = 0
     answers: dict[CaseId, CaseResult] = field(default_factory=dict)
-    problems: dict[CaseId, str] = field(default_factory=dict)  # why the base has no answer
+    problems: dict[CaseId, str] = field(default_factory=dict)  # The reason why the base has no answer.
 
     def __post_init__(self) -> None:
         tracks = {track: self.question.cases[track.case] for track in self.question.times}
@@ -80,12 +80,12 @@ class Asking:
         try:
             problem = self._ask()
         except KeyboardInterrupt:
-            if self.answers:  # else nobody was asked
+            if self.answers:  # Otherwise no base was asked.
                 self._keep(INTERRUPTED)
             raise
-        except (UsageError, OSError) as error:  # the latter of a full disk
+        except (UsageError, OSError) as error:  # A full disk raises OSError.
             problem = str(error)
-            if self.run.config.beside is not None:  # without a base there is no comparison
+            if self.run.config.beside is not None:  # Without a base there is no comparison.
                 self._keep(problem)
                 raise
         self._keep(problem)
@@ -182,7 +182,7 @@ class Asking:
             noted = [] if code is None or not problems else [replace(code, note=problems)]
             run.measured[case] = with_readings(run.measured[case], [*compared.work, *noted])
             answer = self.answers[case]
-            if not compared.other_code and not compared.problems:  # whatever was renamed
+            if not compared.other_code and not compared.problems:  # Only names changed, if anything.
                 alike = {CODE: run.measured[case].reading(CODE)}
                 answer = replace(answer, readings=[alike.get(each.metric) or each for each in answer.readings])
             self.answers[case] = with_readings(answer, compared.base)

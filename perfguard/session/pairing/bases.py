@@ -32,7 +32,7 @@ class TreesOfRecords:
     def __init__(self, repository: Repository, data: Sequence[Path]) -> None:
         self._repository = repository
         self._data = data
-        self._found: dict[str, tuple[BaseTree, list[str]]] = {}  # with the code that changed since then
+        self._found: dict[str, tuple[BaseTree, list[str]]] = {}  # With the code that changed since then.
 
     def at(self, name: str) -> BaseTree:
         """The tree of a commit as a record names it. It equals the working tree if no code has changed since then that
@@ -72,7 +72,7 @@ def _is_loaded(files: Sequence[Path]) -> bool:
     return bool(wanted) and any(_real(file) in wanted for file in loaded if file)
 
 
-@functools.cache  # it is asked of thousands of modules, for each case that a run judges
+@functools.cache  # A run asks for thousands of modules in each case that it judges.
 def _real(path: str) -> str:
     return os.path.realpath(path)
 

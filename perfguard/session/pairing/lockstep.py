@@ -33,22 +33,22 @@ from perfguard.session.pairing.worker import (
     Ready,
 )
 
-_ROUNDS = 3  # rounds of blocks for a case and process pair, at least
+_ROUNDS = 3  # Least rounds of blocks for a case and process pair.
 # At the power limit a clock wavers by 2 % from one block to the next, so that three rounds of long calls say little.
 # There are more until their mean is this certain (standard error), or this many seconds are over.
 _CERTAIN, _MOST_ROUNDS_SECONDS = 0.003, 3.0
-_THERE_AND_BACK = 2  # blocks of each side in a round
+_THERE_AND_BACK = 2  # Blocks of each side in a round.
 _MOST_WARM_UPS = 8
-_WARM_UP_SECONDS = 2.0  # a block may be a run of a whole test
+_WARM_UP_SECONDS = 2.0  # A block may be a run of a whole test.
 _MOST_TRIES = 3
-_POLL_SECONDS = 0.5  # longest single wait for a message
-_WARM = 0.005  # a device is warm when two rounds of blocks agree to this
+_POLL_SECONDS = 0.5  # Longest single wait for a message.
+_WARM = 0.005  # A device is warm when two rounds of blocks agree to this.
 # Longest search for a floor that must agree to 1 %, as bursts of other work on a processor last seconds; a coarser one
 # is found sooner.
 _FLOOR_SECONDS, _FLOOR_NEAR = 4.0, 0.01
 
 
-_START = ReadingId("", "", "")  # position of a side that has collected its tests
+_START = ReadingId("", "", "")  # Position of a side that has collected its tests.
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def run_pair(
             if wanted(track) and len(set(outcome.timers[track].values())) == 1:
                 with outcome.spending("measuring"):
                     lockstep.measure(track)
-            sides = [side for side in lockstep.waiting() if lockstep.at[side] == track]  # the others' calls have raised
+            sides = [side for side in lockstep.waiting() if lockstep.at[side] == track]  # The other calls raised.
         with outcome.spending("ending"):
             lockstep.end()
     except _Lost as error:
@@ -127,14 +127,14 @@ class _Lockstep:
     pair: int
     limit: Limit
     chance: random.Random
-    asked: Collection[str] | None = None  # tests to run; None: all
+    asked: Collection[str] | None = None  # Tests to run; None: all.
     outcome: PairOutcome = field(default_factory=PairOutcome)
-    at: dict[Side, ReadingId | None] = field(default_factory=dict)  # None: its process has ended
-    inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
-    behind: dict[Side, set[ReadingId]] = field(default_factory=dict)  # metrics that a side has announced so far
-    near: dict[ReadingId, float] = field(default_factory=dict)  # how far the lowest blocks of a time must agree
-    base_timers: dict[str, str] = field(default_factory=dict)  # timers of the base's present case, by metric
-    work_waits: bool = True  # the working tree's turn to wait, if it is unknown which side is ahead
+    at: dict[Side, ReadingId | None] = field(default_factory=dict)  # None: its process has ended.
+    inside: dict[Side, str] = field(default_factory=dict)  # Latest test that a side has begun.
+    behind: dict[Side, set[ReadingId]] = field(default_factory=dict)  # Metrics that a side has announced so far.
+    near: dict[ReadingId, float] = field(default_factory=dict)  # How far the lowest blocks of a time must agree.
+    base_timers: dict[str, str] = field(default_factory=dict)  # Timers of the base's present case, by metric.
+    work_waits: bool = True  # Whether the working tree waits, if it is unknown which side is ahead.
 
     @property
     def over(self) -> bool:
@@ -244,7 +244,7 @@ class _Lockstep:
                 if block is not None and block.us:
                     times[side].append(block.us)
             if any(self.at[side] is not here[side] for side in SIDES):
-                return  # a call raised, and its side went on
+                return  # A call raised, and its side went on.
             if all(agree(blocks, self.near[track]) for blocks in times.values()):
                 break
             # Of a call of milliseconds the least blocks last longer than the search.
@@ -320,7 +320,7 @@ class _Lockstep:
         message = self._next_message(process)
         if isinstance(message, Measured):
             return message if message.us is not None else None
-        self._arrive(side, message)  # the call raised, so its test failed and the worker went on
+        self._arrive(side, message)  # The call raised, so its test failed and the worker went on.
         return None
 
     def _send(self, process: SideProcess, what: Order) -> None:

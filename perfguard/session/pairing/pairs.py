@@ -52,7 +52,7 @@ from perfguard.session.pairing.worktrees import Repository, lock_in
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-_PREFIX = "perfguard-pairs-"  # of the folder with everything; its worktrees are known by it
+_PREFIX = "perfguard-pairs-"  # Prefix of the temporary folder, by which abandoned worktrees are known.
 
 _ENOUGH_CORES = 8
 
@@ -88,10 +88,10 @@ class PairWorktrees:
     starts_ahead: bool
     packages: Packages = OWN_PACKAGES
     toolchain: Toolchain | None = None
-    _processes: list[SideProcess] = field(default_factory=list)  # all that may be alive
-    _started: int = 0  # pairs whose processes have started
-    _orders: list[list[Side]] = field(default_factory=list)  # in which those of the next pairs start
-    _processes_ahead: dict[Side, SideProcess] = field(default_factory=dict)  # of the next pair
+    _processes: list[SideProcess] = field(default_factory=list)  # All that may be alive.
+    _started: int = 0  # Number of pairs whose processes have started.
+    _orders: list[list[Side]] = field(default_factory=list)  # Starting orders of the next pairs.
+    _processes_ahead: dict[Side, SideProcess] = field(default_factory=dict)  # The processes of the next pair.
     _lock: FileLock | None = None
     _temporary: Path = field(
         default_factory=lambda: Path(tempfile.gettempdir()).resolve() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
@@ -242,7 +242,7 @@ class PairWorktrees:
             # In a new order for each pair, so that after-effects of a case on the next differ.
             tests=self._random.sample(tests, len(tests)),
             exact=False,
-            unread=[WALL_TIME],  # shown, never judged
+            unread=[WALL_TIME],  # Wall time is shown, never judged.
             kernels=tally.kernels(left),
         )
         self._started += 1

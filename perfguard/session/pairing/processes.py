@@ -28,11 +28,11 @@ from perfguard.session.fresh_processes import stop
 Side = Literal["base", "copy", "work"]
 SIDES: tuple[Side, ...] = ("base", "copy", "work")
 
-GOOD = (0, 1, 5)  # 1: a test failed, as in its report; 5: no tests
+GOOD = (0, 1, 5)  # 1: a test failed, as in its report; 5: no tests.
 _OUTPUT = "output.txt"
 _LAST_LINES = 15
 _PATIENCE_SECONDS = 60.0
-_MOST_PAD = 32 * 2**20  # bytes: the position in memory can decide times, so it is drawn for each process
+_MOST_PAD = 32 * 2**20  # bytes; the position in memory can decide times, so each process draws its own
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -70,7 +70,7 @@ class Interrupts:
         self.received = False
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
+        if threading.current_thread() is threading.main_thread():  # Only the main thread may set handlers.
             self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 

@@ -24,8 +24,8 @@ from perfguard.session.pairing.lockstep import paired
 from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Side
 
-_MOST_MISSED = 2  # process pairs that fail to measure a time, after which it is given up
-_MOST_LOST = 3  # tests in which a process may die; with more, the machine is at fault, and each costs a process pair
+_MOST_MISSED = 2  # Process pairs that fail to measure a time before it is given up.
+_MOST_LOST = 3  # Tests in which a process may die; with more, the machine is at fault.
 
 Results = Mapping[CaseId, CaseResult]
 
@@ -139,7 +139,7 @@ class Tally:
             if test not in outcome.tests.get("base", set()) or (
                 timed_kernel(track.metric) and "base" not in (timers or {})
             ):
-                time.missed = _MOST_MISSED  # another pair would not find it, either
+                time.missed = _MOST_MISSED  # Another pair would not find it, either.
 
     def _without_meter(
         self, track: ReadingId, latest: Mapping[Side, Results]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from perfguard.measure.devices.device import Device
 
-_MOST_TRIES = 3  # blocks that are tried for a reading
-_PAD_STEP = 512  # bytes that torch's allocators round to
+_MOST_TRIES = 3  # Blocks tried for a reading.
+_PAD_STEP = 512  # bytes to which torch's allocators round
 
 
 class Measure(Struct, frozen=True, tag=True):
@@ -102,8 +102,8 @@ class PairWorker:
 
     connection: Connection
     options: PairOptions
-    _base_timers: dict[CaseId, dict[str, str]] = field(default_factory=dict)  # as they become known
-    _checked: set[str] = field(default_factory=set)  # modules that are already checked
+    _base_timers: dict[CaseId, dict[str, str]] = field(default_factory=dict)  # Filled as they become known.
+    _checked: set[str] = field(default_factory=set)  # Modules already checked.
     _pad: object = None
     _device: Device | None = None
 
@@ -171,7 +171,7 @@ class PairWorker:
                     self.send(Measured(None) if us is None else Measured(us, meter.clock_mhz()))
                     rejected += us is None
                     times += [] if us is None else [us]
-                for _ in range(_MOST_TRIES if not times else 0):  # nobody compares it, but a reading needs a block
+                for _ in range(_MOST_TRIES if not times else 0):  # The block is not compared, but a reading needs one.
                     if not times and (us := read_block(meter, device, times)) is not None:
                         times.append(us)
             return checked(metric, meter, times, rejected)

@@ -198,7 +198,7 @@ class Repository:
         lives holds the `lock_in` its own."""
         for parent in {folder.parent for folder in self._worktrees()}:
             if parent.name.startswith(prefix) and parent.is_dir():
-                with contextlib.suppress(Timeout, OSError), lock_in(parent):  # OSError: another user's
+                with contextlib.suppress(Timeout, OSError), lock_in(parent):  # OSError: the folder is another user's.
                     self.remove_worktrees(parent)
 
     def _worktrees_in(self, parent: Path) -> list[Path]:
@@ -235,7 +235,7 @@ def _git(
         return subprocess.run(
             ["git", *arguments], cwd=folder, env=environment() | {"GIT_OPTIONAL_LOCKS": "0", **(variables or {})},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape", check=False,
-            start_new_session=True,  # only perfguard handles Ctrl-C; git finishes its command
+            start_new_session=True,  # perfguard alone handles Ctrl-C; git finishes its command.
         )  # fmt: skip
     except FileNotFoundError as error:
         raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error

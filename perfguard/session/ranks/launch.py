@@ -28,7 +28,7 @@ from perfguard.session.ranks.rank_files import RankExit, RankFile, RankOutcome
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
-_CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")  # of faulthandler
+_CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")  # Lines of faulthandler.
 
 # A rank opens its own output: the agent never closes files that it opened, which is an error under `-W error`.
 _START = 'exec env "$@" >"$0/$RANK.stdout" 2>"$0/$RANK.stderr"'
@@ -104,7 +104,7 @@ class Launched:
     def wait(self, nodeid: str) -> Ended:
         """The test, once all ranks have ended it, or are gone."""
         while True:
-            final = (self.folder / "done").exists()  # asked first: nothing comes after it
+            final = (self.folder / "done").exists()  # This comes first: nothing is written after it.
             if not final:
                 self._start_if_free()
             ended = self._find(nodeid)
@@ -120,7 +120,7 @@ class Launched:
         while self._thread is not None and self._thread.is_alive():
             for pid in _processes_of(self._run_id):
                 with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGTERM)  # each rank leads a session of its own
+                    os.killpg(pid, signal.SIGTERM)  # Each rank leads a session of its own.
             self._thread.join(1.0)
         self._lock.release()
 
@@ -132,7 +132,7 @@ class Launched:
 
     def _find(self, nodeid: str) -> Ended | None:
         for launch in self._launches():
-            lost = _lost(launch)  # asked first: nothing is written after it
+            lost = _lost(launch)  # This comes first: nothing is written after it.
             outcomes = {file.rank: file.ended[nodeid] for file in self._read(launch) if nodeid in file.ended}
             if len(outcomes) == self.ranks:
                 return Ended(outcomes)
@@ -191,7 +191,7 @@ class Launched:
             exits = {rank: _describe_exit(failure.exitcode) for rank, failure in failures}
             begun = bool(RankFile(folder, failures[0][0]).read().begun)
             return exits, _tail(logs, failures[0][0], ["stderr"] if begun else ["stderr", "stdout"])
-        except Exception as error:  # of the agent itself, e.g. no port could be opened
+        except Exception as error:  # The agent itself failed, e.g. no port could be opened.
             return {}, f"the launch failed: {type(error).__name__}: {error}"
         return {}, ""
 

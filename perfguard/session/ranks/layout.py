@@ -32,7 +32,7 @@ class Layout(RankGroup):
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
         """As of every group. Tensors that are made from now on have no data."""
-        with torch_distributed.without_modes():  # a mesh keeps its ranks in tensors
+        with torch_distributed.without_modes():  # A mesh keeps its ranks in tensors.
             mesh = super().mesh(dimensions)
         if self._has_data:
             self.without_data.enter_context(torch_distributed.tensors_without_data())
@@ -58,4 +58,4 @@ def layout_of(ranks: int, rank: int = 0) -> Iterator[Layout]:
             yield Layout(rank, ranks, "cpu", store, 0.0, without_data=without_data)
     finally:
         dist.destroy_process_group()
-        torch_distributed.forget_shardings()  # they name groups that are gone, and the next ones take their names
+        torch_distributed.forget_shardings()  # They name groups that are gone, and the next groups reuse the names.

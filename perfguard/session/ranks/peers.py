@@ -49,7 +49,7 @@ class Peers:
             DistStoreError: a rank does not come within the limit of a test.
         """
         parts = self._parts(Part(purpose, data))
-        if purpose == END:  # others may find only now that this rank has ended
+        if purpose == END:  # Another rank may learn only now that this one has ended.
             while any(part.purpose != END for part in parts):
                 parts = self._parts(Part(purpose, data))
         for rank, part in enumerate(parts):
@@ -66,7 +66,7 @@ class Peers:
         group.store.set(keys[group.rank], msgspec.json.encode(own))
         group.store.wait(keys)
         parts = [msgspec.json.decode(part, type=Part) for part in group.store.multi_get(keys)]
-        if number:  # every rank has begun this exchange, so it has read all of the one before
+        if number:  # Every rank has begun this exchange, so it has read the one before.
             group.store.delete_key(f"part-{number - 1}-{group.rank}")
         self._number += 1
         return parts

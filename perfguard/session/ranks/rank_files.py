@@ -102,7 +102,7 @@ class RankFile:
         try:
             with (self.folder / f"rank-{self.rank}.jsonl").open("rb") as file:
                 file.seek(self._position)
-                lines = file.read().split(b"\n")[:-1]  # the last one may still grow
+                lines = file.read().split(b"\n")[:-1]  # The last line may still grow.
         except FileNotFoundError:
             return self
         self._position += sum(len(line) + 1 for line in lines)

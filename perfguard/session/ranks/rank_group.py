@@ -134,7 +134,7 @@ def _prefixed(prefix: str, store: Any) -> Any:
     """The part of a store whose keys begin with `prefix`."""
     import torch.distributed as dist
 
-    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # public, and not in its stubs
+    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # Public, but not in torch's stubs.
 
 
 def _made(device_type: str, dimensions: Mapping[str, int]) -> DeviceMesh:

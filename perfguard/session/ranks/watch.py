@@ -23,11 +23,11 @@ from perfguard.session.ranks.rank_files import Collective, RankExit
 from perfguard.session.ranks.rank_group import RankGroup
 from perfguard.session.watchdog import describe_step
 
-STATUS = 3  # exit status of a rank that ends itself: pytest's for an internal error
+STATUS = 3  # Exit status of a rank that ends itself: pytest's for an internal error.
 _POLL_SECONDS = 0.2
-GRACE_SECONDS = 5.0  # until a rank whose peer has failed ends itself
-_OTHERS_SECONDS = 10.0  # limit for the others to say where they are, before the agent ends them
-_WAITING_SECONDS = 2.0  # the same for those that wait for a rank that has failed: it does not say more
+GRACE_SECONDS = 5.0  # Seconds until a rank whose peer has failed ends itself.
+_OTHERS_SECONDS = 10.0  # Seconds for the other ranks to write their state, before the agent ends them.
+_WAITING_SECONDS = 2.0  # The same for ranks that wait for one that has failed, which writes no more.
 _RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 
@@ -117,7 +117,7 @@ def last_collective() -> Collective | None:
 
     try:
         entries = issued_collectives()
-    except Exception:  # last words must not fail for lack of a detail
+    except Exception:  # A missing detail must not keep the state from being written.
         return None
     if not entries:
         return None
