@@ -17,7 +17,7 @@ from perfguard.model.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 
 _FILE_WIDTH = 250  # The width if the output is a log or a pipe.
 
-# Command -> the module of its options and its work, loaded only if the command is named, and its purpose.
+# Command -> the module with its options and its work, which is loaded only for that command, and its purpose.
 _COMMANDS = {
     "report": (
         "perfguard.session.report_command",
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Exits with perfguard's usage status; argparse's own 2 means interrupted in pytest."""
+    """A parser that exits with perfguard's usage status; argparse's own 2 means interrupted in pytest."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)

@@ -1,6 +1,6 @@
-"""Refuses wrong arguments of a guarded call, each in one sentence that names it and what to give instead.
+"""Refuses wrong arguments of a guarded call, each with a message that names it and what to give instead.
 
-What a user passes is asked for its type alone: its truth, its length and what equals it may be the user's own code.
+Only the types of the user's objects are checked: their truth, length and equality may be the user's own code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHOICES = {"oracle": ("auto", "float64", "float32"), "cache": ("cold", "warm")}
 
 
 def check_options(**given: object) -> None:
-    """Refuse an option of another type, and a word that is none of its choices."""
+    """Refuse an option of another type, or a text that is none of its choices."""
     for name, value in given.items():
         if name in _CHOICES:
             choices = _CHOICES[name]
@@ -32,7 +32,7 @@ def check_options(**given: object) -> None:
 
 
 def hard_of(given: bool | Hard) -> Hard | None:
-    """The kinds to leave out; None for no derived inputs."""
+    """The kinds of derived inputs to leave out; None for no derived inputs."""
     if isinstance(given, Hard):
         return given
     if not isinstance(given, bool):
@@ -73,8 +73,8 @@ def _is_position(given: object, args: Sequence[Any]) -> bool:
 def clobbers_of(
     given: Collection[int | Literal["gradients"]], args: Sequence[Any]
 ) -> tuple[int | Literal["gradients"], ...]:
-    """Return `given` if each entry is the incoming gradients or an argument of floats. Timed calls run many times in a
-    row on what the last one left, so no overwritten value may decide what is computed."""
+    """Return `given` if each entry is the incoming gradients or an argument of floats. Each timed call runs on the
+    values that the one before left, so none of them may decide what is computed."""
     entries = given if isinstance(given, Collection) and not isinstance(given, str) else (given,)
     for each in entries:
         if isinstance(each, str) and each == GRADIENTS and entries is given:

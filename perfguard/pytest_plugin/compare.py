@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Compare:
-    """Hands the options that pytest does not know to perfguard's plugin."""
+    """Passes options that pytest does not know to perfguard's plugin."""
 
     def __init__(self, beside: Beside) -> None:
         self._beside = beside

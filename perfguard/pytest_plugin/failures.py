@@ -1,4 +1,4 @@
-"""What a raised exception becomes in pytest: a usage error, a failure other than by a verdict, a reason for BROKEN."""
+"""Turns exceptions into pytest's usage errors, failures other than by a verdict, and reasons for BROKEN."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def usage_errors() -> Iterator[None]:
 def raised_otherwise(
     report: pytest.TestReport, call: pytest.CallInfo[None]
 ) -> pytest.ExceptionInfo[BaseException] | None:
-    """The exception of a test that failed other than by a verdict, which is noted on its report. None of a test that
-    passed, was skipped, was expected to fail, or asked pytest to end."""
+    """The exception of a test that failed other than by a verdict; its report is marked. None if the test passed, was
+    skipped, was expected to fail, or asked pytest to end."""
     error = call.excinfo
     if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
         return None

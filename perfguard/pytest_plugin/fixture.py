@@ -47,8 +47,8 @@ LOST = pytest.StashKey[str]()  # Set once the device no longer answers this proc
 def seed_of(case: Case, purpose: str = "inputs") -> int:
     """A seed of the case alone, so that a new case does not change the inputs of others.
 
-    Each purpose has its own. With one seed for all, incoming gradients would equal the inputs and hide every error that
-    cancels there. The gradient of a scale-invariant function, for example, would be 0.
+    Each purpose has its own. With one seed for all, incoming gradients would equal the inputs, and errors could cancel:
+    the gradient of a scale-invariant function, for example, would be 0.
     """
     return int.from_bytes(hashlib.sha256(f"{case.suite}::{case.name} {purpose}".encode()).digest()[:4], "big")
 
@@ -143,7 +143,7 @@ class Guarded:
         Args:
             fn: the candidate. It may not modify its inputs unless `mutates` or `clobbers` names them.
             args: its inputs; tensors on `perfguard.device`, also inside tuples, lists and dicts.
-            reference: the eager truth, callable with the same inputs in their own dtype and in the oracle's.
+            reference: an eager implementation, callable with the same inputs in their own dtype and in the oracle's.
             tolerance: overrides of the numerics rule, with a reason.
             work: minimum bytes and flop of one call; turns time into GB/s, TFLOP/s and % of the copy ceiling.
             oracle: dtype of the oracle; "auto" is float64, and float32 for fp8 outputs.
@@ -170,14 +170,14 @@ class Guarded:
             rival: what the candidate has to beat, e.g. the eager function, a loop over the groups, or the kernel in its
                 default configuration; called with the same inputs. Both are timed by turns in every run. A slower
                 candidate is SLOWER, with or without a baseline. The rival's results are not checked.
-            hard: whether the call must be right on inputs derived from its own (docs/hard-inputs.md); a Hard says
-                which kinds are left out, and why.
+            hard: whether the call must be right on inputs derived from its own (docs/hard-inputs.md); a Hard names the
+                kinds to leave out, and the reason.
             label: distinguishes a second call in the same test from the first.
 
         Raises:
-            WrongResult: the numerics rule is violated; nothing is timed then.
-            Regression: heavier or different than the baseline. Times are judged after the tests: they fail the run,
-                not its tests.
+            WrongResult: the numerics rule is violated; the call is then not timed.
+            Regression: an exact metric is worse than, or different from, its baseline. Times are judged after the
+                tests: they fail the run, not its tests.
             UsageError: the call cannot be guarded as written.
         """
         __tracebackhide__ = True  # A failure shows the test's line and the message, no line of perfguard.
@@ -247,7 +247,7 @@ class Guarded:
             raise_for(self._run, results)
 
     def _check(self, call: Call, case: Case) -> None:
-        """Check the call where nothing is measured.
+        """Check the call in a run that measures nothing.
 
         Raises:
             WrongResult: the numerics rule is violated.
@@ -313,7 +313,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     if run is None and OPENED not in config.stash:
         read = read_settings(config.rootpath, device=config.option.perfguard_device)
         config.stash[OPENED] = open_device(read.device), read
-    # In a measuring run the runner has this time, after the readings.
+    # In a measuring run the runner spends this time, after the readings.
     device, read = config.stash[OPENED] if run is None else (run.device, run.config.settings)
     extra_seconds = read.extra_seconds if run is None else 0.0
     try:
@@ -340,7 +340,7 @@ _BLOCKS = 7  # Consecutive parts of the rounds, so that drift inside the session
 
 def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
     """The host time of a finished `benchmark` test: the median of the medians of consecutive parts of its rounds. None
-    when the plugin measured nothing (disabled, skipped)."""
+    if the plugin measured nothing (disabled, skipped)."""
     rounds = benchmark_rounds(item)  # s, in the order measured
     if not rounds:
         return None

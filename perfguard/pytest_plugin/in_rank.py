@@ -1,8 +1,8 @@
-"""pytest's hooks in a process that is one of several ranks: all run the same tests in the same order, and meet at the
-end of each.
+"""pytest's hooks in a process that is one of several ranks: all ranks run the same tests in the same order, and wait
+for each other at the end of each.
 
-In a launch of ours the reports go into a file, for the parent. Under torchrun rank 0 is the user's pytest: it merges
-the reports of all ranks and judges, and the others say nothing.
+In a launch by perfguard the reports go into a file for the parent. Under torchrun rank 0 is the user's pytest: it
+merges the reports of all ranks and judges; the others print nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from perfguard.session.ranks.rank_group import join, local_rank, rank_here
 from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.session.ranks.watch import Watch
 
-#: From all ranks' outcomes of a test to its reports.
+#: Turns all ranks' outcomes of a test into its reports.
 Replay = Callable[[pytest.Item, Ended], list[pytest.TestReport]]
 
 
@@ -41,8 +41,8 @@ class InRank:
 
     Args:
         measure: whether guarded calls are measured.
-        request: of the launch, in whose folder the rank leaves its outcomes; None under torchrun.
-        replay: under torchrun, what rank 0 makes of a test's outcomes.
+        request: the launch's, in whose folder the rank writes its outcomes; None under torchrun.
+        replay: under torchrun, turns a test's outcomes into rank 0's reports.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class InRank:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Join the other ranks, and compare the order of the tests: one that differs would end in a deadlock."""
+        """Join the other ranks, and compare the order of the tests: a different order would end in a deadlock."""
         mine = [item.nodeid for item in session.items if mark_of(item).ranks]
         if session.config.option.collectonly or not (mine or self._request):
             return
@@ -91,7 +91,7 @@ class InRank:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of several ranks, meet the other ranks, and pass the reports on."""
+        """Run a test of several ranks, wait for the other ranks, and pass the reports on."""
         if not mark_of(item).ranks:
             return None
         guard, watch = self._guard, self._watch
@@ -111,7 +111,7 @@ class InRank:
             ]
             self._write()
             watch.arrive(failed=outcome.phase_outcomes != ["passed"] * 3)
-            # Passed on as the text that the file holds, too.
+            # The exchange has the same text as the file.
             everyone = guard.peers.exchange(END, msgspec.json.encode(outcome).decode())
         outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
         if self._replay is not None:
@@ -126,7 +126,7 @@ class InRank:
     def _agreed_reports(
         self, item: pytest.Item, peers: Peers, outcomes: dict[int, RankOutcome]
     ) -> list[pytest.TestReport]:
-        """Rank 0's merged reports, on all ranks: each stops where rank 0 does (-x)."""
+        """Rank 0's merged reports, on all ranks, so that each stops when rank 0 does (-x)."""
         hook, config = item.config.hook, item.config
         assert self._replay is not None
         own = self._replay(item, Ended(outcomes)) if peers.group.rank == 0 else []

@@ -139,7 +139,7 @@ class Measuring(Ending):
         with usage_errors():
             check_names(guarded)
         self._collected.selected = [case_of(item) for item in guarded]
-        # Tests that are only observed need no device before they load torch, and may never do so.
+        # Observed tests need no device before they load torch, if they ever do.
         if any(map(has_fixture, guarded)) or "torch" in sys.modules:
             self._begin(session, device)
 
@@ -179,7 +179,7 @@ class Measuring(Ending):
         return self._shown_progress
 
     def _command(self, config: pytest.Config) -> ChildCommand:
-        """The command of other processes: this one's own, on its device."""
+        """The command for child processes: this process's own, on its device."""
         given = [str(argument) for argument in config.invocation_params.args]
         return child_command(given, config.invocation_params.dir, self._config.settings.device)
 
@@ -201,14 +201,14 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
-        """Watch a guarded test, and free the device memory that it holds if it ran out of memory."""
+        """Watch a guarded test, and free its device memory if it ran out of memory."""
         run = self._run
         if run is None or not _is_guarded_here(item):
             return (yield)
         if self.worker is not None:
             self.worker.enter(item.nodeid)
         settings = self._config.settings
-        # A worker of a process pair waits for its turns inside the test, so its conductor limits the whole process.
+        # A worker of a process pair waits for its turns inside the test, so the parent limits the whole process.
         minutes = settings.case_minutes if self.worker is None else settings.session_minutes
         progress = self._progress(item.config)
         every = math.inf if run.is_session else progress.every
@@ -239,8 +239,8 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised. A skipped
-        or expected failure is not: `Run.finish` lists the cases that it leaves unmeasured."""
+        """Mark a guarded test that raised before or inside the guarded call as BROKEN, with the step that raised. Skips
+        and expected failures are not BROKEN: `Run.finish` lists the cases that they leave unmeasured."""
         report = yield
         error, run = raised_otherwise(report, call), self._run
         if error is not None and run is not None and _is_guarded_here(item):
@@ -273,12 +273,12 @@ class Measuring(Ending):
         return answer
 
     def _seen(self, item: pytest.Item, step: str, seconds: float) -> None:
-        """On the watchdog's thread, while a test takes long."""
+        """Show the progress of a long test, on the watchdog's thread."""
         which = f"{item.name} ({len(self._set_up)} of {item.session.testscollected})"
         self._progress(item.config).look(f"{which}: {step}", seconds)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Before pytest writes to its terminal."""
+        """Clear the progress line before pytest writes to its terminal."""
         if self._shown_progress is not None:
             self._shown_progress.clear()
         super().pytest_runtest_logreport(report)
@@ -292,7 +292,7 @@ class Measuring(Ending):
         self._progress(config).quiet = False
 
     def _hung(self, item: pytest.Item, step: str) -> None:
-        """On the watchdog's thread, while the test's thread hangs: report it, save the results, end the process."""
+        """Report a hanging test, save the results and end the process, on the watchdog's thread."""
         run = self._run
         assert run is not None
         faulthandler.dump_traceback_later(_REPORT_SECONDS, exit=True, file=self._stderr)
@@ -326,7 +326,7 @@ class Measuring(Ending):
         report = failed_report(item.nodeid, item.location, reason)
         item.ihook.pytest_runtest_logreport(report=report)
         session.exitstatus = ExitStatus.TESTS_FAILED
-        # Without pytest's own hook, which tears fixtures down and may wait for the device.
+        # pytest's own hook is left out: it tears fixtures down and may wait for the device.
         others = [config.pluginmanager.get_plugin("runner")]
         finish = config.pluginmanager.subset_hook_caller("pytest_sessionfinish", remove_plugins=others)
         finish(session=session, exitstatus=session.exitstatus)
@@ -336,7 +336,7 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last test: what is in question, stale entries, the update."""
+        """After the last test: settle times in question, find stale entries, update."""
         run = self._run
         try:
             answer = yield
@@ -357,7 +357,7 @@ class Measuring(Ending):
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """As in any run. A base that was asked leaves what it has followed, even if it could collect no test."""
+        """End as any run does. A child that runs a base also writes its launches, even if it collected no test."""
         folder, request = self._config.session_folder, self.request
         if folder is not None and request is not None and request.follow is not None:
             from perfguard.session.followed import write_followed
@@ -377,7 +377,7 @@ class Measuring(Ending):
 
 
 def _is_guarded_here(item: pytest.Item) -> bool:
-    """Whether this process runs the guarded test alone: those of several ranks have their own hooks."""
+    """Whether this process runs the guarded test alone: tests of several ranks have hooks of their own."""
     return has_fixture(item) and not mark_of(item).ranks
 
 

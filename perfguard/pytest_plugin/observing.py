@@ -1,7 +1,7 @@
 """Observes tests that do not use the `perfguard` fixture, in the middle of all hooks around the call of a test.
 
-Fixtures and teardown are outside. The test judges its own numbers, and fails as it always did. What is found of it
-fails the run, not the test: one change of a kernel shows in many tests, and is reported once.
+Fixtures and teardown are not observed. The test judges its own numbers, and fails as it always did. perfguard's
+verdicts fail the run, not the test: one change of a kernel shows in many tests, and is reported once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Registered beside the hooks of a measuring run, whose run it fills."""
+    """Registered beside the hooks of a measuring run, to which it adds results."""
 
     def __init__(self, hooks: Measuring) -> None:
         self._hooks = hooks
@@ -44,7 +44,7 @@ class Observer:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):  # type: ignore[no-untyped-def]
-        """In a process of a pair: run a test that passed again and again, for the times of its kernels."""
+        """In a process of a pair: repeat a test that passed, for the times of its kernels."""
         request, worker = self._hooks.request, self._hooks.worker
         if request is None or worker is None or not is_observed(item):
             return (yield)
@@ -59,7 +59,7 @@ class Observer:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self):  # type: ignore[no-untyped-def]
-        """In a process of a recording: run what passed once more, for its times. All facts have been read by then."""
+        """In a process of a recording: repeat the tests that passed, for their times, after all exact metrics."""
         answer = yield
         run = self._hooks.run
         if run is not None and run.is_session and self._hooks.worker is None and run.device.asynchronous:
@@ -82,7 +82,7 @@ class Observer:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item):  # type: ignore[no-untyped-def]
-        """Observe the test, from the moment at which torch is loaded."""
+        """Observe the test from the moment when torch is loaded."""
         if not is_observed(item):
             return (yield)
         if self._profiling is not None:
@@ -98,7 +98,7 @@ class Observer:
         return answer
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Report that there was nothing to read: a green run would suggest a guard."""
+        """Report that there was nothing to read, since a green run would suggest a guard."""
         run = self._hooks.run
         if self._passed and (run is None or not run.results):
             why = "none loaded torch" if run is None else "none called an operator of torch"
@@ -128,8 +128,8 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 
 def _clear_frames(records: Iterable[logging.LogRecord]) -> None:
-    """Clear the frames of exceptions in a log, which pytest keeps until teardown: they hold all tensors of the test.
-    An optional import, for one, fails in the test that comes first, whichever that is."""
+    """Clear the frames of logged exceptions, which pytest keeps until teardown and which hold all tensors of the test.
+    Their memory depends on the order of tests: an optional import, for example, fails only in the first of them."""
     for record in records:
         args = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
         error = record.exc_info[1] if record.exc_info else None
@@ -170,7 +170,7 @@ def _loaded(begin: Callable[[], None]) -> Iterator[None]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds torch where the others find it, and begins when it is imported."""
+    """Finds torch by the other finders, and calls `begin` when it is imported."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin = begin

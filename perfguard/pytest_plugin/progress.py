@@ -1,7 +1,7 @@
-"""What a measuring run is at, said while it lasts: on a terminal in one line that is renewed, in a log now and then.
+"""Shows the current step of a measuring run: on a terminal in one line that is renewed, in a log now and then.
 
-pytest's own dots show tests that have ended. They do not show the step of a test that takes long, nor what is done
-after the last test: bases that are asked, process pairs, fresh processes.
+pytest's own dots show tests that have ended, but neither the step of a long test nor the work after the last test:
+questions to bases, process pairs, fresh processes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 _RENEWED_SECONDS, _SPARSE_SECONDS = 1.0, 30.0  # Seconds between two updates: on a terminal, and elsewhere.
 
-# On the line below the one in which pytest is writing, and back to where it was: down and up again makes room at the
-# lower end of the screen. Behind the last test, pytest's line is a whole one, and this is the next.
+# _BELOW writes on the line below that of pytest, and returns; going down and up first makes room at the lower end of
+# the screen. After the last test pytest's line is complete, and _HERE writes on the next one.
 _BELOW, _HERE = "\x1bD\x1b[A\x1b7\r\x1b[B\x1b[K{}\x1b8", "\r\x1b[K{}\r"
 
 
 class Progress:
-    """Says what the run is at. A worker of pytest-xdist has no terminal, and says it sparsely on the common stderr.
+    """Shows the current step of the run. A worker of pytest-xdist writes seldom, to the common stderr.
 
     Args:
         stderr: file descriptor of the process's own stderr, behind pytest's capture.
@@ -50,11 +50,11 @@ class Progress:
         self._at, self._since = "", 0.0  # The current step after the last test, and when it began.
 
     def __call__(self, text: str, *, passing: bool = False, detail: bool = False) -> None:
-        """Say what is done from now on.
+        """Show the step that begins now.
 
         Args:
-            passing: whether it is of interest only while it lasts: it is renewed on a terminal, and sparse in a log.
-            detail: whether it is said under -v only.
+            passing: whether the step matters only while it lasts: a terminal renews it, a log seldom shows it.
+            detail: whether it is shown only under -v.
         """
         if detail and not is_verbose(self._config):
             return
@@ -68,7 +68,7 @@ class Progress:
 
     @contextlib.contextmanager
     def after_tests(self) -> Iterator[None]:
-        """Inside this block, say again and again what was said last, with the time that it takes."""
+        """Inside this block, show the last step again and again, with the time that it has taken."""
         if self._reporter is not None:
             self._new_line(self._reporter)
         if self._worker:  # There may be many workers.
@@ -82,7 +82,7 @@ class Progress:
             self._place = _BELOW
 
     def look(self, text: str, seconds: float) -> None:
-        """A test is at this since `seconds`."""
+        """Show the step of a test that has run for `seconds`."""
         with self._lock:
             if not self._worker:  # pytest-xdist shows many tests at once; --durations shows slow ones.
                 self._show(f"{format_minutes(seconds)} {text}", due=True)
@@ -96,7 +96,7 @@ class Progress:
 
     @cached_property
     def every(self) -> float:
-        """Seconds between two looks at what is done."""
+        """Seconds between two updates."""
         return _RENEWED_SECONDS if self._is_live else _SPARSE_SECONDS
 
     @cached_property

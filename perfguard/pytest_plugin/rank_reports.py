@@ -19,13 +19,13 @@ from perfguard.session.ranks.rank_files import RankExit, RankOutcome
 
 @dataclass(frozen=True)
 class Merged:
-    """One test, all ranks together.
+    """One test on all ranks.
 
     Attributes:
         reports: one of each phase that a rank has reached.
         results: of its guarded calls, merged, not judged.
-        broken: why it is BROKEN; empty if it is not.
-        unsupported: why this hardware cannot run it; empty if it can.
+        broken: the reason why it is BROKEN; empty if it is not.
+        unsupported: the reason why this hardware cannot run it; empty if it can.
     """
 
     reports: list[pytest.TestReport]
@@ -121,7 +121,7 @@ def _add(report: pytest.TestReport, text: str, which: str = "") -> None:
 
 
 def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
-    """Why ranks did not end a test: one line of cause, then where each rank was, then stacks and output."""
+    """The reason why ranks did not end a test: a line with the cause, each rank's position, stacks and output."""
     if not lost.nodeid:
         exits = [f"rank {rank}: {how}" for rank, how in lost.exits.items()]
         return "\n".join([f"no rank began the tests: {'; '.join(exits) or 'the launch failed'}", lost.output])

@@ -33,7 +33,7 @@ _XFAIL_STRICT = "[XPASS(strict)]"
 
 
 class RankedItems:
-    """Registered where tests are marked with `ranks=N` and this process is none of them."""
+    """Registered if tests are marked with `ranks=N` and this process is none of these ranks."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -74,7 +74,7 @@ class RankedItems:
         return launched.wait(item.nodeid)
 
     def _lacking(self, ranks: int) -> str:
-        """What this machine lacks for so many ranks; empty where it has as many devices, or ranks share the CPU."""
+        """What this machine lacks for so many ranks; empty if it has as many devices, or ranks share the CPU."""
         if ranks not in self._lacks:
             names = list(find_devices(self._device))
             few = len(names) < ranks and not open_device(names[0]).holds_cpu_tensors
@@ -89,7 +89,7 @@ class RankedItems:
         return self._worker is not None and run is not None and not run.config.untimed
 
     def _hold_devices(self, session: pytest.Session, ranks: int) -> None:
-        """Lock the devices of all ranks, in the order in which every run does, besides this run's own.
+        """Lock the devices of all ranks besides this run's own, in the order that every run uses.
 
         Raises:
             DeviceError: another process still holds one after `lock_minutes`.
@@ -109,7 +109,7 @@ class RankedItems:
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # Before the run is settled.
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last test: another worker may still read what this one has started. After an early end: stop."""
+        """After the last test: wait, since another worker may read this one's launches. After an early end: stop."""
         ended = False
         try:
             answer = yield
@@ -183,7 +183,7 @@ def replay(item: pytest.Item, ended: Ended) -> list[pytest.TestReport]:
 
 
 def _fail(merged: Merged, text: str) -> None:
-    """Let a test fail by verdicts that came after it. A test that is expected to fail then has."""
+    """Make a test fail by verdicts reached after it. A test that is expected to fail has then done so."""
     report = next((report for report in merged.reports if report.when == "call"), None)
     if report is None or (report.failed and not str(report.longrepr).startswith(_XFAIL_STRICT)):
         return  # The test failed otherwise before.

@@ -27,7 +27,7 @@ from perfguard.pytest_plugin.observing import Observer
 from perfguard.session.child import read_request
 from perfguard.session.pairing.worktrees import uncommitted_code
 
-# Option -> its value in such a process. Options that no plugin has defined stay undefined.
+# Option -> its value in a process that measures for another one. Options that no plugin has defined stay undefined.
 _NOT_ITS_OWN: dict[str, Any] = {
     "maxfail": 0, "lf": False, "failedfirst": False, "newfirst": False, "stepwise": False, "stepwise_skip": False,
     "stepwise_reset": False, "usepdb": False, "trace": False, "collectonly": False, "durations": None, "verbose": -1,
@@ -60,12 +60,12 @@ def start(config: pytest.Config) -> None:
 
             config.pluginmanager.register(Controller(built, _devices(built, workers), workers), "perfguard-hooks")
         else:
-            # pytest captures nothing yet; hanging cases are reported to its stderr
+            # pytest captures nothing yet: hanging cases are reported to this stderr.
             _register(config, built, Measuring(built, os.dup(2)))
 
 
 def start_worker(config: pytest.Config) -> None:
-    """The same in a worker, which measures on the device that the controlling process holds for it."""
+    """Turn measuring on in an xdist worker, on the device that the controlling process holds for it."""
     from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, XdistWorker
 
     given = worker_input(config)
@@ -77,7 +77,7 @@ def start_worker(config: pytest.Config) -> None:
 
 
 def _register(config: pytest.Config, built: Config, hooks: Measuring) -> None:
-    """The hooks of a run that measures in this process, and what it observes."""
+    """Register the hooks of a run that measures in this process, and the paths that it observes."""
     option, setting = config.option.perfguard_observe, built.settings.observe
     if option is not None:
         config.stash[OBSERVED] = observed_paths(option, config.invocation_params.dir)
@@ -124,10 +124,10 @@ def build_config(config: pytest.Config) -> Config:
 
 
 def _refuse_uncommitted(config: Config) -> None:
-    """Refuse to record code of no commit.
+    """Refuse to record uncommitted code.
 
     Raises:
-        UsageError: names it.
+        UsageError: there is some; the message names it.
     """
     code = uncommitted_code(config.root, [config.baselines_dir, config.reports_dir, config.cache_dir.parent])
     if code:
@@ -145,10 +145,10 @@ def _device_name(option: Any) -> str | None:
 
 
 def device_setting(config: pytest.Config) -> str:
-    """What `--perfguard-device`, the lane or `[tool.perfguard]` names.
+    """The device that `--perfguard-device`, the lane or `[tool.perfguard]` names.
 
     Raises:
-        pytest.UsageError: a setting that is wrong.
+        pytest.UsageError: a setting is wrong.
     """
     with usage_errors():
         return read_settings(config.rootpath, device=_device_name(config.option)).device
@@ -184,9 +184,9 @@ def _devices(config: Config, workers: int) -> dict[str, str]:
 
 
 def take_options_back(config: pytest.Config) -> None:
-    """Reset the options, before anything acts on them. The files are those of the requested tests, otherwise those that
-    the user selected, if they exist. Files are named, since pytest refuses an unknown node id, and in another checkout
-    a test may be new or gone.
+    """Reset the options before anything acts on them. pytest gets the files of the requested tests, otherwise the
+    existing files that the user selected. It gets no node ids: it refuses unknown ones, and another checkout may lack a
+    test.
 
     Raises:
         UsageError: there is no request, or none of the paths that the user named exists.

@@ -44,7 +44,7 @@ class XdistWorker(Measuring):
         self._error = ""  # The error that stops the run.
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """As in one process. The controlling process reports any error."""
+        """Begin as in one process; the controlling process reports any error."""
         try:
             super().pytest_collection_finish(session)
         except pytest.UsageError as error:
@@ -53,17 +53,17 @@ class XdistWorker(Measuring):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """As in one process. After an error no test runs."""
+        """Set up as in one process; after an error no test runs."""
         if self._error:
             item.session.shouldstop = self._error
             pytest.fail(self._error, pytrace=False)
         super().pytest_runtest_setup(item)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Nothing: the controlling process ends the run."""
+        """Do nothing: the controlling process ends the run."""
 
     def _take(self, key: str, session: pytest.Session) -> None:
-        """Nothing: the controlling process holds the lock."""
+        """Do nothing: the controlling process holds the lock."""
 
     def _here(self) -> list[Case]:
         return []  # Another worker takes over the remaining tests.
@@ -95,7 +95,7 @@ class Controller(Ending):
 
     Args:
         devices: the usable devices: name -> key of the lock.
-        workers: number of devices that are needed.
+        workers: number of needed devices.
     """
 
     def __init__(self, config: Config, devices: dict[str, str], workers: int) -> None:
@@ -182,7 +182,7 @@ class Controller(Ending):
         error = next(filter(None, (_read(path / _ERROR, str) for path in workers)), None)
         if error is not None:
             raise pytest.UsageError(error)
-        # The same in all workers.
+        # All workers collect the same tests.
         collected = next(filter(None, (_read(path / _COLLECTED, Collected) for path in workers)), None)
         reports = [read_report(path) for worker in workers for path in worker.glob("report-*.json")]
         if collected is None or not collected.selected:
@@ -242,7 +242,7 @@ class Controller(Ending):
 
 
 def _joined(pairings: Iterable[Pairing]) -> list[Pairing]:
-    """One for each base and device: workers of a run that times nothing share a device, and each asks for its cases."""
+    """One pairing for each base and device: workers of a run without times share a device, each with its cases."""
     joined: dict[tuple[str, int], Pairing] = {}
     for each in pairings:
         known = joined.get((each.base, each.device))
