@@ -150,8 +150,7 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
 
 
 def _cause(ended: Ended, waiting: Mapping[int, RankExit], ranks: int) -> str:
-    """The line that names the ranks to look at: those that did not answer, that have left the test, or that are behind
-    the others in the sequence of collectives."""
+    """The line that names the ranks which did not answer, have left the test, or are behind in the collectives."""
     cause = "; ".join(dict.fromkeys(rank_exit.cause for rank_exit in waiting.values()))
     collectives = {rank: rank_exit.collective for rank, rank_exit in waiting.items()}
     issued = {rank: collective.number if collective else 0 for rank, collective in collectives.items()}

@@ -1,4 +1,4 @@
-"""The one pipeline for a case: correctness, then exact metrics, then times. Measures; judges nothing."""
+"""The pipeline of a case: correctness, then exact metrics, then times. It measures and judges nothing."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
 
-# Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of copies,
-# so several of them heat the device, and the last one reads the ceiling of a warm device.
+# Clocks take up to 0.6 s to ramp up from idle, so the device is heated for 1 s. Each reading of the copy ceiling is a
+# burst of copies, so several of them heat the device, and the last one reads the ceiling of a warm device.
 PREHEAT_US = 1e6
 MOST_PREHEAT_BURSTS = 200
 
@@ -70,24 +70,22 @@ MOST_OF_COPY = 1.05
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingPlan:
-    """What a run reads of every case.
+    """The readings that a run takes of every case.
 
     Attributes:
         timers: the timers of a case's earlier readings, by metric, which are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
-        beside: whether derived inputs and other configurations are checked, too. Off in processes that measure for
-            another run.
-        rotation: number that selects the order of both.
+        beside: whether derived inputs and configurations are checked; off in processes that measure for another run.
+        rotation: selects the order of both.
         exact: whether exact metrics are read. Off in fresh processes that read times alone.
         times: whether times are read. Off in a process of a base that answers.
-        exact_only: whether times and other metrics of this one machine are left out, so that the run holds for any
-            machine of its target.
+        exact_only: whether times and other metrics of one machine are left out: the run holds for the whole target.
         known_code: the record's fingerprints of a case's kernels, by kernel.
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
         preheats: whether the device is heated before the first case.
-        asked: faults that this process, which runs a base, is asked about. Nothing else runs beside its given calls.
+        asked: faults that this process, which runs a base, is asked about; it derives no other inputs.
     """
 
     timers: StoredTimers = lambda case: {}
@@ -106,14 +104,14 @@ class ReadingPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Services:
-    """Who does the parts of a reading that this process may leave to others.
+    """The parts of a reading that this process may leave to others.
 
     Attributes:
         collect: collector of the blocks of a case's timed metrics; by default this process gathers them at once.
         cold: starter of cold processes for a case that asks for them, and for the numbers of layers that it names;
             None: no cold starts.
         binaries: compiler for targets; None: kernels of targets are not read.
-        turns: remembers how far each case came with what runs beside its given call; None: each run begins anew.
+        turns: stores how far each case came with derived inputs and configurations; None: each run begins anew.
     """
 
     collect: Callable[[Case], Collect] = lambda case: collect
@@ -152,7 +150,7 @@ class Runner:
 
     @contextlib.contextmanager
     def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:
-        """Observe what runs inside, and pass its exact readings on to `take`. Nothing is read of what raises.
+        """Observe the body, and pass its exact readings to `take`. A body that raises is not read.
 
         Args:
             body: hash of the test's own code.
@@ -195,7 +193,7 @@ class Runner:
         return _with_doubts(results, search.doubts)
 
     def _answered(self, call: Call, results: list[CaseResult], asked: Sequence[Doubt]) -> list[CaseResult]:
-        """The results with nothing but the answers as doubts. As derived inputs, they come last."""
+        """The results, whose doubts are the answers to those asked. They run last, as derived inputs do."""
         from perfguard.check.ask import ask
 
         return _with_doubts([msgspec.structs.replace(each, doubts=[]) for each in results], ask(call, asked))
@@ -243,7 +241,7 @@ class Runner:
                 break
 
     def _read(self, call: Call, result: CaseResult, checked: Checked | None) -> CaseResult:
-        """Read the exact metrics, then the times that these do not show to be unchanged."""
+        """Read the exact metrics, then the times, except those that the exact metrics show to be unchanged."""
         subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.plan.exact else []
         if subject.binaries is not None and self.plan.exact:
@@ -271,7 +269,7 @@ class Runner:
         return msgspec.structs.replace(result, verdicts=[*unwaited, *result.verdicts])
 
     def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
-        """The device's state while its clocks are up; not of every case, as a query may take a tenth of a second."""
+        """The device's state while its clocks are up; not for every case, since a query may take 0.1 s."""
         if not timed or not self.device.asynchronous:
             return None
         now = time.monotonic()
@@ -316,7 +314,7 @@ class Runner:
         )
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
-        """The forward case includes the start of both passes."""
+        """Starts cold processes for a forward case, which includes both passes; None for other cases."""
         start = self.services.cold
         wanted = (
             call.cold_start is not False and call.timed and not self.plan.exact_only and case.direction == "forward"

@@ -28,8 +28,8 @@ from perfguard.store.report_file import read_report
 REQUEST, ANSWER = "request.json", "answer.json"
 SESSION_OPTION, DEVICE_OPTION = "--perfguard-session", "--perfguard-device"
 
-# Imports perfguard first, from PYTHONPATH. Later pytest puts the paths of its `pythonpath` setting before all others,
-# and if the repository is perfguard itself, they hold another perfguard.
+# The child imports perfguard first, from PYTHONPATH. pytest later puts the paths of its `pythonpath` setting before all
+# others; if the repository is perfguard itself, they hold another perfguard.
 _PYTEST = "import perfguard.session.child; perfguard.session.child.run_pytest()"
 _IN_WORKTREE = (
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # The child has already imported perfguard.
@@ -57,10 +57,10 @@ class Cold(Struct, frozen=True):
 
 
 class PairOptions(Struct, frozen=True):
-    """The process that leads a process pair and decides when its workers measure.
+    """How a child takes part in a process pair, as a worker whose parent decides when it measures.
 
     Attributes:
-        handle: file descriptor of the socket to it, inherited by the worker.
+        handle: file descriptor of the socket to the parent, inherited by the worker.
         worktree: the checkout whose code the worker measures.
         original: the user's checkout: code loaded from there would be measured in place of the worktree's.
         pad_bytes: memory to take before the first case, so that no two processes have the same layout.
@@ -90,7 +90,7 @@ class Following(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
-    """What a child has to measure.
+    """The measurements that a child has to make.
 
     Attributes:
         slug: hardware that the answer must be of; empty if unknown.
@@ -99,8 +99,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
             arguments select.
         shuffle: whether only guarded tests run, in an order that the child draws. Orders differ, so that after-effects
             of a case on the next one (clocks, heat, caches) differ from process to process.
-        alone: whether torch's compiler forgets before each observed test what others have compiled. Otherwise it would
-            be chance whether a test whose functions others have compiled comes first.
+        alone: whether torch's compiler forgets all code before each observed test. Otherwise the order of tests would
+            decide which of them compiles a shared function.
         numerics: whether results are also checked against their references.
         exact: whether exact metrics are also read.
         times: whether times are read.
@@ -108,9 +108,9 @@ class Request(Struct, frozen=True, omit_defaults=True):
         unread: timed metrics to skip.
         kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
-        conductor: the leader of the process pair to which the child belongs.
+        conductor: how the child takes part in a process pair; None: it takes no part in one.
         ranks: number of ranks of the launch that the child is one of (perfguard/session/ranks); 0: it is alone.
-        parent: the process that wrote the request, and starts the child, which ends with it.
+        parent: number of the process that starts the child, which ends with it.
         measure: whether ranks read metrics, besides checking results.
         doubts: suite -> name of a case, without its pass -> faults that the child, which runs a base, is asked about.
     """
@@ -168,8 +168,8 @@ def read_request(folder: Path) -> Request:
 def run_pytest() -> None:
     """In the child: run pytest with the command line's arguments, and exit once all exit functions have run.
 
-    The interpreter is not finalized after them: that takes half a second of processor time where torch is loaded, and
-    the next process pair waits for it.
+    The interpreter is not finalized after them: with torch loaded that takes half a second of processor time, for which
+    the next process pair waits.
     """
     status = 3  # pytest's internal error, unless it returns.
 
@@ -185,7 +185,7 @@ def run_pytest() -> None:
 
 
 def end_with_parent(folder: str) -> None:
-    """In the child: end with the process that started it. Without a request there is nobody to end with."""
+    """In the child: end with the process that started it. Without a request it goes on."""
     with contextlib.suppress(UsageError):
         end_with(read_request(Path(folder)).parent)
 
@@ -250,7 +250,7 @@ class Worktree:
 
 @dataclass(frozen=True)
 class Packages:
-    """The environment of a child, where it is not this process's. Create it with `packages_at`.
+    """The environment of a child, if it is not this process's. Create it with `packages_at`.
 
     Attributes:
         python: its interpreter; empty: this process's.
@@ -277,7 +277,7 @@ def packages_at(path: Path) -> Packages:
     """The environment that `--base-python` names: an interpreter, or a folder of site-packages for this one.
 
     Raises:
-        UsageError: neither, or something that perfguard needs is not installed there.
+        UsageError: `path` is neither, or perfguard's requirements are not installed there.
     """
     python, site = (sys.executable, str(path.absolute())) if path.is_dir() else (str(path.absolute()), "")
     if not path.exists():

@@ -27,14 +27,14 @@ _STOP_SECONDS = 5.0  # Seconds until a process that was asked to end is killed.
 
 
 class Tell(Protocol):
-    """Says what is done from now on. `passing`: it is of interest only while it lasts. `detail`: it is of interest to
-    few, who ask for it by -v."""
+    """Reports the step that begins. `passing`: the step matters only while it lasts. `detail`: it is shown only under
+    -v."""
 
     def __call__(self, text: str, *, passing: bool = False, detail: bool = False) -> None: ...
 
 
 def session_of(results: Iterable[CaseResult], device: int) -> Session:
-    """A process's readings, reduced to what judging and recording need; of one launch of ranks likewise."""
+    """The readings of a process or launch of ranks, reduced to those that judging and recording need."""
     return Session([_slim(result) for result in results if result.readings], device)
 
 

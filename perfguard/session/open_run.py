@@ -50,8 +50,8 @@ def open_run(
     """Load the device's baselines for `suites` and make everything ready to guard.
 
     Args:
-        selected: forward cases of the selected tests, from which controls are drawn. Empty if they are unknown; then
-            every recorded case may come.
+        selected: forward cases of the selected tests, from which controls are drawn. Empty: they are unknown, and any
+            recorded case may be tested.
         command: starts children of this process; None: it has none.
         request: request of the process that this one measures for; None: it measures for itself.
         worker: this process as the worker of a process pair, if it is one.
@@ -109,7 +109,7 @@ def open_run(
         preheats=asked.times and not any_machine and (worker is None or worker.options.preheats),
         asked=lambda case: asked.doubts.get(case.suite, {}).get(case.name, ()),
     )
-    # Blocks are ordered by a conductor, read in later passes, too, or read all at once.
+    # Blocks are ordered by the parent of a pair, spread over later passes, or read all at once.
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
     collector = (lambda case: interleaved.of(case.id)) if interleaved else lambda case: collect
     services = Services(
@@ -133,7 +133,7 @@ def _cold_starts(command: ChildCommand, slug: str, minutes: float) -> Callable[[
 
 
 def _binaries(config: Config, request: Request | None) -> Binaries | None:
-    """What follows launches on the targets; None in a process that only measures again."""
+    """The follower of launches on the targets; None in a process that only measures again."""
     follow = None if request is None else request.follow
     targets = config.settings.targets if request is None else tuple(follow.targets) if follow is not None else ()
     if not targets:
@@ -144,7 +144,7 @@ def _binaries(config: Config, request: Request | None) -> Binaries | None:
 
     compiler = Compiler(config.cache_dir / "binaries")
     sources = Sources(config.cache_dir / "sources.json")
-    # Only a record needs the whole fingerprint of kernels that none knows.
+    # Only a recording needs the whole fingerprint of kernels without a record.
     return Binaries(targets, compiler, sources=sources, records=config.update is not None)
 
 

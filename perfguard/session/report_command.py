@@ -118,7 +118,7 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> 
     """The overview of these lanes, the expected ones first; lanes without a report are marked.
 
     Args:
-        store: the present baselines, for what they hold of a case; the verdicts are the reports' own.
+        store: the present baselines, for recorded values; the verdicts are the reports' own.
     """
     warnings: list[str] = []
     lanes = []

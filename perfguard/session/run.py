@@ -1,6 +1,6 @@
 """One run on one device: measure, judge, update, report. `settle` adds process pairs and fresh processes.
 
-Independent of pytest: cases are passed as `Case` and `Call`, tests are named by their node ids.
+The run is independent of pytest: cases are passed as `Case` and `Call`, tests are named by their node ids.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Run:
         return result
 
     def _alone(self, result: CaseResult) -> PairedCase | None:
-        """The answer of a base that lacks the test's file: nobody needs to be asked whether a fault in it is old."""
+        """The answer of a base that lacks the test's file: faults are new there, so the base is not asked."""
         base = self.lane.base_of(*result.id)
         if not result.doubts or base.commit is None or base.equal:
             return None
@@ -207,8 +207,8 @@ class Run:
         ]
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
-        """The case with the failing verdicts that did not fail its test: those of bases, and of what was observed. None
-        if there are none."""
+        """The case with the failing verdicts that did not fail its test: those of bases, and those of observed tests.
+        None if there are none."""
         observed = result.case.direction == "test"
         known = {(verdict.word, verdict.metric) for verdict in self.reported.get(result.id, ())}
         late = [verdict for verdict in self._faults(result) if observed or (verdict.word, verdict.metric) not in known]
@@ -222,7 +222,7 @@ class Run:
         return self.screened
 
     def judge(self, cut: str = "") -> None:
-        """Set the final verdicts of all measured cases: those by the records, with what bases and fresh processes say.
+        """Set the final verdicts of all measured cases, by the records and the answers of bases and fresh processes.
 
         Args:
             cut: reason why the run ended before all bases were asked.
@@ -325,14 +325,14 @@ class Run:
         from perfguard.judge.update_plan import plan
 
         identity, provenance = self.device.identity, self.snapshot().provenance
-        # Where the base is that of each record.
+        # The base is that of each record here.
         unedited = {each.id for each in results if self.trees is not None and self.lane.base_of(*each.id).equal}
         changes = plan(self.lane, results, self.fresh_by_case, self.report.stale, provenance, unedited=unedited)
-        # Only metrics of every machine: this machine's own stay with its times.
+        # A run without times changes only the target's metrics: this machine's own stay with its times.
         return [each for each in changes if each.folder == identity.target or not self.report.exact_only]
 
     def snapshot(self) -> Report:
-        """The report as it stands now."""
+        """The report so far."""
         results = list(self.results.values())
         return msgspec.structs.replace(
             self.report,
@@ -358,7 +358,7 @@ class Run:
         return self.config.reports_dir / f"report-{self.device.identity.slug}.json"
 
     def save(self) -> None:
-        """Write the report so far, and how far cases came."""
+        """Write the report so far, and the progress of the cases."""
         started = time.monotonic()
         save_report(self.report_path, self.snapshot())
         if self.runner.services.turns is not None:

@@ -1,4 +1,4 @@
-"""Remembers between runs how far each case came with what runs beside its given call: one file in the cache folder."""
+"""Stores between runs how far each case came with derived inputs and configurations, in a file of the cache folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LOCK_SECONDS = 5.0  # A write takes milliseconds. If the lock is not free, noth
 
 
 class TurnsFile:
-    """What is remembered of the cases on one kind of hardware.
+    """The stored progress of the cases on one kind of hardware.
 
-    A file that is absent, damaged or of another version remembers nothing. Where it cannot be written, each run begins
-    as the last one did.
+    A file that is absent, damaged or of another version counts as empty. If it cannot be written, each run begins as
+    the last one did.
 
     Args:
-        path: of the file, which several processes may read and write at once.
-        slug: of the hardware.
+        path: the file, which several processes may read and write at once.
+        slug: name of the hardware.
     """
 
     def __init__(self, path: Path, slug: str) -> None:
@@ -45,7 +45,7 @@ class TurnsFile:
             self._known[key] = reached
 
     def save(self) -> None:
-        """Write what is new, beside what other processes have written."""
+        """Write the new entries, beside those of other processes."""
         if not self._new:
             return
         with contextlib.suppress(OSError), FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_SECONDS):

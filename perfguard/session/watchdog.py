@@ -15,7 +15,7 @@ from types import FrameType
 
 _FIRST_SECONDS = 10.0  # Seconds before the first call of `seen`: most bodies end sooner.
 _PACKAGE = str(Path(__file__).parents[1])
-# The innermost of perfguard's own files on the stack names the step, by the first of these that it lies in.
+# Path -> step. The innermost of perfguard's own files on the stack names the step, by the first path that contains it.
 _STEPS = {
     "check/hard_inputs": "derived inputs",
     "check": "the numerics check",
@@ -41,7 +41,7 @@ def watched(
     Args:
         expired: called with the hanging step after the limit, on a thread of its own. The body cannot end meanwhile.
             `expired` is expected to end the process.
-        every: seconds between two calls of `seen`, the first of which a short body does not live to see.
+        every: seconds between two calls of `seen`; a short body ends before the first.
         seen: called on that thread with the step, and the seconds since the start.
     """
     thread, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
@@ -88,7 +88,7 @@ def describe_step(frame: FrameType | None) -> str:
 
 
 def _is_users(path: Path) -> bool:
-    """Not of an installed package, the standard library or generated code."""
+    """Whether a file is not of an installed package, the standard library or generated code."""
     return (
         path.is_file() and not path.is_relative_to(os.path.dirname(os.__file__)) and "site-packages" not in path.parts
     )

@@ -1,4 +1,4 @@
-"""One base commit is asked what a run doubts: by one process that answers, and by process pairs for times."""
+"""Asks one base commit about a run's doubts: by one process that answers, and by process pairs for times."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
 FIRST = 24  # Times in the first pairs: a process pair takes seconds to start, and more tests cost little.
-# Pairs that a time gets at once: FIRST undecided times need so many before one may be accused (`pair_test.luck`). After
-# as many, pairs have GROWTH times as many places.
+# Pairs that each time gets first: of FIRST undecided times, none can be SLOWER with fewer (`pair_test.luck`). After as
+# many pairs, each measures GROWTH times as many times.
 PATIENCE = 5
 GROWTH = 4
 TELLING = 5  # Number of tests whose verdicts settle a kernel for all others.
@@ -46,11 +46,11 @@ _MOST_DEATHS = 3  # Deaths of a base's process in its tests, after which no sing
 
 @dataclass
 class Asking:
-    """One base is asked the question of a run. What it answers is kept in the run as it comes.
+    """The question of a run to one base. Answers are added to the run as they come.
 
     Args:
         family: number of times in question of all bases.
-        seconds: what is left of the time for process pairs; starting and answering take nothing of it.
+        seconds: time left for process pairs; starting and answering do not count.
         more: number of bases that are asked after this one.
     """
 
@@ -71,7 +71,7 @@ class Asking:
         self._place = len(self.run.pairings)
 
     def ask(self) -> None:
-        """Ask, and keep the answers; a base that cannot be asked is a problem that the verdicts name.
+        """Ask, and keep the answers. If the base cannot be asked, the verdicts name the problem.
 
         Raises:
             KeyboardInterrupt: from the user, after the answers so far are kept.
@@ -157,7 +157,7 @@ class Asking:
         self._keep("")
 
     def _compare_kernels(self, worktrees: PairWorktrees, followed: Followed) -> None:
-        """Add to both sides what the compilers make of the kernels that are not alike."""
+        """Add to both sides the code that the compilers make of kernels that differ."""
         run, question = self.run, self.question
         binaries = run.runner.services.binaries
         cases = [
@@ -191,7 +191,7 @@ class Asking:
         """Measure process pairs, and return the reason if times are left."""
         asked = self.question.times
         for track in asked:
-            if why := self.problems.get(track.case) or self._is_wrong(track.case):
+            if why := self.problems.get(track.case) or self._why_untimed(track.case):
                 self.tally.times[track].give_up(why)
         left = self.tally.left()
         if not left:
@@ -200,19 +200,19 @@ class Asking:
         self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
         deadline = time.monotonic() + self.seconds
 
-        def places(left: Sequence[ReadingId]) -> list[ReadingId]:
+        def choose(left: Sequence[ReadingId]) -> list[ReadingId]:
             self._keep("")
             return in_next_pair(left, self.tally)
 
-        worktrees.measure(self.tally, in_order({track: asked[track] for track in left}), deadline, places)
+        worktrees.measure(self.tally, in_order({track: asked[track] for track in left}), deadline, choose)
         self._keep("")
         self.seconds = deadline - time.monotonic()
         if self.tally.problem or self.seconds < 0:
             return self.tally.problem or out_of_time(self.run.config.settings)
         return ""
 
-    def _is_wrong(self, case: CaseId) -> str:
-        """Why a case needs no time: it has a fault that the base has not."""
+    def _why_untimed(self, case: CaseId) -> str:
+        """The reason why a case needs no time: it has a fault that the base lacks."""
         base = self.answers.get(case)
         right = {doubt.name for doubt in base.doubts if not doubt.problem} if base is not None else set()
         faults = [doubt.problem for doubt in self.question.cases[case].doubts if doubt.name in right]
@@ -239,8 +239,8 @@ class Asking:
 def answers(
     worktrees: PairWorktrees, request: Request, tests: Sequence[str]
 ) -> tuple[dict[CaseId, CaseResult], Followed, dict[str, str]]:
-    """What the base answers, what it has followed, and node id of a test without an answer -> the reason, if its
-    process did not come to its end. A test in which the process died is left out, and those behind it are asked again.
+    """The base's results, the launches it followed, and node id of a test without an answer -> the reason, if its
+    process ended early. A test in which the process died is left out, and those behind it are asked again.
     """
     results: dict[CaseId, CaseResult] = {}
     followed, problems = Followed(), dict[str, str]()
@@ -269,7 +269,7 @@ def _exact(base: CaseResult) -> CaseResult:
 
 
 def _most_common_reason(asked: Sequence[Verdict]) -> str:
-    """` (51: 3 sessions stored, 5 are needed)`: what keeps most of them from their record."""
+    """` (51: 3 sessions stored, 5 are needed)`: the most common reason why a record decides none."""
     reason, count = most_common([verdict.reason for verdict in asked])
     return f" ({count}: {reason.removeprefix('to be paired: ')})"
 
@@ -279,7 +279,7 @@ def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:
 
     A time that PATIENCE pairs left undecided, and that may not have moved, goes behind all others, so that no time
     waits for the noise of another; of such times those that moved most come first. Times of kernels that are slower, or
-    faster, in TELLING tests already are given up, since hundreds more would say the same. Until one test of a kernel is
+    faster, in TELLING tests already are given up, since hundreds more would add nothing. Until one test of a kernel is
     decided, a pair measures it in one test alone: each block of its time is a run of a whole test.
     """
     moved, decided = Counter[str](), set[str]()
@@ -333,7 +333,7 @@ def _by_turns(groups: Iterable[list[ReadingId]]) -> list[ReadingId]:
 
 
 def _size(verdict: Verdict) -> float:
-    """What moved most comes first; of kernels in tests, what takes longest."""
+    """How far a time moved; for kernels in tests, how long it takes."""
     if timed_kernel(verdict.metric):
         return float(verdict.before) if isinstance(verdict.before, int | float) else 0.0
     return abs(math.log(verdict.ratio)) if verdict.ratio else 0.0

@@ -34,8 +34,8 @@ from perfguard.session.pairing.worker import (
 )
 
 _ROUNDS = 3  # Least rounds of blocks for a case and process pair.
-# At the power limit a clock wavers by 2 % from one block to the next, so that three rounds of long calls say little.
-# There are more until their mean is this certain (standard error), or this many seconds are over.
+# At the power limit a clock varies by 2 % between blocks, so three rounds of long calls are too few. More follow until
+# the standard error of their mean is this small, or this many seconds are over.
 _CERTAIN, _MOST_ROUNDS_SECONDS = 0.003, 3.0
 _THERE_AND_BACK = 2  # Blocks of each side in a round.
 _MOST_WARM_UPS = 8
@@ -43,8 +43,8 @@ _WARM_UP_SECONDS = 2.0  # A block may be a run of a whole test.
 _MOST_TRIES = 3
 _POLL_SECONDS = 0.5  # Longest single wait for a message.
 _WARM = 0.005  # A device is warm when two rounds of blocks agree to this.
-# Longest search for a floor that must agree to 1 %, as bursts of other work on a processor last seconds; a coarser one
-# is found sooner.
+# Longest search for a floor that must agree to 1 %, since bursts of other work on a processor last seconds. A coarser
+# floor is reached sooner.
 _FLOOR_SECONDS, _FLOOR_NEAR = 4.0, 0.01
 
 
@@ -80,7 +80,7 @@ def run_pair(
     tests: Collection[str] | None = None,
     then: Callable[[], None] = lambda: None,
 ) -> PairOutcome:
-    """Lead one worker of each side through its tests.
+    """Run one worker of each side through its tests, in lockstep.
 
     Args:
         wanted: whether a metric is still to be measured.
@@ -165,7 +165,7 @@ class _Lockstep:
                 order = message.tests
                 self.at[side] = _START
         tests = None
-        # A test that one side lacks would separate the sides, and cost its neighbours this pair.
+        # A test that one side lacks would separate the sides, and cost neighbouring tests this pair.
         if self.asked is not None:
             common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
             tests = [test for test in order if test in common and test in self.asked]
@@ -233,8 +233,8 @@ class _Lockstep:
             self._measure_rounds(track)
 
     def _measure_floor(self, track: ReadingId) -> None:
-        """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor. So every
-        side had a chance of a moment without other work on the processor."""
+        """Measure blocks of all sides by turns, in random order, until each side has reached its floor. So every side
+        has had a chance of a moment without other work on the processor."""
         here = dict(self.at)
         times: dict[Side, list[float]] = {side: [] for side in SIDES}
         until = time.monotonic() + _FLOOR_SECONDS * _FLOOR_NEAR / self.near[track]
@@ -247,7 +247,7 @@ class _Lockstep:
                 return  # A call raised, and its side went on.
             if all(agree(blocks, self.near[track]) for blocks in times.values()):
                 break
-            # Of a call of milliseconds the least blocks last longer than the search.
+            # For millisecond calls the minimum number of blocks already exceeds the time limit.
             enough = min(map(len, times.values())) >= AGREEING or tried >= _MOST_TRIES * AGREEING
             if enough and time.monotonic() >= until:
                 break
@@ -258,7 +258,7 @@ class _Lockstep:
         self.outcome.readings[track] = paired(self.pair, base, copy, work)
 
     def _measure_rounds(self, track: ReadingId) -> None:
-        """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The order of the sides is drawn."""
+        """Measure rounds of blocks, there and back (b c w w c b), so that drift cancels, in random order of sides."""
         here = dict(self.at)
         self._warm_up(here)
         changes: dict[Side, list[float]] = {"copy": [], "work": []}
@@ -297,8 +297,8 @@ class _Lockstep:
         )
 
     def _warm_up(self, here: Mapping[Side, ReadingId | None]) -> None:
-        """Blocks by turns until a round equals the one before, since the device cooled down while it waited for the
-        last side."""
+        """Measure blocks by turns until a round equals the one before, since the device cooled down while it waited for
+        the last side."""
         before: list[float | None] = []
         until = time.monotonic() + _WARM_UP_SECONDS
         for _ in range(_MOST_WARM_UPS):
@@ -340,7 +340,7 @@ class _Lockstep:
         return message
 
     def _receive(self, process: SideProcess) -> Message | None:
-        # In short waits: a signal just before a wait is handled only when that wait ends.
+        # Each wait is short, since a signal just before a wait is handled only when that wait ends.
         while not process.connection.poll(min(_POLL_SECONDS, self.limit.left)):
             if not self.limit.left:
                 if self.limit.hangs:

@@ -58,8 +58,8 @@ _ENOUGH_CORES = 8
 
 
 class Answer(NamedTuple):
-    """What a process of one side answered: the results of its tests, its launches on the targets, and the reason if it
-    did not come to its end."""
+    """The answer of a process of one side: the results of its tests, its launches on the targets, and the reason if it
+    ended early."""
 
     results: list[CaseResult]
     followed: Followed
@@ -73,7 +73,7 @@ class PairWorktrees:
     Attributes:
         command: starts pytest in the user's checkout.
         slug: the device's slug; results of another one are refused.
-        tell: says what is done.
+        tell: reports the current step.
         starts_ahead: whether the processes of the next pair start while those of a pair measure.
         packages: the environment of the base, if it is not this process's.
         toolchain: that of the side which answered last; None: none has.
@@ -114,7 +114,7 @@ class PairWorktrees:
         return replace(self.command, worktree=Worktree(self._temporary / side, self.repository.root), packages=packages)
 
     def has(self, side: Side, nodeid: str, root: Path) -> bool:
-        """Whether a side has the file of a test. `root`: folder of the user's checkout that its node id begins in."""
+        """Whether a side has the file of a test. `root`: folder of the user's checkout in which its node id begins."""
         inside = root.resolve().relative_to(self.repository.root.resolve())
         return Path(self._temporary, side, inside, nodeid.partition("::")[0]).exists()
 
@@ -171,8 +171,7 @@ class PairWorktrees:
         return Following(list(self.settings.targets), str(self._temporary / side), str(self.repository.root))
 
     def start(self, tally: Tally) -> None:
-        """Start the processes of the first pair, if they disturb nothing, while others still decide what it will be
-        asked."""
+        """Start the processes of the first pair, if they disturb nothing, while its times are still being chosen."""
         if self.starts_ahead:
             self._processes_ahead = self._start(tally, tally.left())
 
@@ -181,14 +180,14 @@ class PairWorktrees:
         tally: Tally,
         tracks: Sequence[ReadingId],
         deadline: float,
-        places: Callable[[Sequence[ReadingId]], Sequence[ReadingId]] = list,
+        choose: Callable[[Sequence[ReadingId]], Sequence[ReadingId]] = list,
     ) -> None:
         """Measure process pairs until all of `tracks` are decided, the deadline is over, or processes died in too many
         tests to blame single ones.
 
         Args:
             deadline: s on the monotonic clock.
-            places: of the undecided times, those that the next pair measures; none: the end.
+            choose: returns, of the undecided times, those that the next pair measures; none ends the series.
 
         Raises:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
@@ -198,7 +197,7 @@ class PairWorktrees:
         most = 2 * MOST_PAIRS * len(tracks)
         while not tally.problem and tally.pairs - first < most:
             left = tally.left(tracks)
-            chosen = list(places(left))
+            chosen = list(choose(left))
             if not chosen:
                 break
             some = f"{len(chosen)} of " if len(chosen) < len(left) else ""
@@ -214,7 +213,7 @@ class PairWorktrees:
     def _pair(
         self, tally: Tally, left: Sequence[ReadingId], chosen: Collection[ReadingId], deadline: float
     ) -> tuple[PairOutcome, dict[Side, Report | None]]:
-        """Lead new processes through the times `chosen` of those `left`, and return what was found and their answers.
+        """Measure the times `chosen` of those `left` in new processes, and return the outcome and their answers.
         Meanwhile the next pair's processes start, if they disturb nothing. They collect the tests of all that are left,
         since this pair decides which of them the next one measures."""
         processes, self._processes_ahead = self._processes_ahead or self._start(tally, left), {}
@@ -239,7 +238,7 @@ class PairWorktrees:
         request = Request(
             self.slug,
             tally.timers,
-            # In a new order for each pair, so that after-effects of a case on the next differ.
+            # Each pair has a new order, so that after-effects of a case on the next one differ.
             tests=self._random.sample(tests, len(tests)),
             exact=False,
             unread=[WALL_TIME],  # Wall time is shown, never judged.
@@ -276,8 +275,8 @@ class PairWorktrees:
 
 
 def starts_ahead(device: Device) -> bool:
-    """Whether processes of `device` may import and collect while others measure: it is not the processor, of which
-    there are enough for three that start, the one that has its turn, this one, and their threads."""
+    """Whether processes may import and collect while others measure: `device` is not the processor, and there are
+    enough cores for three starting processes, the measuring one, this one, and their threads."""
     return device.asynchronous and len(os.sched_getaffinity(0)) >= _ENOUGH_CORES
 
 

@@ -39,10 +39,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def starting_orders(chance: random.Random) -> list[list[Side]]:
-    """The orders in which the sides of as many pairs start: a Latin square, drawn anew each time.
+    """The orders in which the sides of as many pairs start: a random Latin square.
 
-    Each side starts once in each place. So a place that makes a process slower scatters, and cannot agree with itself
-    over pairs, as it would in one of 27 draws of three.
+    Each side starts once in each position. A position that slows a process down then scatters over the sides. Of 27
+    independent draws of three, one would give a side the same position in all pairs.
     """
     first = chance.sample(SIDES, len(SIDES))
     return [first[turn:] + first[:turn] for turn in chance.sample(range(len(SIDES)), len(SIDES))]
@@ -172,30 +172,25 @@ def foreign_error(module: str, side: Side) -> UsageError:
 
 
 def start_process(
-    command: ChildCommand,
-    side: Side,
-    session: Path,
-    request: Request,
-    interrupts: Interrupts,
-    started: list[SideProcess],
+    command: ChildCommand, side: Side, folder: Path, request: Request, interrupts: Interrupts, alive: list[SideProcess]
 ) -> None:
-    """Start the process of one side, which answers into `session`. It is appended to `started` at once, so that no
+    """Start the process of one side, which answers into `folder`. It is appended to `alive` at once, so that no
     signal can intervene."""
     assert command.worktree is not None
     own, original = str(command.worktree.folder), str(command.worktree.original)
-    session.mkdir(parents=True)
-    line, variables = command.line(session), command.environment()
+    folder.mkdir(parents=True)
+    line, variables = command.line(folder), command.environment()
     ours, theirs = socket.socketpair()
-    with ours, theirs, open(session / _OUTPUT, "wb") as output:
+    with ours, theirs, open(folder / _OUTPUT, "wb") as output:
         pad, preheats = secrets.randbelow(_MOST_PAD), side == SIDES[-1]
         options = PairOptions(theirs.fileno(), own, original, pad, preheats)
-        write_request(session, replace(request, conductor=options))
+        write_request(folder, replace(request, conductor=options))
         with interrupts.delayed():
             process = subprocess.Popen(
                 line, cwd=command.start, env=variables, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
             )  # fmt: skip
-            started.append(SideProcess(side, session, process, Connection(ours.detach())))
+            alive.append(SideProcess(side, folder, process, Connection(ours.detach())))
 
 
 def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, interrupts: Interrupts) -> None:

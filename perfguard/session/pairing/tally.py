@@ -35,7 +35,7 @@ class Time:
     """One time in question.
 
     Attributes:
-        work: what the asking run measured of its case.
+        work: the asking run's result of its case.
         why: the reason if it was missed.
         unchanged: whether the device runs the base's code, so that the time is not judged.
     """
@@ -56,9 +56,9 @@ class Tally:
     """All results of the process pairs so far.
 
     Args:
-        asked: the times in question, and what this run measured of their cases.
-        family: times over which false alarms are counted, as whoever judges the report counts them; None: those that
-            are compared.
+        asked: the times in question, with this run's results of their cases.
+        family: number of times over which false alarms are limited, the same as for the report; None: of those
+            compared.
 
     Attributes:
         base: the base's first result of each case.
@@ -181,7 +181,7 @@ class Tally:
         self.verdicts = judge_paired(read, len(compared) if self._family is None else self._family)
 
     def is_decided(self, track: ReadingId) -> bool:
-        """Whether a time needs no more pairs, as its verdict is final, or the base runs the same code."""
+        """Whether a time needs no more pairs: its verdict is final, or the base runs the same code."""
         time, verdict = self.times[track], self.verdicts.get(track)
         return time.unchanged or time.missed >= _MOST_MISSED or (verdict is not None and verdict.word is not None)
 
@@ -191,8 +191,8 @@ class Tally:
         return [track for track in asked if not self.is_decided(track) and not self._rides_along(track)]
 
     def _rides_along(self, track: ReadingId) -> bool:
-        """Whether it is the host time of a case whose device time was in question, and is decided. A host time is open
-        longest, since it scatters by a tenth from process to process, and has no pairs of its own."""
+        """Whether it is the host time of a case whose device time was in question, and is decided. A host time stays
+        undecided longest, since it scatters by a tenth between processes, so it has no pairs of its own."""
         device = ReadingId(track.suite, track.key, DEVICE_TIME)
         return track.metric == HOST_TIME and device in self.times and self.is_decided(device)
 

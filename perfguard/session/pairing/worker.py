@@ -1,7 +1,7 @@
-"""The side of a process pair that runs inside a live pytest process: announces its meters, and measures on order.
+"""A side of a process pair, in a live pytest process: it announces its meters, and measures when ordered to.
 
-Several processes, each with another version of the code, share one device. Only the one that has the turn runs; the
-others wait here. So no process disturbs what another one measures, autotunes or captures.
+Several processes, each with another version of the code, share one device. Only the process that has the turn runs; the
+others wait here. So none disturbs another that measures, autotunes or captures.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _PAD_STEP = 512  # bytes to which torch's allocators round
 
 
 class Measure(Struct, frozen=True, tag=True):
-    """The conductor's order: measure one more block."""
+    """The parent's order: measure one more block."""
 
 
 class Go(Struct, frozen=True, tag=True):
-    """The conductor's order: go on to the next time, or the end.
+    """The parent's order: go on to the next time, or the end.
 
     Attributes:
         timers: metric -> the base's timer in its present case, which the other sides use.
@@ -63,7 +63,7 @@ class Opened(Struct, frozen=True, tag=True):
 
 
 class Left(Struct, frozen=True, tag=True):
-    """All tests have run, and the answer is written. Only the end of the process is left."""
+    """All tests have run, and the answer is written. Only the end of the process remains."""
 
 
 class Entered(Struct, frozen=True, tag=True):
@@ -119,7 +119,7 @@ class PairWorker:
         self.receive()
 
     def leave(self) -> None:
-        """Announce the end, so that no other side waits for this process's."""
+        """Announce the end of the tests, so that no other side waits for the end of this process."""
         self.send(Left())
 
     def enter(self, test: str) -> None:
@@ -133,7 +133,7 @@ class PairWorker:
         self._pad = device.take_memory(_PAD_STEP * (self.options.pad_bytes // _PAD_STEP))
 
     def _free(self) -> None:
-        """Free what torch keeps of earlier tests and of the check: three processes share the device's memory."""
+        """Free memory that torch keeps from earlier tests and the check, since three processes share the device."""
         if self._device is not None:
             self._device.free_memory()
 
@@ -157,7 +157,7 @@ class PairWorker:
         return order
 
     def collector(self, case: Case) -> Collect:
-        """The collector of a case's blocks, which the conductor orders."""
+        """The collector of a case's blocks, which the parent orders."""
         self._free()
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
@@ -185,16 +185,16 @@ class PairWorker:
 
 
 def join(options: PairOptions) -> PairWorker:
-    """Join the conductor that started this process."""
+    """Join the process pair of the parent that started this process."""
     os.set_inheritable(options.handle, False)
     worker = PairWorker(Connection(options.handle), options)
-    # A forked child that outlives the worker must not keep the connection to the conductor open.
+    # A forked child that outlives the worker must not keep the connection to the parent open.
     os.register_at_fork(after_in_child=worker.connection.close)
     return worker
 
 
 def _gone() -> KeyboardInterrupt:
-    # This exception ends a pytest run in order, with its fixtures torn down, as nothing remains to measure for.
+    # This exception ends a pytest run in order, with its fixtures torn down; no more measurements are needed.
     return KeyboardInterrupt("the conductor of this process pair is gone")
 
 

@@ -21,10 +21,10 @@ _IDENTITY = {
 }
 
 
-# Files that no test runs. Text files are not among them, since requirements are often one.
-# Documents, and what Python makes of sources, even where somebody has committed it.
+# Suffixes of files that no test reads: documents, and Python's compiled files, even if somebody has committed them.
+# Text files are not among them, since requirements are often one.
 _NO_CODE = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".pyc"}
-# Outputs of tools beside the code, which git may not ignore.
+# Outputs that tools write beside the code; git may not ignore them.
 _OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
 _TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
 
@@ -147,8 +147,8 @@ class Repository:
         self._refuse_dirty_submodules()
         original = Path(self.root, self.git("rev-parse", "--git-path", "index"))
         if original.is_file():
-            # The copy keeps git from reading every file again. It keeps its time, because git reads files again that
-            # are younger than the index: an edit within the same tick that keeps the size would not show otherwise.
+            # With the copy git need not read every file again. The copy keeps the index's time, since git rereads
+            # younger files: otherwise an edit within the same tick that keeps the size would not show.
             shutil.copy2(original, index)
         variables = {"GIT_INDEX_FILE": str(index)}
         self.git("-c", "advice.addEmbeddedRepo=false", "add", "--all", variables=variables)
@@ -194,8 +194,8 @@ class Repository:
             _git(self.root, ("worktree", "prune"))
 
     def remove_abandoned(self, prefix: str) -> None:
-        """Remove the worktrees that killed processes have left, in folders whose name begins with `prefix`. Whoever
-        lives holds the `lock_in` its own."""
+        """Remove the worktrees that killed processes have left, in folders whose name begins with `prefix`. A live
+        process holds the lock in its own folder (`lock_in`)."""
         for parent in {folder.parent for folder in self._worktrees()}:
             if parent.name.startswith(prefix) and parent.is_dir():
                 with contextlib.suppress(Timeout, OSError), lock_in(parent):  # OSError: the folder is another user's.
@@ -211,8 +211,8 @@ class Repository:
 
 
 def lock_in(parent: Path) -> FileLock:
-    """The lock that a process holds as long as it uses the worktrees in `parent`; the system ends it with the process,
-    wherever that runs: in another container a number means another process."""
+    """The lock that a process holds while it uses the worktrees in `parent`. The system releases it with the process;
+    process numbers would not do, since they differ between containers."""
     return FileLock(parent / "lock", timeout=0)
 
 
@@ -242,8 +242,7 @@ def _git(
 
 
 def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:
-    """Files of the working tree around `folder` that are no documents, and differ from HEAD or are not tracked; none
-    where there is no commit.
+    """Code files of the working tree around `folder` that differ from HEAD or are not tracked; empty without a commit.
 
     Args:
         data: as of `find_base`.

@@ -1,7 +1,7 @@
-"""In the parent: one launch of pytest on several ranks, by torch's elastic agent, and what became of each test.
+"""In the parent: one launch of pytest on several ranks, by torch's elastic agent, and the outcome of each test.
 
-The agent runs on a thread, and tests are read as they end. Where ranks end in the middle of a test, that test is lost,
-and a further launch runs the tests behind it.
+The agent runs on a thread, and tests are read as they end. If ranks end in the middle of a test, that test is lost, and
+a further launch runs the tests after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Th
 # A rank opens its own output: the agent never closes files that it opened, which is an error under `-W error`.
 _START = 'exec env "$@" >"$0/$RANK.stdout" 2>"$0/$RANK.stderr"'
 
-# Set for the ranks where the user has not set it. On a CPU all ranks share the cores.
+# Variables for the ranks, unless the user has set them.
 _RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}
 _NOT_THEIRS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID", "PYTEST_CURRENT_TEST")
 
@@ -43,8 +43,8 @@ class Lost(Struct, frozen=True):
 
     Attributes:
         nodeid: the test; empty if none had begun.
-        exits: how the agent says that ranks ended, by rank: `exit status 1`, `killed by SIGKILL`. The first that ended
-            comes first.
+        exits: the agent's account of each rank's end: `exit status 1`, `killed by SIGKILL`. The first that ended comes
+            first.
         output: last lines that the first of them wrote.
     """
 
@@ -55,11 +55,11 @@ class Lost(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Ended:
-    """What is known of one test.
+    """The known outcome of one test.
 
     Attributes:
         outcomes: of the ranks that ended it.
-        lost: why other ranks did not; None if all did.
+        lost: the reason why other ranks did not; None if all did.
         rank_exits: of the ranks that ended themselves.
     """
 
@@ -70,13 +70,13 @@ class Ended:
 
 class Launched:
     """The tests of one number of ranks, in a folder that several processes share. The one that holds the folder's lock
-    drives the launches, on a thread; where it dies, another one goes on.
+    drives the launches, on a thread; if it dies, another one goes on.
 
     Args:
         ranks: number of processes.
         tests: node ids, in the order in which they run.
         command: starts pytest again.
-        request: what every rank is asked, without its tests.
+        request: the request to every rank, without its tests.
     """
 
     def __init__(self, folder: Path, ranks: int, tests: Sequence[str], command: ChildCommand, request: Request) -> None:
@@ -169,8 +169,7 @@ class Launched:
             (self.folder / "done").touch()
 
     def _launch(self, folder: Path) -> tuple[dict[int, str], str]:
-        """Run one launch to its end, and return how ranks ended that did not end well, and what the first of them
-        wrote."""
+        """Run one launch to its end. Return the exits of the ranks that failed, and the output of the first of them."""
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -197,7 +196,7 @@ class Launched:
 
 
 def _variables(ranks: int) -> list[str]:
-    """The arguments of `env`, which becomes the rank: variables to take away, and to set."""
+    """The arguments of `env`, which becomes the rank: variables to unset and to set. Ranks share the cores."""
     given = dict(_RECORDED_COLLECTIVES, OMP_NUM_THREADS=str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     added = [f"{name}={value}" for name, value in given.items() if name not in os.environ]
     return [*(word for name in _NOT_THEIRS for word in ("-u", name)), *added]
@@ -213,7 +212,7 @@ def _tail(logs: Path, rank: int, streams: Sequence[str]) -> str:
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHES)), None)
         if crash is not None:
-            # The thread that crashed, or the main one after a limit, is the last; its innermost call is the first.
+            # The last thread is the one that crashed, or the main one after a limit; its innermost call comes first.
             thread = max(number for number, line in enumerate(lines) if line.startswith((*_CRASHES, *_THREADS)))
             lines = [lines[crash], *lines[thread : thread + _LAST_LINES]]
         if lines:
@@ -240,7 +239,7 @@ def _processes_of(run_id: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _unchanged_environment() -> Iterator[None]:
-    """The agent sets variables of this process."""
+    """Remove the variables that the agent sets in this process."""
     before = dict(os.environ)
     try:
         yield

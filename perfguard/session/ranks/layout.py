@@ -1,7 +1,7 @@
 """A layout: one process as one rank of many, whose collectives return at once and whose tensors have no data.
 
-What ranks would exchange is then read in seconds, at the model's true widths. What depends on data, as how many rows
-travel to which rank, the test declares: nothing can be read from a tensor.
+The exchanges of the ranks are then read in seconds, at the model's true widths. The test declares all that depends on
+data, such as the number of rows for each rank, since nothing can be read from a tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Layout(RankGroup):
     _has_data: bool = True
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """As of every group. Tensors that are made from now on have no data."""
+        """As in any group. Tensors that are made from now on have no data."""
         with torch_distributed.without_modes():  # A mesh keeps its ranks in tensors.
             mesh = super().mesh(dimensions)
         if self._has_data:

@@ -24,7 +24,7 @@ class OutOfStep(MeasurementError):
 
 
 class Part(Struct, frozen=True):
-    """One rank's part of an exchange: what for, and what."""
+    """One rank's part of an exchange: its purpose and its data."""
 
     purpose: str
     data: Any = None
@@ -32,7 +32,7 @@ class Part(Struct, frozen=True):
 
 @dataclass
 class Peers:
-    """The exchanges of one rank with the others, numbered alike on all."""
+    """All ranks of a test, with whom this one exchanges data. Exchanges have the same numbers on all ranks."""
 
     group: RankGroup
     _number: int = 0
@@ -41,7 +41,7 @@ class Peers:
         """Everyone's data, by rank. Returns once every rank has given its part.
 
         Args:
-            purpose: what for; the same on all ranks.
+            purpose: the same on all ranks.
             data: anything that JSON can hold.
 
         Raises:

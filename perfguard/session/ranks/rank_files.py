@@ -1,6 +1,6 @@
-"""What each rank of a launch leaves in the launch's folder, for the process that started it.
+"""The files that each rank of a launch writes into the launch's folder, for the process that started it.
 
-`rank-0.jsonl` has two lines a test: its start, and its outcome. `last-words-0.json` is written by a rank that ends in
+`rank-0.jsonl` has two lines per test: its start, and its outcome. `last-words-0.json` is written by a rank that ends in
 the middle of a test.
 """
 
@@ -25,8 +25,8 @@ class RankOutcome(Struct, omit_defaults=True):
         ended: False in the line that its start writes.
         reports: pytest's reports of its phases, serialised by pytest.
         results: of its guarded calls, not judged.
-        broken: why it raised, if other than by a verdict.
-        unsupported: why it declared that this hardware cannot run it.
+        broken: the reason why it raised, if other than by a verdict.
+        unsupported: the reason that it gave why this hardware cannot run it.
     """
 
     nodeid: str
@@ -59,7 +59,7 @@ class Collective(Struct, frozen=True, omit_defaults=True):
 
 
 class RankExit(Struct, frozen=True, omit_defaults=True):
-    """Where a rank was when it ended itself in the middle of a test.
+    """The position of a rank that ended itself in the middle of a test.
 
     Attributes:
         cause: why it ended.
@@ -115,12 +115,12 @@ class RankFile:
 
 
 def write_exit(folder: Path, rank: int, rank_exit: RankExit) -> None:
-    """In a rank: write its last words."""
+    """In a rank: write its exit."""
     write_atomically(folder / f"last-words-{rank}.json", msgspec.json.encode(rank_exit))
 
 
 def read_exit(folder: Path, rank: int) -> RankExit | None:
-    """A rank's last words, if it has left any."""
+    """A rank's exit; None if it wrote none."""
     try:
         return msgspec.json.decode((folder / f"last-words-{rank}.json").read_bytes(), type=RankExit)
     except FileNotFoundError:

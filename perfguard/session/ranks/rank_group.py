@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-# Set by torchrun and by our own launch, which is torchrun's agent.
+# torchrun sets these variables, and so does perfguard's launch, by torchrun's agent.
 _RANK, _WORLD, _LOCAL, _RESTARTS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"
 _ADDRESS = "MASTER_ADDR"
 
@@ -26,7 +26,7 @@ _LATER_SECONDS = 60.0
 
 def ranks_here() -> int:
     """Number of ranks that torchrun has started; 0 if this process is not one of them. Schedulers and users set some of
-    these variables for other purposes, so all must be there."""
+    these variables for other purposes, so all must be set."""
     return _number(_WORLD) if os.environ.get(_RANK, "").isdecimal() and _ADDRESS in os.environ else 0
 
 
@@ -47,14 +47,14 @@ def _number(variable: str) -> int:
 
 @dataclass
 class RankGroup:
-    """The ranks of a launch, as one of them sees them. Create it with `join`.
+    """The process group of a launch, on one of its ranks. Create it with `join`.
 
     Attributes:
         rank: this process's number.
         ranks: number of processes.
         device_type: cpu, cuda or xpu.
-        store: shared by all ranks; perfguard's own talk passes through it, so that no collective of ours appears among
-            the test's.
+        store: shared by all ranks; perfguard's own messages pass through it, so that it adds no collective to the
+            test's.
         minutes: limit of a test.
         dimensions: of the mesh that the running test made last; all ranks in one dimension if it made none.
     """
@@ -72,7 +72,7 @@ class RankGroup:
         self.enter_test()
 
     def enter_test(self) -> None:
-        """A test begins, which has made no mesh."""
+        """Begin a test, which has made no mesh yet."""
         self.dimensions = {"ranks": self.ranks}
 
     def begin(self) -> None:

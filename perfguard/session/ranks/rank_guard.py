@@ -1,4 +1,4 @@
-"""A guarded call on one of several ranks: checked, and measured if the run measures. Judges nothing."""
+"""Guards a call on one of several ranks: checks it, and measures it if the run measures. It judges nothing."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class RankGuard:
 
     @property
     def group(self) -> RankGroup:
-        """The ranks, as this one sees them."""
+        """The process group of the ranks."""
         return self.peers.group
 
     def begin(self) -> None:
-        """A test begins."""
+        """Begin a test."""
         self.results, self.unsupported = [], ""
         self.group.enter_test()
 
@@ -55,7 +55,7 @@ class RankGuard:
         """
         __tracebackhide__ = True
         exchange, group = self.peers.exchange, self.group
-        # Which inputs can be derived would be another thing on each rank.
+        # No inputs are derived, since each rank could derive others.
         call = replace(call, together=Together(group.rank, group.ranks, exchange), hard=None)
         if self.runner is not None:
             self.results += self.runner.measure(call, case)
@@ -68,7 +68,7 @@ class RankGuard:
 
 
 def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
-    """Reads metrics. `request`: of the launch; None under torchrun."""
+    """The runner that reads a rank's metrics. `request`: of the launch; None under torchrun."""
     plan = ReadingPlan(
         numerics=request is None or request.numerics,
         times=request is None or request.times,

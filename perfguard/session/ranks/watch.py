@@ -1,7 +1,7 @@
-"""In a rank: ends it where a test hangs, or where another rank has failed the test and this one still waits for it.
+"""Ends a rank whose test hangs, or which still waits for a rank that has failed the test.
 
-Such a rank cannot be interrupted, as it waits inside a collective. It says where it is, and ends itself; the agent then
-ends the others.
+Such a rank cannot be interrupted, since it waits inside a collective. It writes its position and ends itself; the agent
+then ends the others.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Watch:
     """Watches the tests of this rank, one after another.
 
     Args:
-        leave: called with the last words, before the process ends.
-        stderr: file descriptor for the stack of a rank that cannot even say these.
+        leave: called with the rank's exit before the process ends.
+        stderr: file descriptor for the stack of a rank that cannot even write this.
     """
 
     group: RankGroup
@@ -55,7 +55,7 @@ class Watch:
         main = threading.get_ident()
         thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
         thread.start()
-        # C code that never returns the interpreter's lock stops that thread, too.
+        # C code that never releases the interpreter's lock stops that thread, too.
         seconds = 60 * self.group.minutes + 2 * _OTHERS_SECONDS
         faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
         try:
@@ -66,7 +66,7 @@ class Watch:
             thread.join()
 
     def arrive(self, failed: bool) -> None:
-        """This rank has ended the test, and will wait for the others.
+        """Note that this rank has ended the test, and will wait for the others.
 
         Args:
             failed: whether it left the test early, so that others may wait for it in a collective.
