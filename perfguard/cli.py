@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.pytest_arguments = given[cut + 1 :]
     command: Callable[[argparse.Namespace], int] = options.command
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":  # It lacks our characters.
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":  # It lacks some characters.
             with contextlib.suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
     try:

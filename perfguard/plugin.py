@@ -101,9 +101,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
     """In a process that measures for another one, drop options not meant for it, before any plugin acts on them."""
     if config.option.perfguard_session:
-        from perfguard.pytest_plugin.start import take_options_back
+        from perfguard.pytest_plugin.start import reset_options
 
-        take_options_back(config)
+        reset_options(config)
     return (yield)
 
 

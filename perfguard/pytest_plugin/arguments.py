@@ -57,10 +57,10 @@ def mutates_of(given: Collection[int], args: Sequence[Any]) -> tuple[int, ...]:
     """Return `given` if each entry is the position of an argument."""
     if not isinstance(given, Collection):
         raise UsageError(f"perfguard(mutates={shown(given)}): give positions of arguments, e.g. (0,) for the first one")
-    for each in given:
-        if not _is_position(each, args):
+    for position in given:
+        if not _is_position(position, args):
             raise UsageError(
-                f"perfguard(mutates=…): {shown(each)} is no position of the {len(args)} arguments; "
+                f"perfguard(mutates=…): {shown(position)} is no position of the {len(args)} arguments; "
                 "write (0,) for the first argument"
             )
     return tuple(given)
@@ -76,16 +76,16 @@ def clobbers_of(
     """Return `given` if each entry is the incoming gradients or an argument of floats. Each timed call runs on the
     values that the one before left, so none of them may decide what is computed."""
     entries = given if isinstance(given, Collection) and not isinstance(given, str) else (given,)
-    for each in entries:
-        if isinstance(each, str) and each == GRADIENTS and entries is given:
+    for entry in entries:
+        if isinstance(entry, str) and entry == GRADIENTS and entries is given:
             continue
-        if entries is not given or not isinstance(each, int) or not _is_position(each, args):
+        if entries is not given or not isinstance(entry, int) or not _is_position(entry, args):
             raise UsageError(
-                f"perfguard(clobbers=…): {shown(each)} is neither a position of the {len(args)} arguments nor "
+                f"perfguard(clobbers=…): {shown(entry)} is neither a position of the {len(args)} arguments nor "
                 f'"{GRADIENTS}"; write (0,) for the first argument, (0, "{GRADIENTS}") for the incoming gradients too'
             )
-        if getattr(getattr(args[each], "dtype", None), "is_floating_point", False) is not True:
-            raise UsageError(f"perfguard(clobbers=…): argument {each} is no tensor of floats; clone it in the call")
+        if getattr(getattr(args[entry], "dtype", None), "is_floating_point", False) is not True:
+            raise UsageError(f"perfguard(clobbers=…): argument {entry} is no tensor of floats; clone it in the call")
     return tuple(given)
 
 

@@ -54,10 +54,10 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
     if not is_out_of_memory(error):
         message = f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
         return "; ".join(filter(None, (message, next_step(error))))
-    asked, free = _ASKED.search(str(error)), _FREE.search(str(error))
+    requested, free = _ASKED.search(str(error)), _FREE.search(str(error))
     message = f"{when} ran out of memory"
-    if asked:
-        number, unit = asked.groups()
+    if requested:
+        number, unit = requested.groups()
         message += f": asked for {format_bytes(float(number)) if unit == 'bytes' else f'{number} {unit}'}"
         message += f", {free[1]} free" if free else ""
     return f"{message}; make the case smaller, or free the device's memory"

@@ -138,7 +138,7 @@ class Guarded:
         hard: bool | Hard = True,
         label: str = "",
     ) -> None:
-        """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
+        """Guard `fn(*args, **kwargs)`: forward, and backward if an input requires grad.
 
         Args:
             fn: the candidate. It may not modify its inputs unless `mutates` or `clobbers` names them.
@@ -167,9 +167,9 @@ class Guarded:
                 {"candidate": 0}} they name the entries of a table, and the entry that the plain call takes is gated.
             groups: ends of the groups of rows (inclusive running ends, a tensor or numbers). Failures then name the
                 group and its number of rows.
-            rival: what the candidate has to beat, e.g. the eager function, a loop over the groups, or the kernel in its
-                default configuration; called with the same inputs. Both are timed by turns in every run. A slower
-                candidate is SLOWER, with or without a baseline. The rival's results are not checked.
+            rival: a function that the candidate has to beat, e.g. the eager function, a loop over the groups, or the
+                kernel in its default configuration; called with the same inputs. Both are timed by turns in every run.
+                A slower candidate is SLOWER, with or without a baseline. The rival's results are not checked.
             hard: whether the call must be right on inputs derived from its own (docs/hard-inputs.md); a Hard names the
                 kinds to leave out, and the reason.
             label: distinguishes a second call in the same test from the first.

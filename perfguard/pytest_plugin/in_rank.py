@@ -87,7 +87,7 @@ class InRank:
         runner = rank_runner(self._config, device, self._request) if self._measure else None
         extra_seconds = self._config.settings.extra_seconds
         self._guard = RankGuard(Peers(group), device, runner, extra_seconds)
-        self._watch = Watch(group, self._leave, self._stderr)
+        self._watch = Watch(group, self._write_exit, self._stderr)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -152,7 +152,7 @@ class InRank:
         if self._folder is not None:
             rank_files.append(self._folder, rank_here(), self._outcome)
 
-    def _leave(self, rank_exit: RankExit) -> None:
+    def _write_exit(self, rank_exit: RankExit) -> None:
         if self._folder is not None:
             rank_files.write_exit(self._folder, rank_here(), rank_exit)
             return

@@ -227,7 +227,7 @@ class Measuring(Ending):
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Skip measuring on a lost device. A test that runs again is judged anew."""
+        """Skip measuring on a lost device. A test that runs again is judged again."""
         lost = item.config.stash.get(LOST, None)
         if self._run is not None and not self._run.is_session and item.nodeid in self._set_up:
             self._run.forget(item.nodeid)

@@ -135,12 +135,12 @@ def _clear_frames(records: Iterable[logging.LogRecord]) -> None:
         error = record.exc_info[1] if record.exc_info else None
         waiting, known = [record.msg, *args, error], set[int]()
         while waiting:
-            each = waiting.pop()
-            if not isinstance(each, BaseException) or id(each) in known:
+            current = waiting.pop()
+            if not isinstance(current, BaseException) or id(current) in known:
                 continue
-            known.add(id(each))
-            waiting += [each.__cause__, each.__context__]
-            for frame, _ in traceback.walk_tb(each.__traceback__):
+            known.add(id(current))
+            waiting += [current.__cause__, current.__context__]
+            for frame, _ in traceback.walk_tb(current.__traceback__):
                 _clear_with_callers(frame)
 
 
@@ -181,8 +181,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         if name != "torch":
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
-        found = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._begin)
         return spec

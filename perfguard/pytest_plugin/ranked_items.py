@@ -74,7 +74,7 @@ class RankedItems:
         return launched.wait(item.nodeid)
 
     def _lacking(self, ranks: int) -> str:
-        """What this machine lacks for so many ranks; empty if it has as many devices, or ranks share the CPU."""
+        """The reason why this machine cannot run so many ranks; empty if it can, as with ranks on the CPU."""
         if ranks not in self._lacks:
             names = list(find_devices(self._device))
             few = len(names) < ranks and not open_device(names[0]).holds_cpu_tensors

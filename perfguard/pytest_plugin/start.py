@@ -183,7 +183,7 @@ def _devices(config: Config, workers: int) -> dict[str, str]:
     return devices
 
 
-def take_options_back(config: pytest.Config) -> None:
+def reset_options(config: pytest.Config) -> None:
     """Reset the options before anything acts on them. pytest gets the files of the requested tests, otherwise the
     existing files that the user selected. It gets no node ids: it refuses unknown ones, and another checkout may lack a
     test.

@@ -33,8 +33,8 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
             option = config.known_args_namespace
             settings = read_settings(config.rootpath, device=option.perfguard_device)
         self._set = self._in_worker = False
-        asked = VARIABLE in os.environ or settings.device not in ("auto", "cpu") or settings.interpreter != "perfguard"
-        if not asked and "triton" not in sys.modules:
+        fixed = VARIABLE in os.environ or settings.device not in ("auto", "cpu") or settings.interpreter != "perfguard"
+        if not fixed and "triton" not in sys.modules:
             sys.meta_path.insert(0, self)
 
     def find_spec(

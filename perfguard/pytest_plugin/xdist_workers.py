@@ -49,7 +49,7 @@ class XdistWorker(Measuring):
             super().pytest_collection_finish(session)
         except pytest.UsageError as error:
             self._fail(str(error))
-        self._leave(_COLLECTED, self._collected)
+        self._write(_COLLECTED, self._collected)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -80,13 +80,13 @@ class XdistWorker(Measuring):
             self._fail(str(error))
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
         run.save()
-        self._leave(_REPORTED, [(*case, verdicts) for case, verdicts in run.reported.items()])
+        self._write(_REPORTED, [(*case, verdicts) for case, verdicts in run.reported.items()])
 
     def _fail(self, error: str) -> None:
         self._error = error
-        self._leave(_ERROR, error)
+        self._write(_ERROR, error)
 
-    def _leave(self, name: str, data: object) -> None:
+    def _write(self, name: str, data: object) -> None:
         write_atomically(self._config.reports_dir / name, msgspec.json.encode(data, enc_hook=str))
 
 
@@ -244,11 +244,11 @@ class Controller(Ending):
 def _joined(pairings: Iterable[Pairing]) -> list[Pairing]:
     """One pairing for each base and device: workers of a run without times share a device, each with its cases."""
     joined: dict[tuple[str, int], Pairing] = {}
-    for each in pairings:
-        known = joined.get((each.base, each.device))
-        joined[each.base, each.device] = each if known is None else msgspec.structs.replace(
-            known, cases=[*known.cases, *each.cases], pairs=known.pairs + each.pairs,
-            problem=known.problem or each.problem,
+    for pairing in pairings:
+        known = joined.get((pairing.base, pairing.device))
+        joined[pairing.base, pairing.device] = pairing if known is None else msgspec.structs.replace(
+            known, cases=[*known.cases, *pairing.cases], pairs=known.pairs + pairing.pairs,
+            problem=known.problem or pairing.problem,
         )  # fmt: skip
     return list(joined.values())
 

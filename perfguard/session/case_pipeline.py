@@ -85,7 +85,7 @@ class ReadingPlan:
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
         preheats: whether the device is heated before the first case.
-        asked: faults that this process, which runs a base, is asked about; it derives no other inputs.
+        doubts_of: faults that this process, which runs a base, is asked about; it derives no other inputs.
     """
 
     timers: StoredTimers = lambda case: {}
@@ -99,7 +99,7 @@ class ReadingPlan:
     unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
     unread: frozenset[str] = frozenset()
     preheats: bool = True
-    asked: Callable[[Case], Sequence[Doubt]] = lambda case: ()
+    doubts_of: Callable[[Case], Sequence[Doubt]] = lambda case: ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,16 +133,16 @@ class Runner:
     _seen: tuple[float, Conditions] | None = None  # Time of the last query, and the device's state then.
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
-        """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
+        """The results of `call`: forward, and backward if an input requires grad. Wrong results are not timed.
 
         Raises:
             Exception: whatever the candidate or the reference raises.
         """
         self._preheat()
-        asked = self.plan.asked(case)
+        doubts = self.plan.doubts_of(case)
         results, given = self._measured(call, case)
-        if asked:
-            results = self._answered(call, results, asked)
+        if doubts:
+            results = self._answered(call, results, doubts)
         elif self.plan.beside and given is not None:
             results = self._beside(call, results, given)
         # A rank keeps empty readings: the other ranks may have found something.
@@ -192,11 +192,11 @@ class Runner:
         results = [msgspec.structs.replace(first, hard=search.counts, notes=notes, seconds=seconds), *results[1:]]
         return _with_doubts(results, search.doubts)
 
-    def _answered(self, call: Call, results: list[CaseResult], asked: Sequence[Doubt]) -> list[CaseResult]:
-        """The results, whose doubts are the answers to those asked. They run last, as derived inputs do."""
+    def _answered(self, call: Call, results: list[CaseResult], doubts: Sequence[Doubt]) -> list[CaseResult]:
+        """The results, whose doubts are the answers to `doubts`. They run last, as derived inputs do."""
         from perfguard.check.ask import ask
 
-        return _with_doubts([msgspec.structs.replace(each, doubts=[]) for each in results], ask(call, asked))
+        return _with_doubts([msgspec.structs.replace(each, doubts=[]) for each in results], ask(call, doubts))
 
     def _measured(self, call: Call, case: Case) -> tuple[list[CaseResult], Given | None]:
         """The results of the call as given, and its check."""
@@ -375,7 +375,7 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
 
 
 def _passes(call: Call, checked: Checked | None) -> list[Pass]:
-    """Forward, and backward where an input requires grad and the outputs depend on it."""
+    """Forward, and backward if an input requires grad and the outputs depend on it."""
     if checked is not None:
         differentiable = checked.backward is not None
     else:

@@ -1,7 +1,7 @@
 """A child: a pytest process that measures for this one. It has one request, one command and one answer.
 
-Parent and child share a folder. The parent writes its request there and starts pytest as it was started itself. The
-child answers with a report that grows while it measures, so a child that dies leaves what it has measured.
+Parent and child share a folder. The parent writes its request there and starts pytest in the same way as it was
+started. The child answers with a report that grows while it measures, so the measurements of a child that dies remain.
 """
 
 from __future__ import annotations

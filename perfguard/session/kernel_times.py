@@ -28,7 +28,7 @@ Again = Callable[[], Mapping[str, float]]
 
 
 def read_kernel_times(run: Run, case: Case, again: Again) -> None:
-    """In a process of a recording: add the times of one further run of the test to what was observed of it."""
+    """In a process of a recording: add the times of one further run of the test to its readings."""
     result = run.results.get(case.id)
     times = again() if result is not None else {}
     if result is not None and times:

@@ -91,23 +91,23 @@ def open_run(
         exact_only=any_machine,
         base=bases if isinstance(bases, BaseTree) and bases is not NO_BASE else None,
     )
-    asked = request or Request(numerics=True)
+    wanted = request or Request(numerics=True)
     # A metric that is recorded, or that another process will judge, has to be read.
     compares = request is None and config.update is None
     controls = ControlDraw(lane, selected, report.started) if compares else None
     plan = ReadingPlan(
         timers=_timers(lane, request, worker),
-        numerics=asked.numerics,
+        numerics=wanted.numerics,
         beside=request is None,
         rotation=zlib.crc32((commit or "").encode()),
-        exact=asked.exact,
-        times=asked.times,
+        exact=wanted.exact,
+        times=wanted.times,
         exact_only=any_machine,
         known_code=lambda case: lane.code_of(*case.id),
         unchanged=_unchanged(lane, controls),
-        unread=frozenset(asked.unread),
-        preheats=asked.times and not any_machine and (worker is None or worker.options.preheats),
-        asked=lambda case: asked.doubts.get(case.suite, {}).get(case.name, ()),
+        unread=frozenset(wanted.unread),
+        preheats=wanted.times and not any_machine and (worker is None or worker.options.preheats),
+        doubts_of=lambda case: wanted.doubts.get(case.suite, {}).get(case.name, ()),
     )
     # Blocks are ordered by the parent of a pair, spread over later passes, or read all at once.
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None

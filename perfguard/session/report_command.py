@@ -1,5 +1,5 @@
-"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form; or what a
-change did to a folder of baselines."""
+"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form; or the
+changes of a folder of baselines."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _changes(folder: Path, options: argparse.Namespace) -> str:
-    """What changed in a folder of baselines since a commit."""
+    """The changes of a folder of baselines since a commit."""
     if len(options.reports) > 1 or options.form not in ("terminal", "markdown"):
         raise UsageError(f"{folder}: a folder of baselines is shown alone, --as terminal or markdown")
     repository = find_repository(folder)

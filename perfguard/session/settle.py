@@ -19,7 +19,7 @@ MOST_BASES = 3  # Commits that one run asks: each costs a checkout and a process
 
 
 def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
-    """Let other processes measure what the run still needs, and judge with the results of the whole run.
+    """Let other processes take the measurements that the run still needs, and judge by the results of the whole run.
 
     Fresh processes read times again that are slower than their rival, and bases answer the other doubts. In an update,
     one more process reads exact metrics again; otherwise process pairs measure the other times in question.
@@ -113,27 +113,27 @@ class _Settling:
         """
         run = self.run
         results = list(run.measured.values())
-        asked = questions(results, run.screen(), run.lane)
-        for question in asked.values():
+        by_base = questions(results, run.screen(), run.lane)
+        for question in by_base.values():
             question.times = {
                 track: verdict
                 for track, verdict in question.times.items()
                 if times and not _has_rival(question.cases[track.case], verdict)
             }
-        if not asked:
+        if not by_base:
             return
         from perfguard.session.pairing.asking import Asking
 
-        family = sum(len(question.times) for question in asked.values())
+        family = sum(len(question.times) for question in by_base.values())
         left = 60 * run.config.settings.pair_minutes
-        for number, (base, question) in enumerate(asked.items()):
-            more = min(len(asked), MOST_BASES) - number - 1
+        for number, (base, question) in enumerate(by_base.items()):
+            more = min(len(by_base), MOST_BASES) - number - 1
             asking = Asking(run, self.command, self.tell, base, question, family, left, more)
             if number < MOST_BASES:
                 asking.ask()
                 left = asking.seconds
             else:
-                asking.leave(f"{len(asked)} commits of records are in doubt, and {MOST_BASES} are asked in a run")
+                asking.skip(f"{len(by_base)} commits of records are in doubt, and {MOST_BASES} are asked in a run")
 
     def _measure_fresh(self, results: Sequence[CaseResult], count: int, request: Request) -> None:
         run = self.run

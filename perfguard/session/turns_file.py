@@ -49,8 +49,8 @@ class TurnsFile:
         if not self._new:
             return
         with contextlib.suppress(OSError), FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_SECONDS):
-            written = {key: each for key, each in self._read().items() if key not in self._new}
-            written |= {key: each for key, each in self._new.items() if each is not None}
+            written = {key: reached for key, reached in self._read().items() if key not in self._new}
+            written |= {key: reached for key, reached in self._new.items() if reached is not None}
             kept = dict([*written.items()][-_MOST_CASES:])
             write_atomically(self._path, msgspec.json.encode(kept))
             self._new = {}

@@ -127,7 +127,7 @@ def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fa
     assert sum(first.hard.waiting.values()) == sum(second.hard.waiting.values()) > 10
     assert one != two
     zero = Doubt("zero", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "row 0 zero"})]])
-    answered, three = measured(ReadingPlan(asked=lambda case: [zero]))
+    answered, three = measured(ReadingPlan(doubts_of=lambda case: [zero]))
     assert [each.problem for each in answered.doubts] == [""]
     assert two == three
 
@@ -156,7 +156,7 @@ def test_a_base_answers_what_it_is_asked_and_tries_nothing_else(device: fake.Fak
     large = Doubt("large", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "times 2^17"})]])
     other = Doubt("candidate=1", "?", backward=True, inputs="float32[8,16] grad")
     for plan in (ReadingPlan(numerics=False, exact=False), ReadingPlan()):
-        asks = replace(plan, asked=lambda case: [zero, large, other] if case.name == CASE.name else [])
+        asks = replace(plan, doubts_of=lambda case: [zero, large, other] if case.name == CASE.name else [])
         first, second = Runner(device, Settings(case_seconds=0.1, extra_seconds=20.0), asks).measure(
             doubtful_call(), CASE
         )

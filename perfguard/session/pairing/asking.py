@@ -39,7 +39,7 @@ FIRST = 24  # Times in the first pairs: a process pair takes seconds to start, a
 # many pairs, each measures GROWTH times as many times.
 PATIENCE = 5
 GROWTH = 4
-TELLING = 5  # Number of tests whose verdicts settle a kernel for all others.
+ENOUGH_TESTS = 5  # Number of tests whose verdicts settle a kernel for all others.
 INTERRUPTED = "interrupted"
 _MOST_DEATHS = 3  # Deaths of a base's process in its tests, after which no single test is to blame.
 
@@ -90,7 +90,7 @@ class Asking:
                 raise
         self._keep(problem)
 
-    def leave(self, problem: str) -> None:
+    def skip(self, problem: str) -> None:
         """Ask nothing, for this reason."""
         self._keep(problem)
 
@@ -189,14 +189,14 @@ class Asking:
 
     def _pair(self, worktrees: PairWorktrees) -> str:
         """Measure process pairs, and return the reason if times are left."""
-        asked = self.question.times
-        for track in asked:
+        times = self.question.times
+        for track in times:
             if why := self.problems.get(track.case) or self._why_untimed(track.case):
                 self.tally.times[track].give_up(why)
         left = self.tally.left()
         if not left:
             return ""
-        why = _most_common_reason([asked[track] for track in left])
+        why = _most_common_reason([times[track] for track in left])
         self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
         deadline = time.monotonic() + self.seconds
 
@@ -204,7 +204,7 @@ class Asking:
             self._keep("")
             return in_next_pair(left, self.tally)
 
-        worktrees.measure(self.tally, in_order({track: asked[track] for track in left}), deadline, choose)
+        worktrees.measure(self.tally, in_order({track: times[track] for track in left}), deadline, choose)
         self._keep("")
         self.seconds = deadline - time.monotonic()
         if self.tally.problem or self.seconds < 0:
@@ -268,9 +268,9 @@ def _exact(base: CaseResult) -> CaseResult:
     return CaseResult(base.case, base.inputs, readings=readings, doubts=base.doubts)
 
 
-def _most_common_reason(asked: Sequence[Verdict]) -> str:
+def _most_common_reason(verdicts: Sequence[Verdict]) -> str:
     """` (51: 3 sessions stored, 5 are needed)`: the most common reason why a record decides none."""
-    reason, count = most_common([verdict.reason for verdict in asked])
+    reason, count = most_common([verdict.reason for verdict in verdicts])
     return f" ({count}: {reason.removeprefix('to be paired: ')})"
 
 
@@ -279,7 +279,7 @@ def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:
 
     A time that PATIENCE pairs left undecided, and that may not have moved, goes behind all others, so that no time
     waits for the noise of another; of such times those that moved most come first. Times of kernels that are slower, or
-    faster, in TELLING tests already are given up, since hundreds more would add nothing. Until one test of a kernel is
+    faster, in ENOUGH_TESTS already are given up, since hundreds more would add nothing. Until one test of a kernel is
     decided, a pair measures it in one test alone: each block of its time is a run of a whole test.
     """
     moved, decided = Counter[str](), set[str]()
@@ -297,18 +297,18 @@ def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:
     tests = Counter[str]()
     for track in sorted(left, key=rank):
         if timed_kernel(track.metric):
-            if moved[track.metric] >= TELLING:
+            if moved[track.metric] >= ENOUGH_TESTS:
                 tally.times[track].give_up(f"known from {moved[track.metric]} other tests of this kernel")
                 continue
             tests[track.metric] += 1
-            if tests[track.metric] > (TELLING if track.metric in decided else 1):
+            if tests[track.metric] > (ENOUGH_TESTS if track.metric in decided else 1):
                 continue
         if len(chosen) < size:
             chosen.append(track)
     return chosen
 
 
-def in_order(asked: Mapping[ReadingId, Verdict]) -> list[ReadingId]:
+def in_order(times: Mapping[ReadingId, Verdict]) -> list[ReadingId]:
     """The times in question, those of guarded calls first. Test functions take turns, each with the time that moved
     most against its record, so that every kernel has a result before the time is over. Host times come after: on a busy
     machine they take the most pairs, and a case is conclusive without its own.
@@ -319,7 +319,7 @@ def in_order(asked: Mapping[ReadingId, Verdict]) -> list[ReadingId]:
     calls: dict[str, list[ReadingId]] = defaultdict(list)
     hosts: dict[str, list[ReadingId]] = defaultdict(list)
     kernels: dict[str, list[ReadingId]] = defaultdict(list)
-    for track in sorted(asked, key=lambda track: -_size(asked[track])):
+    for track in sorted(times, key=lambda track: -_size(times[track])):
         if timed_kernel(track.metric):
             kernels[track.metric].append(track)
         else:

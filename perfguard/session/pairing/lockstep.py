@@ -127,7 +127,7 @@ class _Lockstep:
     pair: int
     limit: Limit
     chance: random.Random
-    asked: Collection[str] | None = None  # Tests to run; None: all.
+    chosen: Collection[str] | None = None  # Tests to run; None: all.
     outcome: PairOutcome = field(default_factory=PairOutcome)
     at: dict[Side, ReadingId | None] = field(default_factory=dict)  # None: its process has ended.
     inside: dict[Side, str] = field(default_factory=dict)  # Latest test that a side has begun.
@@ -166,9 +166,9 @@ class _Lockstep:
                 self.at[side] = _START
         tests = None
         # A test that one side lacks would separate the sides, and cost neighbouring tests this pair.
-        if self.asked is not None:
+        if self.chosen is not None:
             common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
-            tests = [test for test in order if test in common and test in self.asked]
+            tests = [test for test in order if test in common and test in self.chosen]
         for side in self.waiting():
             self._send(self.processes[side], Go(tests=tests))
         for side in self.waiting():

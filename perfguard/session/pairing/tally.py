@@ -187,10 +187,10 @@ class Tally:
 
     def left(self, tracks: Collection[ReadingId] | None = None) -> list[ReadingId]:
         """Those of `tracks` (None: of all times) that need another process pair."""
-        asked = self.times if tracks is None else tracks
-        return [track for track in asked if not self.is_decided(track) and not self._rides_along(track)]
+        candidates = self.times if tracks is None else tracks
+        return [track for track in candidates if not self.is_decided(track) and not self._follows_device_time(track)]
 
-    def _rides_along(self, track: ReadingId) -> bool:
+    def _follows_device_time(self, track: ReadingId) -> bool:
         """Whether it is the host time of a case whose device time was in question, and is decided. A host time stays
         undecided longest, since it scatters by a tenth between processes, so it has no pairs of its own."""
         device = ReadingId(track.suite, track.key, DEVICE_TIME)
@@ -222,7 +222,7 @@ class Tally:
     def time(self, track: ReadingId) -> PairedTime:
         """The results for one time."""
         time = self.times[track]
-        open_still = not time.why and not self.is_decided(track) and self._rides_along(track)
+        open_still = not time.why and not self.is_decided(track) and self._follows_device_time(track)
         why = "a host time has no process pairs beyond those of its device time" if open_still else time.why
         return PairedTime(track.metric, time.timer, time.readings, why)
 

@@ -145,13 +145,13 @@ class PairWorker:
         try:
             self.connection.send_bytes(msgspec.json.encode(message))
         except OSError:
-            raise _gone() from None
+            raise _parent_gone() from None
 
     def receive(self) -> Order:
         try:
             order: Order = msgspec.json.decode(self.connection.recv_bytes(), type=Order)
         except (EOFError, OSError):
-            raise _gone() from None
+            raise _parent_gone() from None
         if isinstance(order, Go) and order.timers:
             self._base_timers.setdefault((order.suite, order.key), {}).update(order.timers)
         return order
@@ -193,7 +193,7 @@ def join(options: PairOptions) -> PairWorker:
     return worker
 
 
-def _gone() -> KeyboardInterrupt:
+def _parent_gone() -> KeyboardInterrupt:
     # This exception ends a pytest run in order, with its fixtures torn down; no more measurements are needed.
     return KeyboardInterrupt("the conductor of this process pair is gone")
 

@@ -119,7 +119,7 @@ class Repository:
         return [path for path in paths.split("\0") if path]
 
     def copy_folder(self, commit: str, folder: str, to: Path, index: Path) -> None:
-        """Copy what `folder` (a path from the top folder) held at a commit, if there was one, to the folder `to`.
+        """Copy the content of `folder` (a path from the top folder) at a commit, if there was any, to the folder `to`.
 
         Args:
             index: path for a temporary index.
@@ -182,7 +182,7 @@ class Repository:
         """Remove every worktree inside `parent`, also half-made ones, and git's entries for them.
 
         Others are left alone. `git worktree prune` would also forget the user's worktrees on disks that are not
-        mounted, so it only runs if git still lists one of ours without its folder.
+        mounted, so it only runs if git still lists a worktree of perfguard without its folder.
         """
         for folder in self._worktrees_in(parent):
             _git(self.root, ("worktree", "remove", "--force", "--force", str(folder)))

@@ -250,7 +250,7 @@ def _unchanged_environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the agent's log, which repeats our report, out of the user's terminal and of captured logs."""
+    """Keep the agent's log, which repeats perfguard's report, out of the user's terminal and of captured logs."""
     loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.distributed.launcher")]
     nowhere = logging.NullHandler()
     before = [logger.propagate for logger in loggers]

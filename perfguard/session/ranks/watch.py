@@ -36,12 +36,12 @@ class Watch:
     """Watches the tests of this rank, one after another.
 
     Args:
-        leave: called with the rank's exit before the process ends.
+        write_exit: called with the rank's exit before the process ends.
         stderr: file descriptor for the stack of a rank that cannot even write this.
     """
 
     group: RankGroup
-    leave: Callable[[RankExit], None]
+    write_exit: Callable[[RankExit], None]
     stderr: int
     _number: int = 0
     _arrived: bool = False
@@ -93,7 +93,7 @@ class Watch:
     def _end(self, main: int, store: Any, cause: str, seconds: float) -> None:
         frame = sys._current_frames().get(main)
         try:
-            self.leave(
+            self.write_exit(
                 RankExit(
                     cause=cause,
                     step=describe_step(frame),
@@ -135,5 +135,5 @@ def last_collective() -> Collective | None:
 def _stack(frame: FrameType | None) -> str:
     """The calls of a thread below pytest's own."""
     frames = traceback.extract_stack(frame)
-    ours = max((at for at, each in enumerate(frames) if _RUNNER.search(each.filename)), default=-1)
-    return "".join(traceback.format_list(frames[ours + 1 :]))
+    last_own = max((at for at, each in enumerate(frames) if _RUNNER.search(each.filename)), default=-1)
+    return "".join(traceback.format_list(frames[last_own + 1 :]))
