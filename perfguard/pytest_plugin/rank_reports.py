@@ -23,7 +23,7 @@ class Merged:
 
     Attributes:
         reports: one of each phase that a rank has reached.
-        results: of its guarded calls, merged, not judged.
+        results: results of its guarded calls, merged, not judged.
         broken: the reason why it is BROKEN; empty if it is not.
         unsupported: the reason why this hardware cannot run it; empty if it can.
     """

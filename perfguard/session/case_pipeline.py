@@ -314,7 +314,7 @@ class Runner:
         )
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
-        """Starts cold processes for a forward case, which includes both passes; None for other cases."""
+        """The start of cold processes for a forward case, which includes both passes; None for other cases."""
         start = self.services.cold
         wanted = (
             call.cold_start is not False and call.timed and not self.plan.exact_only and case.direction == "forward"

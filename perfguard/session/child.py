@@ -301,7 +301,7 @@ class ChildCommand:
     The child itself drops the options not meant for it (`perfguard.pytest_plugin.start`).
 
     Attributes:
-        arguments: pytest's, without the program.
+        arguments: pytest's arguments, without the program.
         folder: the working folder in which they were given.
         worktree: the checkout to measure; None: the user's.
         packages: the environment that it runs in.

@@ -88,7 +88,7 @@ class ColdStarts:
 
     Attributes:
         command: starts a process as this one was started.
-        slug: of the run's hardware.
+        slug: name of the run's hardware.
         minutes: time limit of one process.
     """
 

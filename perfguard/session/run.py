@@ -336,7 +336,7 @@ class Run:
         results = list(self.results.values())
         return msgspec.structs.replace(
             self.report,
-            bases=self.report.bases if self.trees is None else {**self.report.bases, **self.trees.asked()},
+            bases=self.report.bases if self.trees is None else {**self.report.bases, **self.trees.looked_up()},
             results=results,
             fresh=self.fresh,
             fresh_problem=self.fresh_problem,

@@ -269,7 +269,7 @@ def _exact(base: CaseResult) -> CaseResult:
 
 
 def _most_common_reason(verdicts: Sequence[Verdict]) -> str:
-    """` (51: 3 sessions stored, 5 are needed)`: the most common reason why a record decides none."""
+    """` (51: 3 sessions stored, 5 are needed)`: the most common reason why records do not decide."""
     reason, count = most_common([verdict.reason for verdict in verdicts])
     return f" ({count}: {reason.removeprefix('to be paired: ')})"
 
@@ -313,8 +313,7 @@ def in_order(times: Mapping[ReadingId, Verdict]) -> list[ReadingId]:
     most against its record, so that every kernel has a result before the time is over. Host times come after: on a busy
     machine they take the most pairs, and a case is conclusive without its own.
 
-    A kernel of observed tests may be in question in hundreds of them. The test in which it took longest when it was
-    recorded comes first.
+    A kernel may be in question in hundreds of observed tests. The test with its longest recorded time comes first.
     """
     calls: dict[str, list[ReadingId]] = defaultdict(list)
     hosts: dict[str, list[ReadingId]] = defaultdict(list)
@@ -333,7 +332,7 @@ def _by_turns(groups: Iterable[list[ReadingId]]) -> list[ReadingId]:
 
 
 def _size(verdict: Verdict) -> float:
-    """How far a time moved; for kernels in tests, how long it takes."""
+    """The relative change of a time; for kernels in tests, its length."""
     if timed_kernel(verdict.metric):
         return float(verdict.before) if isinstance(verdict.before, int | float) else 0.0
     return abs(math.log(verdict.ratio)) if verdict.ratio else 0.0

@@ -25,8 +25,8 @@ from perfguard.session.pairing.worktrees import (
 class TreesOfRecords:
     """The trees of the commits that records name, looked up when they are needed.
 
-    No history has a commit that was squashed or rebased away, or uncommitted changes that were recorded with a commit
-    (`1a2b3c+`). The commit that added the record has their code.
+    The history lacks commits that were squashed or rebased away, and uncommitted changes that were recorded with a
+    commit (`1a2b3c+`). The commit that added the record has their code.
     """
 
     def __init__(self, repository: Repository, data: Sequence[Path]) -> None:
@@ -44,7 +44,7 @@ class TreesOfRecords:
         equal = tree.commit is not None and is_python and not _is_loaded([self._repository.root / p for p in changed])
         return replace(tree, equal=equal)
 
-    def asked(self) -> dict[str, BaseTree]:
+    def looked_up(self) -> dict[str, BaseTree]:
         """Commit as a record names it -> its tree, for the commits looked up so far."""
         return {name: self.at(name) for name in self._found}
 
@@ -93,7 +93,7 @@ def find_bases(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree | Tr
         data: perfguard's own folders (baselines, reports), which hold no code.
 
     Raises:
-        UnknownCommit: `wanted` is no commit. A base that this clone lacks is no such mistake.
+        UnknownCommit: `wanted` is no commit, by the user's mistake. A base that this clone lacks does not raise.
     """
     if wanted:
         return find_base(folder, wanted, data)
@@ -145,7 +145,7 @@ def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
         data: perfguard's own folders (baselines, reports), which hold no code.
 
     Raises:
-        UnknownCommit: `wanted` is no commit. A base that this clone lacks is no such mistake.
+        UnknownCommit: `wanted` is no commit, by the user's mistake. A base that this clone lacks does not raise.
     """
     try:
         repository = find_repository(folder)

@@ -62,12 +62,12 @@ class Limit:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """The time left, in seconds."""
         return max(0.0, self.deadline - time.monotonic())
 
 
 class _Lost(Exception):
-    """A worker died, which the message names with the end of its output, or the time for all pairs is over."""
+    """A worker died, with the end of its output in the message, or the time for all pairs is over."""
 
 
 def run_pair(

@@ -24,8 +24,8 @@ class PairOutcome:
         tests: node ids of the tests that each side collected.
         problem: reason for an early end, otherwise empty.
         lost: the side whose process died, and the node id of the test in which it died; None if unknown.
-        seconds: of the pair, by activity: `starting` (imports, collection, the device), `tests` (between two times),
-            `measuring`, `ending`.
+        seconds: the pair's seconds by activity: `starting` (imports, collection, the device), `tests` (between two
+            times), `measuring`, `ending`.
     """
 
     readings: dict[ReadingId, PairReading] = field(default_factory=dict)

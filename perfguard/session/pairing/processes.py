@@ -41,8 +41,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def starting_orders(chance: random.Random) -> list[list[Side]]:
     """The orders in which the sides of as many pairs start: a random Latin square.
 
-    Each side starts once in each position. A position that slows a process down then scatters over the sides. Of 27
-    independent draws of three, one would give a side the same position in all pairs.
+    Each side starts once in each position. A position that slows a process down then scatters over the sides.
+    Independent draws would slow a given side in all three pairs in one case of 27.
     """
     first = chance.sample(SIDES, len(SIDES))
     return [first[turn:] + first[:turn] for turn in chance.sample(range(len(SIDES)), len(SIDES))]

@@ -73,8 +73,8 @@ class Entered(Struct, frozen=True, tag=True):
 
 
 class Announced(Struct, frozen=True, tag=True):
-    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `near`: as a
-    meter's."""
+    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `near`: the
+    meter's `near`."""
 
     suite: str
     key: str

@@ -245,7 +245,7 @@ def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:
     """Code files of the working tree around `folder` that differ from HEAD or are not tracked; empty without a commit.
 
     Args:
-        data: as of `find_base`.
+        data: as for `find_base`.
     """
     try:
         repository = find_repository(folder)
@@ -258,7 +258,7 @@ def commit_of(folder: Path, data: Sequence[Path]) -> str | None:
     """The checkout's short commit hash, with `+` if there is uncommitted code; None outside git.
 
     Args:
-        data: as of `find_base`.
+        data: as for `find_base`.
     """
     try:
         commit = find_repository(folder).commit("HEAD")

@@ -58,9 +58,9 @@ class Ended:
     """The known outcome of one test.
 
     Attributes:
-        outcomes: of the ranks that ended it.
+        outcomes: outcomes of the ranks that ended it.
         lost: the reason why other ranks did not; None if all did.
-        rank_exits: of the ranks that ended themselves.
+        rank_exits: exits of the ranks that ended themselves.
     """
 
     outcomes: dict[int, RankOutcome]

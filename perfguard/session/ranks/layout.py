@@ -31,7 +31,7 @@ class Layout(RankGroup):
     _has_data: bool = True
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """As in any group. Tensors that are made from now on have no data."""
+        """The mesh, as in any group. Tensors that are made from now on have no data."""
         with torch_distributed.without_modes():  # A mesh keeps its ranks in tensors.
             mesh = super().mesh(dimensions)
         if self._has_data:

@@ -38,7 +38,7 @@ class Peers:
     _number: int = 0
 
     def exchange(self, purpose: str, data: object = None) -> list[Any]:
-        """Everyone's data, by rank. Returns once every rank has given its part.
+        """The data of all ranks, by rank. Returns once every rank has given its part.
 
         Args:
             purpose: the same on all ranks.

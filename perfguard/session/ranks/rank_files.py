@@ -24,9 +24,9 @@ class RankOutcome(Struct, omit_defaults=True):
         nodeid: the test.
         ended: False in the line that its start writes.
         reports: pytest's reports of its phases, serialised by pytest.
-        results: of its guarded calls, not judged.
+        results: results of its guarded calls, not judged.
         broken: the reason why it raised, if other than by a verdict.
-        unsupported: the reason that it gave why this hardware cannot run it.
+        unsupported: the reason why this hardware cannot run it, as the test declares.
     """
 
     nodeid: str
@@ -62,9 +62,9 @@ class RankExit(Struct, frozen=True, omit_defaults=True):
     """The position of a rank that ended itself in the middle of a test.
 
     Attributes:
-        cause: why it ended.
+        cause: the reason why it ended.
         step: the step of perfguard and the user's line, as `describe_step` gives them.
-        stack: of all its threads.
+        stack: the calls of its main thread below pytest's own.
         collective: the last one that it issued; None if it issued none.
         arrived: whether it had ended the test, and waited for the other ranks.
     """

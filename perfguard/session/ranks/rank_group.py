@@ -56,7 +56,7 @@ class RankGroup:
         store: shared by all ranks; perfguard's own messages pass through it, so that it adds no collective to the
             test's.
         minutes: limit of a test.
-        dimensions: of the mesh that the running test made last; all ranks in one dimension if it made none.
+        dimensions: those of the running test's latest mesh; all ranks in one dimension if it made none.
     """
 
     rank: int

@@ -26,8 +26,8 @@ class RankGuard:
     Attributes:
         runner: reads metrics; None: calls are only checked.
         extra_seconds: processor time for other configurations of a call that is only checked.
-        results: of the running test's calls.
-        unsupported: why the running test cannot run on this hardware; empty if it can.
+        results: results of the running test's calls.
+        unsupported: the reason why this hardware cannot run the test; empty if it can.
     """
 
     peers: Peers

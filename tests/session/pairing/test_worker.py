@@ -130,7 +130,7 @@ def test_what_torch_keeps_is_freed_before_each_test_and_after_each_check(line: L
     assert device.freed == 2
 
 
-def test_without_its_conductor_a_worker_ends(line: Line) -> None:
+def test_without_its_parent_a_worker_ends(line: Line) -> None:
     """In the way pytest ends when interrupted: fixtures are torn down, no further test runs."""
     line.order(BEGIN)
     worker = joined(line)
