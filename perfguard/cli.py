@@ -15,9 +15,9 @@ from typing import NoReturn
 from perfguard import __version__
 from perfguard.model.errors import EXIT_MEANINGS, ExitStatus, PerfguardError
 
-_FILE_WIDTH = 250  # columns where output is no terminal: a log, a pipe
+_FILE_WIDTH = 250  # The width if the output is a log or a pipe.
 
-# Command -> the module of its options and its work, loaded only if the command is named, and its purpose.
+# Command -> the module with its options and its work, which is loaded only for that command, and its purpose.
 _COMMANDS = {
     "report": (
         "perfguard.session.report_command",
@@ -38,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cut = given.index("--") if "--" in given else len(given)
     parser = _parser(next((argument for argument in given[:cut] if argument in _COMMANDS), ""))
     options = parser.parse_args(given[:cut])
-    if given[cut + 1 :]:  # for pytest; argparse would lose them behind an option
+    if given[cut + 1 :]:  # These are for pytest; argparse would lose them behind an option.
         if not hasattr(options, "pytest_arguments"):
             parser.error(f"{' '.join(given[cut:])}: this command hands nothing on to pytest; leave it out")
         options.pytest_arguments = given[cut + 1 :]
     command: Callable[[argparse.Namespace], int] = options.command
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":  # without our characters
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() != "utf-8":  # It lacks some characters.
             with contextlib.suppress(OSError):
                 stream.reconfigure(errors="backslashreplace")
     try:
@@ -54,19 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PerfguardError as error:
         print(f"perfguard: {error}", file=sys.stderr)
         return int(ExitStatus.USAGE_ERROR)
-    except BrokenPipeError:  # the reader, for instance head, closed the pipe
+    except BrokenPipeError:  # The reader, for instance head, has closed the pipe.
         sys.stderr.close()
         return int(ExitStatus.PASSED)
     except OSError as error:
         where = error.filename or "standard output"
         print(f"perfguard: {where}: {error.strerror}; make room, or mend its permissions", file=sys.stderr)
-        if error.filename is None:  # else Python writes the rest when it ends, and fails again
+        if error.filename is None:  # Otherwise Python writes the rest when it ends, and fails again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitStatus.USAGE_ERROR)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Exits with perfguard's usage status; argparse's own 2 means interrupted in pytest."""
+    """A parser that exits with perfguard's usage status; argparse's own 2 means interrupted in pytest."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -113,7 +113,7 @@ def run_doctor(options: argparse.Namespace) -> int:
         style = "yellow" if finding.missing else ""
         table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
     for column in table.columns:
-        column.overflow = "fold"  # a truncated slug or path is of no use
+        column.overflow = "fold"  # A truncated slug or path is of no use.
     width = None if sys.stdout.isatty() else _FILE_WIDTH
-    Console(width=width, highlight=False, markup=False).print(table)  # extras are named in brackets
+    Console(width=width, highlight=False, markup=False).print(table)  # Brackets name extras; markup would hide them.
     return int(ExitStatus.PASSED)

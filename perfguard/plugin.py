@@ -73,15 +73,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="also observe tests that do not use the fixture, as they are: operators, launches, copies, reads of the "
         "host, memory, compilations; without =PATHS (a,b) all collected tests",
     )
-    group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # measure once for another run
+    group.addoption("--perfguard-session", metavar="FILE", help=argparse.SUPPRESS)  # Measures for another run.
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser, args: list[str]):  # type: ignore[no-untyped-def]
-    """A path behind a bare `--perfguard-observe` is a path to collect: argparse would take it for the option's. That
-    has to be known before pytest loads the conftest files of what it collects, and so has whether kernels are
-    interpreted. A process that measures for another one ends with it from here on: these files may take as long as any
-    test."""
+    """Settle what conftest files depend on, before pytest loads them. A path behind a bare `--perfguard-observe` is a
+    path to collect; argparse would take it for the option's value. Kernels are interpreted without a GPU. A process
+    that measures for another one ends with it, since these files may take as long as any test."""
     if early_config.known_args_namespace.perfguard_session:
         from perfguard.session.child import end_with_parent
 
@@ -102,9 +101,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Pa
 def pytest_cmdline_main(config: pytest.Config):  # type: ignore[no-untyped-def]
     """In a process that measures for another one, drop options not meant for it, before any plugin acts on them."""
     if config.option.perfguard_session:
-        from perfguard.pytest_plugin.start import take_options_back
+        from perfguard.pytest_plugin.start import reset_options
 
-        take_options_back(config)
+        reset_options(config)
     return (yield)
 
 
@@ -160,10 +159,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 
 
 def _helps_rank_0() -> bool:
-    """Whether this is another rank under torchrun, where rank 0 alone judges and speaks."""
+    """Whether this process is a rank other than 0 under torchrun: rank 0 alone judges and prints."""
     if "RANK" not in os.environ:
         return False
-    from perfguard.session.ranks.world import rank_here, ranks_here
+    from perfguard.session.ranks.rank_group import rank_here, ranks_here
 
     return ranks_here() > 0 and rank_here() > 0
 

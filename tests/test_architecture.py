@@ -139,7 +139,7 @@ TORCH_FILES = {
     "session/case_pipeline.py",
     "session/ranks/launch.py",
     "session/ranks/layout.py",
-    "session/ranks/world.py",
+    "session/ranks/rank_group.py",
 }
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {

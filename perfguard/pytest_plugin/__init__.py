@@ -1,1 +1,1 @@
-"""What a pytest run with `--perfguard` loads. `perfguard/plugin.py` holds the options and the fixture."""
+"""The modules that a pytest run with `--perfguard` loads. `perfguard/plugin.py` holds the options and the fixture."""

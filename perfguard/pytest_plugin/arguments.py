@@ -1,6 +1,6 @@
-"""Refuses wrong arguments of a guarded call, each in one sentence that names it and what to give instead.
+"""Refuses wrong arguments of a guarded call, each with a message that names it and what to give instead.
 
-What a user passes is asked for its type alone: its truth, its length and what equals it may be the user's own code.
+Only the types of the user's objects are checked: their truth, length and equality may be the user's own code.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _CHOICES = {"oracle": ("auto", "float64", "float32"), "cache": ("cold", "warm")}
 
 
 def check_options(**given: object) -> None:
-    """Refuse an option of another type, and a word that is none of its choices."""
+    """Refuse an option of another type, or a text that is none of its choices."""
     for name, value in given.items():
         if name in _CHOICES:
-            words = _CHOICES[name]
-            if not isinstance(value, str) or value not in words:
-                raise UsageError(f"perfguard({name}={shown(value)}): give one of {', '.join(map(repr, words))}")
+            choices = _CHOICES[name]
+            if not isinstance(value, str) or value not in choices:
+                raise UsageError(f"perfguard({name}={shown(value)}): give one of {', '.join(map(repr, choices))}")
         elif not isinstance(value, _OPTIONS[name][0]):
             raise UsageError(f"perfguard({name}={shown(value)}): is a {type(value).__name__}; give {_OPTIONS[name][1]}")
 
 
 def hard_of(given: bool | Hard) -> Hard | None:
-    """The kinds to leave out; None for no derived inputs."""
+    """The kinds of derived inputs to leave out; None for no derived inputs."""
     if isinstance(given, Hard):
         return given
     if not isinstance(given, bool):
@@ -57,10 +57,10 @@ def mutates_of(given: Collection[int], args: Sequence[Any]) -> tuple[int, ...]:
     """Return `given` if each entry is the position of an argument."""
     if not isinstance(given, Collection):
         raise UsageError(f"perfguard(mutates={shown(given)}): give positions of arguments, e.g. (0,) for the first one")
-    for each in given:
-        if not _is_position(each, args):
+    for position in given:
+        if not _is_position(position, args):
             raise UsageError(
-                f"perfguard(mutates=…): {shown(each)} is no position of the {len(args)} arguments; "
+                f"perfguard(mutates=…): {shown(position)} is no position of the {len(args)} arguments; "
                 "write (0,) for the first argument"
             )
     return tuple(given)
@@ -73,19 +73,19 @@ def _is_position(given: object, args: Sequence[Any]) -> bool:
 def clobbers_of(
     given: Collection[int | Literal["gradients"]], args: Sequence[Any]
 ) -> tuple[int | Literal["gradients"], ...]:
-    """Return `given` if each entry is the incoming gradients or an argument of floats. Timed calls run many times in a
-    row on what the last one left, so no overwritten value may decide what is computed."""
+    """Return `given` if each entry is the incoming gradients or an argument of floats. Each timed call runs on the
+    values that the one before left, so none of them may decide what is computed."""
     entries = given if isinstance(given, Collection) and not isinstance(given, str) else (given,)
-    for each in entries:
-        if isinstance(each, str) and each == GRADIENTS and entries is given:
+    for entry in entries:
+        if isinstance(entry, str) and entry == GRADIENTS and entries is given:
             continue
-        if entries is not given or not isinstance(each, int) or not _is_position(each, args):
+        if entries is not given or not isinstance(entry, int) or not _is_position(entry, args):
             raise UsageError(
-                f"perfguard(clobbers=…): {shown(each)} is neither a position of the {len(args)} arguments nor "
+                f"perfguard(clobbers=…): {shown(entry)} is neither a position of the {len(args)} arguments nor "
                 f'"{GRADIENTS}"; write (0,) for the first argument, (0, "{GRADIENTS}") for the incoming gradients too'
             )
-        if getattr(getattr(args[each], "dtype", None), "is_floating_point", False) is not True:
-            raise UsageError(f"perfguard(clobbers=…): argument {each} is no tensor of floats; clone it in the call")
+        if getattr(getattr(args[entry], "dtype", None), "is_floating_point", False) is not True:
+            raise UsageError(f"perfguard(clobbers=…): argument {entry} is no tensor of floats; clone it in the call")
     return tuple(given)
 
 

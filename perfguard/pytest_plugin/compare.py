@@ -16,7 +16,7 @@ from perfguard.session.child import packages_at
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.worktrees import find_repository
 
-_REPORTS = "compare"  # below the folder of reports, whose own stay those of runs with records
+_REPORTS = "compare"  # Folder below that of the reports, which stay those of runs with records.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,14 +63,14 @@ def run(options: argparse.Namespace) -> int:
     if base.commit is None:
         raise UsageError(base.problem)
     if options.base_python is not None:
-        packages_at(options.base_python)  # an error before any test runs
+        packages_at(options.base_python)  # An error ends the command before any test runs.
     elif base.equal:
         print(f"UNCHANGED: the working tree is {base.commit[:12]}, the merge base with {name}, but for documentation")
         return int(ExitStatus.PASSED)
     folder = reports / _REPORTS
     for old in folder.glob("report-*.json"):
         old.unlink()
-    if str(here) not in sys.path:  # as `python -m pytest` does
+    if str(here) not in sys.path:  # `python -m pytest` does the same.
         sys.path.insert(0, str(here))
     beside = Beside(options.base_python, options.setup)
     given = [*options.pytest_arguments, "--perfguard", f"--perfguard-base={name}", f"--perfguard-reports={folder}"]
@@ -82,13 +82,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Compare:
-    """Hands the options that pytest does not know to perfguard's plugin."""
+    """Passes options that pytest does not know to perfguard's plugin."""
 
     def __init__(self, beside: Beside) -> None:
         self._beside = beside
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        if getattr(config.option, "numprocesses", None):  # workers would judge by records
+        if getattr(config.option, "numprocesses", None):  # Workers would judge by records.
             raise pytest.UsageError("perfguard compare: one process runs the tests; add -n0 behind --")
         config.stash[BESIDE] = self._beside

@@ -49,8 +49,8 @@ class Ending:
         return [] if run is None else [result for result in run.results.values() if result.case.nodeid == nodeid]
 
     def _late(self, run: Run, result: CaseResult) -> CaseResult | None:
-        """The case with its failing verdicts that pytest has not told; None if there are none. That a test raised is
-        its own report."""
+        """The case with the failing verdicts that pytest has not reported; None if there are none. A test that raised
+        has a report of its own."""
         late = run.judged_late(result)
         if late is None or not self._outcomes.get(result.case.nodeid):
             return late
@@ -58,7 +58,7 @@ class Ending:
         return replace(late, verdicts=verdicts) if verdicts else None
 
     def _tell_junit(self, config: pytest.Config) -> None:
-        """Report verdicts from after the tests in `--junitxml`, each case as a test case of class `perfguard`."""
+        """Report late verdicts in `--junitxml`, each case as a test case of class `perfguard`."""
         run, log = self._run, junit_log(config)
         if run is None or log is None:
             return
@@ -66,7 +66,7 @@ class Ending:
             lines = failure_lines(run, [late]) if (late := self._late(run, result)) is not None else []
             if lines:
                 report = failed_report(f"perfguard::{result.case.key}", ("perfguard", None, ""), "\n".join(lines))
-                log.node_reporter(report).add_attribute("name", result.case.key)  # pytest splits node ids
+                log.node_reporter(report).add_attribute("name", result.case.key)  # pytest splits node ids.
                 log.pytest_runtest_logreport(report)
                 log.finalize(report)
 
@@ -97,8 +97,8 @@ class Ending:
         self._count(run, terminalreporter.stats)
 
     def _count(self, run: Run, stats: dict[str, list[Any]]) -> None:
-        """Let pytest's last line agree with the exit status: a test whose case failed after it had passed counts as
-        failed, and one of an inconclusive run as such."""
+        """Make pytest's last line agree with the exit status: a test whose case failed after it had passed counts as
+        failed, and a test of an inconclusive run as inconclusive."""
         late = {result.case.nodeid for result in run.results.values() if self._late(run, result) is not None}
         late = {nodeid for nodeid in late if any(run.failing(each) for each in self._results(nodeid))}
         passed = {getattr(report, "nodeid", "") for report in stats.get("passed", [])}
@@ -112,7 +112,7 @@ class Ending:
                 for each in sorted(late)
             )
         elif self._config.update is None and is_inconclusive(list(run.results.values())):
-            # Other plugins look at the reports of all kinds.
+            # Other plugins read the reports of all kinds.
             stats["inconclusive"] = [
                 failed_report(result.case.nodeid, ("perfguard", None, ""), result.word)
                 for result in run.results.values()
@@ -144,7 +144,7 @@ class Ending:
             tests_failed=self._failed_otherwise,
             inconclusive=self._config.update is None and is_inconclusive(results),
         )
-        if status != ExitStatus.PASSED:  # a failure that none of the verdicts explains stays one
+        if status != ExitStatus.PASSED:  # A failure that no verdict explains stays one.
             session.exitstatus = int(status)
 
 
@@ -157,7 +157,7 @@ def _why_not(report: pytest.TestReport) -> str:
         return f"skipped: {reason.removeprefix('Skipped: ')}".removesuffix(": ")
     if not report.failed:
         return ""
-    if report.when not in PHASES:  # of a plugin that runs a test in a process of its own
+    if report.when not in PHASES:  # Some plugins run a test in a process of its own.
         return "not finished: its process ended"
     return f"not finished: it failed in its {report.when}"
 
@@ -173,7 +173,7 @@ def is_verbose(config: pytest.Config) -> bool:
 
 
 def cut_short(run: Run, selected: list[Case], why: str) -> None:
-    """Add verdicts for what an early end leaves open: times without process pairs, tests that were not reached."""
+    """Add verdicts for times without process pairs and for tests not reached, after an early end."""
     run.judge(why)
     reached = {result.case.nodeid for result in run.results.values()}
     for case in selected:

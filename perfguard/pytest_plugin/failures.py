@@ -1,4 +1,4 @@
-"""What a raised exception becomes in pytest: a usage error, a failure other than by a verdict, a reason for BROKEN."""
+"""Turns exceptions into pytest's usage errors, failures other than by a verdict, and reasons for BROKEN."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from perfguard.model.units import format_bytes
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-PHASES = ("setup", "call", "teardown")  # of a test, as pytest's reports name them
-OTHERWISE = "perfguard_otherwise"  # attribute of a report: the test failed other than by a verdict
+PHASES = ("setup", "call", "teardown")  # The phases of a test, as pytest's reports name them.
+OTHERWISE = "perfguard_otherwise"  # Attribute of a report: its test failed other than by a verdict.
 
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
@@ -35,8 +35,8 @@ def usage_errors() -> Iterator[None]:
 def raised_otherwise(
     report: pytest.TestReport, call: pytest.CallInfo[None]
 ) -> pytest.ExceptionInfo[BaseException] | None:
-    """The exception of a test that failed other than by a verdict, which is noted on its report. None of a test that
-    passed, was skipped, was expected to fail, or asked pytest to end."""
+    """The exception of a test that failed other than by a verdict; its report is marked. None if the test passed, was
+    skipped, was expected to fail, or asked pytest to end."""
     error = call.excinfo
     if error is None or report.skipped or error.errisinstance((GuardFailure, *_NO_FAILURE)):
         return None
@@ -52,15 +52,15 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
     """
     error = excinfo.value
     if not is_out_of_memory(error):
-        said = f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
-        return "; ".join(filter(None, (said, next_step(error))))
-    asked, free = _ASKED.search(str(error)), _FREE.search(str(error))
-    said = f"{when} ran out of memory"
-    if asked:
-        number, unit = asked.groups()
-        said += f": asked for {format_bytes(float(number)) if unit == 'bytes' else f'{number} {unit}'}"
-        said += f", {free[1]} free" if free else ""
-    return f"{said}; make the case smaller, or free the device's memory"
+        message = f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
+        return "; ".join(filter(None, (message, next_step(error))))
+    requested, free = _ASKED.search(str(error)), _FREE.search(str(error))
+    message = f"{when} ran out of memory"
+    if requested:
+        number, unit = requested.groups()
+        message += f": asked for {format_bytes(float(number)) if unit == 'bytes' else f'{number} {unit}'}"
+        message += f", {free[1]} free" if free else ""
+    return f"{message}; make the case smaller, or free the device's memory"
 
 
 def is_lost(device: Device) -> bool:

@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from perfguard.session.run import Run
 
 RUN = pytest.StashKey["Run"]()
-OPENED = pytest.StashKey[tuple["Device", Settings]]()  # in a run that measures nothing
-RANK_GUARD = pytest.StashKey["RankGuard"]()  # in a process that is one of several ranks
-LOST = pytest.StashKey[str]()  # set once the device no longer answers this process: the case that caused it, and how
+OPENED = pytest.StashKey[tuple["Device", Settings]]()  # Set in a run that measures nothing.
+RANK_GUARD = pytest.StashKey["RankGuard"]()  # Set in a process that is one of several ranks.
+LOST = pytest.StashKey[str]()  # Set once the device no longer answers this process: the case and the cause.
 
 
 def seed_of(case: Case, purpose: str = "inputs") -> int:
     """A seed of the case alone, so that a new case does not change the inputs of others.
 
-    Each purpose has its own. With one seed for all, incoming gradients would equal the inputs and hide every error that
-    cancels there. The gradient of a scale-invariant function, for example, would be 0.
+    Each purpose has its own. With one seed for all, incoming gradients would equal the inputs, and errors could cancel:
+    the gradient of a scale-invariant function, for example, would be 0.
     """
     return int.from_bytes(hashlib.sha256(f"{case.suite}::{case.name} {purpose}".encode()).digest()[:4], "big")
 
@@ -71,15 +71,15 @@ class Guarded:
         self._case = case
         self._device = device
         self._run = run
-        self._ranked = ranked  # the ranks that run the test
-        self._layout = layout  # the ranks of which this process stands for one
-        self._among = layout if ranked is None else ranked.world
-        self._every = every  # whether all configurations are checked
-        self._extra_seconds = extra_seconds  # of a call that is only checked, for what is beside it
-        self._interprets = interprets  # whether Triton's interpreter is perfguard's
+        self._ranked = ranked
+        self._layout = layout  # The layout that this process is one rank of.
+        self._rank_group = layout if ranked is None else ranked.group
+        self._every = every  # Whether all configurations are checked.
+        self._extra_seconds = extra_seconds  # For derived inputs and configurations of a call that is only checked.
+        self._interprets = interprets  # Whether perfguard interprets Triton's kernels.
         self._labels: set[str] = set()
-        forget_compiled()  # otherwise the number and shapes of earlier tests decide what this one compiles
-        self._settings = settings()  # later changes are the test's own
+        forget_compiled()  # Otherwise the number and shapes of earlier tests decide what this one compiles.
+        self._settings = settings()  # Later changes are the test's own.
 
     @property
     def device(self) -> torch.device:
@@ -89,12 +89,12 @@ class Guarded:
     @property
     def rank(self) -> int:
         """This process's number among the test's ranks; 0 without others."""
-        return 0 if self._among is None else self._among.rank
+        return 0 if self._rank_group is None else self._rank_group.rank
 
     @property
     def ranks(self) -> int:
         """Number of ranks of the test, or of its layout; 1 without the mark."""
-        return 1 if self._among is None else self._among.ranks
+        return 1 if self._rank_group is None else self._rank_group.ranks
 
     def mesh(self, **dimensions: int) -> DeviceMesh:
         """The ranks as a torch DeviceMesh, e.g. `perfguard.mesh(dp=2, tp=2)`: the last dimension varies fastest.
@@ -102,12 +102,12 @@ class Guarded:
         Raises:
             UsageError: the product of the dimensions is not the number of ranks in the test's mark.
         """
-        if self._among is None:
-            said = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
+        if self._rank_group is None:
+            dims = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
             raise UsageError(
-                f"perfguard.mesh({said}): {self._case.nodeid} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
+                f"perfguard.mesh({dims}): {self._case.nodeid} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
             )
-        return self._among.mesh(dimensions)
+        return self._rank_group.mesh(dimensions)
 
     def unsupported(self, reason: str) -> NoReturn:
         """Declare that the case cannot run on this hardware: listed as UNSUPPORTED, and skipped."""
@@ -117,7 +117,7 @@ class Guarded:
             self._run.unsupported(self._case, reason)
         pytest.skip(f"unsupported on {self._device.identity.slug}: {reason}")
 
-    def __call__(  # noqa: PLR0913  # the public call: each argument is documented, and all but `fn` go by name
+    def __call__(  # noqa: PLR0913  # The public call: each argument is documented, and all but `fn` go by name.
         self,
         fn: Callable[..., Any],
         *args: Any,
@@ -138,12 +138,12 @@ class Guarded:
         hard: bool | Hard = True,
         label: str = "",
     ) -> None:
-        """Guard `fn(*args, **kwargs)`: forward, and backward where an input requires grad.
+        """Guard `fn(*args, **kwargs)`: forward, and backward if an input requires grad.
 
         Args:
             fn: the candidate. It may not modify its inputs unless `mutates` or `clobbers` names them.
             args: its inputs; tensors on `perfguard.device`, also inside tuples, lists and dicts.
-            reference: the eager truth, callable with the same inputs in their own dtype and in the oracle's.
+            reference: an eager implementation, callable with the same inputs in their own dtype and in the oracle's.
             tolerance: overrides of the numerics rule, with a reason.
             work: minimum bytes and flop of one call; turns time into GB/s, TFLOP/s and % of the copy ceiling.
             oracle: dtype of the oracle; "auto" is float64, and float32 for fp8 outputs.
@@ -167,20 +167,20 @@ class Guarded:
                 {"candidate": 0}} they name the entries of a table, and the entry that the plain call takes is gated.
             groups: ends of the groups of rows (inclusive running ends, a tensor or numbers). Failures then name the
                 group and its number of rows.
-            rival: what the candidate has to beat, e.g. the eager function, a loop over the groups, or the kernel in its
-                default configuration; called with the same inputs. Both are timed by turns in every run. A slower
-                candidate is SLOWER, with or without a baseline. The rival's results are not checked.
-            hard: whether the call must be right on inputs derived from its own (docs/hard-inputs.md); a Hard says
-                which kinds are left out, and why.
+            rival: a function that the candidate has to beat, e.g. the eager function, a loop over the groups, or the
+                kernel in its default configuration; called with the same inputs. Both are timed by turns in every run.
+                A slower candidate is SLOWER, with or without a baseline. The rival's results are not checked.
+            hard: whether the call must be right on inputs derived from its own (docs/hard-inputs.md); a Hard names the
+                kinds to leave out, and the reason.
             label: distinguishes a second call in the same test from the first.
 
         Raises:
-            WrongResult: the numerics rule is violated; nothing is timed then.
-            Regression: heavier or different than the baseline. Times are judged after the tests: they fail the run,
-                not its tests.
+            WrongResult: the numerics rule is violated; the call is then not timed.
+            Regression: an exact metric is worse than, or different from, its baseline. Times are judged after the
+                tests: they fail the run, not its tests.
             UsageError: the call cannot be guarded as written.
         """
-        __tracebackhide__ = True  # a failure shows the test's line and the message, no line of ours
+        __tracebackhide__ = True  # A failure shows the test's line and the message, no line of perfguard.
         given: dict[str, object] = {"fn": fn, "reference": reference}
         for name, value in (given if rival is None else {**given, "rival": rival}).items():
             if not callable(value):
@@ -217,16 +217,16 @@ class Guarded:
             groups=groups,
             rival=rival,
             hard=hard_of(hard),
-            mesh={} if self._among is None else self._among.dimensions,
+            mesh={} if self._rank_group is None else self._rank_group.dimensions,
         )
         try:
             with interpreting(self._interprets):
                 self._guard(call, case)
         except Exception as error:
-            said = said_of(error)
-            if not isinstance(said, NotInterpreted):
+            cause = said_of(error)
+            if not isinstance(cause, NotInterpreted):
                 raise
-            missing = str(said)
+            missing = str(cause)
         else:
             return
         self.unsupported(missing)
@@ -236,7 +236,7 @@ class Guarded:
         if self._ranked is not None:
             self._ranked.guard(call, case)
             return
-        if self._layout is not None:  # tensors without data have no times, and no values to derive others from
+        if self._layout is not None:  # Tensors without data have no times, and no values to derive others from.
             call = replace(call, timed=False, hard=None)
         with uncaptured(logging.getLogger(TRACE_LOGGER)):
             if self._run is None:
@@ -247,7 +247,7 @@ class Guarded:
             raise_for(self._run, results)
 
     def _check(self, call: Call, case: Case) -> None:
-        """Check the call where nothing is measured.
+        """Check the call in a run that measures nothing.
 
         Raises:
             WrongResult: the numerics rule is violated.
@@ -279,10 +279,10 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
     lines: list[str] = []
     for result in results:
         failing = sorted(run.failing(result), key=result.place)
-        told = [line for each in failing if each.word is not Word.SUSPECT for line in describe_verdict(each)]
-        if told:
-            lines.append(f"{result.case.key} on {run.device.identity.slug}: {told[0]}")
-            lines += [f"  {line}" for line in told[1:]]
+        verdict_lines = [line for each in failing if each.word is not Word.SUSPECT for line in describe_verdict(each)]
+        if verdict_lines:
+            lines.append(f"{result.case.key} on {run.device.identity.slug}: {verdict_lines[0]}")
+            lines += [f"  {line}" for line in verdict_lines[1:]]
     if lines:
         nodeid = run.config.typed(results[0].case.nodeid)
         lines.append(f"  reproduce: {reproduce_command(nodeid, started(run.report))}")
@@ -313,7 +313,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     if run is None and OPENED not in config.stash:
         read = read_settings(config.rootpath, device=config.option.perfguard_device)
         config.stash[OPENED] = open_device(read.device), read
-    # In a measuring run the runner has this time, after the readings.
+    # In a measuring run the runner spends this time, after the readings.
     device, read = config.stash[OPENED] if run is None else (run.device, run.config.settings)
     extra_seconds = read.extra_seconds if run is None else 0.0
     try:
@@ -328,19 +328,19 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
                 case, device, run, every, extra_seconds, layout=layout, interprets=read.interpreter == "perfguard"
             )
     except Exception:
-        if LOST not in config.stash:  # the random state of a lost device cannot be restored, and is not needed
+        if LOST not in config.stash:  # The random state of a lost device cannot be restored, and is not needed.
             raise
 
 
 HOST_METRIC = "host_time_us"
 BENCHMARK_TIMER = "pytest-benchmark"
-_PROMISE, _FLOOR_US = 0.10, 2.0  # a slowdown of 10 % is found if it is more than 2 µs
-_BLOCKS = 7  # consecutive parts of the rounds, so that drift inside the session shows in the spread
+_PROMISE, _FLOOR_US = 0.10, 2.0  # A slowdown of 10 % is detected if it is more than 2 µs.
+_BLOCKS = 7  # Consecutive parts of the rounds, so that drift inside the session shows in the spread.
 
 
 def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
     """The host time of a finished `benchmark` test: the median of the medians of consecutive parts of its rounds. None
-    when the plugin measured nothing (disabled, skipped)."""
+    if the plugin measured nothing (disabled, skipped)."""
     rounds = benchmark_rounds(item)  # s, in the order measured
     if not rounds:
         return None
@@ -348,6 +348,6 @@ def benchmark_result(item: pytest.Item, case: Case) -> CaseResult | None:
 
     size = math.ceil(len(rounds) / _BLOCKS)
     blocks = tuple(1e6 * statistics.median(rounds[start : start + size]) for start in range(0, len(rounds), size))
-    meter = Meter(BENCHMARK_TIMER, lambda: None, floor_us=0.0)  # pytest-benchmark has read all blocks
+    meter = Meter(BENCHMARK_TIMER, lambda: None, floor_us=0.0)  # pytest-benchmark has read all blocks.
     reading = meter.reading(HOST_METRIC, Blocks(blocks, rejected=0), promise=_PROMISE, floor=_FLOOR_US)
     return CaseResult(case=case, readings=[reading])

@@ -1,8 +1,8 @@
-"""pytest's hooks in a process that is one of several ranks: all run the same tests in the same order, and meet at the
-end of each.
+"""pytest's hooks in a process that is one of several ranks: all ranks run the same tests in the same order, and wait
+for each other at the end of each.
 
-In a launch of ours the reports go into a file, for the parent. Under torchrun rank 0 is the user's pytest: it merges
-the reports of all ranks and judges, and the others say nothing.
+In a launch by perfguard the reports go into a file for the parent. Under torchrun rank 0 is the user's pytest: it
+merges the reports of all ranks and judges; the others print nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from perfguard.pytest_plugin.items import case_of, in_order, mark_of
 from perfguard.pytest_plugin.rank_reports import decoded_report
 from perfguard.session.child import Request
 from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.agreement import END, Agreement
 from perfguard.session.ranks.launch import Ended
-from perfguard.session.ranks.rank_files import LastWords, RankOutcome
+from perfguard.session.ranks.peers import END, Peers
+from perfguard.session.ranks.rank_files import RankExit, RankOutcome
+from perfguard.session.ranks.rank_group import join, local_rank, rank_here
 from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.session.ranks.watch import Watch
-from perfguard.session.ranks.world import join, local_rank, rank_here
 
-#: From all ranks' outcomes of a test to its reports.
+#: Turns all ranks' outcomes of a test into its reports.
 Replay = Callable[[pytest.Item, Ended], list[pytest.TestReport]]
 
 
@@ -41,8 +41,8 @@ class InRank:
 
     Args:
         measure: whether guarded calls are measured.
-        request: of the launch, in whose folder the rank leaves its outcomes; None under torchrun.
-        replay: under torchrun, what rank 0 makes of a test's outcomes.
+        request: the launch's, in whose folder the rank writes its outcomes; None under torchrun.
+        replay: under torchrun, turns a test's outcomes into rank 0's reports.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class InRank:
         self._folder = config.session_folder
         self._replay = replay
         self._stderr = os.dup(2)
-        self._item: pytest.Item | None = None  # the running test
+        self._item: pytest.Item | None = None  # The running test.
         self._outcome = RankOutcome("")
         self._guard: RankGuard | None = None
         self._watch: Watch | None = None
@@ -67,7 +67,7 @@ class InRank:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Join the other ranks, and compare the order of the tests: one that differs would end in a deadlock."""
+        """Join the other ranks, and compare the order of the tests: a different order would end in a deadlock."""
         mine = [item.nodeid for item in session.items if mark_of(item).ranks]
         if session.config.option.collectonly or not (mine or self._request):
             return
@@ -75,23 +75,23 @@ class InRank:
             self._join()
         assert self._guard is not None
         session.config.stash[RANK_GUARD] = self._guard
-        agreement = self._guard.agreement
-        orders = agreement.exchange("the order of tests", hashlib.sha256("\n".join(mine).encode()).hexdigest())
+        peers = self._guard.peers
+        orders = peers.exchange("the order of tests", hashlib.sha256("\n".join(mine).encode()).hexdigest())
         if len(set(orders)) > 1:
-            lists = agreement.exchange("the tests", mine)
+            lists = peers.exchange("the tests", mine)
             raise pytest.UsageError(_other_order(lists))
 
     def _join(self) -> None:
         device = _device_of_rank(self._config.settings.device)
-        world = join(device.torch_device, self._config.settings.case_minutes)
+        group = join(device.torch_device, self._config.settings.case_minutes)
         runner = rank_runner(self._config, device, self._request) if self._measure else None
         extra_seconds = self._config.settings.extra_seconds
-        self._guard = RankGuard(Agreement(world), device, runner, extra_seconds)
-        self._watch = Watch(world, self._leave, self._stderr)
+        self._guard = RankGuard(Peers(group), device, runner, extra_seconds)
+        self._watch = Watch(group, self._write_exit, self._stderr)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of several ranks, meet the other ranks, and pass the reports on."""
+        """Run a test of several ranks, wait for the other ranks, and pass the reports on."""
         if not mark_of(item).ranks:
             return None
         guard, watch = self._guard, self._watch
@@ -110,28 +110,28 @@ class InRank:
                 config.hook.pytest_report_to_serializable(config=config, report=each) for each in reports
             ]
             self._write()
-            watch.arrive(failed=outcome.words != ["passed"] * 3)
-            # Passed on as the text that the file holds, too.
-            everyone = guard.agreement.exchange(END, msgspec.json.encode(outcome).decode())
+            watch.arrive(failed=outcome.phase_outcomes != ["passed"] * 3)
+            # The exchange has the same text as the file.
+            everyone = guard.peers.exchange(END, msgspec.json.encode(outcome).decode())
         outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
         if self._replay is not None:
-            reports = self._agreed_reports(item, guard.agreement, outcomes)
+            reports = self._agreed_reports(item, guard.peers, outcomes)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
-        if len({tuple(each.words) for each in outcomes.values()}) > 1:
-            guard.agreement.world.begin()  # a collective of this test may still wait for its others
+        if len({tuple(each.phase_outcomes) for each in outcomes.values()}) > 1:
+            guard.peers.group.begin()  # Another rank may still wait in a collective of this test.
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
     def _agreed_reports(
-        self, item: pytest.Item, agreement: Agreement, outcomes: dict[int, RankOutcome]
+        self, item: pytest.Item, peers: Peers, outcomes: dict[int, RankOutcome]
     ) -> list[pytest.TestReport]:
-        """Rank 0's merged reports, on all ranks: each stops where rank 0 does (-x)."""
+        """Rank 0's merged reports, on all ranks, so that each stops when rank 0 does (-x)."""
         hook, config = item.config.hook, item.config
         assert self._replay is not None
-        own = self._replay(item, Ended(outcomes)) if agreement.world.rank == 0 else []
+        own = self._replay(item, Ended(outcomes)) if peers.group.rank == 0 else []
         data = [hook.pytest_report_to_serializable(config=config, report=report) for report in own]
-        decided = agreement.exchange("the reports", data)[0]
+        decided = peers.exchange("the reports", data)[0]
         return own or [decoded_report(config, report) for report in decided]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -145,22 +145,22 @@ class InRank:
 
     def pytest_unconfigure(self) -> None:
         if self._guard is not None:
-            self._guard.agreement.world.end()
+            self._guard.peers.group.end()
         os.close(self._stderr)
 
     def _write(self) -> None:
         if self._folder is not None:
             rank_files.append(self._folder, rank_here(), self._outcome)
 
-    def _leave(self, words: LastWords) -> None:
+    def _write_exit(self, rank_exit: RankExit) -> None:
         if self._folder is not None:
-            rank_files.leave(self._folder, rank_here(), words)
+            rank_files.write_exit(self._folder, rank_here(), rank_exit)
             return
-        issued = "no collective" if words.collective is None else words.collective.text
-        text = f"{words.cause}; rank {rank_here()}: in {words.step}; last issued: {issued}"
-        os.write(self._stderr, f"perfguard: {self._outcome.nodeid}: {text}\n{words.stack}".encode())
+        issued = "no collective" if rank_exit.collective is None else rank_exit.collective.text
+        text = f"{rank_exit.cause}; rank {rank_here()}: in {rank_exit.step}; last issued: {issued}"
+        os.write(self._stderr, f"perfguard: {self._outcome.nodeid}: {text}\n{rank_exit.stack}".encode())
         item = self._item
-        run = None if item is None else item.config.stash.get(RUN, None)  # rank 0's, if it measures
+        run = None if item is None else item.config.stash.get(RUN, None)  # Rank 0 has a run if it measures.
         if item is not None and run is not None:
             run.broken(case_of(item), text)
             run.judge("a test of several ranks hung")

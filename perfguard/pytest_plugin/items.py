@@ -1,4 +1,4 @@
-"""Which tests are guarded, and how: those with a fixture of ours, those that are observed, those with the mark."""
+"""Finds out how a test is guarded: by a fixture, by being observed, or by the mark."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from perfguard.model.suite_names import name_of, suite_of
 
 MARK = "perfguard"
 FIXTURES = ("perfguard", "benchmark")
-_ARGUMENTS = ("ranks", "layout")  # of the mark
-BESIDE = pytest.StashKey[Beside]()  # of the config: how `perfguard compare` judges
-OBSERVED = pytest.StashKey[tuple[Path, ...]]()  # of the config: folders and files whose tests are observed
+_ARGUMENTS = ("ranks", "layout")  # The arguments of the mark.
+BESIDE = pytest.StashKey[Beside]()  # In the config: how `perfguard compare` judges.
+OBSERVED = pytest.StashKey[tuple[Path, ...]]()  # In the config: folders and files whose tests are observed.
 
 
 def is_guarded(item: pytest.Item) -> bool:
@@ -34,12 +34,12 @@ def has_fixture(item: pytest.Item) -> bool:
 
 
 def is_observed(item: pytest.Item) -> bool:
-    """Whether a test without such a fixture is observed: by its mark, or by its path."""
+    """Whether a test without a guarded fixture is observed, by its mark or by its path."""
     if has_fixture(item):
         return False
     mark = item.get_closest_marker(MARK)
     if mark is not None:
-        return not mark.kwargs  # with them it runs on several ranks
+        return not mark.kwargs  # With arguments the test runs on several ranks.
     paths = item.config.stash.get(OBSERVED, ())
     return _is_below(item.path, paths)
 
@@ -78,8 +78,8 @@ def case_of(item: pytest.Item) -> Case:
 
 
 def check_names(items: Iterable[pytest.Item]) -> None:
-    """Refuse two guarded tests of one id in different files: their verdicts and baselines would be taken for each
-    other's. Packages with settings of their own have such tests, where pytest takes one of them for the root.
+    """Refuse two guarded tests of one id in different files: their verdicts and baselines would be confused. Packages
+    with settings of their own have such tests if pytest takes one package for the root.
 
     Raises:
         UsageError: there are two.
@@ -95,20 +95,20 @@ def check_names(items: Iterable[pytest.Item]) -> None:
 
 
 def in_order(items: Iterable[pytest.Item], tests: Iterable[str]) -> list[pytest.Item]:
-    """The tests with these node ids, in their order, as far as they are there."""
+    """The collected ones of `tests`, node ids, in the order of these."""
     known = {item.nodeid: item for item in items}
     return [known[test] for test in tests if test in known]
 
 
 def body_of(item: pytest.Item) -> str:
     """A hash of the test's own function, `body 1a2b3c4d`, without decorators, comments and docstrings; empty if there
-    is none, as for a doctest. A test that was edited is another measurement."""
+    is none, as for a doctest. An edited test is another measurement."""
     function = getattr(item, "obj", None)
     digest = _hash_of(getattr(function, "__func__", function)) if callable(function) else ""
     return f"body {digest}" if digest else ""
 
 
-@functools.cache  # tests with parameters, or of an inherited class, share a function
+@functools.cache  # Tests with parameters, or of an inherited class, share a function.
 def _hash_of(function: Callable[..., object]) -> str:
     from perfguard.measure.binaries.source_hash import hash_of_function
 
@@ -117,11 +117,11 @@ def _hash_of(function: Callable[..., object]) -> str:
 
 @dataclass(frozen=True)
 class Mark:
-    """The arguments of the mark; 0 where it does not give one.
+    """The arguments of the mark; 0 for one that it lacks.
 
     Attributes:
         ranks: number of processes that run the test in lock step.
-        layout: number of ranks that the test's one process pretends to be part of.
+        layout: number of simulated ranks, of which the test's process is one.
     """
 
     ranks: int = 0

@@ -36,8 +36,8 @@ from perfguard.session.watchdog import stop_children, watched
 if TYPE_CHECKING:
     from perfguard.session.pairing.worker import PairWorker
 
-_ADDED = "__"  # begins the parameter that a plugin gives each test: pytest-repeat's --count, pytest-flakefinder's runs
-_LAST_WORDS_SECONDS = 60.0  # limit for summary and JUnit after a hang; then the process ends
+_ADDED = "__"  # Prefix of parameters that plugins give each test: pytest-repeat's --count, pytest-flakefinder.
+_REPORT_SECONDS = 60.0  # Limit for the summary and JUnit after a hang; then the process ends.
 
 
 class Inventory:
@@ -59,7 +59,7 @@ class Inventory:
                 collected.names.setdefault(suite_of(item.path, root), set()).add(name_of(item.nodeid))
         parameters = {name for item in known for name in getattr(getattr(item, "callspec", None), "params", ())}
         if any(name.startswith(_ADDED) for name in parameters):
-            return  # tests have other names then, so none that is missing is gone
+            return  # Tests then have other names, so no missing one counts as gone.
         # --lf returns no children for a file that it skips, so an empty file does not count as whole.
         files = [each for each, children in self._children.items() if isinstance(each, pytest.File) and children]
         collected.whole = {suite_of(file.path, root) for file in files if self._is_whole(file)}
@@ -85,18 +85,18 @@ class Measuring(Ending):
         self._collected = Collected()
         self._inventory = Inventory()
         folder = config.session_folder
-        self.request = None if folder is None else read_request(folder)  # of the process that this one measures for
-        conductor = None if self.request is None else self.request.conductor
-        self.worker: PairWorker | None = None  # this process in a process pair
-        if conductor is not None:
+        self.request = None if folder is None else read_request(folder)  # None: this process has no parent.
+        options = None if self.request is None else self.request.conductor
+        self.worker: PairWorker | None = None  # This process in a process pair.
+        if options is not None:
             from perfguard.session.pairing.worker import join
 
-            self.worker = join(conductor)
+            self.worker = join(options)
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
-        self._said: Progress | None = None
-        self._ran_out = False  # whether the running test ran out of memory
-        self._set_up: set[str] = set()  # ids of the tests that have begun
+        self._shown_progress: Progress | None = None
+        self._ran_out = False  # Whether the running test ran out of memory.
+        self._set_up: set[str] = set()  # Ids of the tests that have begun.
 
     # -- collection ---------------------------------------------------------------------------------------
 
@@ -129,9 +129,9 @@ class Measuring(Ending):
         if self.worker is not None:
             tests = self.worker.begin([item.nodeid for item in session.items], self._uncollected)
             session.items[:] = in_order(session.items, tests)
-            device = self._open()  # takes seconds, so all sides do it at once, before any has its turn
+            device = self._open()  # Opening takes seconds, so all sides do it at once, before any has its turn.
             device.settle()
-            forget_compiled()  # the first call takes seconds, too
+            forget_compiled()  # The first call takes seconds, too.
             self.worker.opened()
         guarded = [item for item in session.items if is_guarded(item)]
         if not guarded or session.config.option.collectonly:
@@ -139,7 +139,7 @@ class Measuring(Ending):
         with usage_errors():
             check_names(guarded)
         self._collected.selected = [case_of(item) for item in guarded]
-        # Tests that are only observed need no device before they load torch, and may never do so.
+        # Observed tests need no device before they load torch, if they ever do.
         if any(map(has_fixture, guarded)) or "torch" in sys.modules:
             self._begin(session, device)
 
@@ -165,7 +165,7 @@ class Measuring(Ending):
                 request=self.request, worker=self.worker,
             )  # fmt: skip
             cold = self.request is not None and self.request.cold is not None
-            if self.worker is None and not cold:  # its seconds would count in a cold start
+            if self.worker is None and not cold:  # The seconds for settling would count in a cold start.
                 device.settle()
         session.config.stash[RUN] = self._run
 
@@ -174,18 +174,18 @@ class Measuring(Ending):
             return open_device(self._config.settings.device)
 
     def _progress(self, config: pytest.Config) -> Progress:
-        if self._said is None:
-            self._said = Progress(config, self._stderr)
-        return self._said
+        if self._shown_progress is None:
+            self._shown_progress = Progress(config, self._stderr)
+        return self._shown_progress
 
     def _command(self, config: pytest.Config) -> ChildCommand:
-        """The command of other processes: this one's own, on its device."""
+        """The command for child processes: this process's own, on its device."""
         given = [str(argument) for argument in config.invocation_params.args]
         return child_command(given, config.invocation_params.dir, self._config.settings.device)
 
     def _take(self, key: str, session: pytest.Session) -> None:
         """Lock the device; fresh processes measure under their parent's lock."""
-        alone = key != "cpu" or any(map(has_fixture, session.items))  # nothing else that is observed is timed
+        alone = key != "cpu" or any(map(has_fixture, session.items))  # On a CPU only a fixture times.
         if self._config.session_folder is None and not self._config.untimed and alone:
             self._lock = DeviceLock(key)
             self._lock.acquire(self._config.settings.lock_minutes, self._progress(session.config))
@@ -201,14 +201,14 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
-        """Watch a guarded test, and free the device memory that it holds if it ran out of memory."""
+        """Watch a guarded test, and free its device memory if it ran out of memory."""
         run = self._run
         if run is None or not _is_guarded_here(item):
             return (yield)
         if self.worker is not None:
             self.worker.enter(item.nodeid)
         settings = self._config.settings
-        # A worker of a process pair waits for its turns inside the test, so its conductor limits the whole process.
+        # A worker of a process pair waits for its turns inside the test, so the parent limits the whole process.
         minutes = settings.case_minutes if self.worker is None else settings.session_minutes
         progress = self._progress(item.config)
         every = math.inf if run.is_session else progress.every
@@ -221,13 +221,13 @@ class Measuring(Ending):
         if self._ran_out:
             self._ran_out = False
             _forget_last_error()
-            with contextlib.suppress(Exception):  # the next case reports a faulty device
+            with contextlib.suppress(Exception):  # The next case reports a faulty device.
                 run.device.free_memory()
         return answer
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Skip measuring on a lost device. A test that runs again is judged anew."""
+        """Skip measuring on a lost device. A test that runs again is judged again."""
         lost = item.config.stash.get(LOST, None)
         if self._run is not None and not self._run.is_session and item.nodeid in self._set_up:
             self._run.forget(item.nodeid)
@@ -239,8 +239,8 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-        """A guarded test that raised before or inside the guarded call is BROKEN, with the step that raised. A skipped
-        or expected failure is not: `Run.finish` lists the cases that it leaves unmeasured."""
+        """Mark a guarded test that raised before or inside the guarded call as BROKEN, with the step that raised. Skips
+        and expected failures are not BROKEN: `Run.finish` lists the cases that they leave unmeasured."""
         report = yield
         error, run = raised_otherwise(report, call), self._run
         if error is not None and run is not None and _is_guarded_here(item):
@@ -251,7 +251,7 @@ class Measuring(Ending):
                 reason += "; the device is lost to this process"
             try:
                 run.broken(case_of(item), reason)
-            except PerfguardError as problem:  # nothing can be saved any more, for example on a full disk
+            except PerfguardError as problem:  # Nothing can be saved any more, for example on a full disk.
                 pytest.exit(str(problem), returncode=ExitStatus.USAGE_ERROR)
         return report
 
@@ -263,7 +263,7 @@ class Measuring(Ending):
         if run is None or run.report.exact_only or not has_fixture(item):
             return answer
         case = case_of(item)
-        if "perfguard" in getattr(item, "fixturenames", ()):  # whose own call is the case without a label
+        if "perfguard" in getattr(item, "fixturenames", ()):  # The fixture's own call is the case without a label.
             case = case.labelled("benchmark")
         result = benchmark_result(item, case)
         if result is not None:
@@ -273,14 +273,14 @@ class Measuring(Ending):
         return answer
 
     def _seen(self, item: pytest.Item, step: str, seconds: float) -> None:
-        """On the watchdog's thread, while a test takes long."""
+        """Show the progress of a long test, on the watchdog's thread."""
         which = f"{item.name} ({len(self._set_up)} of {item.session.testscollected})"
         self._progress(item.config).look(f"{which}: {step}", seconds)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Before pytest writes to its terminal."""
-        if self._said is not None:
-            self._said.clear()
+        """Clear the progress line before pytest writes to its terminal."""
+        if self._shown_progress is not None:
+            self._shown_progress.clear()
         super().pytest_runtest_logreport(report)
 
     def pytest_enter_pdb(self, config: pytest.Config) -> None:
@@ -292,10 +292,10 @@ class Measuring(Ending):
         self._progress(config).quiet = False
 
     def _hung(self, item: pytest.Item, step: str) -> None:
-        """On the watchdog's thread, while the test's thread hangs: report it, save the results, end the process."""
+        """Report a hanging test, save the results and end the process, on the watchdog's thread."""
         run = self._run
         assert run is not None
-        faulthandler.dump_traceback_later(_LAST_WORDS_SECONDS, exit=True, file=self._stderr)
+        faulthandler.dump_traceback_later(_REPORT_SECONDS, exit=True, file=self._stderr)
         status = int(ExitStatus.INTERNAL_ERROR)
         try:
             faulthandler.dump_traceback(self._stderr)
@@ -305,7 +305,7 @@ class Measuring(Ending):
             cut_short(run, self._here(), f"{item.nodeid} took longer than {limit} and ended the run")
             run.save()
             os.write(self._stderr, f"perfguard: {item.nodeid}: {reason}\n".encode())
-            status = self._last_words(item, run, reason)
+            status = self._report_end(item, run, reason)
         finally:
             stop_children()
             sys.stdout.flush()
@@ -315,7 +315,7 @@ class Measuring(Ending):
         """The tests that are not run if this process ends."""
         return self._collected.selected
 
-    def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
+    def _report_end(self, item: pytest.Item, run: Run, reason: str) -> int:
         """Write reports and summary as at the end of a run, and return the exit status."""
         if run.is_session:
             return int(ExitStatus.INTERNAL_ERROR)
@@ -326,7 +326,7 @@ class Measuring(Ending):
         report = failed_report(item.nodeid, item.location, reason)
         item.ihook.pytest_runtest_logreport(report=report)
         session.exitstatus = ExitStatus.TESTS_FAILED
-        # Without pytest's own hook, which tears fixtures down and may wait for the device.
+        # pytest's own hook is left out: it tears fixtures down and may wait for the device.
         others = [config.pluginmanager.get_plugin("runner")]
         finish = config.pluginmanager.subset_hook_caller("pytest_sessionfinish", remove_plugins=others)
         finish(session=session, exitstatus=session.exitstatus)
@@ -336,14 +336,14 @@ class Measuring(Ending):
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last test: what is in question, stale entries, the update."""
+        """After the last test: settle times in question, find stale entries, update."""
         run = self._run
         try:
             answer = yield
-        except BaseException:  # -x, Ctrl-C: process pairs are not run
+        except BaseException:  # After -x or Ctrl-C no process pairs run.
             if run is not None and not run.is_session:
                 cut_short(run, self._here(), "the run was cut short")
-                with contextlib.suppress(PerfguardError):  # a full disk, which may be what cut it short
+                with contextlib.suppress(PerfguardError):  # A full disk may be what cut it short.
                     run.save()
             raise
         if run is not None and not session.config.option.collectonly:
@@ -357,7 +357,7 @@ class Measuring(Ending):
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """As in any run. A base that was asked leaves what it has followed, even if it could collect no test."""
+        """End as any run does. A child that runs a base also writes its launches, even if it collected no test."""
         folder, request = self._config.session_folder, self.request
         if folder is not None and request is not None and request.follow is not None:
             from perfguard.session.followed import write_followed
@@ -377,7 +377,7 @@ class Measuring(Ending):
 
 
 def _is_guarded_here(item: pytest.Item) -> bool:
-    """Whether this process runs the guarded test alone: those of several ranks have their own hooks."""
+    """Whether this process runs the guarded test alone: tests of several ranks have hooks of their own."""
     return has_fixture(item) and not mark_of(item).ranks
 
 

@@ -1,7 +1,7 @@
 """Observes tests that do not use the `perfguard` fixture, in the middle of all hooks around the call of a test.
 
-Fixtures and teardown are outside. The test judges its own numbers, and fails as it always did. What is found of it
-fails the run, not the test: one change of a kernel shows in many tests, and is reported once.
+Fixtures and teardown are not observed. The test judges its own numbers, and fails as it always did. perfguard's
+verdicts fail the run, not the test: one change of a kernel shows in many tests, and is reported once.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Registered beside the hooks of a measuring run, whose run it fills."""
+    """Registered beside the hooks of a measuring run, to which it adds results."""
 
     def __init__(self, hooks: Measuring) -> None:
         self._hooks = hooks
-        self._passed: list[pytest.Item] = []  # observed tests that ran to their end
-        self._profiling: dict[str, float] | None = None  # device time by kernel; None unless a test is run again
+        self._passed: list[pytest.Item] = []  # Observed tests that ran to their end.
+        self._profiling: dict[str, float] | None = None  # Device time by kernel; None unless a test is run again.
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None):  # type: ignore[no-untyped-def]
-        """In a process of a pair: run a test that passed again and again, for the times of its kernels."""
+        """In a process of a pair: repeat a test that passed, for the times of its kernels."""
         request, worker = self._hooks.request, self._hooks.worker
         if request is None or worker is None or not is_observed(item):
             return (yield)
@@ -59,7 +59,7 @@ class Observer:
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self):  # type: ignore[no-untyped-def]
-        """In a process of a recording: run what passed once more, for its times. All facts have been read by then."""
+        """In a process of a recording: repeat the tests that passed, for their times, after all exact metrics."""
         answer = yield
         run = self._hooks.run
         if run is not None and run.is_session and self._hooks.worker is None and run.device.asynchronous:
@@ -77,12 +77,12 @@ class Observer:
             reports = run_protocol(item, nextitem)
         finally:
             self._profiling = None
-            collect_young()  # blocks follow each other without the collector, and a test may leave cycles of tensors
+            collect_young()  # The collector is off between blocks, and a test may leave cycles of tensors.
         return times if all(report.passed for report in reports) else {}
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item):  # type: ignore[no-untyped-def]
-        """Observe the test, from the moment at which torch is loaded."""
+        """Observe the test from the moment when torch is loaded."""
         if not is_observed(item):
             return (yield)
         if self._profiling is not None:
@@ -98,7 +98,7 @@ class Observer:
         return answer
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
-        """Report that there was nothing to read: a green run would suggest a guard."""
+        """Report that there was nothing to read, since a green run would suggest a guard."""
         run = self._hooks.run
         if self._passed and (run is None or not run.results):
             why = "none loaded torch" if run is None else "none called an operator of torch"
@@ -128,28 +128,28 @@ _SUSPENDS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENER
 
 
 def _clear_frames(records: Iterable[logging.LogRecord]) -> None:
-    """Clear the frames of exceptions in a log, which pytest keeps until teardown: they hold all tensors of the test.
-    An optional import, for one, fails in the test that comes first, whichever that is."""
+    """Clear the frames of logged exceptions, which pytest keeps until teardown and which hold all tensors of the test.
+    Their memory depends on the order of tests: an optional import, for example, fails only in the first of them."""
     for record in records:
         args = record.args.values() if isinstance(record.args, Mapping) else record.args or ()
         error = record.exc_info[1] if record.exc_info else None
         waiting, known = [record.msg, *args, error], set[int]()
         while waiting:
-            each = waiting.pop()
-            if not isinstance(each, BaseException) or id(each) in known:
+            current = waiting.pop()
+            if not isinstance(current, BaseException) or id(current) in known:
                 continue
-            known.add(id(each))
-            waiting += [each.__cause__, each.__context__]
-            for frame, _ in traceback.walk_tb(each.__traceback__):
+            known.add(id(current))
+            waiting += [current.__cause__, current.__context__]
+            for frame, _ in traceback.walk_tb(current.__traceback__):
                 _clear_with_callers(frame)
 
 
 def _clear_with_callers(frame: FrameType | None) -> None:
     while frame is not None:
-        if not frame.f_code.co_flags & _SUSPENDS:  # to clear what is suspended would end it
+        if not frame.f_code.co_flags & _SUSPENDS:  # Clearing a suspended frame would end it.
             try:
                 frame.clear()
-            except RuntimeError:  # it still runs, as all its callers do
+            except RuntimeError:  # The frame still runs, as all its callers do.
                 return
         frame = frame.f_back
 
@@ -170,7 +170,7 @@ def _loaded(begin: Callable[[], None]) -> Iterator[None]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds torch where the others find it, and begins when it is imported."""
+    """Finds torch by the other finders, and calls `begin` when it is imported."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self._begin = begin
@@ -181,8 +181,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         if name != "torch":
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
-        found = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((spec for spec in found if spec is not None), None)
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
             spec.loader = _Loader(spec.loader, self._begin)
         return spec

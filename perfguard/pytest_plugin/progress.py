@@ -1,7 +1,7 @@
-"""What a measuring run is at, said while it lasts: on a terminal in one line that is renewed, in a log now and then.
+"""Shows the current step of a measuring run: on a terminal in one line that is renewed, in a log now and then.
 
-pytest's own dots show tests that have ended. They do not show the step of a test that takes long, nor what is done
-after the last test: bases that are asked, process pairs, fresh processes.
+pytest's own dots show tests that have ended, but neither the step of a long test nor the work after the last test:
+questions to bases, process pairs, fresh processes.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from perfguard.session.watchdog import watched
 if TYPE_CHECKING:
     from perfguard._compat.pytest_internals import TerminalReporter
 
-_RENEWED_SECONDS, _SPARSE_SECONDS = 1.0, 30.0  # between two looks at what is done: on a terminal, and elsewhere
+_RENEWED_SECONDS, _SPARSE_SECONDS = 1.0, 30.0  # Seconds between two updates: on a terminal, and elsewhere.
 
-# On the line below the one in which pytest is writing, and back to where it was: down and up again makes room at the
-# lower end of the screen. Behind the last test, pytest's line is a whole one, and this is the next.
+# _BELOW writes on the line below that of pytest, and returns; going down and up first makes room at the lower end of
+# the screen. After the last test pytest's line is complete, and _HERE writes on the next one.
 _BELOW, _HERE = "\x1bD\x1b[A\x1b7\r\x1b[B\x1b[K{}\x1b8", "\r\x1b[K{}\r"
 
 
 class Progress:
-    """Says what the run is at. A worker of pytest-xdist has no terminal, and says it sparsely on the common stderr.
+    """Shows the current step of the run. A worker of pytest-xdist writes seldom, to the common stderr.
 
     Args:
         stderr: file descriptor of the process's own stderr, behind pytest's capture.
     """
 
     def __init__(self, config: pytest.Config, stderr: int) -> None:
-        self.quiet = False  # while a debugger has the terminal
+        self.quiet = False  # Set while a debugger has the terminal.
         self._config = config
         self._stderr = stderr
         self._worker = str(getattr(config, "workerinput", {}).get("workerid", ""))
-        self._lock = threading.RLock()  # of the run's thread and of the one that looks at it
+        self._lock = threading.RLock()  # Shared by the run's thread and the watchdog's.
         self._place = _BELOW
         self._drawn = False
-        self._printed = -math.inf  # when the last line of what passes was printed, s on the monotonic clock
-        self._at, self._since = "", 0.0  # what is done after the last test, and since when
+        self._printed = -math.inf  # When the last passing message was printed, s on the monotonic clock.
+        self._at, self._since = "", 0.0  # The current step after the last test, and when it began.
 
     def __call__(self, text: str, *, passing: bool = False, detail: bool = False) -> None:
-        """Say what is done from now on.
+        """Show the step that begins now.
 
         Args:
-            passing: whether it is of interest only while it lasts: it is renewed on a terminal, and sparse in a log.
-            detail: whether it is said under -v only.
+            passing: whether the step matters only while it lasts: a terminal renews it, a log seldom shows it.
+            detail: whether it is shown only under -v.
         """
         if detail and not is_verbose(self._config):
             return
@@ -68,10 +68,10 @@ class Progress:
 
     @contextlib.contextmanager
     def after_tests(self) -> Iterator[None]:
-        """Inside this block, say again and again what was said last, with the time that it takes."""
+        """Inside this block, show the last step again and again, with the time that it has taken."""
         if self._reporter is not None:
             self._new_line(self._reporter)
-        if self._worker:  # there may be many
+        if self._worker:  # There may be many workers.
             self._printed = time.monotonic()
         self._place = _HERE
         try:
@@ -82,9 +82,9 @@ class Progress:
             self._place = _BELOW
 
     def look(self, text: str, seconds: float) -> None:
-        """A test is at this since `seconds`."""
+        """Show the step of a test that has run for `seconds`."""
         with self._lock:
-            if not self._worker:  # pytest-xdist shows many tests at once; what is slow shows in --durations
+            if not self._worker:  # pytest-xdist shows many tests at once; --durations shows slow ones.
                 self._show(f"{format_minutes(seconds)} {text}", due=True)
 
     def clear(self) -> None:
@@ -96,7 +96,7 @@ class Progress:
 
     @cached_property
     def every(self) -> float:
-        """Seconds between two looks at what is done."""
+        """Seconds between two updates."""
         return _RENEWED_SECONDS if self._is_live else _SPARSE_SECONDS
 
     @cached_property
@@ -105,7 +105,7 @@ class Progress:
         reporter = self._reporter
         return (
             reporter is not None and bool(reporter.isatty) and os.isatty(self._stderr)
-            and self._config.getoption("capture", "no") != "no"  # else tests write where they like
+            and self._config.getoption("capture", "no") != "no"  # Without capture, tests write anywhere on it.
             and os.environ.get("TERM", "dumb") != "dumb" and "CI" not in os.environ
         )  # fmt: skip
 
@@ -140,13 +140,13 @@ class Progress:
         assert reporter is not None
         self._new_line(reporter)
         reporter.write_line(f"perfguard: {text}")
-        reporter.flush()  # a log is read while it grows
+        reporter.flush()  # A log is read while it grows.
 
     def _new_line(self, reporter: TerminalReporter) -> None:
         reporter.ensure_newline()
-        if self._config.get_terminal_writer().width_of_current_line:  # under -q nothing counts as a line
+        if self._config.get_terminal_writer().width_of_current_line:  # Under -q pytest counts no line.
             reporter.write_line("")
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that is gone
+        with contextlib.suppress(OSError):  # The terminal may be gone.
             os.write(self._stderr, text.encode(errors="replace"))

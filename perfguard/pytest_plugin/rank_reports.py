@@ -14,18 +14,18 @@ from perfguard.model.records import CaseResult
 from perfguard.pytest_plugin.ending import failed_report
 from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
 from perfguard.session.ranks.launch import Ended, Lost
-from perfguard.session.ranks.rank_files import LastWords, RankOutcome
+from perfguard.session.ranks.rank_files import RankExit, RankOutcome
 
 
 @dataclass(frozen=True)
 class Merged:
-    """One test, all ranks together.
+    """One test on all ranks.
 
     Attributes:
         reports: one of each phase that a rank has reached.
-        results: of its guarded calls, merged, not judged.
-        broken: why it is BROKEN; empty if it is not.
-        unsupported: why this hardware cannot run it; empty if it can.
+        results: results of its guarded calls, merged, not judged.
+        broken: the reason why it is BROKEN; empty if it is not.
+        unsupported: the reason why this hardware cannot run it; empty if it can.
     """
 
     reports: list[pytest.TestReport]
@@ -38,23 +38,23 @@ def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
     """The test's reports and results from those of `ranks` ranks."""
     reports = {rank: _decoded(item.config, outcome) for rank, outcome in ended.outcomes.items()}
     phases = [_phase(item, when, reports, ended, ranks) for when in PHASES]
-    found = [report for report in phases if report is not None]
+    shown = [report for report in phases if report is not None]
     if ended.lost is not None:
         text = describe_lost(ended, ended.lost, ranks)
         cause = text.splitlines()[0]
-        failed = next((report for report in found if report.failed), None)
+        failed = next((report for report in shown if report.failed), None)
         if failed is None:
             failed = failed_report(item.nodeid, item.location, text)
-            found = [report for report in found if report.when == "setup"] + [failed]
-        else:  # others wait for a rank that has left, whose error says why
+            shown = [report for report in shown if report.when == "setup"] + [failed]
+        else:  # Other ranks wait for one that has left, whose error is the cause.
             cause = f"{cause}; {_message(failed)}"
             _add(failed, text)
         setattr(failed, OTHERWISE, True)
-        return Merged(found, broken=cause)
+        return Merged(shown, broken=cause)
     outcomes = [ended.outcomes[rank] for rank in range(ranks)]
     raised = [rank for rank, outcome in enumerate(outcomes) if outcome.broken]
     return Merged(
-        found,
+        shown,
         merge_ranks([outcome.results for outcome in outcomes]),
         f"{outcomes[raised[0]].broken} (on {ranks_of(raised, ranks)})" if raised else "",
         next((outcome.unsupported for outcome in outcomes if outcome.unsupported), ""),
@@ -66,7 +66,7 @@ def decoded_report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestRe
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(data))
     shown: Any = report.longrepr
     if isinstance(shown, list):
-        report.longrepr = (shown[0], shown[1], shown[2])  # of a skipped test: its file, its line, the reason
+        report.longrepr = (shown[0], shown[1], shown[2])  # A skipped test has its file, its line and the reason here.
     return report
 
 
@@ -121,12 +121,12 @@ def _add(report: pytest.TestReport, text: str, which: str = "") -> None:
 
 
 def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
-    """Why ranks did not end a test: one line of cause, then where each rank was, then stacks and output."""
+    """The reason why ranks did not end a test: a line with the cause, each rank's position, stacks and output."""
     if not lost.nodeid:
-        exits = [f"rank {rank}: {said}" for rank, said in lost.exits.items()]
+        exits = [f"rank {rank}: {how}" for rank, how in lost.exits.items()]
         return "\n".join([f"no rank began the tests: {'; '.join(exits) or 'the launch failed'}", lost.output])
     first = next(iter(lost.exits), None)
-    waiting = {rank: words for rank, words in ended.words.items() if rank not in ended.outcomes}
+    waiting = {rank: each for rank, each in ended.rank_exits.items() if rank not in ended.outcomes}
     if waiting:
         lines = [_cause(ended, waiting, ranks)]
     elif first is not None:
@@ -134,48 +134,48 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
     else:
         lines = [lost.output.partition("\n")[0] or "the ranks ended in the middle of the test"]
     for rank in range(ranks):
-        said = [_issued(ended.words[rank])] if rank in ended.words else []
+        facts = [_issued(ended.rank_exits[rank])] if rank in ended.rank_exits else []
         if rank in ended.outcomes:
-            said.insert(0, _ended(ended.outcomes[rank]))
+            facts.insert(0, _ended(ended.outcomes[rank]))
         elif rank in waiting:
-            said.insert(0, f"in {waiting[rank].step}")
+            facts.insert(0, f"in {waiting[rank].step}")
         elif rank in lost.exits:
-            said.append(lost.exits[rank])
-        lines.append(f"  rank {rank}: {'; '.join(said) or 'said nothing'}")
-    for rank, words in waiting.items():
-        lines += [f"stack of rank {rank}, the innermost call last:", words.stack.rstrip()]
-    if first is not None and first not in ended.words and lost.output:
+            facts.append(lost.exits[rank])
+        lines.append(f"  rank {rank}: {'; '.join(facts) or 'said nothing'}")
+    for rank, rank_exit in waiting.items():
+        lines += [f"stack of rank {rank}, the innermost call last:", rank_exit.stack.rstrip()]
+    if first is not None and first not in ended.rank_exits and lost.output:
         lines += [f"last output of rank {first}:", lost.output]
     return "\n".join(lines)
 
 
-def _cause(ended: Ended, waiting: Mapping[int, LastWords], ranks: int) -> str:
-    """The line that names the ranks to look at: those that did not answer, that have left the test, or that are behind
-    the others in the sequence of collectives."""
-    said = "; ".join(dict.fromkeys(words.cause for words in waiting.values()))
-    issued = {rank: words.collective.number if words.collective else 0 for rank, words in waiting.items()}
-    pending = {words.collective.name for words in waiting.values() if words.collective and words.collective.pending}
+def _cause(ended: Ended, waiting: Mapping[int, RankExit], ranks: int) -> str:
+    """The line that names the ranks which did not answer, have left the test, or are behind in the collectives."""
+    cause = "; ".join(dict.fromkeys(rank_exit.cause for rank_exit in waiting.values()))
+    collectives = {rank: rank_exit.collective for rank, rank_exit in waiting.items()}
+    issued = {rank: collective.number if collective else 0 for rank, collective in collectives.items()}
+    pending = {collective.name for collective in collectives.values() if collective and collective.pending}
     silent = [rank for rank in range(ranks) if rank not in waiting and rank not in ended.outcomes]
     behind = [rank for rank, number in issued.items() if number < max(issued.values())]
     if silent:
-        return f"{said}; {ranks_of(silent, ranks)} did not answer"
+        return f"{cause}; {ranks_of(silent, ranks)} did not answer"
     if ended.outcomes and pending:
-        return f"{said}: {ranks_of(ended.outcomes, ranks)} did not come to {', '.join(sorted(pending))}"
+        return f"{cause}: {ranks_of(ended.outcomes, ranks)} did not come to {', '.join(sorted(pending))}"
     if behind:
-        return f"{said}: {ranks_of(behind, ranks)} did not come to {', '.join(sorted(pending)) or 'a collective'}"
+        return f"{cause}: {ranks_of(behind, ranks)} did not come to {', '.join(sorted(pending)) or 'a collective'}"
     if len(pending) > 1:
-        return f"{said}: ranks wait in different collectives: {', '.join(sorted(pending))}"
-    return said
+        return f"{cause}: ranks wait in different collectives: {', '.join(sorted(pending))}"
+    return cause
 
 
-def _issued(words: LastWords) -> str:
-    if words.collective is None:
+def _issued(rank_exit: RankExit) -> str:
+    if rank_exit.collective is None:
         return "issued no collective"
-    return f"{'waits in' if words.collective.pending else 'last collective:'} {words.collective.text}"
+    return f"{'waits in' if rank_exit.collective.pending else 'last collective:'} {rank_exit.collective.text}"
 
 
 def _ended(outcome: RankOutcome) -> str:
     if outcome.broken:
         return outcome.broken
-    worst = next((word for word in ("failed", "skipped") if word in outcome.words), "passed")
+    worst = next((word for word in ("failed", "skipped") if word in outcome.phase_outcomes), "passed")
     return f"ended the test: {worst}"

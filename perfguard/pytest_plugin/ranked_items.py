@@ -33,14 +33,14 @@ _XFAIL_STRICT = "[XPASS(strict)]"
 
 
 class RankedItems:
-    """Registered where tests are marked with `ranks=N` and this process is none of them."""
+    """Registered if tests are marked with `ranks=N` and this process is none of these ranks."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._worker = worker_input(config) if hasattr(config, "workerinput") else None
         self._folder = _shared_folder(self._worker)
         self._device = device_setting(config)
-        self._groups: dict[int, Launched] = {}
+        self._launches: dict[int, Launched] = {}
         self._lacks: dict[int, str] = {}
         self._locks: dict[str, DeviceLock] = {}
 
@@ -63,18 +63,18 @@ class RankedItems:
         return True
 
     def _wait(self, item: pytest.Item, ranks: int) -> Ended:
-        group = self._groups.get(ranks)
-        if group is None:
-            for other in self._groups.values():
-                other.join()  # one launch at a time: they would share the devices
+        launched = self._launches.get(ranks)
+        if launched is None:
+            for other in self._launches.values():
+                other.join()  # Two launches at once would share the devices.
             tests = [each.nodeid for each in item.session.items if mark_of(each).ranks == ranks]
             request = Request(measure=RUN in self._config.stash, numerics=True)
-            group = Launched(self._folder / f"ranks-{ranks}", ranks, tests, self._command(), request)
-            self._groups[ranks] = group
-        return group.wait(item.nodeid)
+            launched = Launched(self._folder / f"ranks-{ranks}", ranks, tests, self._command(), request)
+            self._launches[ranks] = launched
+        return launched.wait(item.nodeid)
 
     def _lacking(self, ranks: int) -> str:
-        """What this machine lacks for so many ranks; empty where it has as many devices, or ranks share the CPU."""
+        """The reason why this machine cannot run so many ranks; empty if it can, as with ranks on the CPU."""
         if ranks not in self._lacks:
             names = list(find_devices(self._device))
             few = len(names) < ranks and not open_device(names[0]).holds_cpu_tensors
@@ -89,7 +89,7 @@ class RankedItems:
         return self._worker is not None and run is not None and not run.config.untimed
 
     def _hold_devices(self, session: pytest.Session, ranks: int) -> None:
-        """Lock the devices of all ranks, in the order in which every run does, besides this run's own.
+        """Lock the devices of all ranks besides this run's own, in the order that every run uses.
 
         Raises:
             DeviceError: another process still holds one after `lock_minutes`.
@@ -107,22 +107,22 @@ class RankedItems:
         given = [str(argument) for argument in self._config.invocation_params.args]
         return child_command(given, self._config.invocation_params.dir, self._device)
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # before the run is settled
+    @pytest.hookimpl(wrapper=True, trylast=True)  # Before the run is settled.
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last test: another worker may still read what this one has started. After an early end: stop."""
+        """After the last test: wait, since another worker may read this one's launches. After an early end: stop."""
         ended = False
         try:
             answer = yield
             ended = not (session.shouldstop or session.shouldfail)
         finally:
-            for group in self._groups.values():
+            for launched in self._launches.values():
                 if ended:
-                    group.join()
+                    launched.join()
                 else:
-                    group.stop()
+                    launched.stop()
         run = self._config.stash.get(RUN, None)
         if ended and run is not None and run.config.update is not None:
-            for ranks in self._groups:
+            for ranks in self._launches:
                 self._record(run, ranks, Progress(session.config, 2))
         return answer
 
@@ -144,7 +144,7 @@ class RankedItems:
     def pytest_unconfigure(self) -> None:
         for lock in self._locks.values():
             lock.release()
-        if self._worker is not None:  # the last worker that leaves removes the folder
+        if self._worker is not None:  # The last worker that ends removes the folder.
             if not self._folder.is_dir():
                 return
             (self._folder / f"left-{self._worker['workerid']}").touch()
@@ -183,10 +183,10 @@ def replay(item: pytest.Item, ended: Ended) -> list[pytest.TestReport]:
 
 
 def _fail(merged: Merged, text: str) -> None:
-    """Let a test fail by verdicts that came after it. A test that is expected to fail then has."""
+    """Make a test fail by verdicts reached after it. A test that is expected to fail has then done so."""
     report = next((report for report in merged.reports if report.when == "call"), None)
     if report is None or (report.failed and not str(report.longrepr).startswith(_XFAIL_STRICT)):
-        return  # it has failed otherwise, before
+        return  # The test failed otherwise before.
     if report.failed:
         report.outcome, report.wasxfail = "skipped", str(report.longrepr).removeprefix(_XFAIL_STRICT).strip()
     elif report.skipped or hasattr(report, "wasxfail"):

@@ -1,4 +1,4 @@
-"""After collection: who runs the tests that are marked for several ranks."""
+"""Decides, after collection, which process runs the tests that are marked for several ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import has_fixture, mark_of
 from perfguard.pytest_plugin.ranked_items import RankedItems, replay
 from perfguard.pytest_plugin.start import build_config
-from perfguard.session.ranks.world import rank_here, ranks_here
+from perfguard.session.ranks.rank_group import rank_here, ranks_here
 
 _RANKS, _SILENT = "perfguard-ranks", "perfguard-silent"
 
@@ -18,12 +18,12 @@ _RANKS, _SILENT = "perfguard-ranks", "perfguard-silent"
 def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -> None:
     """Check the marks, and register the hooks for tests of several ranks.
 
-    Such a test runs in the ranks of a launch. Under torchrun it runs here, if it is marked with as many ranks as there
-    are; other guarded tests are deselected, which all ranks would run at once. A process that measures times for
-    another one leaves it out.
+    Such a test runs in the ranks of a launch. Under torchrun it runs here if its mark has the number of ranks; other
+    guarded tests are deselected, since all ranks would run them at once. A process that measures times for another one
+    leaves it out.
 
     Raises:
-        UsageError: a mark that means nothing.
+        UsageError: a mark has wrong arguments.
     """
     marks, here = {item: mark_of(item) for item in items}, ranks_here()
     needed = (here and measure) or any(mark.ranks for mark in marks.values())
@@ -52,11 +52,11 @@ def silence(config: pytest.Config) -> None:
 
 
 class Silent:
-    """The exit status of such a rank."""
+    """Sets the exit status of a silent rank."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """0 if a test failed: the agent reports each rank with another status as a culprit, and rank 0 is enough."""
+        """Set 0 if a test failed: the agent blames each rank with another status, and rank 0 is enough."""
         if session.exitstatus == ExitStatus.TESTS_FAILED:
             session.exitstatus = ExitStatus.PASSED
 

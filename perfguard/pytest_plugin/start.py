@@ -27,7 +27,7 @@ from perfguard.pytest_plugin.observing import Observer
 from perfguard.session.child import read_request
 from perfguard.session.pairing.worktrees import uncommitted_code
 
-# Option -> its value in such a process. Options that no plugin has defined stay undefined.
+# Option -> its value in a process that measures for another one. Options that no plugin has defined stay undefined.
 _NOT_ITS_OWN: dict[str, Any] = {
     "maxfail": 0, "lf": False, "failedfirst": False, "newfirst": False, "stepwise": False, "stepwise_skip": False,
     "stepwise_reset": False, "usepdb": False, "trace": False, "collectonly": False, "durations": None, "verbose": -1,
@@ -60,24 +60,24 @@ def start(config: pytest.Config) -> None:
 
             config.pluginmanager.register(Controller(built, _devices(built, workers), workers), "perfguard-hooks")
         else:
-            # pytest captures nothing yet; hanging cases are reported to its stderr
+            # pytest captures nothing yet: hanging cases are reported to this stderr.
             _register(config, built, Measuring(built, os.dup(2)))
 
 
 def start_worker(config: pytest.Config) -> None:
-    """The same in a worker, which measures on the device that the controlling process holds for it."""
+    """Turn measuring on in an xdist worker, on the device that the controlling process holds for it."""
     from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, XdistWorker
 
     given = worker_input(config)
     if DEVICE not in given:
-        return  # the controlling process measures nothing
+        return  # The controlling process measures nothing.
     built = build_config(config)
     settings = msgspec.structs.replace(built.settings, device=given[DEVICE], reports=given[FOLDER])
     _register(config, built, XdistWorker(msgspec.structs.replace(built, settings=settings), os.dup(2)))
 
 
 def _register(config: pytest.Config, built: Config, hooks: Measuring) -> None:
-    """The hooks of a run that measures in this process, and what it observes."""
+    """Register the hooks of a run that measures in this process, and the paths that it observes."""
     option, setting = config.option.perfguard_observe, built.settings.observe
     if option is not None:
         config.stash[OBSERVED] = observed_paths(option, config.invocation_params.dir)
@@ -107,7 +107,7 @@ def build_config(config: pytest.Config) -> Config:
     settings = read_settings(
         config.rootpath, device=_device_name(option), reports=option.perfguard_reports, base=option.perfguard_base
     )
-    if beside is not None:  # everything is compared until it is decided, and nothing beside the given calls
+    if beside is not None:  # Everything is compared until it is decided, and only the given calls run.
         settings = msgspec.structs.replace(settings, pair_minutes=math.inf, extra_seconds=0.0)
     return Config(
         root=config.rootpath,
@@ -124,10 +124,10 @@ def build_config(config: pytest.Config) -> Config:
 
 
 def _refuse_uncommitted(config: Config) -> None:
-    """Refuse to record code of no commit.
+    """Refuse to record uncommitted code.
 
     Raises:
-        UsageError: names it.
+        UsageError: there is some; the message names it.
     """
     code = uncommitted_code(config.root, [config.baselines_dir, config.reports_dir, config.cache_dir.parent])
     if code:
@@ -145,10 +145,10 @@ def _device_name(option: Any) -> str | None:
 
 
 def device_setting(config: pytest.Config) -> str:
-    """What `--perfguard-device`, the lane or `[tool.perfguard]` names.
+    """The device that `--perfguard-device`, the lane or `[tool.perfguard]` names.
 
     Raises:
-        pytest.UsageError: a setting that is wrong.
+        pytest.UsageError: a setting is wrong.
     """
     with usage_errors():
         return read_settings(config.rootpath, device=_device_name(config.option)).device
@@ -160,7 +160,7 @@ def count_devices(config: pytest.Config) -> int | None:
         settings = read_settings(config.rootpath, device=_device_name(config.option))
         return len(find_devices(settings.device))
     except PerfguardError:
-        return None  # reported when the run starts
+        return None  # The start of the run reports the error.
 
 
 def _devices(config: Config, workers: int) -> dict[str, str]:
@@ -183,10 +183,10 @@ def _devices(config: Config, workers: int) -> dict[str, str]:
     return devices
 
 
-def take_options_back(config: pytest.Config) -> None:
-    """Reset the options, before anything acts on them. The files are those of the requested tests, otherwise those that
-    the user selected, if they exist. Files are named, since pytest refuses an unknown node id, and in another checkout
-    a test may be new or gone.
+def reset_options(config: pytest.Config) -> None:
+    """Reset the options before anything acts on them. pytest gets the files of the requested tests, otherwise the
+    existing files that the user selected. It gets no node ids: it refuses unknown ones, and another checkout may lack a
+    test.
 
     Raises:
         UsageError: there is no request, or none of the paths that the user named exists.
@@ -196,8 +196,8 @@ def take_options_back(config: pytest.Config) -> None:
         request = read_request(folder)
     tests = request.tests
     _set(config, _NOT_ITS_OWN)
-    if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's
-        from perfguard.session.ranks.world import rank_here
+    if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's.
+        from perfguard.session.ranks.rank_group import rank_here
 
         config.option.basetemp = str(folder / f"tmp-{rank_here()}")
     if tests is not None:

@@ -1,7 +1,7 @@
-"""Lets Triton interpret kernels on a machine without a GPU, unless the user has said otherwise.
+"""Lets Triton interpret kernels on a machine without a GPU, unless the user has chosen otherwise.
 
 Triton reads its variable when a kernel is defined, and its own functions are defined when it is imported. So the
-variable is set at that moment, before any module of the user that imports Triton goes on.
+variable is set when Triton is imported, before the user's module that imports it goes on.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
             option = config.known_args_namespace
             settings = read_settings(config.rootpath, device=option.perfguard_device)
         self._set = self._in_worker = False
-        asked = VARIABLE in os.environ or settings.device not in ("auto", "cpu") or settings.interpreter != "perfguard"
-        if not asked and "triton" not in sys.modules:
+        fixed = VARIABLE in os.environ or settings.device not in ("auto", "cpu") or settings.interpreter != "perfguard"
+        if not fixed and "triton" not in sys.modules:
             sys.meta_path.insert(0, self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Set the variable when Triton is about to be imported. It is found by the other finders."""
+        """Set the variable when Triton is about to be imported. The other finders find it."""
         if name == "triton":
             self._remove()
             if VARIABLE not in os.environ and not has_gpu():
@@ -52,27 +52,27 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
         sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Say so once."""
+        """Print once that kernels are interpreted."""
         return [_LINE] if self._set else []
 
-    @pytest.hookimpl(tryfirst=True)  # before xdist sends what a worker leaves
+    @pytest.hookimpl(tryfirst=True)  # Before xdist sends the worker's output.
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell the controlling process of xdist, whose workers print nothing."""
+        """Report it to the controlling process of xdist, whose workers print nothing."""
         if self._set and hasattr(session.config, "workeroutput"):
             session.config.workeroutput[VARIABLE] = True
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Hear it from a worker."""
+        """Take the report of a worker."""
         self._in_worker |= getattr(node, "workeroutput", {}).get(VARIABLE, False)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Say it for all workers, once."""
+        """Print it once for all workers."""
         if self._in_worker:
             terminalreporter.write_line(_LINE)
 
     def pytest_unconfigure(self) -> None:
-        """Leave the process as it was."""
+        """Restore the finders and the variable."""
         self._remove()
         if self._set:
             os.environ.pop(VARIABLE, None)

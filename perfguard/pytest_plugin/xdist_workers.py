@@ -31,9 +31,9 @@ from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
 from perfguard.store.report_file import read_report
 
-DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # keys of a worker's input
-_COLLECTED, _ERROR, _TOLD = "collected.json", "error.json", "told.json"
-_CRASHED = "???"  # xdist's phase of a test in which its worker crashed
+DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # Keys of a worker's input.
+_COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "told.json"
+_CRASHED = "???"  # xdist's phase of a test in which its worker crashed.
 
 
 class XdistWorker(Measuring):
@@ -41,34 +41,34 @@ class XdistWorker(Measuring):
 
     def __init__(self, config: Config, stderr: int) -> None:
         super().__init__(config, stderr)
-        self._error = ""  # that stops the run
+        self._error = ""  # The error that stops the run.
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """As in one process. The controlling process reports any error."""
+        """Begin as in one process; the controlling process reports any error."""
         try:
             super().pytest_collection_finish(session)
         except pytest.UsageError as error:
             self._fail(str(error))
-        self._leave(_COLLECTED, self._collected)
+        self._write(_COLLECTED, self._collected)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """As in one process. After an error no test runs."""
+        """Set up as in one process; after an error no test runs."""
         if self._error:
             item.session.shouldstop = self._error
             pytest.fail(self._error, pytrace=False)
         super().pytest_runtest_setup(item)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Nothing: the controlling process ends the run."""
+        """Do nothing: the controlling process ends the run."""
 
     def _take(self, key: str, session: pytest.Session) -> None:
-        """Nothing: the controlling process holds the lock."""
+        """Do nothing: the controlling process holds the lock."""
 
     def _here(self) -> list[Case]:
-        return []  # another worker takes over the remaining tests
+        return []  # Another worker takes over the remaining tests.
 
-    def _last_words(self, item: pytest.Item, run: Run, reason: str) -> int:
+    def _report_end(self, item: pytest.Item, run: Run, reason: str) -> int:
         return 1
 
     def _finish(self, session: pytest.Session, run: Run) -> None:
@@ -80,13 +80,13 @@ class XdistWorker(Measuring):
             self._fail(str(error))
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
         run.save()
-        self._leave(_TOLD, [(*case, verdicts) for case, verdicts in run.told.items()])
+        self._write(_REPORTED, [(*case, verdicts) for case, verdicts in run.reported.items()])
 
     def _fail(self, error: str) -> None:
         self._error = error
-        self._leave(_ERROR, error)
+        self._write(_ERROR, error)
 
-    def _leave(self, name: str, data: object) -> None:
+    def _write(self, name: str, data: object) -> None:
         write_atomically(self._config.reports_dir / name, msgspec.json.encode(data, enc_hook=str))
 
 
@@ -95,7 +95,7 @@ class Controller(Ending):
 
     Args:
         devices: the usable devices: name -> key of the lock.
-        workers: number of devices that are needed.
+        workers: number of needed devices.
     """
 
     def __init__(self, config: Config, devices: dict[str, str], workers: int) -> None:
@@ -116,7 +116,7 @@ class Controller(Ending):
         locks = {name: DeviceLock(key) for name, key in self._devices.items()}
         with usage_errors():
             if self._config.untimed:
-                self._locks = locks  # not acquired
+                self._locks = locks  # Not acquired.
             else:
                 self._lock_devices(locks, Progress(session.config, 2))
             make_folder(self._config.reports_dir)
@@ -182,7 +182,7 @@ class Controller(Ending):
         error = next(filter(None, (_read(path / _ERROR, str) for path in workers)), None)
         if error is not None:
             raise pytest.UsageError(error)
-        # The same in all workers.
+        # All workers collect the same tests.
         collected = next(filter(None, (_read(path / _COLLECTED, Collected) for path in workers)), None)
         reports = [read_report(path) for worker in workers for path in worker.glob("report-*.json")]
         if collected is None or not collected.selected:
@@ -190,8 +190,8 @@ class Controller(Ending):
         with usage_errors():
             run = self._run = self._merged(reports, collected)
             for worker in workers:
-                for suite, key, verdicts in _read(worker / _TOLD, list[tuple[str, str, list[Verdict]]]) or ():
-                    run.told[suite, key] = verdicts
+                for suite, key, verdicts in _read(worker / _REPORTED, list[tuple[str, str, list[Verdict]]]) or ():
+                    run.reported[suite, key] = verdicts
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
@@ -214,10 +214,10 @@ class Controller(Ending):
         suites = sorted({case.suite for case in collected.selected})
         run = open_run(self._config, open_device(next(iter(self._locks))), suites, collected.selected)
         results = [result for report in reports for result in report.results]
-        order = {case.nodeid: place for place, case in enumerate(collected.selected)}
+        order = {case.nodeid: position for position, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
             run.results[result.id] = result
-            if any(verdict.word is Word.SUSPECT for verdict in result.verdicts):  # its worker ended before it asked
+            if any(verdict.word is Word.SUSPECT for verdict in result.verdicts):  # The worker ended early.
                 run.measured[result.id] = msgspec.structs.replace(result, verdicts=[])
         run.pairings = _joined([pairing for report in reports for pairing in report.pairings])
         for report in reports:
@@ -231,7 +231,7 @@ class Controller(Ending):
         run.report = msgspec.structs.replace(
             run.report, conditions=[*run.report.conditions, *conditions], bases=bases, base=reports[0].base
         )
-        run.trees = None  # this process has loaded none of the code
+        run.trees = None  # This process has loaded none of the code.
         return run
 
     def _name_crashed(self, run: Run, selected: Iterable[Case]) -> None:
@@ -242,15 +242,15 @@ class Controller(Ending):
 
 
 def _joined(pairings: Iterable[Pairing]) -> list[Pairing]:
-    """One for each base and device: workers of a run that times nothing share a device, and each asks for its cases."""
-    found: dict[tuple[str, int], Pairing] = {}
-    for each in pairings:
-        known = found.get((each.base, each.device))
-        found[each.base, each.device] = each if known is None else msgspec.structs.replace(
-            known, cases=[*known.cases, *each.cases], pairs=known.pairs + each.pairs,
-            problem=known.problem or each.problem,
+    """One pairing for each base and device: workers of a run without times share a device, each with its cases."""
+    joined: dict[tuple[str, int], Pairing] = {}
+    for pairing in pairings:
+        known = joined.get((pairing.base, pairing.device))
+        joined[pairing.base, pairing.device] = pairing if known is None else msgspec.structs.replace(
+            known, cases=[*known.cases, *pairing.cases], pairs=known.pairs + pairing.pairs,
+            problem=known.problem or pairing.problem,
         )  # fmt: skip
-    return list(found.values())
+    return list(joined.values())
 
 
 def _read(path: Path, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The one pipeline for a case: correctness, then exact metrics, then times. Measures; judges nothing."""
+"""The pipeline of a case: correctness, then exact metrics, then times. It measures and judges nothing."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
 StoredTimers = Callable[[Case], Mapping[str, str]]
 
-# Clocks ramp up from idle for as long as 0.6 s (measuring: 1 s). Each reading of the copy ceiling is a burst of copies,
-# so several of them heat the device, and the last one reads the ceiling of a warm device.
+# Clocks take up to 0.6 s to ramp up from idle, so the device is heated for 1 s. Each reading of the copy ceiling is a
+# burst of copies, so several of them heat the device, and the last one reads the ceiling of a warm device.
 PREHEAT_US = 1e6
 MOST_PREHEAT_BURSTS = 200
 
-CONDITIONS_SECONDS = 5.0  # greatest age of the device state that is reported with a time
+CONDITIONS_SECONDS = 5.0  # Greatest age of the device state that is reported with a time.
 
 # A cold reading cannot beat a plain copy of the same bytes; 5 % allow for the copy's own noise.
 MOST_OF_COPY = 1.05
@@ -70,24 +70,22 @@ MOST_OF_COPY = 1.05
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingPlan:
-    """What a run reads of every case.
+    """The readings that a run takes of every case.
 
     Attributes:
         timers: the timers of a case's earlier readings, by metric, which are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
-        beside: whether derived inputs and other configurations are checked, too. Off in processes that measure for
-            another run.
-        rotation: number that selects the order of both.
+        beside: whether derived inputs and configurations are checked; off in processes that measure for another run.
+        rotation: selects the order of both.
         exact: whether exact metrics are read. Off in fresh processes that read times alone.
         times: whether times are read. Off in a process of a base that answers.
-        exact_only: whether times and other metrics of this one machine are left out, so that the run holds for any
-            machine of its target.
+        exact_only: whether times and other metrics of one machine are left out: the run holds for the whole target.
         known_code: the record's fingerprints of a case's kernels, by kernel.
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
         unread: timed metrics that are not judged, and so not read.
         preheats: whether the device is heated before the first case.
-        asked: faults that this process, which runs a base, is asked about. Nothing else runs beside its given calls.
+        doubts_of: faults that this process, which runs a base, is asked about; it derives no other inputs.
     """
 
     timers: StoredTimers = lambda case: {}
@@ -101,19 +99,19 @@ class ReadingPlan:
     unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
     unread: frozenset[str] = frozenset()
     preheats: bool = True
-    asked: Callable[[Case], Sequence[Doubt]] = lambda case: ()
+    doubts_of: Callable[[Case], Sequence[Doubt]] = lambda case: ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hands:
-    """Who does the parts of a reading that this process may leave to others.
+class Services:
+    """The parts of a reading that this process may leave to others.
 
     Attributes:
         collect: collector of the blocks of a case's timed metrics; by default this process gathers them at once.
         cold: starter of cold processes for a case that asks for them, and for the numbers of layers that it names;
             None: no cold starts.
         binaries: compiler for targets; None: kernels of targets are not read.
-        turns: remembers how far each case came with what runs beside its given call; None: each run begins anew.
+        turns: stores how far each case came with derived inputs and configurations; None: each run begins anew.
     """
 
     collect: Callable[[Case], Collect] = lambda case: collect
@@ -129,22 +127,22 @@ class Runner:
     device: Device
     settings: Settings
     plan: ReadingPlan = ReadingPlan()
-    hands: Hands = Hands()
+    services: Services = Services()
     copy_bytes_per_second: float | None = None
-    followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # launches of each case on the targets
-    _seen: tuple[float, Conditions] | None = None  # time of the last query, and the device's state then
+    followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # Launches of each case on the targets.
+    _seen: tuple[float, Conditions] | None = None  # Time of the last query, and the device's state then.
 
     def measure(self, call: Call, case: Case) -> list[CaseResult]:
-        """The results of `call`: forward, and backward where an input requires grad. Wrong results are not timed.
+        """The results of `call`: forward, and backward if an input requires grad. Wrong results are not timed.
 
         Raises:
             Exception: whatever the candidate or the reference raises.
         """
         self._preheat()
-        asked = self.plan.asked(case)
+        doubts = self.plan.doubts_of(case)
         results, given = self._measured(call, case)
-        if asked:
-            results = self._answered(call, results, asked)
+        if doubts:
+            results = self._answered(call, results, doubts)
         elif self.plan.beside and given is not None:
             results = self._beside(call, results, given)
         # A rank keeps empty readings: the other ranks may have found something.
@@ -152,14 +150,14 @@ class Runner:
 
     @contextlib.contextmanager
     def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:
-        """Observe what runs inside, and pass its exact readings on to `take`. Nothing is read of what raises.
+        """Observe the body, and pass its exact readings to `take`. A body that raises is not read.
 
         Args:
             body: hash of the test's own code.
         """
         from perfguard.measure.binaries.observed_launches import ObservedLaunches
 
-        started, binaries = time.monotonic(), self.hands.binaries
+        started, binaries = time.monotonic(), self.services.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)
         with (
             interpreting(self.settings.interpreter == "perfguard"),
@@ -183,31 +181,32 @@ class Runner:
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
-        started, turns, first = time.monotonic(), self.hands.turns, results[0]
-        found = run_hard(
+        started, turns, first = time.monotonic(), self.services.turns, results[0]
+        search = run_hard(
             call, self.settings.extra_seconds, self.plan.rotation, given.kept,
             others=given.others, check_seconds=given.seconds, reached=None if turns is None else turns.of(first.case),
         )  # fmt: skip
         if turns is not None:
-            turns.put(first.case, found.reached)
-        seconds, notes = round(first.seconds + time.monotonic() - started, 3), [*first.notes, *found.notes]
-        results = [msgspec.structs.replace(first, hard=found.counts, notes=notes, seconds=seconds), *results[1:]]
-        return _with_doubts(results, found.doubts)
+            turns.put(first.case, search.reached)
+        seconds, notes = round(first.seconds + time.monotonic() - started, 3), [*first.notes, *search.notes]
+        results = [msgspec.structs.replace(first, hard=search.counts, notes=notes, seconds=seconds), *results[1:]]
+        return _with_doubts(results, search.doubts)
 
-    def _answered(self, call: Call, results: list[CaseResult], asked: Sequence[Doubt]) -> list[CaseResult]:
-        """The results with nothing but the answers as doubts. As derived inputs, they come last."""
+    def _answered(self, call: Call, results: list[CaseResult], doubts: Sequence[Doubt]) -> list[CaseResult]:
+        """The results, whose doubts are the answers to `doubts`. They run last, as derived inputs do."""
         from perfguard.check.ask import ask
 
-        return _with_doubts([msgspec.structs.replace(each, doubts=[]) for each in results], ask(call, asked))
+        return _with_doubts([msgspec.structs.replace(each, doubts=[]) for each in results], ask(call, doubts))
 
     def _measured(self, call: Call, case: Case) -> tuple[list[CaseResult], Given | None]:
         """The results of the call as given, and its check."""
         started = time.monotonic()
-        from perfguard.check.all_configs import check_given  # imports torch, which a suite of benchmarks may lack
+        from perfguard.check.all_configs import check_given  # This imports torch, which a suite of benchmarks may lack.
         from perfguard.check.hard_inputs.other_calls import other_calls
         from perfguard.check.numerics.trial import Inputs
 
-        call = replace(call, others=other_calls(call)) if self.hands.binaries is not None and self.plan.exact else call
+        if self.services.binaries is not None and self.plan.exact:
+            call = replace(call, others=other_calls(call))
         given = check_given(call) if self.plan.numerics else None
         checked = None if given is None else given.checked
         results = []
@@ -242,12 +241,12 @@ class Runner:
                 break
 
     def _read(self, call: Call, result: CaseResult, checked: Checked | None) -> CaseResult:
-        """Read the exact metrics, then the times that these do not show to be unchanged."""
+        """Read the exact metrics, then the times, except those that the exact metrics show to be unchanged."""
         subject = self._subject(call, result.case, checked)
         exact = read_exact(subject, self.device) if self.plan.exact else []
         if subject.binaries is not None and self.plan.exact:
-            found = subject.binaries.of(call, self.device)
-            self.followed[result.id] = of_pass(found, result.case.direction)
+            launches = subject.binaries.of(call, self.device)
+            self.followed[result.id] = of_pass(launches, result.case.direction)
         if self.plan.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
         if checked is not None and self.plan.exact:
@@ -270,7 +269,7 @@ class Runner:
         return msgspec.structs.replace(result, verdicts=[*unwaited, *result.verdicts])
 
     def _conditions(self, timed: Sequence[Reading]) -> Conditions | None:
-        """The device's state while its clocks are up; not of every case, as a query may take a tenth of a second."""
+        """The device's state while its clocks are up; not for every case, since a query may take 0.1 s."""
         if not timed or not self.device.asynchronous:
             return None
         now = time.monotonic()
@@ -280,8 +279,8 @@ class Runner:
 
     def _subject(self, call: Call, case: Case, checked: Checked | None) -> Subject:
         if case.direction == "backward":
-            forget_compiled()  # code compiled for one backward pass cannot be replayed
-        put_back = clobbered_kept(call)  # before a backward pass builds its graph by a forward pass
+            forget_compiled()  # Code compiled for one backward pass cannot be replayed.
+        put_back = clobbered_kept(call)  # A backward pass builds its graph by a forward pass, so this comes first.
         run = pass_of(call, case.direction)
         alone = not in_group()
         # Ranks on a CPU share its cores, so their times influence each other.
@@ -299,24 +298,24 @@ class Runner:
             declared_strides=checked.strides if checked is not None and case.direction == "forward" else (),
             weights=weights(call),
             copies=copies(call, case.direction),
-            bytes=touched_bytes(call, run()) if timed and alone else 0,  # only timers use it
-            collect=self.hands.collect(case),
+            bytes=touched_bytes(call, run()) if timed and alone else 0,  # Only timers use it.
+            collect=self.services.collect(case),
             call=call,
-            binaries=self.hands.binaries if alone else None,  # kernels are guarded where they run alone
+            binaries=self.services.binaries if alone else None,  # Only tests on one rank guard kernels.
             known_code=self.plan.known_code(case),
             # The parent counts over the steps; fresh processes only measure times.
             steps=steps_of(call) if self.plan.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed and alone else None,
             cold=self._cold(call, case),
-            warm=made or is_layout(),  # where nothing is compiled or tuned
+            warm=made or is_layout(),  # Nothing is compiled or tuned then.
             differentiated=made and checked is not None and checked.backward is not None,
             put_back=put_back,
         )
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
-        """The forward case includes the start of both passes."""
-        start = self.hands.cold
+        """The start of cold processes for a forward case, which includes both passes; None for other cases."""
+        start = self.services.cold
         wanted = (
             call.cold_start is not False and call.timed and not self.plan.exact_only and case.direction == "forward"
         )
@@ -376,7 +375,7 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
 
 
 def _passes(call: Call, checked: Checked | None) -> list[Pass]:
-    """Forward, and backward where an input requires grad and the outputs depend on it."""
+    """Forward, and backward if an input requires grad and the outputs depend on it."""
     if checked is not None:
         differentiable = checked.backward is not None
     else:

@@ -1,7 +1,7 @@
 """A child: a pytest process that measures for this one. It has one request, one command and one answer.
 
-Parent and child share a folder. The parent writes its request there and starts pytest as it was started itself. The
-child answers with a report that grows while it measures, so a child that dies leaves what it has measured.
+Parent and child share a folder. The parent writes its request there and starts pytest in the same way as it was
+started. The child answers with a report that grows while it measures, so the measurements of a child that dies remain.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from perfguard.store.report_file import read_report
 REQUEST, ANSWER = "request.json", "answer.json"
 SESSION_OPTION, DEVICE_OPTION = "--perfguard-session", "--perfguard-device"
 
-# Imports perfguard first, from PYTHONPATH. Later pytest puts the paths of its `pythonpath` setting before all others,
-# and if the repository is perfguard itself, they hold another perfguard.
+# The child imports perfguard first, from PYTHONPATH. pytest later puts the paths of its `pythonpath` setting before all
+# others; if the repository is perfguard itself, they hold another perfguard.
 _PYTEST = "import perfguard.session.child; perfguard.session.child.run_pytest()"
 _IN_WORKTREE = (
-    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # perfguard is already imported
-    *("-p", "no:randomly"),  # both sides must run the same tests in the same order
-    "--continue-on-collection-errors",  # a broken file affects only its own cases
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # The child has already imported perfguard.
+    *("-p", "no:randomly"),  # Both sides must run the same tests in the same order.
+    "--continue-on-collection-errors",  # A broken file affects only its own cases.
 )
 # Variables set inside git's own hooks, which would point every git command at another repository, index or folder.
 _OF_GIT = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"}
@@ -56,11 +56,11 @@ class Cold(Struct, frozen=True):
         return (case.suite, case.name) == (self.suite, self.name)
 
 
-class Conductor(Struct, frozen=True):
-    """The process that leads a process pair and decides when its workers measure.
+class PairOptions(Struct, frozen=True):
+    """How a child takes part in a process pair, as a worker whose parent decides when it measures.
 
     Attributes:
-        handle: file descriptor of the socket to it, inherited by the worker.
+        handle: file descriptor of the socket to the parent, inherited by the worker.
         worktree: the checkout whose code the worker measures.
         original: the user's checkout: code loaded from there would be measured in place of the worktree's.
         pad_bytes: memory to take before the first case, so that no two processes have the same layout.
@@ -90,7 +90,7 @@ class Following(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
-    """What a child has to measure.
+    """The measurements that a child has to make.
 
     Attributes:
         slug: hardware that the answer must be of; empty if unknown.
@@ -99,8 +99,8 @@ class Request(Struct, frozen=True, omit_defaults=True):
             arguments select.
         shuffle: whether only guarded tests run, in an order that the child draws. Orders differ, so that after-effects
             of a case on the next one (clocks, heat, caches) differ from process to process.
-        alone: whether torch's compiler forgets before each observed test what others have compiled. Otherwise it would
-            be chance whether a test whose functions others have compiled comes first.
+        alone: whether torch's compiler forgets all code before each observed test. Otherwise the order of tests would
+            decide which of them compiles a shared function.
         numerics: whether results are also checked against their references.
         exact: whether exact metrics are also read.
         times: whether times are read.
@@ -108,9 +108,9 @@ class Request(Struct, frozen=True, omit_defaults=True):
         unread: timed metrics to skip.
         kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
-        conductor: the leader of the process pair to which the child belongs.
+        conductor: how the child takes part in a process pair; None: it takes no part in one.
         ranks: number of ranks of the launch that the child is one of (perfguard/session/ranks); 0: it is alone.
-        parent: the process that wrote the request, and starts the child, which ends with it.
+        parent: number of the process that starts the child, which ends with it.
         measure: whether ranks read metrics, besides checking results.
         doubts: suite -> name of a case, without its pass -> faults that the child, which runs a base, is asked about.
     """
@@ -127,7 +127,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     unread: list[str] = []
     kernels: dict[str, list[str]] = {}
     cold: Cold | None = None
-    conductor: Conductor | None = None
+    conductor: PairOptions | None = None
     ranks: int = 0
     parent: int = 0
     measure: bool = False
@@ -140,11 +140,11 @@ class Request(Struct, frozen=True, omit_defaults=True):
 
 def timers_of(results: Iterable[CaseResult]) -> Timers:
     """The timers with which `results` were read."""
-    found: Timers = {}
+    by_suite: Timers = {}
     for result in results:
         timers = {reading.metric: reading.timer for reading in result.readings if reading.timer is not None}
-        found.setdefault(result.case.suite, {})[result.case.key] = timers
-    return found
+        by_suite.setdefault(result.case.suite, {})[result.case.key] = timers
+    return by_suite
 
 
 def write_request(folder: Path, request: Request) -> None:
@@ -168,12 +168,12 @@ def read_request(folder: Path) -> Request:
 def run_pytest() -> None:
     """In the child: run pytest with the command line's arguments, and exit once all exit functions have run.
 
-    The interpreter is not finalized after them: that takes half a second of processor time where torch is loaded, and
-    the next process pair waits for it.
+    The interpreter is not finalized after them: with torch loaded that takes half a second of processor time, for which
+    the next process pair waits.
     """
-    status = 3  # pytest's internal error, unless it returns
+    status = 3  # pytest's internal error, unless it returns.
 
-    def leave() -> None:  # the first that is registered, so the last that runs
+    def leave() -> None:  # The first exit function registered is the last that runs.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -185,7 +185,7 @@ def run_pytest() -> None:
 
 
 def end_with_parent(folder: str) -> None:
-    """In the child: end with the process that started it. Without a request there is nobody to end with."""
+    """In the child: end with the process that started it. Without a request it goes on."""
     with contextlib.suppress(UsageError):
         end_with(read_request(Path(folder)).parent)
 
@@ -250,7 +250,7 @@ class Worktree:
 
 @dataclass(frozen=True)
 class Packages:
-    """The environment of a child, where it is not this process's. Create it with `packages_at`.
+    """The environment of a child, if it is not this process's. Create it with `packages_at`.
 
     Attributes:
         python: its interpreter; empty: this process's.
@@ -277,7 +277,7 @@ def packages_at(path: Path) -> Packages:
     """The environment that `--base-python` names: an interpreter, or a folder of site-packages for this one.
 
     Raises:
-        UsageError: neither, or something that perfguard needs is not installed there.
+        UsageError: `path` is neither, or perfguard's requirements are not installed there.
     """
     python, site = (sys.executable, str(path.absolute())) if path.is_dir() else (str(path.absolute()), "")
     if not path.exists():
@@ -285,10 +285,10 @@ def packages_at(path: Path) -> Packages:
     variables = {**os.environ, "PYTHONPATH": site} if site else {**os.environ}
     try:
         line = [python, "-P", "-c", _LOOK]
-        said = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, env=variables).stdout
+        output = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True, env=variables).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"--base-python={path}: does not run ({error}); name a Python of 3.11 or later") from error
-    missing, has_plugin = said.splitlines()[:2]
+    missing, has_plugin = output.splitlines()[:2]
     if missing:
         raise UsageError(f"--base-python={path}: {', '.join(missing.split())} is missing there; pip install it")
     return Packages(python, site, has_plugin == "True")
@@ -301,7 +301,7 @@ class ChildCommand:
     The child itself drops the options not meant for it (`perfguard.pytest_plugin.start`).
 
     Attributes:
-        arguments: pytest's, without the program.
+        arguments: pytest's arguments, without the program.
         folder: the working folder in which they were given.
         worktree: the checkout to measure; None: the user's.
         packages: the environment that it runs in.
@@ -345,14 +345,14 @@ def _expanded(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
 
     A checkout of another commit may lack the file. A missing file stays as it is, and pytest reports it.
     """
-    found: list[str] = []
+    expanded: list[str] = []
     for argument in arguments:
         try:
             lines = (folder / argument[1:]).read_text(encoding="utf-8").splitlines() if argument[:1] == "@" else None
         except OSError:
             lines = None
-        found += [argument] if lines is None else _expanded(lines, folder)
-    return tuple(found)
+        expanded += [argument] if lines is None else _expanded(lines, folder)
+    return tuple(expanded)
 
 
 def environment() -> dict[str, str]:

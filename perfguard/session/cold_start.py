@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 TIMER = "process"
 _CACHES = {"TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
-_BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # one of them for each kernel that Triton compiled
+_BINARIES = ("*.cubin", "*.hsaco", "*.spv")  # Each kernel that Triton compiled has one of these.
 
-_NOTHING_US = 1.0  # a time is above 0
+_NOTHING_US = 1.0  # A time is above 0.
 
 
 def first_results(call: Call, case: Case, request: Cold, device: Device) -> list[CaseResult]:
@@ -88,7 +88,7 @@ class ColdStarts:
 
     Attributes:
         command: starts a process as this one was started.
-        slug: of the run's hardware.
+        slug: name of the run's hardware.
         minutes: time limit of one process.
     """
 
@@ -105,7 +105,7 @@ class ColdStarts:
         if warm:
             points = [self._cold_and_warm(case, layers) for layers in depths]
             for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
-                seconds = [_compile_seconds(found[at]) for found in points]
+                seconds = [_compile_seconds(pair[at]) for pair in points]
                 readings += [_time(name, linear_regression(depths, seconds).slope)] if depths else []
             (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
             readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
@@ -117,7 +117,7 @@ class ColdStarts:
         with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
             cold = self._answer(case, layers, Path(caches))
             compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
-            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # an empty cache has none
+            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # The empty cache has no hits.
             warm = self._answer(case, layers, Path(caches)) if _compiling(cold) else []
         return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
 
@@ -129,7 +129,7 @@ class ColdStarts:
         """
         with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
             folder = Path(name)
-            variables = {variable: str(caches / place) for variable, place in _CACHES.items()}
+            variables = {variable: str(caches / folder_name) for variable, folder_name in _CACHES.items()}
             cold = Cold(case.suite, case.name, time.monotonic(), layers)
             write_request(folder, Request(self.slug, tests=[case.nodeid], cold=cold))
             problem = run_fresh(self.command, folder, self.minutes, variables)
@@ -138,13 +138,13 @@ class ColdStarts:
             except UsageError as error:
                 raise MeasurementError(f"cold_start_us: the process that started cold {error}") from error
             results = answer.results if answer is not None else []
-            found = next((result for result in results if result.case.name == case.name and result.readings), None)
-            if found is None:
+            result = next((each for each in results if each.case.name == case.name and each.readings), None)
+            if result is None:
                 raise MeasurementError(
                     f"cold_start_us: the process that started cold gave no result ({problem or 'it ended well'}); "
                     "run the test alone, or leave cold_start out"
                 )
-            return found.readings
+            return result.readings
 
 
 def _compiling(readings: Sequence[Reading]) -> list[Reading]:

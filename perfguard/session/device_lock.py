@@ -59,7 +59,7 @@ class DeviceLock:
             DeviceError: another process still holds it after that, or no lock can be made.
         """
         end = time.monotonic() + 60 * minutes
-        told = False
+        is_announced = False
         while not self.try_acquire():
             who = self.holder() or "another process"
             if time.monotonic() >= end:
@@ -67,9 +67,9 @@ class DeviceLock:
                     f"device {self.key}: still in use by {who} after {minutes:g} minutes; wait for it to end, or "
                     "raise lock_minutes in [tool.perfguard]"
                 )
-            if not told:
+            if not is_announced:
                 tell(f"device {self.key} is in use by {who}; waiting up to {minutes:g} minutes")
-                told = True
+                is_announced = True
             time.sleep(POLL_SECONDS)
 
     def try_acquire(self) -> bool:
@@ -121,7 +121,7 @@ class DeviceLock:
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
         text = f"process {os.getpid()} ({command}) since {since}"
-        with contextlib.suppress(OSError):  # only waiting processes need it
+        with contextlib.suppress(OSError):  # Only waiting processes need the file.
             handle, temporary = tempfile.mkstemp(dir=self._folder)
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
                 os.fchmod(handle, 0o644)

@@ -1,4 +1,4 @@
-"""What a child has followed: the launches of its cases on the targets. They lie beside its report."""
+"""The launches of a child's cases on the targets, in a file beside its report."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Followed(Struct, frozen=True):
     uncollected: dict[str, str] = {}
 
     def of(self, case: CaseId) -> list[OnTarget]:
-        """The launches of a case; none of one that was not followed."""
+        """The launches of a case; empty if it was not followed."""
         return self.launches.get(case[0], {}).get(case[1], [])
 
     def joined(self, later: Followed) -> Followed:
-        """With what a later process of the same side has followed."""
+        """These launches with those of a later process of the same side."""
         suites = {*self.launches, *later.launches}
         launches = {suite: self.launches.get(suite, {}) | later.launches.get(suite, {}) for suite in suites}
         return Followed(launches, later.path or self.path, uncollected=self.uncollected | later.uncollected)
@@ -47,10 +47,10 @@ class Followed(Struct, frozen=True):
 def write_followed(
     folder: Path, following: Following, launches: Mapping[CaseId, list[OnTarget]], uncollected: Mapping[str, str]
 ) -> None:
-    """In the child: write what it has followed, and the files that it could not collect."""
+    """In the child: write the launches that it followed, and the files that it could not collect."""
     by_suite: dict[str, dict[str, list[OnTarget]]] = {}
-    for (suite, key), found in launches.items():
-        by_suite.setdefault(suite, {})[key] = found
+    for (suite, key), on_targets in launches.items():
+        by_suite.setdefault(suite, {})[key] = on_targets
     foreign = foreign_module(dict(sys.modules), Path(following.original), Path(following.worktree))
     write_atomically(
         folder / FOLLOWED, msgspec.json.encode(Followed(by_suite, list(sys.path), foreign, dict(uncollected)))
@@ -58,7 +58,7 @@ def write_followed(
 
 
 def read_followed(folder: Path) -> Followed:
-    """What a child has followed; nothing if it did not come to its end."""
+    """The launches that a child followed; empty if it ended early."""
     try:
         return msgspec.json.decode((folder / FOLLOWED).read_bytes(), type=Followed)
     except (OSError, msgspec.MsgspecError):

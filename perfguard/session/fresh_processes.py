@@ -22,19 +22,19 @@ from perfguard.model.records import CaseResult, Report, Session
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, write_request
 
-DIED = "ended with status"  # in the problem of a process that crashed or was killed
-_STOP_SECONDS = 5.0  # until a process that was asked to end is killed
+DIED = "ended with status"  # Marks the problem of a process that crashed or was killed.
+_STOP_SECONDS = 5.0  # Seconds until a process that was asked to end is killed.
 
 
 class Tell(Protocol):
-    """Says what is done from now on. `passing`: it is of interest only while it lasts. `detail`: it is of interest to
-    few, who ask for it by -v."""
+    """Reports the step that begins. `passing`: the step matters only while it lasts. `detail`: it is shown only under
+    -v."""
 
     def __call__(self, text: str, *, passing: bool = False, detail: bool = False) -> None: ...
 
 
 def session_of(results: Iterable[CaseResult], device: int) -> Session:
-    """A process's readings, reduced to what judging and recording need; of one launch of ranks likewise."""
+    """The readings of a process or launch of ranks, reduced to those that judging and recording need."""
     return Session([_slim(result) for result in results if result.readings], device)
 
 
@@ -61,12 +61,12 @@ def measure_fresh(
         folder = Path(name)
         for number in range(1, count + 1):
             write_request(folder, request)
-            said = f"fresh process {number} of {count}: {tests}" if count > 1 else f"fresh process: {tests}"
+            step = f"fresh process {number} of {count}: {tests}" if count > 1 else f"fresh process: {tests}"
             if number > 1:
                 seconds = time.monotonic() - started
                 left = seconds / (number - 1) * (count - number + 1)
-                said += f", {format_minutes(seconds)} gone, about {format_minutes(left)} to go"
-            progress(said)
+                step += f", {format_minutes(seconds)} gone, about {format_minutes(left)} to go"
+            progress(step)
             problem = run_fresh(command, folder, minutes)
             try:
                 report = read_answer(folder, request.slug)
@@ -90,7 +90,7 @@ def run_fresh(
     variables: Mapping[str, str] | None = None,
     *,
     name: str = "a fresh process",
-    good: Collection[int] = (0, 1),  # 1: a test failed there; its other readings are valid
+    good: Collection[int] = (0, 1),  # 1: a test failed there; its other readings are valid.
 ) -> str:
     """Run one child, with `variables` of its own, and return "" if it ended with a `good` status, otherwise the problem
     with its last output. `name` describes the child."""
@@ -117,7 +117,7 @@ def run_fresh(
 
 def stop(process: subprocess.Popen[Any]) -> None:
     """Stop the process and its children: it leads a process group of its own."""
-    for number in (signal.SIGTERM, signal.SIGKILL):  # the second for members of the group that outlive the leader
+    for number in (signal.SIGTERM, signal.SIGKILL):  # SIGKILL ends members that outlive the leader.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):

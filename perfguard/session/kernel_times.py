@@ -1,8 +1,8 @@
 """Device time of kernels in observed tests, read in processes that measure for a run.
 
-A test's body cannot be repeated as a call can, but the whole test can: setup, call and teardown, as reruns do it. It is
-repeated under the profiler. So the user's own run is never profiled (a test may profile itself, and a device has one
-profiler), no test runs twice there, and a test that cannot run twice just has no times.
+A test's body cannot be repeated as a call can, but the whole test can: setup, call and teardown, as reruns do. These
+processes repeat it under the profiler. The user's own run is never profiled, since a test may profile itself and a
+device has one profiler. No test runs twice there, and a test that cannot run twice has no times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Again = Callable[[], Mapping[str, float]]
 
 
 def read_kernel_times(run: Run, case: Case, again: Again) -> None:
-    """In a process of a recording: add the times of one further run of the test to what was observed of it."""
+    """In a process of a recording: add the times of one further run of the test to its readings."""
     result = run.results.get(case.id)
     times = again() if result is not None else {}
     if result is not None and times:
@@ -37,8 +37,8 @@ def read_kernel_times(run: Run, case: Case, again: Again) -> None:
 
 
 def pair_kernel_times(run: Run, case: Case, kernels: Sequence[str], again: Again) -> None:
-    """In a process of a pair: let the conductor measure `kernels`, a run of the test for each block. A kernel that the
-    test does not launch here is not announced, so that the pair leaves it out."""
+    """In a process of a pair: let the parent order blocks of `kernels`, each a run of the test. A kernel that the test
+    does not launch here is not announced, so the pair leaves it out."""
     times = again()
     for kernel in (each for each in kernels if times.get(each)):
 
@@ -47,8 +47,8 @@ def pair_kernel_times(run: Run, case: Case, kernels: Sequence[str], again: Again
 
         meter = Meter(_TIMER, block, KERNEL_TIME_LIMITS.floor)
         try:
-            run.runner.hands.collect(case)(kernel_time(kernel), meter, run.device, run.config.settings.case_seconds)
-        except MeasurementError:  # the test does not pass any more: the conductor has heard so
+            run.runner.services.collect(case)(kernel_time(kernel), meter, run.device, run.config.settings.case_seconds)
+        except MeasurementError:  # The test no longer passes, which the parent knows.
             return
 
 

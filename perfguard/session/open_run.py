@@ -22,7 +22,7 @@ from perfguard.model.errors import UsageError
 from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Invocation, Report, TimedEntry
 from perfguard.model.records.report import VARIABLES
 from perfguard.model.suite_names import file_of
-from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner, StoredTimers
+from perfguard.session.case_pipeline import ReadingPlan, Runner, Services, StoredTimers
 from perfguard.session.child import ChildCommand, Request
 from perfguard.session.pairing.bases import TreesOfRecords, find_bases
 from perfguard.session.pairing.worktrees import commit_of
@@ -50,8 +50,8 @@ def open_run(
     """Load the device's baselines for `suites` and make everything ready to guard.
 
     Args:
-        selected: forward cases of the selected tests, from which controls are drawn. Empty if they are unknown; then
-            every recorded case may come.
+        selected: forward cases of the selected tests, from which controls are drawn. Empty: they are unknown, and any
+            recorded case may be tested.
         command: starts children of this process; None: it has none.
         request: request of the process that this one measures for; None: it measures for itself.
         worker: this process as the worker of a process pair, if it is one.
@@ -73,7 +73,7 @@ def open_run(
     if request is None:
         bases = find_bases(config.root, settings.base, [config.baselines_dir, *own_folders])
     if config.beside is not None and config.beside.python is not None and isinstance(bases, BaseTree):
-        bases = replace(bases, equal=False)  # the same code in another environment
+        bases = replace(bases, equal=False)  # The same code runs in another environment.
     lane = _lane(store, device, sorted({*suites, *lost}), settings.targets, bases, any_machine)
     if request is None:
         for folder in own_folders:
@@ -91,34 +91,34 @@ def open_run(
         exact_only=any_machine,
         base=bases if isinstance(bases, BaseTree) and bases is not NO_BASE else None,
     )
-    asked = request or Request(numerics=True)
+    wanted = request or Request(numerics=True)
     # A metric that is recorded, or that another process will judge, has to be read.
     compares = request is None and config.update is None
     controls = ControlDraw(lane, selected, report.started) if compares else None
     plan = ReadingPlan(
         timers=_timers(lane, request, worker),
-        numerics=asked.numerics,
+        numerics=wanted.numerics,
         beside=request is None,
         rotation=zlib.crc32((commit or "").encode()),
-        exact=asked.exact,
-        times=asked.times,
+        exact=wanted.exact,
+        times=wanted.times,
         exact_only=any_machine,
         known_code=lambda case: lane.code_of(*case.id),
         unchanged=_unchanged(lane, controls),
-        unread=frozenset(asked.unread),
-        preheats=asked.times and not any_machine and (worker is None or worker.conductor.preheats),
-        asked=lambda case: asked.doubts.get(case.suite, {}).get(case.name, ()),
+        unread=frozenset(wanted.unread),
+        preheats=wanted.times and not any_machine and (worker is None or worker.options.preheats),
+        doubts_of=lambda case: wanted.doubts.get(case.suite, {}).get(case.name, ()),
     )
-    # Blocks are ordered by a conductor, read in later passes, too, or read all at once.
+    # Blocks are ordered by the parent of a pair, spread over later passes, or read all at once.
     interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
     collector = (lambda case: interleaved.of(case.id)) if interleaved else lambda case: collect
-    hands = Hands(
+    services = Services(
         collect=collector if worker is None else worker.collector,
         cold=None if command is None else _cold_starts(command, device.identity.slug, settings.session_minutes),
         binaries=_binaries(config, request),
         turns=TurnsFile(config.cache_dir / "turns.json", device.identity.slug) if request is None else None,
     )
-    runner = Runner(device, settings, plan, hands)
+    runner = Runner(device, settings, plan, services)
     trees = bases if isinstance(bases, TreesOfRecords) else None
     return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost), trees)
 
@@ -133,7 +133,7 @@ def _cold_starts(command: ChildCommand, slug: str, minutes: float) -> Callable[[
 
 
 def _binaries(config: Config, request: Request | None) -> Binaries | None:
-    """What follows launches on the targets; None in a process that only measures again."""
+    """The follower of launches on the targets; None in a process that only measures again."""
     follow = None if request is None else request.follow
     targets = config.settings.targets if request is None else tuple(follow.targets) if follow is not None else ()
     if not targets:
@@ -144,7 +144,7 @@ def _binaries(config: Config, request: Request | None) -> Binaries | None:
 
     compiler = Compiler(config.cache_dir / "binaries")
     sources = Sources(config.cache_dir / "sources.json")
-    # Only a record needs the whole fingerprint of kernels that none knows.
+    # Only a recording needs the whole fingerprint of kernels without a record.
     return Binaries(targets, compiler, sources=sources, records=config.update is not None)
 
 

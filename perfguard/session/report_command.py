@@ -1,5 +1,5 @@
-"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form; or what a
-change did to a folder of baselines."""
+"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form; or the
+changes of a folder of baselines."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _changes(folder: Path, options: argparse.Namespace) -> str:
-    """What changed in a folder of baselines since a commit."""
+    """The changes of a folder of baselines since a commit."""
     if len(options.reports) > 1 or options.form not in ("terminal", "markdown"):
         raise UsageError(f"{folder}: a folder of baselines is shown alone, --as terminal or markdown")
     repository = find_repository(folder)
     commit = repository.merge_base(options.base or repository.main_branch())
     with tempfile.TemporaryDirectory(prefix="perfguard-") as temporary:
         before = Store(Path(temporary, "baselines"))
-        place = folder.resolve().relative_to(repository.root.resolve()).as_posix()
-        repository.copy_folder(commit, place, before.root, Path(temporary, "index"))
+        path = folder.resolve().relative_to(repository.root.resolve()).as_posix()
+        repository.copy_folder(commit, path, before.root, Path(temporary, "index"))
         old, new = ({name: each.baselines(name) for name in each.folders()} for each in (before, Store(folder)))
     promises = {metric: limits.promise for metric, limits in all_limits().items()}
     title, *lines = summarize(old, new, promises, commit[:12])
@@ -102,7 +102,7 @@ def read_lanes(arguments: Sequence[str]) -> dict[str, Report]:
     paths: dict[str, str] = {}
     for argument in arguments:
         name, given, path = argument.partition("=")
-        if not given or os.path.isfile(argument):  # False, too, where the name is too long for one
+        if not given or os.path.isfile(argument):  # isfile is False if the name is too long.
             name, path = "", argument
         report = read_report(Path(path))
         lane = name or report.lane
@@ -118,7 +118,7 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> 
     """The overview of these lanes, the expected ones first; lanes without a report are marked.
 
     Args:
-        store: the present baselines, for what they hold of a case; the verdicts are the reports' own.
+        store: the present baselines, for recorded values; the verdicts are the reports' own.
     """
     warnings: list[str] = []
     lanes = []
@@ -135,12 +135,12 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> 
 
 
 def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, Baseline]:
-    found: dict[str, Baseline] = {}
+    baselines: dict[str, Baseline] = {}
     own = [folder for folder in store.folders() if is_own(report.hardware.slug, folder)]
     folders = [report.lane] if report.exact_only else own
     for suite in sorted({result.case.suite for result in report.results}):
         try:
-            found |= joined(file for folder in folders if (file := store.load(folder, suite)) is not None)
+            baselines |= joined(file for folder in folders if (file := store.load(folder, suite)) is not None)
         except BaselineError as error:
             warnings.append(f"shown without its baseline: {error}")
-    return found
+    return baselines

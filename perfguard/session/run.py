@@ -1,6 +1,6 @@
 """One run on one device: measure, judge, update, report. `settle` adds process pairs and fresh processes.
 
-Independent of pytest: cases are passed as `Case` and `Call`, tests are named by their node ids.
+The run is independent of pytest: cases are passed as `Case` and `Call`, tests are named by their node ids.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
 #: The verdict on a measured case until the run has ended: controls, and answers of bases, come last.
 _NOT_JUDGED = Verdict(Word.SUSPECT, reason="the run ended before the case was judged")
 
-_QUICK_SECONDS = 0.005  # a save that takes no longer is made after every case
-_REST = 30  # a slower save is followed by a pause of this many times its duration
+_QUICK_SECONDS = 0.005  # A save that takes no longer is made after every case.
+_REST = 30  # A slower save is followed by a pause of this many times its duration.
 
 
 @dataclass
@@ -80,21 +80,21 @@ class Run:
     runner: Runner
     lane: Lane
     report: Report
-    request: Request | None = None  # in a child: it only measures
-    interleaved: Interleaved | None = None  # in a child: holds the meters for the later passes
-    lost: frozenset[str] = frozenset()  # recorded suites whose file is gone
-    trees: TreesOfRecords | None = None  # if each case has the base of its record
-    measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # as measured, to be judged
-    results: dict[CaseId, CaseResult] = field(default_factory=dict)  # with verdicts
-    screened: dict[CaseId, list[Verdict]] | None = None  # verdicts by the records; None before all tests have ended
-    fresh: list[Session] = field(default_factory=list)  # of fresh processes, oldest first
-    fresh_problem: str = ""  # the reason if there are fewer than requested
+    request: Request | None = None  # Set in a child, which only measures.
+    interleaved: Interleaved | None = None  # Set in a child: it holds the meters for the later passes.
+    lost: frozenset[str] = frozenset()  # Recorded suites whose file is gone.
+    trees: TreesOfRecords | None = None  # Set if each case has the base of its record.
+    measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # Results as measured, to be judged.
+    results: dict[CaseId, CaseResult] = field(default_factory=dict)  # Results with verdicts.
+    screened: dict[CaseId, list[Verdict]] | None = None  # Verdicts by the records; None before all tests have ended.
+    fresh: list[Session] = field(default_factory=list)  # Readings of fresh processes, oldest first.
+    fresh_problem: str = ""  # The reason if there are fewer than requested.
     pairings: list[Pairing] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)  # changes made by the update
-    written: list[Path] = field(default_factory=list)  # files changed by the update
-    told: dict[CaseId, list[Verdict]] = field(default_factory=dict)  # verdicts that the test itself reported
-    held: set[CaseId] = field(default_factory=set)  # cases that the update does not write without a reason
-    left: list[tuple[Change, str]] = field(default_factory=list)  # changes not written, with the reason
+    changes: list[Change] = field(default_factory=list)  # Changes that the update made.
+    written: list[Path] = field(default_factory=list)  # Files that the update changed.
+    reported: dict[CaseId, list[Verdict]] = field(default_factory=dict)  # Verdicts that the test itself reported.
+    held: set[CaseId] = field(default_factory=set)  # Cases that the update does not write without a reason.
+    left: list[tuple[Change, str]] = field(default_factory=list)  # Changes not written, with the reason.
     _save_again: float = 0.0  # s on the monotonic clock
 
     @property
@@ -110,12 +110,12 @@ class Run:
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure one guarded call, add the faults that are certain already, and save the report."""
         if self.request is None or self.request.cold is None:
-            found = self.runner.measure(call, case)
+            measured = self.runner.measure(call, case)
         else:
             from perfguard.session.cold_start import first_results
 
-            found = first_results(call, case, self.request.cold, self.device)
-        results = [self._kept(result) for result in found]
+            measured = first_results(call, case, self.request.cold, self.device)
+        results = [self._kept(result) for result in measured]
         self._keep()
         return results
 
@@ -149,11 +149,11 @@ class Run:
             self.measured[result.id] = result
             result = with_verdicts(result, [*certain_faults(result, self.lane, self._alone(result)), _NOT_JUDGED])
         self.results[result.id] = result
-        self.told[result.id] = result.verdicts
+        self.reported[result.id] = result.verdicts
         return result
 
     def _alone(self, result: CaseResult) -> PairedCase | None:
-        """The answer of a base that lacks the test's file: nobody needs to be asked whether a fault in it is old."""
+        """The answer of a base that lacks the test's file: faults are new there, so the base is not asked."""
         base = self.lane.base_of(*result.id)
         if not result.doubts or base.commit is None or base.equal:
             return None
@@ -207,11 +207,11 @@ class Run:
         ]
 
     def judged_late(self, result: CaseResult) -> CaseResult | None:
-        """The case with the failing verdicts that did not fail its test: those of bases, and of what was observed. None
-        if there are none."""
+        """The case with the failing verdicts that did not fail its test: those of bases, and those of observed tests.
+        None if there are none."""
         observed = result.case.direction == "test"
-        told = {(verdict.word, verdict.metric) for verdict in self.told.get(result.id, ())}
-        late = [verdict for verdict in self._faults(result) if observed or (verdict.word, verdict.metric) not in told]
+        known = {(verdict.word, verdict.metric) for verdict in self.reported.get(result.id, ())}
+        late = [verdict for verdict in self._faults(result) if observed or (verdict.word, verdict.metric) not in known]
         return msgspec.structs.replace(result, verdicts=late) if late else None
 
     def screen(self) -> dict[CaseId, list[Verdict]]:
@@ -222,7 +222,7 @@ class Run:
         return self.screened
 
     def judge(self, cut: str = "") -> None:
-        """Set the final verdicts of all measured cases: those by the records, with what bases and fresh processes say.
+        """Set the final verdicts of all measured cases, by the records and the answers of bases and fresh processes.
 
         Args:
             cut: reason why the run ended before all bases were asked.
@@ -239,8 +239,8 @@ class Run:
 
     def _set_verdicts(self, verdicts_of: Mapping[CaseId, Sequence[Verdict]]) -> None:
         for key, verdicts in verdicts_of.items():
-            told = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # from a later phase
-            self.results[key] = with_verdicts(self.measured[key], [*told, *verdicts])
+            broken = [each for each in self.results[key].verdicts if each.word is Word.BROKEN]  # Later phases raised.
+            self.results[key] = with_verdicts(self.measured[key], [*broken, *verdicts])
 
     def finish(
         self, collected: Collected, outcomes: Mapping[str, str], tell: Callable[[str], None], *, verbose: bool = False
@@ -269,10 +269,10 @@ class Run:
     def _read_later_passes(self) -> None:
         from perfguard.measure.timers.timing import renewed
 
-        found = {} if self.interleaved is None else self.interleaved.finish()
+        blocks = {} if self.interleaved is None else self.interleaved.finish()
         for case, result in self.results.items():
             readings = [
-                renewed(reading, found[case, reading.metric]) if (case, reading.metric) in found else reading
+                renewed(reading, blocks[case, reading.metric]) if (case, reading.metric) in blocks else reading
                 for reading in result.readings
             ]
             self.results[case] = msgspec.structs.replace(result, readings=readings)
@@ -284,21 +284,21 @@ class Run:
             for case in collected.selected
             if outcomes.get(case.nodeid) == "" and case.nodeid in reached
         }
-        found = {*self.results, *self.lane.moved(self.results.values())}
-        stale = find_stale(self.lane, collected.whole | self.lost, collected.names, found, ended)
+        present = {*self.results, *self.lane.moved(self.results.values())}
+        stale = find_stale(self.lane, collected.whole | self.lost, collected.names, present, ended)
         self.report = msgspec.structs.replace(self.report, stale=stale)
 
     def _find_unmeasured(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
         """Add a reason to recorded cases that a selected test did not guard, for example that it was skipped."""
         gone = {(verdict.suite, verdict.case) for verdict in self.report.stale}
-        whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # verdicts on all calls of a test
-        told = {result.case.nodeid for result in self.results.values() if result.word in whole_tests}
+        whole_tests = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)  # These verdicts are on all calls of a test.
+        judged_whole = {result.case.nodeid for result in self.results.values() if result.word in whole_tests}
         selected = {(case.suite, case.name): case for case in collected.selected}
         for suite, key in sorted(self.lane.remembered - gone - self.results.keys()):
             name, _, direction = key.rpartition("/")
             test = test_of(name, collected.names.get(suite, ()))
             case = selected.get((suite, test))
-            if case is not None and case.nodeid not in told:
+            if case is not None and case.nodeid not in judged_whole:
                 why = outcomes.get(case.nodeid, "not run") or "run and guarded nothing"
                 case = Case(suite, name, next((each for each in PASSES if each == direction), "forward"), case.nodeid)
                 self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"remembered, but its test was {why}"))
@@ -311,7 +311,7 @@ class Run:
         planned = self.planned(list(self.results.values()))
         waiting = [change for change in planned if (change.suite, change.key) in self.held]
         planned = [change for change in planned if change not in waiting]
-        if "new" not in self.config.update:  # a further session is nothing that waits to be written
+        if "new" not in self.config.update:  # A further session is no change that waits to be written.
             planned = [change for change in planned if not change.adds_session]
         say_recorded(self.results, planned, self.held)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
@@ -325,18 +325,18 @@ class Run:
         from perfguard.judge.update_plan import plan
 
         identity, provenance = self.device.identity, self.snapshot().provenance
-        # Where the base is that of each record.
+        # The base is that of each record here.
         unedited = {each.id for each in results if self.trees is not None and self.lane.base_of(*each.id).equal}
-        found = plan(self.lane, results, self.fresh_by_case, self.report.stale, provenance, unedited=unedited)
-        # Only metrics of every machine: this machine's own stay with its times.
-        return [each for each in found if each.folder == identity.target or not self.report.exact_only]
+        changes = plan(self.lane, results, self.fresh_by_case, self.report.stale, provenance, unedited=unedited)
+        # A run without times changes only the target's metrics: this machine's own stay with its times.
+        return [each for each in changes if each.folder == identity.target or not self.report.exact_only]
 
     def snapshot(self) -> Report:
-        """The report as it stands now."""
+        """The report so far."""
         results = list(self.results.values())
         return msgspec.structs.replace(
             self.report,
-            bases=self.report.bases if self.trees is None else {**self.report.bases, **self.trees.asked()},
+            bases=self.report.bases if self.trees is None else {**self.report.bases, **self.trees.looked_up()},
             results=results,
             fresh=self.fresh,
             fresh_problem=self.fresh_problem,
@@ -358,11 +358,11 @@ class Run:
         return self.config.reports_dir / f"report-{self.device.identity.slug}.json"
 
     def save(self) -> None:
-        """Write the report so far, and how far cases came."""
+        """Write the report so far, and the progress of the cases."""
         started = time.monotonic()
         save_report(self.report_path, self.snapshot())
-        if self.runner.hands.turns is not None:
-            self.runner.hands.turns.save()
+        if self.runner.services.turns is not None:
+            self.runner.services.turns.save()
         ended = time.monotonic()
         self._save_again = ended + _REST * (ended - started) if ended - started > _QUICK_SECONDS else ended
 

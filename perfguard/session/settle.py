@@ -1,4 +1,4 @@
-"""After the last test: bases are asked what is in doubt; fresh processes read what is recorded or has a rival."""
+"""After the last test: bases answer doubts; fresh processes read recorded values, and times beside a rival's."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import Tell, measure_fresh, session_of
 from perfguard.session.run import Run
 
-MOST_BASES = 3  # commits of records that one run asks: each costs a checkout and a process
+MOST_BASES = 3  # Commits that one run asks: each costs a checkout and a process.
 
 
 def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
-    """Let other processes measure what the run still needs, and judge with the results of the whole run.
+    """Let other processes take the measurements that the run still needs, and judge by the results of the whole run.
 
     Fresh processes read times again that are slower than their rival, and bases answer the other doubts. In an update,
     one more process reads exact metrics again; otherwise process pairs measure the other times in question.
@@ -32,7 +32,7 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
     """
     if run.is_session:
         return
-    run.device.free_memory()  # the other processes need it
+    run.device.free_memory()  # The other processes need it.
     settling = _Settling(run, command, tell)
     cut = "interrupted"
     try:
@@ -48,8 +48,8 @@ def settle(run: Run, command: ChildCommand, tell: Tell) -> None:
 
 
 def to_record(run: Run) -> list[CaseResult]:
-    """The cases of which the update may write more than a further session of a time, without those that it holds back
-    for a reason."""
+    """The cases of which the update may write more than a further session of a time, except those that wait for a
+    reason."""
     run.screen()
     changes = run.planned([run.results[name] for name in run.measured if name not in run.held])
     update = run.config.update or ()
@@ -64,11 +64,11 @@ class _Settling:
     tell: Tell
 
     def record(self) -> None:
-        """Ask the bases about everything but times, and let a fresh process read again what the update may write, but
-        no times: what differs between two processes is no fact. Its tests have another order."""
+        """Ask the bases about everything but times. Let a fresh process, with another order of tests, read again the
+        values that the update may write, except times: a value that differs between two processes is not exact."""
         run = self.run
         self.ask_bases(times=False)
-        run.held = set() if run.config.reason else self._asking()
+        run.held = set() if run.config.reason else self._needing_reason()
         if run.held:
             cases = "1 case is" if len(run.held) == 1 else f"{len(run.held)} cases are"
             self.tell(f"{cases} heavier or different: say why with --perfguard-reason; not read in a fresh process")
@@ -80,7 +80,7 @@ class _Settling:
         fresh = run.fresh_by_case
         run.measured = {name: with_kernel_times(each, fresh.get(name, ())) for name, each in run.measured.items()}
 
-    def _asking(self) -> set[CaseId]:
+    def _needing_reason(self) -> set[CaseId]:
         """Cases with an exact reading that the update may write only with a reason, which is known before the fresh
         process runs."""
         run = self.run
@@ -105,35 +105,35 @@ class _Settling:
                 self._measure_fresh(slower, RIVAL_PROCESSES, Request(exact=False))
 
     def ask_bases(self, *, times: bool = True) -> None:
-        """Ask the bases whatever the run doubts: each base in one process of its own, and then, of times in question,
-        in process pairs, until all are decided or `pair_minutes` are over.
+        """Ask the bases about all doubts of the run: each base first in a process of its own, then, for times in
+        question, in process pairs, until all are decided or `pair_minutes` are over.
 
         Args:
             times: whether times in question are asked about.
         """
         run = self.run
         results = list(run.measured.values())
-        asked = questions(results, run.screen(), run.lane)
-        for question in asked.values():
+        by_base = questions(results, run.screen(), run.lane)
+        for question in by_base.values():
             question.times = {
                 track: verdict
                 for track, verdict in question.times.items()
                 if times and not _has_rival(question.cases[track.case], verdict)
             }
-        if not asked:
+        if not by_base:
             return
         from perfguard.session.pairing.asking import Asking
 
-        family = sum(len(question.times) for question in asked.values())
+        family = sum(len(question.times) for question in by_base.values())
         left = 60 * run.config.settings.pair_minutes
-        for number, (base, question) in enumerate(asked.items()):
-            more = min(len(asked), MOST_BASES) - number - 1
+        for number, (base, question) in enumerate(by_base.items()):
+            more = min(len(by_base), MOST_BASES) - number - 1
             asking = Asking(run, self.command, self.tell, base, question, family, left, more)
             if number < MOST_BASES:
                 asking.ask()
                 left = asking.seconds
             else:
-                asking.leave(f"{len(asked)} commits of records are in doubt, and {MOST_BASES} are asked in a run")
+                asking.skip(f"{len(by_base)} commits of records are in doubt, and {MOST_BASES} are asked in a run")
 
     def _measure_fresh(self, results: Sequence[CaseResult], count: int, request: Request) -> None:
         run = self.run
@@ -155,7 +155,7 @@ class _Settling:
 
 def _is_read_again(result: CaseResult) -> bool:
     """Whether a recording's process reads the case again: it is observed, or runs in one process and is timed. A lane
-    without times reads what no process can change."""
+    without times reads only values that do not depend on the process."""
     return result.case.direction == "test" or (result.ranks == 1 and result.is_timed)
 
 

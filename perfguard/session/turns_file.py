@@ -1,4 +1,4 @@
-"""Remembers between runs how far each case came with what runs beside its given call: one file in the cache folder."""
+"""Stores between runs how far each case came with derived inputs and configurations, in a file of the cache folder."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from perfguard.check.turns import Reached
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import Case
 
-_MOST_CASES = 10_000  # about 2 MB; beyond it, those that were not written for longest are forgotten
-_LOCK_SECONDS = 5.0  # a write takes milliseconds; without the lock nothing is written, and the next run begins as this
+_MOST_CASES = 10_000  # About 2 MB; beyond it, the cases written longest ago are dropped.
+_LOCK_SECONDS = 5.0  # A write takes milliseconds. If the lock is not free, nothing is written.
 
 
 class TurnsFile:
-    """What is remembered of the cases on one kind of hardware.
+    """The stored progress of the cases on one kind of hardware.
 
-    A file that is absent, damaged or of another version remembers nothing. Where it cannot be written, each run begins
-    as the last one did.
+    A file that is absent, damaged or of another version counts as empty. If it cannot be written, each run begins as
+    the last one did.
 
     Args:
-        path: of the file, which several processes may read and write at once.
-        slug: of the hardware.
+        path: the file, which several processes may read and write at once.
+        slug: name of the hardware.
     """
 
     def __init__(self, path: Path, slug: str) -> None:
         self._path, self._slug = path, slug
         self._known = self._read()
-        self._new: dict[str, Reached | None] = {}  # since the last save; None: nothing to remember any more
+        self._new: dict[str, Reached | None] = {}  # Changes since the last save; None: the case begins anew.
 
     def of(self, case: Case) -> Reached | None:
         """How far the case came in earlier runs; None if it begins anew."""
@@ -45,12 +45,12 @@ class TurnsFile:
             self._known[key] = reached
 
     def save(self) -> None:
-        """Write what is new, beside what other processes have written."""
+        """Write the new entries, beside those of other processes."""
         if not self._new:
             return
         with contextlib.suppress(OSError), FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_SECONDS):
-            written = {key: each for key, each in self._read().items() if key not in self._new}
-            written |= {key: each for key, each in self._new.items() if each is not None}
+            written = {key: reached for key, reached in self._read().items() if key not in self._new}
+            written |= {key: reached for key, reached in self._new.items() if reached is not None}
             kept = dict([*written.items()][-_MOST_CASES:])
             write_atomically(self._path, msgspec.json.encode(kept))
             self._new = {}

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-_FIRST_SECONDS = 10.0  # until what a body is at is of interest: most are over sooner
+_FIRST_SECONDS = 10.0  # Seconds before the first call of `seen`: most bodies end sooner.
 _PACKAGE = str(Path(__file__).parents[1])
-# The innermost of perfguard's own files on the stack names the step, by the first of these that it lies in.
+# Path -> step. The innermost of perfguard's own files on the stack names the step, by the first path that contains it.
 _STEPS = {
     "check/hard_inputs": "derived inputs",
     "check": "the numerics check",
@@ -25,7 +25,7 @@ _STEPS = {
     "measure/metrics": "reading metrics",
     "session/cold_start": "starting cold",
     "session/pairing/worker": "waiting for its turn in a comparison",
-    "session/ranks/agreement": "waiting for the other ranks",
+    "session/ranks/peers": "waiting for the other ranks",
 }
 
 
@@ -41,7 +41,7 @@ def watched(
     Args:
         expired: called with the hanging step after the limit, on a thread of its own. The body cannot end meanwhile.
             `expired` is expected to end the process.
-        every: seconds between two calls of `seen`, the first of which a short body does not live to see.
+        every: seconds between two calls of `seen`; a short body ends before the first.
         seen: called on that thread with the step, and the seconds since the start.
     """
     thread, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
@@ -66,7 +66,7 @@ def watched(
     try:
         yield
     finally:
-        with lock:  # not while `expired` runs
+        with lock:  # `expired` must not run meanwhile.
             ended.set()
 
 
@@ -75,20 +75,20 @@ def describe_step(frame: FrameType | None) -> str:
 
     E.g. `timing, at kernel.py:12 in double`.
     """
-    step = place = ""
+    step = position = ""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(_PACKAGE):
             inside = path.relative_to(_PACKAGE).as_posix()
-            step = step or next((words for place, words in _STEPS.items() if inside.startswith(place)), "")
-        elif not place and not step and _is_users(path):
-            place = f", at {path.name}:{frame.f_lineno} in {frame.f_code.co_name}"
+            step = step or next((name for prefix, name in _STEPS.items() if inside.startswith(prefix)), "")
+        elif not position and not step and _is_users(path):
+            position = f", at {path.name}:{frame.f_lineno} in {frame.f_code.co_name}"
         frame = frame.f_back
-    return (step or "the test's own code") + place
+    return (step or "the test's own code") + position
 
 
 def _is_users(path: Path) -> bool:
-    """Not of an installed package, the standard library or generated code."""
+    """Whether a file is not of an installed package, the standard library or generated code."""
     return (
         path.is_file() and not path.is_relative_to(os.path.dirname(os.__file__)) and "site-packages" not in path.parts
     )
@@ -102,9 +102,9 @@ def stop_children() -> None:
 
 
 def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
+    descendants: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in path.read_text().split():
-                found += [int(child), *_descendants(int(child))]
-    return found
+                descendants += [int(child), *_descendants(int(child))]
+    return descendants

@@ -55,7 +55,7 @@ def test_what_pairs_called_slower_is_a_test_case_of_its_own(run: Run, tmp_path: 
     run.add_verdict(FIRST, Verdict(Word.CHANGED, "launches", reason="its test has failed by this"))
     run.add_verdict(FIRST, Verdict(Word.SLOWER, "device_time_us", reason="+20.0 % in 3 process pairs"))
     run.add_verdict(SECOND, Verdict(Word.CHANGED, "launches"))
-    run.told = {each.id: [Verdict(Word.CHANGED, "launches")] for each in (FIRST, SECOND)}
+    run.reported = {each.id: [Verdict(Word.CHANGED, "launches")] for each in (FIRST, SECOND)}
     run.add_verdict(THIRD, Verdict(Word.FASTER, "device_time_us"))
     (case,) = junit(run, tmp_path)
     assert (case.get("classname"), case.get("name")) == ("perfguard", "double[1]/forward")

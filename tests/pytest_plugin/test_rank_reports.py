@@ -9,25 +9,25 @@ import pytest
 
 from perfguard.pytest_plugin.rank_reports import describe_lost, merge
 from perfguard.session.ranks.launch import Ended, Lost
-from perfguard.session.ranks.rank_files import Collective, LastWords, RankOutcome
+from perfguard.session.ranks.rank_files import Collective, RankExit, RankOutcome
 
 TEST = "test_a.py::test_a"
 
 
-def words(number: int, name: str = "all_reduce", *, pending: bool = True, cause: str = "took longer") -> LastWords:
-    return LastWords(
+def rank_exit(number: int, name: str = "all_reduce", *, pending: bool = True, cause: str = "took longer") -> RankExit:
+    return RankExit(
         cause, f"the test's own code, at a.py:{number}", "stack", Collective(number, name, "[[4]]", "", pending)
     )
 
 
 def described(
-    lost: Lost, said: dict[int, LastWords] | None = None, ended: dict[int, RankOutcome] | None = None, ranks: int = 2
+    lost: Lost, said: dict[int, RankExit] | None = None, ended: dict[int, RankOutcome] | None = None, ranks: int = 2
 ) -> list[str]:
     return describe_lost(Ended(ended or {}, lost, said or {}), lost, ranks).splitlines()
 
 
 def test_a_rank_that_is_behind_is_named() -> None:
-    lines = described(Lost(TEST, {0: "exit status 3"}), {0: words(7), 1: words(6, "all_to_all", pending=False)})
+    lines = described(Lost(TEST, {0: "exit status 3"}), {0: rank_exit(7), 1: rank_exit(6, "all_to_all", pending=False)})
     assert lines[:3] == [
         "took longer: rank 1 of 2 did not come to all_reduce",
         "  rank 0: in the test's own code, at a.py:7; waits in #7 all_reduce of [[4]]",
@@ -36,13 +36,13 @@ def test_a_rank_that_is_behind_is_named() -> None:
 
 
 def test_different_collectives_are_named() -> None:
-    lines = described(Lost(TEST, {0: "exit status 3"}), {0: words(7), 1: words(7, "broadcast")})
+    lines = described(Lost(TEST, {0: "exit status 3"}), {0: rank_exit(7), 1: rank_exit(7, "broadcast")})
     assert lines[0] == "took longer: ranks wait in different collectives: all_reduce, broadcast"
 
 
 def test_a_rank_that_has_ended_the_test_is_named() -> None:
     passed = RankOutcome(TEST, ended=True, reports=[{"outcome": "passed"}] * 3)
-    said = {0: words(1), 1: words(0, pending=False)}
+    said = {0: rank_exit(1), 1: rank_exit(0, pending=False)}
     lines = described(Lost(TEST, {0: "exit status 3"}), said, {1: passed})
     assert lines[0] == "took longer: rank 1 of 2 did not come to all_reduce"
     assert lines[2] == "  rank 1: ended the test: passed; last collective: #0 all_reduce of [[4]]"
@@ -54,12 +54,12 @@ def test_why_a_rank_has_left_stands_in_the_verdict(request: pytest.FixtureReques
     data = request.config.hook.pytest_report_to_serializable(config=request.config, report=report)
     item: Any = SimpleNamespace(config=request.config, nodeid=TEST, location=report.location)
     left = {1: RankOutcome(TEST, ended=True, reports=[data])}
-    merged = merge(item, Ended(left, Lost(TEST, {0: "exit status 3"}), {0: words(1)}), 2)
+    merged = merge(item, Ended(left, Lost(TEST, {0: "exit status 3"}), {0: rank_exit(1)}), 2)
     assert merged.broken == "took longer: rank 1 of 2 did not come to all_reduce; ValueError: no batch left"
 
 
 def test_a_rank_that_says_nothing_is_named() -> None:
-    lines = described(Lost(TEST, {0: "exit status 3", 1: "killed by SIGTERM"}), {0: words(7)})
+    lines = described(Lost(TEST, {0: "exit status 3", 1: "killed by SIGTERM"}), {0: rank_exit(7)})
     assert lines[0] == "took longer; rank 1 of 2 did not answer"
     assert lines[2] == "  rank 1: killed by SIGTERM"
 

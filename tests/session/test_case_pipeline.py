@@ -17,7 +17,7 @@ from perfguard.model.call import Call, Work
 from perfguard.model.config import Settings
 from perfguard.model.records import Case, CaseResult, Doubt, Word
 from perfguard.pytest_plugin.fixture import Guarded, seed_of
-from perfguard.session.case_pipeline import Hands, ReadingPlan, Runner
+from perfguard.session.case_pipeline import ReadingPlan, Runner, Services
 from perfguard.session.turns_file import TurnsFile
 from perfguard.testing import fake
 
@@ -116,7 +116,7 @@ def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fa
 
     def measured(plan: ReadingPlan) -> tuple[CaseResult, bytes]:
         file = TurnsFile(tmp_path / "turns.json", "gpu")
-        runner = Runner(device, Settings(case_seconds=0.1, extra_seconds=1e-9), plan, Hands(turns=file))
+        runner = Runner(device, Settings(case_seconds=0.1, extra_seconds=1e-9), plan, Services(turns=file))
         first, _ = runner.measure(replace(doubtful_call(), configurations=()), CASE)
         file.save()
         return first, (tmp_path / "turns.json").read_bytes()
@@ -127,7 +127,7 @@ def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fa
     assert sum(first.hard.waiting.values()) == sum(second.hard.waiting.values()) > 10
     assert one != two
     zero = Doubt("zero", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "row 0 zero"})]])
-    answered, three = measured(ReadingPlan(asked=lambda case: [zero]))
+    answered, three = measured(ReadingPlan(doubts_of=lambda case: [zero]))
     assert [each.problem for each in answered.doubts] == [""]
     assert two == three
 
@@ -156,7 +156,7 @@ def test_a_base_answers_what_it_is_asked_and_tries_nothing_else(device: fake.Fak
     large = Doubt("large", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "times 2^17"})]])
     other = Doubt("candidate=1", "?", backward=True, inputs="float32[8,16] grad")
     for plan in (ReadingPlan(numerics=False, exact=False), ReadingPlan()):
-        asks = replace(plan, asked=lambda case: [zero, large, other] if case.name == CASE.name else [])
+        asks = replace(plan, doubts_of=lambda case: [zero, large, other] if case.name == CASE.name else [])
         first, second = Runner(device, Settings(case_seconds=0.1, extra_seconds=20.0), asks).measure(
             doubtful_call(), CASE
         )
@@ -256,7 +256,7 @@ def test_binaries_are_read_of_right_calls_on_the_tests_own_inputs(device: fake.F
         return 2 * x
 
     runner = Runner(
-        device, Settings(case_seconds=0.1), hands=Hands(binaries=Watched(("sm_90",), Compiler(Path("unused"))))
+        device, Settings(case_seconds=0.1), services=Services(binaries=Watched(("sm_90",), Compiler(Path("unused"))))
     )
     given = Call(double, (torch.randn(8, 4),), lambda x: 2 * x)
     runner.measure(given, CASE)

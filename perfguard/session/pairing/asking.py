@@ -1,4 +1,4 @@
-"""One base commit is asked what a run doubts: by one process that answers, and by process pairs for times."""
+"""Asks one base commit about a run's doubts: by one process that answers, and by process pairs for times."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import OWN_PACKAGES, ChildCommand, Request, packages_at, timers_of
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED, Tell
-from perfguard.session.pairing.pairs import Site, out_of_time, starts_ahead
+from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
 from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.tally import Tally, why_not_compared
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
-FIRST = 24  # places of the first pairs: each process pair takes seconds to start, and more tests cost little
-# Pairs that a time gets at once: FIRST undecided times need so many before one may be accused (`pair_test.luck`). After
-# as many, pairs have GROWTH times as many places.
+FIRST = 24  # Times in the first pairs: a process pair takes seconds to start, and more tests cost little.
+# Pairs that each time gets first: of FIRST undecided times, none can be SLOWER with fewer (`pair_test.luck`). After as
+# many pairs, each measures GROWTH times as many times.
 PATIENCE = 5
 GROWTH = 4
-TELLING = 5  # tests, which name a kernel that all of them launch
+ENOUGH_TESTS = 5  # Number of tests whose verdicts settle a kernel for all others.
 INTERRUPTED = "interrupted"
-_MOST_DEATHS = 3  # of a base's process in its tests: then single ones are not to blame
+_MOST_DEATHS = 3  # Deaths of a base's process in its tests, after which no single test is to blame.
 
 
 @dataclass
 class Asking:
-    """One base is asked the question of a run. What it answers is kept in the run as it comes.
+    """The question of a run to one base. Answers are added to the run as they come.
 
     Args:
         family: number of times in question of all bases.
-        seconds: what is left of the time for process pairs; starting and answering take nothing of it.
+        seconds: time left for process pairs; starting and answering do not count.
         more: number of bases that are asked after this one.
     """
 
@@ -63,7 +63,7 @@ class Asking:
     seconds: float
     more: int = 0
     answers: dict[CaseId, CaseResult] = field(default_factory=dict)
-    problems: dict[CaseId, str] = field(default_factory=dict)  # why the base has no answer
+    problems: dict[CaseId, str] = field(default_factory=dict)  # The reason why the base has no answer.
 
     def __post_init__(self) -> None:
         tracks = {track: self.question.cases[track.case] for track in self.question.times}
@@ -71,7 +71,7 @@ class Asking:
         self._place = len(self.run.pairings)
 
     def ask(self) -> None:
-        """Ask, and keep the answers; a base that cannot be asked is a problem that the verdicts name.
+        """Ask, and keep the answers. If the base cannot be asked, the verdicts name the problem.
 
         Raises:
             KeyboardInterrupt: from the user, after the answers so far are kept.
@@ -80,17 +80,17 @@ class Asking:
         try:
             problem = self._ask()
         except KeyboardInterrupt:
-            if self.answers:  # else nobody was asked
+            if self.answers:  # Otherwise no base was asked.
                 self._keep(INTERRUPTED)
             raise
-        except (UsageError, OSError) as error:  # the latter of a full disk
+        except (UsageError, OSError) as error:  # A full disk raises OSError.
             problem = str(error)
-            if self.run.config.beside is not None:  # without a base there is no comparison
+            if self.run.config.beside is not None:  # Without a base there is no comparison.
                 self._keep(problem)
                 raise
         self._keep(problem)
 
-    def leave(self, problem: str) -> None:
+    def skip(self, problem: str) -> None:
         """Ask nothing, for this reason."""
         self._keep(problem)
 
@@ -104,27 +104,27 @@ class Asking:
         packages = OWN_PACKAGES if beside.python is None else packages_at(beside.python)
         with (
             Interrupts() as interrupts,
-            Site(repository, command, slug, settings, interrupts, self.tell, ahead, packages) as site,
+            PairWorktrees(repository, command, slug, settings, interrupts, self.tell, ahead, packages) as worktrees,
             interrupts.armed(),
         ):
             times = self.question.times if settings.pair_minutes else {}
-            site.lay_out(self.base, pairs=bool(times))
+            worktrees.lay_out(self.base, pairs=bool(times))
             if beside.setup:
-                site.set_up(beside.setup)
+                worktrees.set_up(beside.setup)
             if times:
-                site.start(self.tally)
-            self._answer(site)
+                worktrees.start(self.tally)
+            self._answer(worktrees)
             if not times:
                 return "[tool.perfguard] pair_minutes is 0" if self.question.times else ""
-            return self._pair(site)
+            return self._pair(worktrees)
 
-    def _answer(self, site: Site) -> None:
+    def _answer(self, worktrees: PairWorktrees) -> None:
         """Let one process of the base read the cases in doubt, and compare the kernels of both sides."""
         run, question = self.run, self.question
         cases = {
             case: result
             for case, result in question.cases.items()
-            if site.has("base", result.case.nodeid, run.config.root)
+            if worktrees.has("base", result.case.nodeid, run.config.root)
         }
         self.problems |= dict.fromkeys(question.cases.keys() - cases.keys(), "new since the base")
         if not cases:
@@ -135,13 +135,13 @@ class Asking:
             run.device.identity.slug, timers_of(cases.values()), numerics=True, doubts=question.doubts, times=False
         )
         tests = list(dict.fromkeys(result.case.nodeid for result in cases.values()))
-        found, followed, problems = answers(site, request, tests)
+        results_at_base, followed, problems = answers(worktrees, request, tests)
         for problem in dict.fromkeys(problems.values()):
             self.tell(problem.partition("\n")[0].removesuffix(":"))
-        if moves := toolchain_moves(site.toolchain, run.report.toolchain):
+        if moves := toolchain_moves(worktrees.toolchain, run.report.toolchain):
             self.tell(f"from {self.base[:12]} to the working tree: {moves}")
         for case, result in cases.items():
-            base = found.get(case)
+            base = results_at_base.get(case)
             if base is None:
                 uncollected = followed.uncollected.get(result.case.nodeid.partition("::")[0])
                 new = (
@@ -152,14 +152,14 @@ class Asking:
             self.answers[case] = base
             if why := why_not_compared(base, result):
                 self.problems[case] = why
-        self._compare_kernels(site, followed)
+        self._compare_kernels(worktrees, followed)
         self.tally.answered(self.answers)
         self._keep("")
 
-    def _compare_kernels(self, site: Site, followed: Followed) -> None:
-        """Add to both sides what the compilers make of the kernels that are not alike."""
+    def _compare_kernels(self, worktrees: PairWorktrees, followed: Followed) -> None:
+        """Add to both sides the code that the compilers make of kernels that differ."""
         run, question = self.run, self.question
-        binaries = run.runner.hands.binaries
+        binaries = run.runner.services.binaries
         cases = [
             case
             for case in self.answers.keys() - self.problems.keys()
@@ -168,51 +168,51 @@ class Asking:
         if binaries is None or not cases:
             return
         sides = [Sides(followed.of(case), run.runner.followed.get(case, [])) for case in cases]
-        base = Compiler(run.config.cache_dir / "binaries", path=followed.path, python=site.packages.python)
+        base = Compiler(run.config.cache_dir / "binaries", path=followed.path, python=worktrees.packages.python)
         try:
-            found = compare_cases(sides, (base, binaries.compiler))
+            comparisons = compare_cases(sides, (base, binaries.compiler))
         finally:
             base.close()
         if run.config.beside is not None:
-            rows = [row for compared in found for row in kernel_rows(compared.base, compared.work)]
+            rows = [row for compared in comparisons for row in kernel_rows(compared.base, compared.work)]
             for line in kernel_table(rows):
                 self.tell(line)
-        for case, compared in zip(cases, found, strict=True):
-            code, told = run.measured[case].reading(CODE), "\n".join(compared.problems)
-            noted = [] if code is None or not told else [replace(code, note=told)]
+        for case, compared in zip(cases, comparisons, strict=True):
+            code, problems = run.measured[case].reading(CODE), "\n".join(compared.problems)
+            noted = [] if code is None or not problems else [replace(code, note=problems)]
             run.measured[case] = with_readings(run.measured[case], [*compared.work, *noted])
             answer = self.answers[case]
-            if not compared.other_code and not compared.problems:  # whatever was renamed
+            if not compared.other_code and not compared.problems:  # Only names changed, if anything.
                 alike = {CODE: run.measured[case].reading(CODE)}
                 answer = replace(answer, readings=[alike.get(each.metric) or each for each in answer.readings])
             self.answers[case] = with_readings(answer, compared.base)
 
-    def _pair(self, site: Site) -> str:
+    def _pair(self, worktrees: PairWorktrees) -> str:
         """Measure process pairs, and return the reason if times are left."""
-        asked = self.question.times
-        for track in asked:
-            if why := self.problems.get(track.case) or self._is_wrong(track.case):
+        times = self.question.times
+        for track in times:
+            if why := self.problems.get(track.case) or self._why_untimed(track.case):
                 self.tally.times[track].give_up(why)
         left = self.tally.left()
         if not left:
             return ""
-        why = _most_common_reason([asked[track] for track in left])
+        why = _most_common_reason([times[track] for track in left])
         self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
         deadline = time.monotonic() + self.seconds
 
-        def places(left: Sequence[ReadingId]) -> list[ReadingId]:
+        def choose(left: Sequence[ReadingId]) -> list[ReadingId]:
             self._keep("")
             return in_next_pair(left, self.tally)
 
-        site.measure(self.tally, in_order({track: asked[track] for track in left}), deadline, places)
+        worktrees.measure(self.tally, in_order({track: times[track] for track in left}), deadline, choose)
         self._keep("")
         self.seconds = deadline - time.monotonic()
         if self.tally.problem or self.seconds < 0:
             return self.tally.problem or out_of_time(self.run.config.settings)
         return ""
 
-    def _is_wrong(self, case: CaseId) -> str:
-        """Why a case needs no time: it has a fault that the base has not."""
+    def _why_untimed(self, case: CaseId) -> str:
+        """The reason why a case needs no time: it has a fault that the base lacks."""
         base = self.answers.get(case)
         right = {doubt.name for doubt in base.doubts if not doubt.problem} if base is not None else set()
         faults = [doubt.problem for doubt in self.question.cases[case].doubts if doubt.name in right]
@@ -237,19 +237,19 @@ class Asking:
 
 
 def answers(
-    site: Site, request: Request, tests: Sequence[str]
+    worktrees: PairWorktrees, request: Request, tests: Sequence[str]
 ) -> tuple[dict[CaseId, CaseResult], Followed, dict[str, str]]:
-    """What the base answers, what it has followed, and node id of a test without an answer -> the reason, if its
-    process did not come to its end. A test in which the process died is left out, and those behind it are asked again.
+    """The base's results, the launches it followed, and node id of a test without an answer -> the reason, if its
+    process ended early. A test in which the process died is left out, and those behind it are asked again.
     """
-    found: dict[CaseId, CaseResult] = {}
+    results: dict[CaseId, CaseResult] = {}
     followed, problems = Followed(), dict[str, str]()
     for number in range(1, _MOST_DEATHS + 1):
-        answer = site.answer(replace(request, tests=list(tests)))
-        found |= {result.id: result for result in answer.results}
+        answer = worktrees.answer(replace(request, tests=list(tests)))
+        results |= {result.id: result for result in answer.results}
         followed = followed.joined(answer.followed)
         answered = {result.case.nodeid for result in answer.results}
-        tests = tests[max((place for place, test in enumerate(tests, 1) if test in answered), default=0) :]
+        tests = tests[max((at for at, test in enumerate(tests, 1) if test in answered), default=0) :]
         if not answer.problem or not tests:
             break
         if DIED not in answer.problem or number == _MOST_DEATHS:
@@ -259,7 +259,7 @@ def answers(
         tests = tests[1:]
         if not tests:
             break
-    return found, followed, problems
+    return results, followed, problems
 
 
 def _exact(base: CaseResult) -> CaseResult:
@@ -268,9 +268,9 @@ def _exact(base: CaseResult) -> CaseResult:
     return CaseResult(base.case, base.inputs, readings=readings, doubts=base.doubts)
 
 
-def _most_common_reason(asked: Sequence[Verdict]) -> str:
-    """` (51: 3 sessions stored, 5 are needed)`: what keeps most of them from their record."""
-    reason, count = most_common([verdict.reason for verdict in asked])
+def _most_common_reason(verdicts: Sequence[Verdict]) -> str:
+    """` (51: 3 sessions stored, 5 are needed)`: the most common reason why records do not decide."""
+    reason, count = most_common([verdict.reason for verdict in verdicts])
     return f" ({count}: {reason.removeprefix('to be paired: ')})"
 
 
@@ -279,47 +279,46 @@ def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:
 
     A time that PATIENCE pairs left undecided, and that may not have moved, goes behind all others, so that no time
     waits for the noise of another; of such times those that moved most come first. Times of kernels that are slower, or
-    faster, in TELLING tests already are given up, since hundreds more would say the same. Until one test of a kernel is
+    faster, in ENOUGH_TESTS already are given up, since hundreds more would add nothing. Until one test of a kernel is
     decided, a pair measures it in one test alone: each block of its time is a run of a whole test.
     """
-    told, decided = Counter[str](), set[str]()
-    for track, found in tally.verdicts.items():
-        told[track.metric] += found.word in (Word.SLOWER, Word.FASTER)
-        decided |= {track.metric} if found.word is not None else set()
+    moved, decided = Counter[str](), set[str]()
+    for track, verdict in tally.verdicts.items():
+        moved[track.metric] += verdict.word in (Word.SLOWER, Word.FASTER)
+        decided |= {track.metric} if verdict.word is not None else set()
 
     def rank(track: ReadingId) -> tuple[bool, float]:
-        found = tally.verdicts.get(track)
-        waits = found is not None and found.pairs >= PATIENCE and found.interval[0] <= 0 <= found.interval[1]
-        return waits, -abs(found.effect) if found is not None and waits else 0.0
+        verdict = tally.verdicts.get(track)
+        waits = verdict is not None and verdict.pairs >= PATIENCE and verdict.interval[0] <= 0 <= verdict.interval[1]
+        return waits, -abs(verdict.effect) if verdict is not None and waits else 0.0
 
     size = FIRST * GROWTH ** (tally.pairs // PATIENCE)
     chosen: list[ReadingId] = []
     tests = Counter[str]()
     for track in sorted(left, key=rank):
         if timed_kernel(track.metric):
-            if told[track.metric] >= TELLING:
-                tally.times[track].give_up(f"known from {told[track.metric]} other tests of this kernel")
+            if moved[track.metric] >= ENOUGH_TESTS:
+                tally.times[track].give_up(f"known from {moved[track.metric]} other tests of this kernel")
                 continue
             tests[track.metric] += 1
-            if tests[track.metric] > (TELLING if track.metric in decided else 1):
+            if tests[track.metric] > (ENOUGH_TESTS if track.metric in decided else 1):
                 continue
         if len(chosen) < size:
             chosen.append(track)
     return chosen
 
 
-def in_order(asked: Mapping[ReadingId, Verdict]) -> list[ReadingId]:
+def in_order(times: Mapping[ReadingId, Verdict]) -> list[ReadingId]:
     """The times in question, those of guarded calls first. Test functions take turns, each with the time that moved
     most against its record, so that every kernel has a result before the time is over. Host times come after: on a busy
     machine they take the most pairs, and a case is conclusive without its own.
 
-    A kernel of observed tests may be in question in hundreds of them. The test in which it took longest when it was
-    recorded comes first.
+    A kernel may be in question in hundreds of observed tests. The test with its longest recorded time comes first.
     """
     calls: dict[str, list[ReadingId]] = defaultdict(list)
     hosts: dict[str, list[ReadingId]] = defaultdict(list)
     kernels: dict[str, list[ReadingId]] = defaultdict(list)
-    for track in sorted(asked, key=lambda track: -_size(asked[track])):
+    for track in sorted(times, key=lambda track: -_size(times[track])):
         if timed_kernel(track.metric):
             kernels[track.metric].append(track)
         else:
@@ -333,7 +332,7 @@ def _by_turns(groups: Iterable[list[ReadingId]]) -> list[ReadingId]:
 
 
 def _size(verdict: Verdict) -> float:
-    """What moved most comes first; of kernels in tests, what takes longest."""
+    """The relative change of a time; for kernels in tests, its length."""
     if timed_kernel(verdict.metric):
         return float(verdict.before) if isinstance(verdict.before, int | float) else 0.0
     return abs(math.log(verdict.ratio)) if verdict.ratio else 0.0

@@ -23,20 +23,20 @@ from perfguard.session.pairing.worktrees import (
 
 
 class TreesOfRecords:
-    """The trees of the commits that records name, looked up when they are asked for.
+    """The trees of the commits that records name, looked up when they are needed.
 
-    A commit that was squashed or rebased away, and uncommitted changes that were recorded with one (`1a2b3c+`), are in
-    no history. The commit that brought the record has their code.
+    The history lacks commits that were squashed or rebased away, and uncommitted changes that were recorded with a
+    commit (`1a2b3c+`). The commit that added the record has their code.
     """
 
     def __init__(self, repository: Repository, data: Sequence[Path]) -> None:
         self._repository = repository
         self._data = data
-        self._found: dict[str, tuple[BaseTree, list[str]]] = {}  # with the code that changed since then
+        self._found: dict[str, tuple[BaseTree, list[str]]] = {}  # With the code that changed since then.
 
     def at(self, name: str) -> BaseTree:
-        """The tree of a commit as a record names it. It equals the working tree if no code has changed since then that
-        this process has loaded by now, or that is not Python's."""
+        """The tree of a commit as a record names it. It counts as equal to the working tree if only Python files have
+        changed since then, of which this process has loaded none."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
         tree, changed = self._found[name]
@@ -44,8 +44,8 @@ class TreesOfRecords:
         equal = tree.commit is not None and is_python and not _is_loaded([self._repository.root / p for p in changed])
         return replace(tree, equal=equal)
 
-    def asked(self) -> dict[str, BaseTree]:
-        """Commit as a record names it -> its tree, of those that were asked for."""
+    def looked_up(self) -> dict[str, BaseTree]:
+        """Commit as a record names it -> its tree, for the commits looked up so far."""
         return {name: self.at(name) for name in self._found}
 
     def _look_up(self, name: str) -> tuple[BaseTree, list[str]]:
@@ -65,35 +65,35 @@ class TreesOfRecords:
 
 
 def _is_loaded(files: Sequence[Path]) -> bool:
-    """Whether this process has imported one of these modules. Those of perfguard run on both sides."""
+    """Whether this process has imported one of these modules. perfguard's own do not count: both sides run them."""
     own = _real(os.path.dirname(perfguard.__file__)) + os.sep
     wanted = {path for file in files if not (path := _real(str(file))).startswith(own)}
     loaded = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
     return bool(wanted) and any(_real(file) in wanted for file in loaded if file)
 
 
-@functools.cache  # it is asked of thousands of modules, for each case that a run judges
+@functools.cache  # A run asks for thousands of modules in each case that it judges.
 def _real(path: str) -> str:
     return os.path.realpath(path)
 
 
 def _is_of_service(path: PurePosixPath) -> bool:
-    """Whether a file lies in a hidden folder, as those of CI services and editors do."""
+    """Whether a file is in a hidden folder, such as those of CI services and editors."""
     return any(part.startswith(".") for part in path.parts[:-1])
 
 
 def find_bases(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree | TreesOfRecords:
-    """What the working tree around `folder` is compared with: one commit for every case, or that of each case's record.
+    """The base of the working tree around `folder`: one commit for every case, or that of each case's record.
 
-    It is the commit that is named; in the job of a pull request, the merge base; under uncommitted changes, HEAD. In a
-    clean tree each record's own commit tells whether the code got slower since it was made.
+    It is the named commit; in the job of a pull request the merge base; with uncommitted changes HEAD. In a clean tree
+    each record's own commit shows whether the code has become slower since then.
 
     Args:
         wanted: a branch, tag or commit; "": none is named.
-        data: folders of perfguard's own (baselines, reports), whose contents are no code.
+        data: perfguard's own folders (baselines, reports), which hold no code.
 
     Raises:
-        UnknownCommit: `wanted` is no commit: a mistake, which must not pass for a base that this clone lacks.
+        UnknownCommit: `wanted` is no commit, by the user's mistake. A base that this clone lacks does not raise.
     """
     if wanted:
         return find_base(folder, wanted, data)
@@ -121,14 +121,14 @@ def pull_request_target(variables: Mapping[str, str], root: Path) -> str | None:
     """The branch or commit that the pull request of this job goes into, by GitHub's, Buildkite's or GitLab's variables;
     None in any other job, and in other repositories than the job's own."""
     for folder, target in _PULL_REQUESTS:
-        found, checkout = variables.get(target, ""), variables.get(folder, "")
-        if found and checkout and Path(checkout).resolve() == root.resolve():
-            return found
+        name, checkout = variables.get(target, ""), variables.get(folder, "")
+        if name and checkout and Path(checkout).resolve() == root.resolve():
+            return name
     return None
 
 
 def _base_of_pull_request(repository: Repository, target: str, data: Sequence[Path]) -> BaseTree:
-    """The merge base with a pull request's target. A clone that lacks it is no mistake of whoever started the run."""
+    """The merge base with a pull request's target. A clone that lacks it is not the user's mistake."""
     name = next((each for each in (f"origin/{target}", target) if repository.commit(each) is not None), target)
     try:
         return find_base(repository.root, name, data)
@@ -138,14 +138,14 @@ def _base_of_pull_request(repository: Repository, target: str, data: Sequence[Pa
 
 
 def find_base(folder: Path, wanted: str, data: Sequence[Path]) -> BaseTree:
-    """The commit that the working tree around `folder` is compared with.
+    """The one commit with which the working tree around `folder` is compared.
 
     Args:
         wanted: a branch, tag or commit: its merge base with HEAD; "": HEAD itself.
-        data: folders of perfguard's own (baselines, reports), whose contents are no code.
+        data: perfguard's own folders (baselines, reports), which hold no code.
 
     Raises:
-        UnknownCommit: `wanted` is no commit: a mistake, which must not pass for a base that this clone lacks.
+        UnknownCommit: `wanted` is no commit, by the user's mistake. A base that this clone lacks does not raise.
     """
     try:
         repository = find_repository(folder)

@@ -19,7 +19,7 @@ import msgspec
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
 from perfguard.model.records import PairReading, ReadingId
 from perfguard.session.pairing.outcome import PairOutcome
-from perfguard.session.pairing.processes import SIDES, Player, Side, describe, foreign_error
+from perfguard.session.pairing.processes import SIDES, Side, SideProcess, describe, foreign_error
 from perfguard.session.pairing.worker import (
     Announced,
     Entered,
@@ -33,22 +33,22 @@ from perfguard.session.pairing.worker import (
     Ready,
 )
 
-_ROUNDS = 3  # rounds of blocks for a case and process pair, at least
-# At the power limit a clock wavers by 2 % from one block to the next, so that three rounds of long calls say little.
-# There are more until their mean is this certain (standard error), or this many seconds are over.
+_ROUNDS = 3  # Least rounds of blocks for a case and process pair.
+# At the power limit a clock varies by 2 % between blocks, so three rounds of long calls are too few. More follow until
+# the standard error of their mean is this small, or this many seconds are over.
 _CERTAIN, _MOST_ROUNDS_SECONDS = 0.003, 3.0
-_THERE_AND_BACK = 2  # blocks of each side in a round
+_THERE_AND_BACK = 2  # Blocks of each side in a round.
 _MOST_WARM_UPS = 8
-_WARM_UP_SECONDS = 2.0  # a block may be a run of a whole test
+_WARM_UP_SECONDS = 2.0  # A block may be a run of a whole test.
 _MOST_TRIES = 3
-_LOOK_SECONDS = 0.5  # longest single wait for a message
-_WARM = 0.005  # a device is warm when two rounds of blocks agree to this
-# Longest search for a floor that must agree to 1 %, as bursts of other work on a processor last seconds; a coarser one
-# is found sooner.
+_POLL_SECONDS = 0.5  # Longest single wait for a message.
+_WARM = 0.005  # A device is warm when two rounds of blocks agree to this.
+# Longest search for a floor that must agree to 1 %, since bursts of other work on a processor last seconds. A coarser
+# floor is reached sooner.
 _FLOOR_SECONDS, _FLOOR_NEAR = 4.0, 0.01
 
 
-_START = ReadingId("", "", "")  # position of a side that has collected its tests
+_START = ReadingId("", "", "")  # Position of a side that has collected its tests.
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class Limit:
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """The time left, in seconds."""
         return max(0.0, self.deadline - time.monotonic())
 
 
 class _Lost(Exception):
-    """A worker died, which the message names with the end of its output, or the time for all pairs is over."""
+    """A worker died, with the end of its output in the message, or the time for all pairs is over."""
 
 
-def conduct(
-    players: Sequence[Player],
+def run_pair(
+    processes: Sequence[SideProcess],
     wanted: Callable[[ReadingId], bool],
     *,
     pair: int,
@@ -80,7 +80,7 @@ def conduct(
     tests: Collection[str] | None = None,
     then: Callable[[], None] = lambda: None,
 ) -> PairOutcome:
-    """Lead one worker of each side through its tests.
+    """Run one worker of each side through its tests, in lockstep.
 
     Args:
         wanted: whether a metric is still to be measured.
@@ -93,7 +93,7 @@ def conduct(
     Raises:
         UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
     """
-    lockstep = _Lockstep({player.side: player for player in players}, pair, limit, chance, tests)
+    lockstep = _Lockstep({process.side: process for process in processes}, pair, limit, chance, tests)
     outcome = lockstep.outcome
     try:
         with outcome.spending("starting"):
@@ -106,14 +106,14 @@ def conduct(
                     lockstep.go(side)
             if lockstep.over:
                 break
-            track = lockstep.together()
+            track = lockstep.common_position()
             if track is None:
-                sides = lockstep.choose()
+                sides = lockstep.next_sides()
                 continue
             if wanted(track) and len(set(outcome.timers[track].values())) == 1:
                 with outcome.spending("measuring"):
                     lockstep.measure(track)
-            sides = [side for side in lockstep.waiting() if lockstep.at[side] == track]  # the others' calls have raised
+            sides = [side for side in lockstep.waiting() if lockstep.at[side] == track]  # The other calls raised.
         with outcome.spending("ending"):
             lockstep.end()
     except _Lost as error:
@@ -123,18 +123,18 @@ def conduct(
 
 @dataclass
 class _Lockstep:
-    players: Mapping[Side, Player]
+    processes: Mapping[Side, SideProcess]
     pair: int
     limit: Limit
     chance: random.Random
-    asked: Collection[str] | None = None  # tests to run; None: all
+    chosen: Collection[str] | None = None  # Tests to run; None: all.
     outcome: PairOutcome = field(default_factory=PairOutcome)
-    at: dict[Side, ReadingId | None] = field(default_factory=dict)  # None: its process has ended
-    inside: dict[Side, str] = field(default_factory=dict)  # latest test that a side has begun
-    behind: dict[Side, set[ReadingId]] = field(default_factory=dict)  # metrics that a side has announced so far
-    near: dict[ReadingId, float] = field(default_factory=dict)  # how far the lowest blocks of a time must agree
-    base_timers: dict[str, str] = field(default_factory=dict)  # timers of the base's present case, by metric
-    work_waits: bool = True  # the working tree's turn to wait, if it is unknown which side is ahead
+    at: dict[Side, ReadingId | None] = field(default_factory=dict)  # None: its process has ended.
+    inside: dict[Side, str] = field(default_factory=dict)  # Latest test that a side has begun.
+    behind: dict[Side, set[ReadingId]] = field(default_factory=dict)  # Metrics that a side has announced so far.
+    near: dict[ReadingId, float] = field(default_factory=dict)  # How far the lowest blocks of a time must agree.
+    base_timers: dict[str, str] = field(default_factory=dict)  # Timers of the base's present case, by metric.
+    work_waits: bool = True  # Whether the working tree waits, if it is unknown which side is ahead.
 
     @property
     def over(self) -> bool:
@@ -143,20 +143,20 @@ class _Lockstep:
     def waiting(self) -> list[Side]:
         return [side for side in SIDES if self.at.get(side) is not None]
 
-    def together(self) -> ReadingId | None:
+    def common_position(self) -> ReadingId | None:
         """The common position of all sides; None if they differ."""
-        found = {self.at.get(side) for side in SIDES}
-        if len(found) > 1:
+        positions = {self.at.get(side) for side in SIDES}
+        if len(positions) > 1:
             return None
         self.work_waits = True
-        return found.pop()
+        return positions.pop()
 
     def begin(self) -> None:
         """Wait until all sides have collected their tests, and then until they have opened the device; they may do both
         at once."""
         order: list[str] = []
-        for side, player in self.players.items():
-            message = self._hear(player)
+        for side, process in self.processes.items():
+            message = self._next_message(process)
             self.at[side] = None
             self.behind[side] = set()
             if isinstance(message, Ready):
@@ -165,28 +165,28 @@ class _Lockstep:
                 order = message.tests
                 self.at[side] = _START
         tests = None
-        # A test that one side lacks would separate the sides, and cost its neighbours this pair.
-        if self.asked is not None:
+        # A test that one side lacks would separate the sides, and cost neighbouring tests this pair.
+        if self.chosen is not None:
             common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
-            tests = [test for test in order if test in common and test in self.asked]
+            tests = [test for test in order if test in common and test in self.chosen]
         for side in self.waiting():
-            self._say(self.players[side], Go(tests=tests))
+            self._send(self.processes[side], Go(tests=tests))
         for side in self.waiting():
-            if not isinstance(self._hear(self.players[side]), Opened):
+            if not isinstance(self._next_message(self.processes[side]), Opened):
                 self.at[side] = None
 
     def end(self) -> None:
         """Wait until all processes have ended, which they may do at once."""
-        for player in self.players.values():
-            if problem := player.ended():
-                self._lose(player, problem)
+        for process in self.processes.values():
+            if problem := process.ended():
+                self._lose(process, problem)
 
     def go(self, side: Side) -> None:
         """Let one side run up to its next case or its end, while the others wait."""
-        player = self.players[side]
+        process = self.processes[side]
         base = self.at.get("base")
-        self._say(player, Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers))
-        self._arrive(side, self._hear(player))
+        self._send(process, Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers))
+        self._arrive(side, self._next_message(process))
 
     def _arrive(self, side: Side, message: Message | None) -> None:
         if message is None or isinstance(message, Left):
@@ -206,7 +206,7 @@ class _Lockstep:
             self.near[track] = message.near
         self.outcome.timers.setdefault(track, {})[side] = message.timer
 
-    def choose(self) -> list[Side]:
+    def next_sides(self) -> list[Side]:
         """The sides that go on if not all are at the same metric.
 
         A side goes on if another side has already passed its position, since the two can no longer meet there. If there
@@ -214,7 +214,7 @@ class _Lockstep:
         metric this process pair; the next pair avoids it.
         """
         waiting = self.waiting()
-        late = [side for side in waiting if any(self._has_left(other, self.at[side]) for other in SIDES)]
+        late = [side for side in waiting if any(self._has_passed(other, self.at[side]) for other in SIDES)]
         if late:
             return late
         if len(waiting) < len(SIDES):
@@ -222,7 +222,7 @@ class _Lockstep:
         self.work_waits = not self.work_waits
         return [side for side in waiting if (side == "work") != self.work_waits]
 
-    def _has_left(self, side: Side, track: ReadingId | None) -> bool:
+    def _has_passed(self, side: Side, track: ReadingId | None) -> bool:
         return track in self.behind[side] and self.at[side] != track
 
     def measure(self, track: ReadingId) -> None:
@@ -233,8 +233,8 @@ class _Lockstep:
             self._measure_rounds(track)
 
     def _measure_floor(self, track: ReadingId) -> None:
-        """Blocks of all sides by turns, in an order drawn anew each time, until each has reached its floor. So every
-        side had a chance of a moment without other work on the processor."""
+        """Measure blocks of all sides by turns, in random order, until each side has reached its floor. So every side
+        has had a chance of a moment without other work on the processor."""
         here = dict(self.at)
         times: dict[Side, list[float]] = {side: [] for side in SIDES}
         until = time.monotonic() + _FLOOR_SECONDS * _FLOOR_NEAR / self.near[track]
@@ -244,10 +244,10 @@ class _Lockstep:
                 if block is not None and block.us:
                     times[side].append(block.us)
             if any(self.at[side] is not here[side] for side in SIDES):
-                return  # a call raised, and its side went on
-            if all(agree(found, self.near[track]) for found in times.values()):
+                return  # A call raised, and its side went on.
+            if all(agree(blocks, self.near[track]) for blocks in times.values()):
                 break
-            # Of a call of milliseconds the least blocks last longer than the search.
+            # For millisecond calls the minimum number of blocks already exceeds the time limit.
             enough = min(map(len, times.values())) >= AGREEING or tried >= _MOST_TRIES * AGREEING
             if enough and time.monotonic() >= until:
                 break
@@ -258,7 +258,7 @@ class _Lockstep:
         self.outcome.readings[track] = paired(self.pair, base, copy, work)
 
     def _measure_rounds(self, track: ReadingId) -> None:
-        """Rounds of blocks, there and back (b c w w c b), so that drift cancels. The order of the sides is drawn."""
+        """Measure rounds of blocks, there and back (b c w w c b), so that drift cancels, in random order of sides."""
         here = dict(self.at)
         self._warm_up(here)
         changes: dict[Side, list[float]] = {"copy": [], "work": []}
@@ -272,9 +272,9 @@ class _Lockstep:
                 if block is not None and block.us:
                     values[side].append(block)
                     logs[side].append(math.log(block.us))
-            if all(len(found) == _THERE_AND_BACK for found in logs.values()):
-                for side, found in changes.items():
-                    found.append(fmean(logs[side]) - fmean(logs["base"]))
+            if all(len(of_side) == _THERE_AND_BACK for of_side in logs.values()):
+                for side, differences in changes.items():
+                    differences.append(fmean(logs[side]) - fmean(logs["base"]))
             if any(self.at[side] is not here[side] for side in SIDES):
                 break
             if len(changes["work"]) < _ROUNDS:
@@ -297,8 +297,8 @@ class _Lockstep:
         )
 
     def _warm_up(self, here: Mapping[Side, ReadingId | None]) -> None:
-        """Blocks by turns until a round equals the one before, since the device cooled down while it waited for the
-        last side."""
+        """Measure blocks by turns until a round equals the one before, since the device cooled down while it waited for
+        the last side."""
         before: list[float | None] = []
         until = time.monotonic() + _WARM_UP_SECONDS
         for _ in range(_MOST_WARM_UPS):
@@ -315,48 +315,48 @@ class _Lockstep:
         """One block of a side that waits at `here`; None if it could not be read, or if the side went on."""
         if here is None or self.at[side] is not here:
             return None
-        player = self.players[side]
-        self._say(player, Measure())
-        message = self._hear(player)
+        process = self.processes[side]
+        self._send(process, Measure())
+        message = self._next_message(process)
         if isinstance(message, Measured):
             return message if message.us is not None else None
-        self._arrive(side, message)  # the call raised, so its test failed and the worker went on
+        self._arrive(side, message)  # The call raised, so its test failed and the worker went on.
         return None
 
-    def _say(self, player: Player, what: Order) -> None:
+    def _send(self, process: SideProcess, what: Order) -> None:
         try:
-            player.connection.send_bytes(msgspec.json.encode(what))
+            process.connection.send_bytes(msgspec.json.encode(what))
         except OSError:
-            self._lose(player, player.ended() or f"{describe(player.side)}: hung up{player.last_words()}")
+            self._lose(process, process.ended() or f"{describe(process.side)}: hung up{process.last_output()}")
 
-    def _hear(self, player: Player) -> Message | None:
+    def _next_message(self, process: SideProcess) -> Message | None:
         """The next message that needs an answer; None if the process ended in order.
 
         Raises:
             _Lost: the process ended otherwise, or the limit is over.
         """
-        while isinstance(message := self._receive(player), Entered):
-            self.inside[player.side] = message.test
+        while isinstance(message := self._receive(process), Entered):
+            self.inside[process.side] = message.test
         return message
 
-    def _receive(self, player: Player) -> Message | None:
-        # In short waits: a signal just before a wait is handled only when that wait ends.
-        while not player.connection.poll(min(_LOOK_SECONDS, self.limit.left)):
+    def _receive(self, process: SideProcess) -> Message | None:
+        # Each wait is short, since a signal just before a wait is handled only when that wait ends.
+        while not process.connection.poll(min(_POLL_SECONDS, self.limit.left)):
             if not self.limit.left:
                 if self.limit.hangs:
-                    raise _Lost(f"{describe(player.side)}: {self.limit.name}{player.last_words()}")
+                    raise _Lost(f"{describe(process.side)}: {self.limit.name}{process.last_output()}")
                 raise _Lost(self.limit.name)
         try:
-            message: Message = msgspec.json.decode(player.connection.recv_bytes(), type=Message)
+            message: Message = msgspec.json.decode(process.connection.recv_bytes(), type=Message)
             return message
         except (EOFError, OSError):
-            if problem := player.ended():
-                self._lose(player, problem)
+            if problem := process.ended():
+                self._lose(process, problem)
             return None
 
-    def _lose(self, player: Player, problem: str) -> NoReturn:
-        test = self.inside.get(player.side)
-        self.outcome.lost = (player.side, test) if test else None
+    def _lose(self, process: SideProcess, problem: str) -> NoReturn:
+        test = self.inside.get(process.side)
+        self.outcome.lost = (process.side, test) if test else None
         raise _Lost(problem) from None
 
 

@@ -1,4 +1,4 @@
-"""What one process pair found, and what it spent its seconds on."""
+"""The readings of one process pair, and the use of its time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfguard.session.pairing.processes import Side
 
 @dataclass
 class PairOutcome:
-    """What one process pair found.
+    """The results of one process pair.
 
     Attributes:
         readings: results of the wanted metrics that could be measured.
@@ -24,8 +24,8 @@ class PairOutcome:
         tests: node ids of the tests that each side collected.
         problem: reason for an early end, otherwise empty.
         lost: the side whose process died, and the node id of the test in which it died; None if unknown.
-        seconds: of the pair, by what they were spent on: `starting` (imports, collection, the device), `tests` (what of
-            them lies between two times), `measuring`, `ending`.
+        seconds: the pair's seconds by activity: `starting` (imports, collection, the device), `tests` (between two
+            times), `measuring`, `ending`.
     """
 
     readings: dict[ReadingId, PairReading] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class PairOutcome:
 
     @contextlib.contextmanager
     def spending(self, on: str) -> Iterator[None]:
-        """Count the seconds inside as spent on this."""
+        """Count the seconds inside as spent on this activity."""
         started = time.monotonic()
         try:
             yield

@@ -32,18 +32,18 @@ from perfguard.session.child import (
 )
 from perfguard.session.followed import Followed, read_followed
 from perfguard.session.fresh_processes import Tell, run_fresh
-from perfguard.session.pairing.lockstep import Limit, conduct
+from perfguard.session.pairing.lockstep import Limit, run_pair
 from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import (
     GOOD,
     SIDES,
     Interrupts,
-    Player,
     Side,
+    SideProcess,
     describe,
     foreign_error,
     run_setup,
-    start_player,
+    start_process,
     starting_orders,
 )
 from perfguard.session.pairing.tally import Tally
@@ -52,14 +52,14 @@ from perfguard.session.pairing.worktrees import Repository, lock_in
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-_PREFIX = "perfguard-pairs-"  # of the folder with everything; its worktrees are known by it
+_PREFIX = "perfguard-pairs-"  # Prefix of the temporary folder, by which abandoned worktrees are known.
 
 _ENOUGH_CORES = 8
 
 
 class Answer(NamedTuple):
-    """What a process of one side answered: the results of its tests, its launches on the targets, and the reason if it
-    did not come to its end."""
+    """The answer of a process of one side: the results of its tests, its launches on the targets, and the reason if it
+    ended early."""
 
     results: list[CaseResult]
     followed: Followed
@@ -67,13 +67,13 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class Site:
+class PairWorktrees:
     """Worktrees and processes of one set of process pairs. As a context manager, it removes them.
 
     Attributes:
         command: starts pytest in the user's checkout.
         slug: the device's slug; results of another one are refused.
-        tell: says what is done.
+        tell: reports the current step.
         starts_ahead: whether the processes of the next pair start while those of a pair measure.
         packages: the environment of the base, if it is not this process's.
         toolchain: that of the side which answered last; None: none has.
@@ -88,10 +88,10 @@ class Site:
     starts_ahead: bool
     packages: Packages = OWN_PACKAGES
     toolchain: Toolchain | None = None
-    _players: list[Player] = field(default_factory=list)  # all that may be alive
-    _started: int = 0  # pairs whose processes have started
-    _orders: list[list[Side]] = field(default_factory=list)  # in which those of the next pairs start
-    _players_ahead: dict[Side, Player] = field(default_factory=dict)  # of the next pair
+    _processes: list[SideProcess] = field(default_factory=list)  # All that may be alive.
+    _started: int = 0  # Number of pairs whose processes have started.
+    _orders: list[list[Side]] = field(default_factory=list)  # Starting orders of the next pairs.
+    _processes_ahead: dict[Side, SideProcess] = field(default_factory=dict)  # The processes of the next pair.
     _lock: FileLock | None = None
     _temporary: Path = field(
         default_factory=lambda: Path(tempfile.gettempdir()).resolve() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
@@ -102,7 +102,7 @@ class Site:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stop_players()
+        self._stop_processes()
         if self._temporary.exists():
             self.repository.remove_worktrees(self._temporary)
         if self._lock is not None:
@@ -114,7 +114,7 @@ class Site:
         return replace(self.command, worktree=Worktree(self._temporary / side, self.repository.root), packages=packages)
 
     def has(self, side: Side, nodeid: str, root: Path) -> bool:
-        """Whether a side has the file of a test. `root`: folder of the user's checkout that its node id begins in."""
+        """Whether a side has the file of a test. `root`: folder of the user's checkout in which its node id begins."""
         inside = root.resolve().relative_to(self.repository.root.resolve())
         return Path(self._temporary, side, inside, nodeid.partition("::")[0]).exists()
 
@@ -171,24 +171,23 @@ class Site:
         return Following(list(self.settings.targets), str(self._temporary / side), str(self.repository.root))
 
     def start(self, tally: Tally) -> None:
-        """Start the processes of the first pair, if they disturb nothing, while others still decide what it will be
-        asked."""
+        """Start the processes of the first pair, if they disturb nothing, while its times are still being chosen."""
         if self.starts_ahead:
-            self._players_ahead = self._start(tally, tally.left())
+            self._processes_ahead = self._start(tally, tally.left())
 
     def measure(
         self,
         tally: Tally,
         tracks: Sequence[ReadingId],
         deadline: float,
-        places: Callable[[Sequence[ReadingId]], Sequence[ReadingId]] = list,
+        choose: Callable[[Sequence[ReadingId]], Sequence[ReadingId]] = list,
     ) -> None:
         """Measure process pairs until all of `tracks` are decided, the deadline is over, or processes died in too many
         tests to blame single ones.
 
         Args:
             deadline: s on the monotonic clock.
-            places: of the undecided times, those that the next pair measures; none: the end.
+            choose: returns, of the undecided times, those that the next pair measures; none ends the series.
 
         Raises:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
@@ -198,7 +197,7 @@ class Site:
         most = 2 * MOST_PAIRS * len(tracks)
         while not tally.problem and tally.pairs - first < most:
             left = tally.left(tracks)
-            chosen = list(places(left))
+            chosen = list(choose(left))
             if not chosen:
                 break
             some = f"{len(chosen)} of " if len(chosen) < len(left) else ""
@@ -209,50 +208,50 @@ class Site:
             tally.take(outcome, reports, set(chosen))
             spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
             self.tell(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}", detail=True)
-        self._stop_players()
+        self._stop_processes()
 
     def _pair(
         self, tally: Tally, left: Sequence[ReadingId], chosen: Collection[ReadingId], deadline: float
     ) -> tuple[PairOutcome, dict[Side, Report | None]]:
-        """Lead new processes through the times `chosen` of those `left`, and return what was found and their answers.
+        """Measure the times `chosen` of those `left` in new processes, and return the outcome and their answers.
         Meanwhile the next pair's processes start, if they disturb nothing. They collect the tests of all that are left,
         since this pair decides which of them the next one measures."""
-        players, self._players_ahead = self._players_ahead or self._start(tally, left), {}
+        processes, self._processes_ahead = self._processes_ahead or self._start(tally, left), {}
         wanted = set(chosen)
 
         def start_next() -> None:
             if self.starts_ahead:
-                self._players_ahead = self._start(tally, left)
+                self._processes_ahead = self._start(tally, left)
 
-        outcome = conduct(
-            [players[side] for side in SIDES], wanted.__contains__, pair=tally.pairs + 1,
+        outcome = run_pair(
+            [processes[side] for side in SIDES], wanted.__contains__, pair=tally.pairs + 1,
             limit=self._limit(deadline), chance=self._random, tests=tally.nodeids(chosen),
             then=start_next,
         )  # fmt: skip
-        self._stop(players.values())
-        return outcome, {side: player.report(self.slug) for side, player in players.items()}
+        self._stop(processes.values())
+        return outcome, {side: process.report(self.slug) for side, process in processes.items()}
 
-    def _start(self, tally: Tally, left: Sequence[ReadingId]) -> dict[Side, Player]:
+    def _start(self, tally: Tally, left: Sequence[ReadingId]) -> dict[Side, SideProcess]:
         """Start a process of each side, which can measure the times `left`. They read nothing else: the base has
         answered before, and the run has read the working tree."""
         tests = tally.nodeids(left)
         request = Request(
             self.slug,
             tally.timers,
-            # In a new order for each pair, so that after-effects of a case on the next differ.
+            # Each pair has a new order, so that after-effects of a case on the next one differ.
             tests=self._random.sample(tests, len(tests)),
             exact=False,
-            unread=[WALL_TIME],  # shown, never judged
+            unread=[WALL_TIME],  # Wall time is shown, never judged.
             kernels=tally.kernels(left),
         )
         self._started += 1
         folder = self._temporary / f"pair-{self._started}"
         folder.mkdir()
-        started: dict[Side, Player] = {}
+        started: dict[Side, SideProcess] = {}
         self._orders = self._orders or starting_orders(self._random)
         for side in self._orders.pop():
-            start_player(self.command_of(side), side, folder / side, request, self.interrupts, self._players)
-            started[side] = self._players[-1]
+            start_process(self.command_of(side), side, folder / side, request, self.interrupts, self._processes)
+            started[side] = self._processes[-1]
         return started
 
     def _limit(self, deadline: float) -> Limit:
@@ -263,21 +262,21 @@ class Site:
             return Limit(hang, name, hangs=True)
         return Limit(deadline, out_of_time(self.settings))
 
-    def _stop(self, players: Iterable[Player]) -> None:
-        for player in players:
-            player.stop()
-            self._players.remove(player)
+    def _stop(self, processes: Iterable[SideProcess]) -> None:
+        for process in processes:
+            process.stop()
+            self._processes.remove(process)
 
-    def _stop_players(self) -> None:
-        while self._players:
-            self._players[-1].stop()
-            self._players.pop()
-        self._players_ahead = {}
+    def _stop_processes(self) -> None:
+        while self._processes:
+            self._processes[-1].stop()
+            self._processes.pop()
+        self._processes_ahead = {}
 
 
 def starts_ahead(device: Device) -> bool:
-    """Whether processes of `device` may import and collect while others measure: it is not the processor, of which
-    there are enough for three that start, the one that has its turn, this one, and their threads."""
+    """Whether processes may import and collect while others measure: `device` is not the processor, and there are
+    enough cores for three starting processes, the measuring one, this one, and their threads."""
     return device.asynchronous and len(os.sched_getaffinity(0)) >= _ENOUGH_CORES
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import Report
-from perfguard.session.child import ChildCommand, Conductor, Request, read_answer, write_request
+from perfguard.session.child import ChildCommand, PairOptions, Request, read_answer, write_request
 from perfguard.session.fresh_processes import stop
 
 # The merge base, a second checkout of it (the control), the working tree. The names have one length, since the length
@@ -28,21 +28,21 @@ from perfguard.session.fresh_processes import stop
 Side = Literal["base", "copy", "work"]
 SIDES: tuple[Side, ...] = ("base", "copy", "work")
 
-GOOD = (0, 1, 5)  # 1: a test failed, as in its report; 5: no tests
+GOOD = (0, 1, 5)  # 1: a test failed, as in its report; 5: no tests.
 _OUTPUT = "output.txt"
 _LAST_LINES = 15
 _PATIENCE_SECONDS = 60.0
-_MOST_PAD = 32 * 2**20  # bytes: the position in memory can decide times, so it is drawn for each process
+_MOST_PAD = 32 * 2**20  # bytes; the position in memory can decide times, so each process draws its own
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def starting_orders(chance: random.Random) -> list[list[Side]]:
-    """The orders in which the sides of as many pairs start: a Latin square, drawn anew each time.
+    """The orders in which the sides of as many pairs start: a random Latin square.
 
-    Each side starts once in each place. So a place that makes a process slower scatters, and cannot agree with itself
-    over pairs, as it would in one of 27 draws of three.
+    Each side starts once in each position. A position that slows a process down then scatters over the sides.
+    Independent draws would slow a given side in all three pairs in one case of 27.
     """
     first = chance.sample(SIDES, len(SIDES))
     return [first[turn:] + first[:turn] for turn in chance.sample(range(len(SIDES)), len(SIDES))]
@@ -70,7 +70,7 @@ class Interrupts:
         self.received = False
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
+        if threading.current_thread() is threading.main_thread():  # Only the main thread may set handlers.
             self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
@@ -111,7 +111,7 @@ class Interrupts:
 
 
 @dataclass
-class Player:
+class SideProcess:
     """One live process and the connection to it."""
 
     side: Side
@@ -128,15 +128,15 @@ class Player:
         try:
             status = self.process.wait(_PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
-            return f"{describe(self.side)}: pytest did not end after its last test{self.last_words()}"
+            return f"{describe(self.side)}: pytest did not end after its last test{self.last_output()}"
         if status in GOOD:
             return ""
         if status == ExitStatus.USAGE_ERROR:
-            raise UsageError(f"{describe(self.side)}: pytest could not start{self.last_words()}")
+            raise UsageError(f"{describe(self.side)}: pytest could not start{self.last_output()}")
         how = f"ended with status {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
-        return f"{describe(self.side)}: pytest {how}{self.last_words()}"
+        return f"{describe(self.side)}: pytest {how}{self.last_output()}"
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of its output, to be appended to a sentence."""
         return _last_lines(self.folder / _OUTPUT)
 
@@ -171,26 +171,26 @@ def foreign_error(module: str, side: Side) -> UsageError:
     )
 
 
-def start_player(
-    command: ChildCommand, side: Side, session: Path, request: Request, interrupts: Interrupts, started: list[Player]
+def start_process(
+    command: ChildCommand, side: Side, folder: Path, request: Request, interrupts: Interrupts, alive: list[SideProcess]
 ) -> None:
-    """Start the process of one side, which answers into `session`. It is appended to `started` at once, so that no
+    """Start the process of one side, which answers into `folder`. It is appended to `alive` at once, so that no
     signal can intervene."""
     assert command.worktree is not None
     own, original = str(command.worktree.folder), str(command.worktree.original)
-    session.mkdir(parents=True)
-    line, variables = command.line(session), command.environment()
+    folder.mkdir(parents=True)
+    line, variables = command.line(folder), command.environment()
     ours, theirs = socket.socketpair()
-    with ours, theirs, open(session / _OUTPUT, "wb") as output:
+    with ours, theirs, open(folder / _OUTPUT, "wb") as output:
         pad, preheats = secrets.randbelow(_MOST_PAD), side == SIDES[-1]
-        conductor = Conductor(theirs.fileno(), own, original, pad, preheats)
-        write_request(session, replace(request, conductor=conductor))
+        options = PairOptions(theirs.fileno(), own, original, pad, preheats)
+        write_request(folder, replace(request, conductor=options))
         with interrupts.delayed():
             process = subprocess.Popen(
                 line, cwd=command.start, env=variables, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
             )  # fmt: skip
-            started.append(Player(side, session, process, Connection(ours.detach())))
+            alive.append(SideProcess(side, folder, process, Connection(ours.detach())))
 
 
 def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, interrupts: Interrupts) -> None:

@@ -24,8 +24,8 @@ from perfguard.session.pairing.lockstep import paired
 from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Side
 
-_MOST_MISSED = 2  # process pairs that fail to measure a time, after which it is given up
-_MOST_LOST = 3  # tests in which a process may die; with more, the machine is at fault, and each costs a process pair
+_MOST_MISSED = 2  # Process pairs that fail to measure a time before it is given up.
+_MOST_LOST = 3  # Tests in which a process may die; with more, the machine is at fault.
 
 Results = Mapping[CaseId, CaseResult]
 
@@ -35,7 +35,7 @@ class Time:
     """One time in question.
 
     Attributes:
-        work: what the asking run measured of its case.
+        work: the asking run's result of its case.
         why: the reason if it was missed.
         unchanged: whether the device runs the base's code, so that the time is not judged.
     """
@@ -56,9 +56,9 @@ class Tally:
     """All results of the process pairs so far.
 
     Args:
-        asked: the times in question, and what this run measured of their cases.
-        family: times over which false alarms are counted, as whoever judges the report counts them; None: those that
-            are compared.
+        asked: the times in question, with this run's results of their cases.
+        family: number of times over which false alarms are limited, the same as for the report; None: of those
+            compared.
 
     Attributes:
         base: the base's first result of each case.
@@ -126,11 +126,11 @@ class Tally:
         if base is not None and (why := why_not_compared(base, time.work)):
             time.give_up(why)
             return
-        found, timers = outcome.readings.get(track), outcome.timers.get(track)
-        if found is None and timers is None:
-            found, timers = self._unconducted(track, latest)
-        if found is not None:
-            time.readings.append(found)
+        reading, timers = outcome.readings.get(track), outcome.timers.get(track)
+        if reading is None and timers is None:
+            reading, timers = self._without_meter(track, latest)
+        if reading is not None:
+            time.readings.append(reading)
             time.timer = (timers or {}).get("base", time.timer)
             time.missed = 0
         elif not outcome.problem:
@@ -139,9 +139,9 @@ class Tally:
             if test not in outcome.tests.get("base", set()) or (
                 timed_kernel(track.metric) and "base" not in (timers or {})
             ):
-                time.missed = _MOST_MISSED  # another pair would not find it, either
+                time.missed = _MOST_MISSED  # Another pair would not find it, either.
 
-    def _unconducted(
+    def _without_meter(
         self, track: ReadingId, latest: Mapping[Side, Results]
     ) -> tuple[PairReading | None, dict[Side, str]]:
         """The sides' readings of a time without a meter: one value per process, each read during its turn."""
@@ -181,18 +181,18 @@ class Tally:
         self.verdicts = judge_paired(read, len(compared) if self._family is None else self._family)
 
     def is_decided(self, track: ReadingId) -> bool:
-        """Whether a time needs no more pairs, as its verdict is final, or the base runs the same code."""
+        """Whether a time needs no more pairs: its verdict is final, or the base runs the same code."""
         time, verdict = self.times[track], self.verdicts.get(track)
         return time.unchanged or time.missed >= _MOST_MISSED or (verdict is not None and verdict.word is not None)
 
     def left(self, tracks: Collection[ReadingId] | None = None) -> list[ReadingId]:
         """Those of `tracks` (None: of all times) that need another process pair."""
-        asked = self.times if tracks is None else tracks
-        return [track for track in asked if not self.is_decided(track) and not self._rides_along(track)]
+        candidates = self.times if tracks is None else tracks
+        return [track for track in candidates if not self.is_decided(track) and not self._follows_device_time(track)]
 
-    def _rides_along(self, track: ReadingId) -> bool:
-        """Whether it is the host time of a case whose device time was in question, and is decided. A host time is open
-        longest, since it scatters by a tenth from process to process, and has no pairs of its own."""
+    def _follows_device_time(self, track: ReadingId) -> bool:
+        """Whether it is the host time of a case whose device time was in question, and is decided. A host time stays
+        undecided longest, since it scatters by a tenth between processes, so it has no pairs of its own."""
         device = ReadingId(track.suite, track.key, DEVICE_TIME)
         return track.metric == HOST_TIME and device in self.times and self.is_decided(device)
 
@@ -202,11 +202,11 @@ class Tally:
 
     def kernels(self, tracks: Collection[ReadingId]) -> dict[str, list[str]]:
         """Node id of an observed test -> the kernels that `tracks` are about."""
-        found: dict[str, list[str]] = {}
+        by_test: dict[str, list[str]] = {}
         for track in tracks:
             if kernel := timed_kernel(track.metric):
-                found.setdefault(self.times[track].work.case.nodeid, []).append(kernel)
-        return found
+                by_test.setdefault(self.times[track].work.case.nodeid, []).append(kernel)
+        return by_test
 
     @property
     def timers(self) -> Timers:
@@ -222,7 +222,7 @@ class Tally:
     def time(self, track: ReadingId) -> PairedTime:
         """The results for one time."""
         time = self.times[track]
-        open_still = not time.why and not self.is_decided(track) and self._rides_along(track)
+        open_still = not time.why and not self.is_decided(track) and self._follows_device_time(track)
         why = "a host time has no process pairs beyond those of its device time" if open_still else time.why
         return PairedTime(track.metric, time.timer, time.readings, why)
 

@@ -1,7 +1,7 @@
-"""The side of a process pair that runs inside a live pytest process: announces its meters, and measures on order.
+"""A side of a process pair, in a live pytest process: it announces its meters, and measures when ordered to.
 
-Several processes, each with another version of the code, share one device. Only the one that has the turn runs; the
-others wait here. So no process disturbs what another one measures, autotunes or captures.
+Several processes, each with another version of the code, share one device. Only the process that has the turn runs; the
+others wait here. So none disturbs another that measures, autotunes or captures.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers.blocks import Collect, checked, read_block
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.records import Case, CaseId
-from perfguard.session.child import Conductor
+from perfguard.session.child import PairOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perfguard.measure.devices.device import Device
 
-_MOST_TRIES = 3  # blocks that are tried for a reading
-_PAD_STEP = 512  # bytes that torch's allocators round to
+_MOST_TRIES = 3  # Blocks tried for a reading.
+_PAD_STEP = 512  # bytes to which torch's allocators round
 
 
 class Measure(Struct, frozen=True, tag=True):
-    """The conductor's order: measure one more block."""
+    """The parent's order: measure one more block."""
 
 
 class Go(Struct, frozen=True, tag=True):
-    """The conductor's order: go on to the next time, or the end.
+    """The parent's order: go on to the next time, or the end.
 
     Attributes:
         timers: metric -> the base's timer in its present case, which the other sides use.
@@ -63,7 +63,7 @@ class Opened(Struct, frozen=True, tag=True):
 
 
 class Left(Struct, frozen=True, tag=True):
-    """All tests have run, and the answer is written. Only the end of the process is left."""
+    """All tests have run, and the answer is written. Only the end of the process remains."""
 
 
 class Entered(Struct, frozen=True, tag=True):
@@ -73,8 +73,8 @@ class Entered(Struct, frozen=True, tag=True):
 
 
 class Announced(Struct, frozen=True, tag=True):
-    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `near`: as a
-    meter's."""
+    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `near`: the
+    meter's `near`."""
 
     suite: str
     key: str
@@ -101,39 +101,39 @@ class PairWorker:
     """This process as the worker of a process pair. Create it with `join`."""
 
     connection: Connection
-    conductor: Conductor
-    _base_timers: dict[CaseId, dict[str, str]] = field(default_factory=dict)  # as they become known
-    _checked: set[str] = field(default_factory=set)  # modules that are already checked
+    options: PairOptions
+    _base_timers: dict[CaseId, dict[str, str]] = field(default_factory=dict)  # Filled as they become known.
+    _checked: set[str] = field(default_factory=set)  # Modules already checked.
     _pad: object = None
     _device: Device | None = None
 
     def begin(self, tests: list[str], uncollected: dict[str, str]) -> list[str]:
         """Announce the collected tests, and wait until the device may be opened. Return the tests to run, in order."""
-        self.say(Ready(uncollected, tests))
-        order = self.hear()
+        self.send(Ready(uncollected, tests))
+        order = self.receive()
         return tests if not isinstance(order, Go) or order.tests is None else order.tests
 
     def opened(self) -> None:
         """Announce that the device is open, and wait for the first turn."""
-        self.say(Opened())
-        self.hear()
+        self.send(Opened())
+        self.receive()
 
     def leave(self) -> None:
-        """Announce the end, so that no other side waits for this process's."""
-        self.say(Left())
+        """Announce the end of the tests, so that no other side waits for the end of this process."""
+        self.send(Left())
 
     def enter(self, test: str) -> None:
         """Announce the test that begins, by its node id."""
         self._free()
-        self.say(Entered(test))
+        self.send(Entered(test))
 
     def take_pad(self, device: Device) -> None:
         """Take memory, so that later allocations have other addresses in every process."""
         self._device = device
-        self._pad = device.take_memory(_PAD_STEP * (self.conductor.pad_bytes // _PAD_STEP))
+        self._pad = device.take_memory(_PAD_STEP * (self.options.pad_bytes // _PAD_STEP))
 
     def _free(self) -> None:
-        """Free what torch keeps of earlier tests and of the check: three processes share the device's memory."""
+        """Free memory that torch keeps from earlier tests and the check, since three processes share the device."""
         if self._device is not None:
             self._device.free_memory()
 
@@ -141,37 +141,37 @@ class PairWorker:
         """The base's timers of a case, metric -> id, filled in the course of the pair."""
         return self._base_timers.setdefault(case.id, {})
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         try:
             self.connection.send_bytes(msgspec.json.encode(message))
         except OSError:
-            raise _gone() from None
+            raise _parent_gone() from None
 
-    def hear(self) -> Order:
+    def receive(self) -> Order:
         try:
             order: Order = msgspec.json.decode(self.connection.recv_bytes(), type=Order)
         except (EOFError, OSError):
-            raise _gone() from None
+            raise _parent_gone() from None
         if isinstance(order, Go) and order.timers:
             self._base_timers.setdefault((order.suite, order.key), {}).update(order.timers)
         return order
 
     def collector(self, case: Case) -> Collect:
-        """The collector of a case's blocks, which the conductor orders."""
+        """The collector of a case's blocks, which the parent orders."""
         self._free()
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             announced = Announced(case.suite, case.key, metric, meter.timer, self._foreign(), meter.near)
-            self.say(announced)
+            self.send(announced)
             times: list[float] = []
             rejected = 0
             with collector_paused():
-                while isinstance(self.hear(), Measure):
+                while isinstance(self.receive(), Measure):
                     us = read_block(meter, device, times)
-                    self.say(Measured(None) if us is None else Measured(us, meter.clock_mhz()))
+                    self.send(Measured(None) if us is None else Measured(us, meter.clock_mhz()))
                     rejected += us is None
                     times += [] if us is None else [us]
-                for _ in range(_MOST_TRIES if not times else 0):  # nobody compares it, but a reading needs a block
+                for _ in range(_MOST_TRIES if not times else 0):  # The block is not compared, but a reading needs one.
                     if not times and (us := read_block(meter, device, times)) is not None:
                         times.append(us)
             return checked(metric, meter, times, rejected)
@@ -181,20 +181,20 @@ class PairWorker:
     def _foreign(self) -> str:
         new = {name: module for name, module in list(sys.modules.items()) if name not in self._checked}
         self._checked |= new.keys()
-        return foreign_module(new, Path(self.conductor.original), Path(self.conductor.worktree))
+        return foreign_module(new, Path(self.options.original), Path(self.options.worktree))
 
 
-def join(conductor: Conductor) -> PairWorker:
-    """Join the conductor that started this process."""
-    os.set_inheritable(conductor.handle, False)
-    worker = PairWorker(Connection(conductor.handle), conductor)
-    # A forked child that outlives the worker must not keep the connection to the conductor open.
+def join(options: PairOptions) -> PairWorker:
+    """Join the process pair of the parent that started this process."""
+    os.set_inheritable(options.handle, False)
+    worker = PairWorker(Connection(options.handle), options)
+    # A forked child that outlives the worker must not keep the connection to the parent open.
     os.register_at_fork(after_in_child=worker.connection.close)
     return worker
 
 
-def _gone() -> KeyboardInterrupt:
-    # This exception ends a pytest run in order, with its fixtures torn down, as nothing remains to measure for.
+def _parent_gone() -> KeyboardInterrupt:
+    # This exception ends a pytest run in order, with its fixtures torn down; no more measurements are needed.
     return KeyboardInterrupt("the conductor of this process pair is gone")
 
 

@@ -21,10 +21,10 @@ _IDENTITY = {
 }
 
 
-# Files that no test runs. Text files are not among them, since requirements are often one.
-# Documents, and what Python makes of sources, even where somebody has committed it.
+# Suffixes of files that no test reads: documents, and Python's compiled files, even if somebody has committed them.
+# Text files are not among them, since requirements are often one.
 _NO_CODE = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".pyc"}
-# Outputs of tools beside the code, which git may not ignore.
+# Outputs that tools write beside the code; git may not ignore them.
 _OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
 _TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
 
@@ -61,9 +61,9 @@ class Repository:
         """The first commit of HEAD's history with `text` in a file of `folders`; None if there is none, or if the
         clone's history begins later."""
         paths = [str(folder) for folder in folders if folder.resolve().is_relative_to(self.root.resolve())]
-        found = self.git("log", "--format=%H", "--reverse", f"-S{text}", "HEAD", "--", *paths).split()
-        is_cut = bool(found) and self.is_shallow and self.commit(f"{found[0]}^") is None
-        return None if not found or is_cut else found[0]
+        commits = self.git("log", "--format=%H", "--reverse", f"-S{text}", "HEAD", "--", *paths).split()
+        is_cut = bool(commits) and self.is_shallow and self.commit(f"{commits[0]}^") is None
+        return None if not commits or is_cut else commits[0]
 
     def holds(self, commit: str, path: str) -> bool:
         """Whether a commit has the file at this path, which begins in `root`."""
@@ -81,10 +81,10 @@ class Repository:
             UsageError: none of them exists.
         """
         names = ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
-        found = next((name for name in names if self.commit(name) is not None), None)
-        if found is None:
+        branch = next((name for name in names if self.commit(name) is not None), None)
+        if branch is None:
             raise UsageError(f"{self.root}: none of {', '.join(names)} is there; name one: perfguard compare BASE")
-        return found
+        return branch
 
     def merge_base(self, base: str) -> str:
         """The hash of the best common ancestor of HEAD and `base`.
@@ -115,11 +115,11 @@ class Repository:
 
     def changed_since(self, commit: str) -> list[str]:
         """Paths of tracked files, from the top folder, in which the working tree differs from `commit`."""
-        told = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
-        return [path for path in told.split("\0") if path]
+        paths = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
+        return [path for path in paths.split("\0") if path]
 
     def copy_folder(self, commit: str, folder: str, to: Path, index: Path) -> None:
-        """Copy what `folder` (a path from the top folder) held at a commit, if there was one, to the folder `to`.
+        """Copy the content of `folder` (a path from the top folder) at a commit, if there was any, to the folder `to`.
 
         Args:
             index: path for a temporary index.
@@ -131,8 +131,8 @@ class Repository:
 
     def untracked(self) -> list[str]:
         """Paths of files that git neither tracks nor ignores."""
-        told = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
-        return [path for path in told.split("\0") if path]
+        paths = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
+        return [path for path in paths.split("\0") if path]
 
     def snapshot(self, index: Path) -> str:
         """The hash of a commit that holds the working tree: changes, staged or not, and untracked files that are not
@@ -147,8 +147,8 @@ class Repository:
         self._refuse_dirty_submodules()
         original = Path(self.root, self.git("rev-parse", "--git-path", "index"))
         if original.is_file():
-            # The copy keeps git from reading every file again. It keeps its time, because git reads files again that
-            # are younger than the index: an edit within the same tick that keeps the size would not show otherwise.
+            # With the copy git need not read every file again. The copy keeps the index's time, since git rereads
+            # younger files: otherwise an edit within the same tick that keeps the size would not show.
             shutil.copy2(original, index)
         variables = {"GIT_INDEX_FILE": str(index)}
         self.git("-c", "advice.addEmbeddedRepo=false", "add", "--all", variables=variables)
@@ -182,7 +182,7 @@ class Repository:
         """Remove every worktree inside `parent`, also half-made ones, and git's entries for them.
 
         Others are left alone. `git worktree prune` would also forget the user's worktrees on disks that are not
-        mounted, so it only runs if git still lists one of ours without its folder.
+        mounted, so it only runs if git still lists a worktree of perfguard without its folder.
         """
         for folder in self._worktrees_in(parent):
             _git(self.root, ("worktree", "remove", "--force", "--force", str(folder)))
@@ -194,11 +194,11 @@ class Repository:
             _git(self.root, ("worktree", "prune"))
 
     def remove_abandoned(self, prefix: str) -> None:
-        """Remove the worktrees that killed processes have left, in folders whose name begins with `prefix`. Whoever
-        lives holds the `lock_in` its own."""
+        """Remove the worktrees that killed processes have left, in folders whose name begins with `prefix`. A live
+        process holds the lock in its own folder (`lock_in`)."""
         for parent in {folder.parent for folder in self._worktrees()}:
             if parent.name.startswith(prefix) and parent.is_dir():
-                with contextlib.suppress(Timeout, OSError), lock_in(parent):  # OSError: another user's
+                with contextlib.suppress(Timeout, OSError), lock_in(parent):  # OSError: the folder is another user's.
                     self.remove_worktrees(parent)
 
     def _worktrees_in(self, parent: Path) -> list[Path]:
@@ -211,8 +211,8 @@ class Repository:
 
 
 def lock_in(parent: Path) -> FileLock:
-    """The lock that a process holds as long as it uses the worktrees in `parent`; the system ends it with the process,
-    wherever that runs: in another container a number means another process."""
+    """The lock that a process holds while it uses the worktrees in `parent`. The system releases it with the process;
+    process numbers would not do, since they differ between containers."""
     return FileLock(parent / "lock", timeout=0)
 
 
@@ -235,18 +235,17 @@ def _git(
         return subprocess.run(
             ["git", *arguments], cwd=folder, env=environment() | {"GIT_OPTIONAL_LOCKS": "0", **(variables or {})},
             stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape", check=False,
-            start_new_session=True,  # only perfguard handles Ctrl-C; git finishes its command
+            start_new_session=True,  # perfguard alone handles Ctrl-C; git finishes its command.
         )  # fmt: skip
     except FileNotFoundError as error:
         raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error
 
 
 def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:
-    """Files of the working tree around `folder` that are no documents, and differ from HEAD or are not tracked; none
-    where there is no commit.
+    """Code files of the working tree around `folder` that differ from HEAD or are not tracked; empty without a commit.
 
     Args:
-        data: as of `find_base`.
+        data: as for `find_base`.
     """
     try:
         repository = find_repository(folder)
@@ -259,7 +258,7 @@ def commit_of(folder: Path, data: Sequence[Path]) -> str | None:
     """The checkout's short commit hash, with `+` if there is uncommitted code; None outside git.
 
     Args:
-        data: as of `find_base`.
+        data: as for `find_base`.
     """
     try:
         commit = find_repository(folder).commit("HEAD")

@@ -1,1 +1,1 @@
-"""Tests that run on several ranks at once: their launch, their process group, what each rank leaves for the parent."""
+"""Tests that run on several ranks at once: their launch, their process group, the files of each rank for the parent."""

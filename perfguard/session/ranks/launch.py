@@ -1,7 +1,7 @@
-"""In the parent: one launch of pytest on several ranks, by torch's elastic agent, and what became of each test.
+"""In the parent: one launch of pytest on several ranks, by torch's elastic agent, and the outcome of each test.
 
-The agent runs on a thread, and tests are read as they end. Where ranks end in the middle of a test, that test is lost,
-and a further launch runs the tests behind it.
+The agent runs on a thread, and tests are read as they end. If ranks end in the middle of a test, that test is lost, and
+a further launch runs the tests after it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from msgspec import Struct
 from perfguard.model.atomic_files import write_atomically
 from perfguard.session.child import ChildCommand, Request, write_request
 from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.rank_files import LastWords, RankFile, RankOutcome
+from perfguard.session.ranks.rank_files import RankExit, RankFile, RankOutcome
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
-_CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")  # of faulthandler
+_CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")  # Lines of faulthandler.
 
 # A rank opens its own output: the agent never closes files that it opened, which is an error under `-W error`.
 _START = 'exec env "$@" >"$0/$RANK.stdout" 2>"$0/$RANK.stderr"'
 
-# Set for the ranks where the user has not set it. On a CPU all ranks share the cores.
+# Variables for the ranks, unless the user has set them.
 _RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}
 _NOT_THEIRS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID", "PYTEST_CURRENT_TEST")
 
@@ -43,8 +43,8 @@ class Lost(Struct, frozen=True):
 
     Attributes:
         nodeid: the test; empty if none had begun.
-        exits: how the agent says that ranks ended, by rank: `exit status 1`, `killed by SIGKILL`. The first that ended
-            comes first.
+        exits: the agent's account of each rank's end: `exit status 1`, `killed by SIGKILL`. The first that ended comes
+            first.
         output: last lines that the first of them wrote.
     """
 
@@ -55,28 +55,28 @@ class Lost(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Ended:
-    """What is known of one test.
+    """The known outcome of one test.
 
     Attributes:
-        outcomes: of the ranks that ended it.
-        lost: why other ranks did not; None if all did.
-        words: last words of ranks that ended themselves.
+        outcomes: outcomes of the ranks that ended it.
+        lost: the reason why other ranks did not; None if all did.
+        rank_exits: exits of the ranks that ended themselves.
     """
 
     outcomes: dict[int, RankOutcome]
     lost: Lost | None = None
-    words: dict[int, LastWords] = field(default_factory=dict)
+    rank_exits: dict[int, RankExit] = field(default_factory=dict)
 
 
 class Launched:
     """The tests of one number of ranks, in a folder that several processes share. The one that holds the folder's lock
-    drives the launches, on a thread; where it dies, another one goes on.
+    drives the launches, on a thread; if it dies, another one goes on.
 
     Args:
         ranks: number of processes.
         tests: node ids, in the order in which they run.
         command: starts pytest again.
-        request: what every rank is asked, without its tests.
+        request: the request to every rank, without its tests.
     """
 
     def __init__(self, folder: Path, ranks: int, tests: Sequence[str], command: ChildCommand, request: Request) -> None:
@@ -104,12 +104,12 @@ class Launched:
     def wait(self, nodeid: str) -> Ended:
         """The test, once all ranks have ended it, or are gone."""
         while True:
-            final = (self.folder / "done").exists()  # asked first: nothing comes after it
+            final = (self.folder / "done").exists()  # This comes first: nothing is written after it.
             if not final:
                 self._start_if_free()
-            found = self._find(nodeid)
-            if found is not None:
-                return found
+            ended = self._find(nodeid)
+            if ended is not None:
+                return ended
             if final:
                 raise RuntimeError(f"{nodeid}: no rank was asked for it")
             time.sleep(_POLL_SECONDS)
@@ -120,7 +120,7 @@ class Launched:
         while self._thread is not None and self._thread.is_alive():
             for pid in _processes_of(self._run_id):
                 with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGTERM)  # each rank leads a session of its own
+                    os.killpg(pid, signal.SIGTERM)  # Each rank leads a session of its own.
             self._thread.join(1.0)
         self._lock.release()
 
@@ -132,13 +132,13 @@ class Launched:
 
     def _find(self, nodeid: str) -> Ended | None:
         for launch in self._launches():
-            lost = _lost(launch)  # asked first: nothing is written after it
+            lost = _lost(launch)  # This comes first: nothing is written after it.
             outcomes = {file.rank: file.ended[nodeid] for file in self._read(launch) if nodeid in file.ended}
             if len(outcomes) == self.ranks:
                 return Ended(outcomes)
             if lost is not None and lost.nodeid in (nodeid, ""):
-                found = ((rank, rank_files.last_words(launch, rank)) for rank in range(self.ranks))
-                return Ended(outcomes, lost, {rank: words for rank, words in found if words is not None})
+                exits = ((rank, rank_files.read_exit(launch, rank)) for rank in range(self.ranks))
+                return Ended(outcomes, lost, {rank: each for rank, each in exits if each is not None})
         return None
 
     def _read(self, launch: Path) -> list[RankFile]:
@@ -169,8 +169,7 @@ class Launched:
             (self.folder / "done").touch()
 
     def _launch(self, folder: Path) -> tuple[dict[int, str], str]:
-        """Run one launch to its end, and return how ranks ended that did not end well, and what the first of them
-        wrote."""
+        """Run one launch to its end. Return the exits of the ranks that failed, and the output of the first of them."""
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -188,22 +187,22 @@ class Launched:
                 elastic_launch(config, "sh")(*start, *self._command.line(folder))
         except ChildFailedError as error:
             failures = sorted(error.failures.items(), key=lambda each: each[1].timestamp)
-            exits = {rank: _said(failure.exitcode) for rank, failure in failures}
+            exits = {rank: _describe_exit(failure.exitcode) for rank, failure in failures}
             begun = bool(RankFile(folder, failures[0][0]).read().begun)
             return exits, _tail(logs, failures[0][0], ["stderr"] if begun else ["stderr", "stdout"])
-        except Exception as error:  # of the agent itself, e.g. no port could be opened
+        except Exception as error:  # The agent itself failed, e.g. no port could be opened.
             return {}, f"the launch failed: {type(error).__name__}: {error}"
         return {}, ""
 
 
 def _variables(ranks: int) -> list[str]:
-    """The arguments of `env`, which becomes the rank: variables to take away, and to set."""
+    """The arguments of `env`, which becomes the rank: variables to unset and to set. Ranks share the cores."""
     given = dict(_RECORDED_COLLECTIVES, OMP_NUM_THREADS=str(max(1, len(os.sched_getaffinity(0)) // ranks)))
     added = [f"{name}={value}" for name, value in given.items() if name not in os.environ]
     return [*(word for name in _NOT_THEIRS for word in ("-u", name)), *added]
 
 
-def _said(status: int) -> str:
+def _describe_exit(status: int) -> str:
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
@@ -213,7 +212,7 @@ def _tail(logs: Path, rank: int, streams: Sequence[str]) -> str:
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHES)), None)
         if crash is not None:
-            # The thread that crashed, or the main one after a limit, is the last; its innermost call is the first.
+            # The last thread is the one that crashed, or the main one after a limit; its innermost call comes first.
             thread = max(number for number, line in enumerate(lines) if line.startswith((*_CRASHES, *_THREADS)))
             lines = [lines[crash], *lines[thread : thread + _LAST_LINES]]
         if lines:
@@ -240,7 +239,7 @@ def _processes_of(run_id: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _unchanged_environment() -> Iterator[None]:
-    """The agent sets variables of this process."""
+    """Remove the variables that the agent sets in this process."""
     before = dict(os.environ)
     try:
         yield
@@ -251,7 +250,7 @@ def _unchanged_environment() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the agent's log, which repeats our report, out of the user's terminal and of captured logs."""
+    """Keep the agent's log, which repeats perfguard's report, out of the user's terminal and of captured logs."""
     loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.distributed.launcher")]
     nowhere = logging.NullHandler()
     before = [logger.propagate for logger in loggers]

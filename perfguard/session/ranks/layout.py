@@ -1,7 +1,7 @@
 """A layout: one process as one rank of many, whose collectives return at once and whose tensors have no data.
 
-What ranks would exchange is then read in seconds, at the model's true widths. What depends on data, as how many rows
-travel to which rank, the test declares: nothing can be read from a tensor.
+The exchanges of the ranks are then read in seconds, at the model's true widths. The test declares all that depends on
+data, such as the number of rows for each rank, since nothing can be read from a tensor.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from perfguard._compat import torch_distributed
 from perfguard.model.errors import UsageError
-from perfguard.session.ranks.world import World
+from perfguard.session.ranks.rank_group import RankGroup
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(kw_only=True)
-class Layout(World):
+class Layout(RankGroup):
     """The ranks of a layout. Create it with `layout_of`.
 
     Attributes:
@@ -31,8 +31,8 @@ class Layout(World):
     _has_data: bool = True
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """As of every world. Tensors that are made from now on have no data."""
-        with torch_distributed.without_modes():  # a mesh keeps its ranks in tensors
+        """The mesh, as in any group. Tensors that are made from now on have no data."""
+        with torch_distributed.without_modes():  # A mesh keeps its ranks in tensors.
             mesh = super().mesh(dimensions)
         if self._has_data:
             self.without_data.enter_context(torch_distributed.tensors_without_data())
@@ -58,4 +58,4 @@ def layout_of(ranks: int, rank: int = 0) -> Iterator[Layout]:
             yield Layout(rank, ranks, "cpu", store, 0.0, without_data=without_data)
     finally:
         dist.destroy_process_group()
-        torch_distributed.forget_shardings()  # they name groups that are gone, and the next ones take their names
+        torch_distributed.forget_shardings()  # They name groups that are gone, and the next groups reuse the names.

@@ -1,6 +1,6 @@
-"""What each rank of a launch leaves in the launch's folder, for the process that started it.
+"""The files that each rank of a launch writes into the launch's folder, for the process that started it.
 
-`rank-0.jsonl` has two lines a test: its start, and its outcome. `last-words-0.json` is written by a rank that ends in
+`rank-0.jsonl` has two lines per test: its start, and its outcome. `last-words-0.json` is written by a rank that ends in
 the middle of a test.
 """
 
@@ -24,9 +24,9 @@ class RankOutcome(Struct, omit_defaults=True):
         nodeid: the test.
         ended: False in the line that its start writes.
         reports: pytest's reports of its phases, serialised by pytest.
-        results: of its guarded calls, not judged.
-        broken: why it raised, if other than by a verdict.
-        unsupported: why it declared that this hardware cannot run it.
+        results: results of its guarded calls, not judged.
+        broken: the reason why it raised, if other than by a verdict.
+        unsupported: the reason why this hardware cannot run it, as the test declares.
     """
 
     nodeid: str
@@ -37,7 +37,7 @@ class RankOutcome(Struct, omit_defaults=True):
     unsupported: str = ""
 
     @property
-    def words(self) -> list[str]:
+    def phase_outcomes(self) -> list[str]:
         """The outcomes of its phases: passed, failed, skipped."""
         return [str(report["outcome"]) for report in self.reports]
 
@@ -58,13 +58,13 @@ class Collective(Struct, frozen=True, omit_defaults=True):
         return f"#{self.number} {self.name}{f' of {self.sizes}' if self.sizes else ''}"
 
 
-class LastWords(Struct, frozen=True, omit_defaults=True):
-    """Where a rank was when it ended itself in the middle of a test.
+class RankExit(Struct, frozen=True, omit_defaults=True):
+    """The position of a rank that ended itself in the middle of a test.
 
     Attributes:
-        cause: why it ended.
+        cause: the reason why it ended.
         step: the step of perfguard and the user's line, as `describe_step` gives them.
-        stack: of all its threads.
+        stack: the calls of its main thread below pytest's own.
         collective: the last one that it issued; None if it issued none.
         arrived: whether it had ended the test, and waited for the other ranks.
     """
@@ -102,7 +102,7 @@ class RankFile:
         try:
             with (self.folder / f"rank-{self.rank}.jsonl").open("rb") as file:
                 file.seek(self._position)
-                lines = file.read().split(b"\n")[:-1]  # the last one may still grow
+                lines = file.read().split(b"\n")[:-1]  # The last line may still grow.
         except FileNotFoundError:
             return self
         self._position += sum(len(line) + 1 for line in lines)
@@ -114,14 +114,14 @@ class RankFile:
         return self
 
 
-def leave(folder: Path, rank: int, words: LastWords) -> None:
-    """In a rank: write its last words."""
-    write_atomically(folder / f"last-words-{rank}.json", msgspec.json.encode(words))
+def write_exit(folder: Path, rank: int, rank_exit: RankExit) -> None:
+    """In a rank: write its exit."""
+    write_atomically(folder / f"last-words-{rank}.json", msgspec.json.encode(rank_exit))
 
 
-def last_words(folder: Path, rank: int) -> LastWords | None:
-    """A rank's last words, if it has left any."""
+def read_exit(folder: Path, rank: int) -> RankExit | None:
+    """A rank's exit; None if it wrote none."""
     try:
-        return msgspec.json.decode((folder / f"last-words-{rank}.json").read_bytes(), type=LastWords)
+        return msgspec.json.decode((folder / f"last-words-{rank}.json").read_bytes(), type=RankExit)
     except FileNotFoundError:
         return None

@@ -1,4 +1,4 @@
-"""A guarded call on one of several ranks: checked, and measured if the run measures. Judges nothing."""
+"""Guards a call on one of several ranks: checks it, and measures it if the run measures. It judges nothing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from perfguard.model.errors import WrongResult
 from perfguard.model.records import Case, CaseResult
 from perfguard.session.case_pipeline import ReadingPlan, Runner
 from perfguard.session.child import Request
-from perfguard.session.ranks.agreement import Agreement
-from perfguard.session.ranks.world import World
+from perfguard.session.ranks.peers import Peers
+from perfguard.session.ranks.rank_group import RankGroup
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -26,11 +26,11 @@ class RankGuard:
     Attributes:
         runner: reads metrics; None: calls are only checked.
         extra_seconds: processor time for other configurations of a call that is only checked.
-        results: of the running test's calls.
-        unsupported: why the running test cannot run on this hardware; empty if it can.
+        results: results of the running test's calls.
+        unsupported: the reason why this hardware cannot run the test; empty if it can.
     """
 
-    agreement: Agreement
+    peers: Peers
     device: Device
     runner: Runner | None = None
     extra_seconds: float = 0.0
@@ -38,14 +38,14 @@ class RankGuard:
     unsupported: str = ""
 
     @property
-    def world(self) -> World:
-        """The ranks, as this one sees them."""
-        return self.agreement.world
+    def group(self) -> RankGroup:
+        """The process group of the ranks."""
+        return self.peers.group
 
     def begin(self) -> None:
-        """A test begins."""
+        """Begin a test."""
         self.results, self.unsupported = [], ""
-        self.world.enter_test()
+        self.group.enter_test()
 
     def guard(self, call: Call, case: Case) -> None:
         """Check and measure `call`, which every rank makes.
@@ -54,9 +54,9 @@ class RankGuard:
             WrongResult: the run measures nothing, and the result is wrong on any rank. A measuring run judges later.
         """
         __tracebackhide__ = True
-        exchange, world = self.agreement.exchange, self.world
-        # Which inputs can be derived would be another thing on each rank.
-        call = replace(call, together=Together(world.rank, world.ranks, exchange), hard=None)
+        exchange, group = self.peers.exchange, self.group
+        # No inputs are derived, since each rank could derive others.
+        call = replace(call, together=Together(group.rank, group.ranks, exchange), hard=None)
         if self.runner is not None:
             self.results += self.runner.measure(call, case)
             return
@@ -68,7 +68,7 @@ class RankGuard:
 
 
 def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
-    """Reads metrics. `request`: of the launch; None under torchrun."""
+    """The runner that reads a rank's metrics. `request`: of the launch; None under torchrun."""
     plan = ReadingPlan(
         numerics=request is None or request.numerics,
         times=request is None or request.times,

@@ -1,7 +1,7 @@
-"""In a rank: ends it where a test hangs, or where another rank has failed the test and this one still waits for it.
+"""Ends a rank whose test hangs, or which still waits for a rank that has failed the test.
 
-Such a rank cannot be interrupted, as it waits inside a collective. It says where it is, and ends itself; the agent then
-ends the others.
+Such a rank cannot be interrupted, since it waits inside a collective. It writes its position and ends itself; the agent
+then ends the others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from perfguard.session.ranks.rank_files import Collective, LastWords
-from perfguard.session.ranks.world import World
+from perfguard.session.ranks.rank_files import Collective, RankExit
+from perfguard.session.ranks.rank_group import RankGroup
 from perfguard.session.watchdog import describe_step
 
-STATUS = 3  # exit status of a rank that ends itself: pytest's for an internal error
+STATUS = 3  # Exit status of a rank that ends itself: pytest's for an internal error.
 _POLL_SECONDS = 0.2
-GRACE_SECONDS = 5.0  # until a rank whose peer has failed ends itself
-_OTHERS_SECONDS = 10.0  # limit for the others to say where they are, before the agent ends them
-_WAITING_SECONDS = 2.0  # the same for those that wait for a rank that has failed: it does not say more
+GRACE_SECONDS = 5.0  # Seconds until a rank whose peer has failed ends itself.
+_OTHERS_SECONDS = 10.0  # Seconds for the other ranks to write their state, before the agent ends them.
+_WAITING_SECONDS = 2.0  # The same for ranks that wait for one that has failed, which writes no more.
 _RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 
@@ -36,12 +36,12 @@ class Watch:
     """Watches the tests of this rank, one after another.
 
     Args:
-        leave: called with the last words, before the process ends.
-        stderr: file descriptor for the stack of a rank that cannot even say these.
+        write_exit: called with the rank's exit before the process ends.
+        stderr: file descriptor for the stack of a rank that cannot even write this.
     """
 
-    world: World
-    leave: Callable[[LastWords], None]
+    group: RankGroup
+    write_exit: Callable[[RankExit], None]
     stderr: int
     _number: int = 0
     _arrived: bool = False
@@ -55,8 +55,8 @@ class Watch:
         main = threading.get_ident()
         thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
         thread.start()
-        # C code that never returns the interpreter's lock stops that thread, too.
-        seconds = 60 * self.world.minutes + 2 * _OTHERS_SECONDS
+        # C code that never releases the interpreter's lock stops that thread, too.
+        seconds = 60 * self.group.minutes + 2 * _OTHERS_SECONDS
         faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
         try:
             yield
@@ -66,22 +66,22 @@ class Watch:
             thread.join()
 
     def arrive(self, failed: bool) -> None:
-        """This rank has ended the test, and will wait for the others.
+        """Note that this rank has ended the test, and will wait for the others.
 
         Args:
             failed: whether it left the test early, so that others may wait for it in a collective.
         """
         self._arrived = True
         if failed:
-            self.world.store.set(f"failed-{self._number}", str(self.world.rank))
+            self.group.store.set(f"failed-{self._number}", str(self.group.rank))
 
     def _watch(self, main: int, ended: threading.Event) -> None:
-        store, key = self.world.store.clone(), f"failed-{self._number}"
+        store, key = self.group.store.clone(), f"failed-{self._number}"
         started, failed = time.monotonic(), 0.0
         while not ended.wait(_POLL_SECONDS):
             now = time.monotonic()
-            if now - started > 60 * self.world.minutes:
-                self._end(main, store, f"took longer than {self.world.minutes:g} minutes", _OTHERS_SECONDS)
+            if now - started > 60 * self.group.minutes:
+                self._end(main, store, f"took longer than {self.group.minutes:g} minutes", _OTHERS_SECONDS)
             if self._arrived:
                 continue
             if failed == 0.0 and store.check([key]):
@@ -93,8 +93,8 @@ class Watch:
     def _end(self, main: int, store: Any, cause: str, seconds: float) -> None:
         frame = sys._current_frames().get(main)
         try:
-            self.leave(
-                LastWords(
+            self.write_exit(
+                RankExit(
                     cause=cause,
                     step=describe_step(frame),
                     stack=_stack(frame),
@@ -102,10 +102,10 @@ class Watch:
                     arrived=self._arrived,
                 )
             )
-            said = [f"said-{rank}" for rank in range(self.world.ranks)]
-            store.set(said[self.world.rank], "")
+            keys = [f"said-{rank}" for rank in range(self.group.ranks)]
+            store.set(keys[self.group.rank], "")
             until = time.monotonic() + seconds
-            while time.monotonic() < until and not store.check(said):
+            while time.monotonic() < until and not store.check(keys):
                 time.sleep(_POLL_SECONDS)
         finally:
             os._exit(STATUS)
@@ -117,7 +117,7 @@ def last_collective() -> Collective | None:
 
     try:
         entries = issued_collectives()
-    except Exception:  # last words must not fail for lack of a detail
+    except Exception:  # A missing detail must not keep the state from being written.
         return None
     if not entries:
         return None
@@ -135,5 +135,5 @@ def last_collective() -> Collective | None:
 def _stack(frame: FrameType | None) -> str:
     """The calls of a thread below pytest's own."""
     frames = traceback.extract_stack(frame)
-    ours = max((at for at, each in enumerate(frames) if _RUNNER.search(each.filename)), default=-1)
-    return "".join(traceback.format_list(frames[ours + 1 :]))
+    last_own = max((at for at, each in enumerate(frames) if _RUNNER.search(each.filename)), default=-1)
+    return "".join(traceback.format_list(frames[last_own + 1 :]))

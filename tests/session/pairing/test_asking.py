@@ -43,7 +43,7 @@ def test_a_full_disk_is_a_problem_that_the_verdicts_name(tmp_path: Path, monkeyp
 
 
 class Dying:
-    """A base's site whose process dies in these tests, and answers all before them."""
+    """The worktrees of a base whose process dies in these tests, and answers all before them."""
 
     def __init__(self, *deadly: str, problem: str = f"the base {DIED} 7") -> None:
         self.deadly, self.problem = deadly, problem
@@ -58,7 +58,7 @@ class Dying:
 
 
 @pytest.mark.parametrize(
-    ("site", "answered", "blamed", "processes"),
+    ("worktrees", "answered", "blamed", "processes"),
     [
         (Dying(), "abcd", "", 1),
         (Dying("b"), "acd", "b", 3),  # the one that the base lacks is blamed first
@@ -69,13 +69,13 @@ class Dying:
     ids=["none", "one", "two", "all", "hang"],
 )
 def test_a_test_that_kills_the_base_s_process_spares_those_behind_it(
-    site: Dying, answered: str, blamed: str, processes: int
+    worktrees: Dying, answered: str, blamed: str, processes: int
 ) -> None:
     tests = ["a", "absent", "b", "c", "d"]
-    found, _, problems = answers(site, Request(), tests)  # type: ignore[arg-type]
+    found, _, problems = answers(worktrees, Request(), tests)  # type: ignore[arg-type]
     assert [name for _, name in sorted(found)] == [f"{name}/forward" for name in answered]
     assert problems.keys() - {"absent"} == set(blamed)
-    assert len(site.asked) == processes
+    assert len(worktrees.asked) == processes
 
 
 def asked(*names: str, ratio: float | None = None, metric: str = METRIC) -> dict[ReadingId, Verdict]:

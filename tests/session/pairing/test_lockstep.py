@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from perfguard.model.errors import UsageError
 from perfguard.model.records import ReadingId
 from perfguard.session.pairing import lockstep
-from perfguard.session.pairing.lockstep import Limit, conduct
+from perfguard.session.pairing.lockstep import Limit, run_pair
 from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import SIDES, Side
 from perfguard.session.pairing.worker import (
@@ -82,7 +82,7 @@ class Script:
     def ended(self) -> str:
         return f"{self.side} died" if self.dies_at else ""
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         return ": last words"
 
     def _play(self, end: Connection) -> None:
@@ -90,7 +90,7 @@ class Script:
             self.stage.running.discard(self.side)
             end.send_bytes(msgspec.json.encode(message))
 
-        with end, contextlib.suppress(EOFError, OSError):  # the conductor gave up
+        with end, contextlib.suppress(EOFError, OSError):  # the parent gave up
             say(Ready({f"test_{self.side}.py": "ImportError"}, self.keys))
             first = self._hear(end)
             wanted = first.tests if isinstance(first, Go) and first.tests is not None else self.keys
@@ -138,7 +138,7 @@ def play(
     try:
         until = Limit(time.monotonic() + limit, "the limit is over", hangs)
         chance = random.Random(seed)
-        return conduct(scripts, wanted, pair=1, limit=until, chance=chance, tests=tests)  # type: ignore[arg-type]
+        return run_pair(scripts, wanted, pair=1, limit=until, chance=chance, tests=tests)  # type: ignore[arg-type]
     finally:
         for script in scripts:
             script.connection.close()
@@ -153,18 +153,18 @@ def scripts(common: list[str], **work: object) -> list[Script]:
 
 
 def test_a_slower_side_is_measured_in_turns() -> None:
-    players = scripts(["a", "b"], block=lambda key, time: 55.0 if key == "b" else 50.0, mhz=1700.0)
-    for player in players[:2]:
-        player.mhz = 1800.0
-    outcome = play(*players)
+    processes = scripts(["a", "b"], block=lambda key, time: 55.0 if key == "b" else 50.0, mhz=1700.0)
+    for process in processes[:2]:
+        process.mhz = 1800.0
+    outcome = play(*processes)
     assert (outcome.readings[track("a")].base_mhz, outcome.readings[track("a")].work_mhz) == (1800.0, 1700.0)
     assert set(outcome.readings) == {track("a"), track("b")}
     assert outcome.readings[track("a")].change == 0
     assert outcome.readings[track("b")].change == pytest.approx(math.log(1.1))
     assert outcome.readings[track("b")].control == 0
     assert (outcome.readings[track("b")].base_us, outcome.readings[track("b")].work_us) == (50.0, 55.0)
-    assert not players[0].stage.crowded
-    blocks = players[0].stage.order[-6 * ROUNDS :]
+    assert not processes[0].stage.crowded
+    blocks = processes[0].stage.order[-6 * ROUNDS :]
     for at in range(0, 6 * ROUNDS, 6):  # there and back
         assert blocks[at : at + 6] == blocks[at : at + 6][::-1]
         assert set(blocks[at : at + 6]) == set(SIDES)
@@ -172,9 +172,9 @@ def test_a_slower_side_is_measured_in_turns() -> None:
 
 def test_who_comes_first_is_drawn() -> None:
     def first(seed: int) -> tuple[Side, ...]:
-        players = scripts(["a"])
-        play(*players, seed=seed)
-        return tuple(players[0].stage.order[-6 * ROUNDS :][:3])
+        processes = scripts(["a"])
+        play(*processes, seed=seed)
+        return tuple(processes[0].stage.order[-6 * ROUNDS :][:3])
 
     assert len({first(seed) for seed in range(40)}) == 6
 
@@ -183,9 +183,9 @@ def test_long_blocks_are_not_warmed_up_for_long(monkeypatch: pytest.MonkeyPatch)
     """A block of an observed test is a run of it, and its times may never agree as closely as those of one call."""
     for seconds, rounds in ((60.0, 8), (0.0, 1)):
         monkeypatch.setattr(lockstep, "_WARM_UP_SECONDS", seconds)
-        players = scripts(["a"], block=lambda key, time: 50.0 + time % 7)
-        play(*players)
-        assert len(players[0].stage.order) == 3 * rounds + 6 * ROUNDS
+        processes = scripts(["a"], block=lambda key, time: 50.0 + time % 7)
+        play(*processes)
+        assert len(processes[0].stage.order) == 3 * rounds + 6 * ROUNDS
 
 
 def test_a_clock_that_wavers_gets_more_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,11 +195,11 @@ def test_a_clock_that_wavers_gets_more_rounds(monkeypatch: pytest.MonkeyPatch) -
 
     def rounds(spread: float, mhz: float | None) -> tuple[float, float]:
         noise = random.Random(2)
-        players = scripts(["a"])
-        for player in players:
-            player.block, player.mhz = lambda key, time: 50.0 * math.exp(noise.gauss(0, spread)), mhz
-        found = play(*players).readings[track("a")]
-        return (len(players[0].stage.order) - warm) / 6, found.change
+        processes = scripts(["a"])
+        for process in processes:
+            process.block, process.mhz = lambda key, time: 50.0 * math.exp(noise.gauss(0, spread)), mhz
+        found = play(*processes).readings[track("a")]
+        return (len(processes[0].stage.order) - warm) / 6, found.change
 
     count, change = rounds(0.02, 1500.0)
     assert 10 < count < 200
@@ -211,16 +211,16 @@ def test_a_clock_that_wavers_gets_more_rounds(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_round_that_could_not_be_read_is_measured_again() -> None:
-    players = scripts(["a"], block=lambda key, time: None if time == 20 else 50.0)
-    assert play(*players).readings[track("a")].change == 0
+    processes = scripts(["a"], block=lambda key, time: None if time == 20 else 50.0)
+    assert play(*processes).readings[track("a")].change == 0
     never = play(*scripts(["a", "b"], block=lambda key, time: None if key == "a" else 50.0))
     assert (set(never.readings), never.unread) == ({track("b")}, {track("a")})
 
 
 def test_the_others_are_told_the_base_s_timers_before_they_choose_theirs() -> None:
-    players = scripts(["a", "b"])
-    play(*players)
-    base, copy, work = players
+    processes = scripts(["a", "b"])
+    play(*processes)
+    base, copy, work = processes
     assert all(not timers for _, timers in base.known)
     for other in (copy, work):
         assert [known for known in other.known if known[1]][:2] == [("a", {"time": TIMER}), ("b", {"time": TIMER})]
@@ -247,25 +247,25 @@ def test_seconds_are_told_apart() -> None:
 
 def test_drift_cancels() -> None:
     """A device that gets slower all the time makes no side slower."""
-    players = scripts(["a"])
-    for player in players:
-        player.block = lambda key, time: 50.0 * math.exp(0.004 * time)
-    difference = play(*players).readings[track("a")]
+    processes = scripts(["a"])
+    for process in processes:
+        process.block = lambda key, time: 50.0 * math.exp(0.004 * time)
+    difference = play(*processes).readings[track("a")]
     assert difference.change == pytest.approx(0, abs=1e-12)
     assert difference.control == pytest.approx(0, abs=1e-12)
 
 
 def test_where_the_lowest_count_all_sides_wait_for_a_quiet_moment() -> None:
     """Other work makes most blocks two or three times as long; the sides never share a burst."""
-    players = scripts(["a"])
-    for player in players:
-        player.near = 0.01
-        chance = random.Random(player.side)
-        us = 55.0 if player.side == "work" else 50.0
-        player.block = lambda key, time, us=us, chance=chance: (
+    processes = scripts(["a"])
+    for process in processes:
+        process.near = 0.01
+        chance = random.Random(process.side)
+        us = 55.0 if process.side == "work" else 50.0
+        process.block = lambda key, time, us=us, chance=chance: (
             us * (1 if chance.random() < 0.2 else chance.uniform(2, 3))
         )
-    difference = play(*players).readings[track("a")]
+    difference = play(*processes).readings[track("a")]
     assert difference.change == pytest.approx(math.log(1.1))
     assert difference.control == 0
     assert (difference.base_us, difference.work_us) == (50.0, pytest.approx(55.0))
@@ -277,30 +277,30 @@ def test_a_floor_is_read_though_its_blocks_last_longer_than_the_search(
 ) -> None:
     """As of a host time of milliseconds: three blocks of each side are enough, agree or not."""
     monkeypatch.setattr(lockstep, "_FLOOR_SECONDS", 0.0)
-    players = scripts(["a"])
-    for player in players:
-        player.near = 0.05
-        player.block = lambda key, time: 50.0 + 10 * time if time % 10 < 10 * readable else None
-    outcome = play(*players)
+    processes = scripts(["a"])
+    for process in processes:
+        process.near = 0.05
+        process.block = lambda key, time: 50.0 + 10 * time if time % 10 < 10 * readable else None
+    outcome = play(*processes)
     assert set(outcome.readings) == {track("a")}
-    assert len(players[0].stage.order) == 9 if readable == 1 else 9 < len(players[0].stage.order) <= 27
+    assert len(processes[0].stage.order) == 9 if readable == 1 else 9 < len(processes[0].stage.order) <= 27
 
 
 def test_a_floor_of_which_no_block_can_be_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockstep, "_FLOOR_SECONDS", 0.0)
-    players = scripts(["a"])
-    for player in players:
-        player.near = 0.05
-        player.block = lambda key, time: None
-    outcome = play(*players)
+    processes = scripts(["a"])
+    for process in processes:
+        process.near = 0.05
+        process.block = lambda key, time: None
+    outcome = play(*processes)
     assert (outcome.readings, outcome.unread) == ({}, {track("a")})
-    assert len(players[0].stage.order) == 27
+    assert len(processes[0].stage.order) == 27
 
 
 def test_what_is_not_wanted_is_not_measured() -> None:
-    players = scripts(["a", "b"])
-    outcome = play(*players, wanted=lambda found: False)
-    assert (outcome.readings, players[0].stage.order) == ({}, [])
+    processes = scripts(["a", "b"])
+    outcome = play(*processes, wanted=lambda found: False)
+    assert (outcome.readings, processes[0].stage.order) == ({}, [])
 
 
 @given(
@@ -345,19 +345,19 @@ def test_a_worker_that_dies_ends_it_and_what_came_before_stands() -> None:
 
 
 def test_a_worker_that_hangs_is_named_with_the_limit() -> None:
-    players = scripts(["a"])
+    processes = scripts(["a"])
     hanging = threading.Event()
-    players[1].block = lambda key, time: 50.0 if hanging.wait(60) else None
-    outcome = play(*players, limit=0.3)
+    processes[1].block = lambda key, time: 50.0 if hanging.wait(60) else None
+    outcome = play(*processes, limit=0.3)
     hanging.set()
     assert outcome.problem == "the second checkout of the base: the limit is over: last words"
 
 
 def test_where_only_the_time_is_over_nobody_is_blamed() -> None:
-    players = scripts(["a", "b"])
+    processes = scripts(["a", "b"])
     waiting = threading.Event()
-    players[1].block = lambda key, time: 50.0 if key == "a" or waiting.wait(60) else None
-    outcome = play(*players, limit=0.5, hangs=False)
+    processes[1].block = lambda key, time: 50.0 if key == "a" or waiting.wait(60) else None
+    outcome = play(*processes, limit=0.5, hangs=False)
     waiting.set()
     assert (outcome.problem, outcome.lost) == ("the limit is over", None)
     assert set(outcome.readings) == {track("a")}

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from perfguard.measure.timers.timing import Blocks, Meter
-from perfguard.session.child import Conductor
+from perfguard.session.child import PairOptions
 from perfguard.session.pairing.worker import (
     Announced,
     Go,
@@ -38,10 +38,10 @@ BEGIN = Go(tests=["test_b.py::test"])
 
 @dataclass
 class Line:
-    """The conductor's end, written ahead: a worker in the same thread finds its orders waiting."""
+    """The parent's end, written ahead: a worker in the same thread finds its orders waiting."""
 
     connection: Connection
-    conductor: Conductor
+    options: PairOptions
 
     def order(self, *orders: Order) -> None:
         for order in orders:
@@ -57,9 +57,9 @@ class Line:
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
     ours, theirs = socket.socketpair()
-    conductor = Conductor(theirs.detach(), str(tmp_path / "worktree"), str(tmp_path / "original"), pad_bytes=1500)
+    options = PairOptions(theirs.detach(), str(tmp_path / "worktree"), str(tmp_path / "original"), pad_bytes=1500)
     with Connection(ours.detach()) as connection:
-        yield Line(connection, conductor)
+        yield Line(connection, options)
 
 
 def meter(blocks: list[float | None]) -> Meter:
@@ -69,7 +69,7 @@ def meter(blocks: list[float | None]) -> Meter:
 
 def joined(line: Line) -> PairWorker:
     """A worker that runs what all sides have."""
-    worker = join(line.conductor)
+    worker = join(line.options)
     assert worker.begin(["new", "test_b.py::test"], {"test_a.py": "ImportError"}) == ["test_b.py::test"]
     return worker
 
@@ -100,7 +100,7 @@ def test_the_base_s_timers_are_known_when_a_meter_is_made(line: Line) -> None:
     known = worker.timers(CASE)
     assert known == {"device_time_us": "graph-cold"}
     line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold", "host_time_us": "host-low-u16"}))
-    worker.hear()
+    worker.receive()
     assert known["host_time_us"] == "host-low-u16"
     assert worker.timers(msgspec.structs.replace(CASE, name="other")) == {}
 
@@ -130,7 +130,7 @@ def test_what_torch_keeps_is_freed_before_each_test_and_after_each_check(line: L
     assert device.freed == 2
 
 
-def test_without_its_conductor_a_worker_ends(line: Line) -> None:
+def test_without_its_parent_a_worker_ends(line: Line) -> None:
     """In the way pytest ends when interrupted: fixtures are torn down, no further test runs."""
     line.order(BEGIN)
     worker = joined(line)
@@ -140,9 +140,9 @@ def test_without_its_conductor_a_worker_ends(line: Line) -> None:
 
 
 def test_its_line_is_not_inherited_by_what_it_starts(line: Line) -> None:
-    handle = line.conductor.handle
+    handle = line.options.handle
     os.set_inheritable(handle, True)
-    join(line.conductor)
+    join(line.options)
     child = subprocess.run([sys.executable, "-c", f"import os; os.fstat({handle})"], close_fds=False, check=False,
                            capture_output=True, text=True)  # fmt: skip
     assert "Bad file descriptor" in child.stderr

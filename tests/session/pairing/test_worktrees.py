@@ -11,7 +11,7 @@ import pytest
 from perfguard.model.config import Settings
 from perfguard.model.errors import UsageError
 from perfguard.session.child import ChildCommand
-from perfguard.session.pairing.pairs import Site
+from perfguard.session.pairing.pairs import PairWorktrees
 from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.worktrees import Repository, find_repository, lock_in
 
@@ -100,12 +100,12 @@ def test_worktrees_of_killed_processes_are_removed_by_the_next_and_those_of_livi
     with (
         lock_in(parents[1]),
         Interrupts() as interrupts,
-        Site(repository, command, "", Settings(), interrupts, lambda text: None, False) as site,
+        PairWorktrees(repository, command, "", Settings(), interrupts, lambda text: None, False) as worktrees,
     ):
-        site.lay_out(head, pairs=False)
+        worktrees.lay_out(head, pairs=False)
         assert [parent.exists() for parent in parents] == [False, True, True]
         Repository(repository.root).remove_abandoned("perfguard-pairs-")  # another run, meanwhile
-        assert site.has("base", "kept.py", repository.root)
+        assert worktrees.has("base", "kept.py", repository.root)
     listed = git(repository.root, "worktree", "list")
     assert [str(parent) in listed for parent in parents] == [False, True, True]
     assert sorted(path.name for path in (tmp_path / "temporary").iterdir()) == ["mine", "perfguard-pairs-living"]

@@ -9,7 +9,7 @@ import pytest
 from perfguard.session.child import Request, child_command, read_request
 from perfguard.session.ranks import rank_files
 from perfguard.session.ranks.launch import Launched
-from perfguard.session.ranks.rank_files import LastWords, RankOutcome
+from perfguard.session.ranks.rank_files import RankExit, RankOutcome
 
 TESTS = ["a", "b", "c", "d"]
 
@@ -33,7 +33,7 @@ class Played(Launched):
         for test in tests:
             begin(folder, test, ended=(0,) if test in self.deadly else (0, 1))
             if test in self.deadly:
-                rank_files.leave(folder, 0, LastWords("rank 1 had left the test", "a.py"))
+                rank_files.write_exit(folder, 0, RankExit("rank 1 had left the test", "a.py"))
                 return {1: "killed by SIGKILL"}, "its last line"
         return {}, ""
 
@@ -60,7 +60,7 @@ def test_a_test_that_ranks_do_not_end_is_lost_and_the_ones_behind_it_run_again(p
     lost = found["b"]
     assert lost.lost is not None
     assert (lost.lost.exits, lost.lost.output) == ({1: "killed by SIGKILL"}, "its last line")
-    assert (set(lost.outcomes), set(lost.words)) == ({0}, {0})
+    assert (set(lost.outcomes), set(lost.rank_exits)) == ({0}, {0})
 
 
 def test_ranks_that_begin_nothing_are_not_launched_again(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

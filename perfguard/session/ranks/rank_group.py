@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-# Set by torchrun and by our own launch, which is torchrun's agent.
+# torchrun sets these variables, and so does perfguard's launch, by torchrun's agent.
 _RANK, _WORLD, _LOCAL, _RESTARTS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"
 _ADDRESS = "MASTER_ADDR"
 
@@ -26,7 +26,7 @@ _LATER_SECONDS = 60.0
 
 def ranks_here() -> int:
     """Number of ranks that torchrun has started; 0 if this process is not one of them. Schedulers and users set some of
-    these variables for other purposes, so all must be there."""
+    these variables for other purposes, so all must be set."""
     return _number(_WORLD) if os.environ.get(_RANK, "").isdecimal() and _ADDRESS in os.environ else 0
 
 
@@ -46,17 +46,17 @@ def _number(variable: str) -> int:
 
 
 @dataclass
-class World:
-    """The ranks of a launch, as one of them sees them. Create it with `join`.
+class RankGroup:
+    """The process group of a launch, on one of its ranks. Create it with `join`.
 
     Attributes:
         rank: this process's number.
         ranks: number of processes.
         device_type: cpu, cuda or xpu.
-        store: shared by all ranks; perfguard's own talk passes through it, so that no collective of ours appears among
-            the test's.
+        store: shared by all ranks; perfguard's own messages pass through it, so that it adds no collective to the
+            test's.
         minutes: limit of a test.
-        dimensions: of the mesh that the running test made last; all ranks in one dimension if it made none.
+        dimensions: those of the running test's latest mesh; all ranks in one dimension if it made none.
     """
 
     rank: int
@@ -72,7 +72,7 @@ class World:
         self.enter_test()
 
     def enter_test(self) -> None:
-        """A test begins, which has made no mesh."""
+        """Begin a test, which has made no mesh yet."""
         self.dimensions = {"ranks": self.ranks}
 
     def begin(self) -> None:
@@ -111,7 +111,7 @@ class World:
         return self._meshes[key]
 
 
-def join(device: torch.device, minutes: float) -> World:
+def join(device: torch.device, minutes: float) -> RankGroup:
     """Find the other ranks that torchrun's agent has started, and begin a process group with them.
 
     Args:
@@ -125,16 +125,16 @@ def join(device: torch.device, minutes: float) -> World:
     store = _prefixed(f"perfguard-{os.environ.get(_RESTARTS, 0)}", store)
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
-    world = World(rank, ranks, device.type, store, minutes)
-    world.begin()
-    return world
+    group = RankGroup(rank, ranks, device.type, store, minutes)
+    group.begin()
+    return group
 
 
 def _prefixed(prefix: str, store: Any) -> Any:
     """The part of a store whose keys begin with `prefix`."""
     import torch.distributed as dist
 
-    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # public, and not in its stubs
+    return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # Public, but not in torch's stubs.
 
 
 def _made(device_type: str, dimensions: Mapping[str, int]) -> DeviceMesh:
@@ -144,15 +144,15 @@ def _made(device_type: str, dimensions: Mapping[str, int]) -> DeviceMesh:
 
 
 def _check(dimensions: Mapping[str, int], ranks: int, marked: str) -> None:
-    said = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
+    given = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
     if not dimensions:
         raise UsageError("perfguard.mesh(): give its dimensions, as mesh(dp=2, tp=2)")
     for name, size in dimensions.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise UsageError(f"perfguard.mesh({said}): {name} must be a number of ranks, 1 or more")
+            raise UsageError(f"perfguard.mesh({given}): {name} must be a number of ranks, 1 or more")
     product = math.prod(dimensions.values())
     if product != ranks:
-        raise UsageError(f"perfguard.mesh({said}): has {product} ranks, the test's mark {marked}; let them agree")
+        raise UsageError(f"perfguard.mesh({given}): has {product} ranks, the test's mark {marked}; let them agree")
 
 
 def _limit(minutes: float) -> datetime.timedelta:

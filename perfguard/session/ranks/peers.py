@@ -14,7 +14,7 @@ from msgspec import Struct
 from perfguard.model.errors import MeasurementError
 
 if TYPE_CHECKING:
-    from perfguard.session.ranks.world import World
+    from perfguard.session.ranks.rank_group import RankGroup
 
 END = "the end of the test"
 
@@ -24,24 +24,24 @@ class OutOfStep(MeasurementError):
 
 
 class Part(Struct, frozen=True):
-    """One rank's part of an exchange: what for, and what."""
+    """One rank's part of an exchange: its purpose and its data."""
 
     purpose: str
     data: Any = None
 
 
 @dataclass
-class Agreement:
-    """The exchanges of one rank with the others, numbered alike on all."""
+class Peers:
+    """All ranks of a test, with whom this one exchanges data. Exchanges have the same numbers on all ranks."""
 
-    world: World
+    group: RankGroup
     _number: int = 0
 
     def exchange(self, purpose: str, data: object = None) -> list[Any]:
-        """Everyone's data, by rank. Returns once every rank has given its part.
+        """The data of all ranks, by rank. Returns once every rank has given its part.
 
         Args:
-            purpose: what for; the same on all ranks.
+            purpose: the same on all ranks.
             data: anything that JSON can hold.
 
         Raises:
@@ -49,24 +49,24 @@ class Agreement:
             DistStoreError: a rank does not come within the limit of a test.
         """
         parts = self._parts(Part(purpose, data))
-        if purpose == END:  # others may find only now that this rank has ended
+        if purpose == END:  # Another rank may learn only now that this one has ended.
             while any(part.purpose != END for part in parts):
                 parts = self._parts(Part(purpose, data))
         for rank, part in enumerate(parts):
             if part.purpose != purpose:
                 raise OutOfStep(
-                    f"rank {rank} is at {part.purpose}, rank {self.world.rank} at {purpose}; every rank must make the "
+                    f"rank {rank} is at {part.purpose}, rank {self.group.rank} at {purpose}; every rank must make the "
                     "same calls"
                 )
         return [part.data for part in parts]
 
     def _parts(self, own: Part) -> list[Part]:
-        world, number = self.world, self._number
-        keys = [f"part-{number}-{rank}" for rank in range(world.ranks)]
-        world.store.set(keys[world.rank], msgspec.json.encode(own))
-        world.store.wait(keys)
-        parts = [msgspec.json.decode(part, type=Part) for part in world.store.multi_get(keys)]
-        if number:  # every rank has begun this exchange, so it has read all of the one before
-            world.store.delete_key(f"part-{number - 1}-{world.rank}")
+        group, number = self.group, self._number
+        keys = [f"part-{number}-{rank}" for rank in range(group.ranks)]
+        group.store.set(keys[group.rank], msgspec.json.encode(own))
+        group.store.wait(keys)
+        parts = [msgspec.json.decode(part, type=Part) for part in group.store.multi_get(keys)]
+        if number:  # Every rank has begun this exchange, so it has read the one before.
+            group.store.delete_key(f"part-{number - 1}-{group.rank}")
         self._number += 1
         return parts
