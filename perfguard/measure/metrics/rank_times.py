@@ -39,11 +39,11 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     from perfguard.measure.timers.ranks import Ranks, measure
 
     on_host, on_device = torch.zeros(1), torch.zeros(1, device=device.torch_device)
-    ranks = Ranks(  # hosts meet over gloo, devices over their own backend
+    ranks = Ranks(  # The hosts' barrier uses gloo, the devices' their own backend.
         device,
         call.together.exchange,
-        meet_hosts=lambda: dist.all_reduce(on_host),
-        meet_devices=lambda: dist.all_reduce(on_device),
+        host_barrier=lambda: dist.all_reduce(on_host),
+        device_barrier=lambda: dist.all_reduce(on_device),
         cache=subject.cache,
     )
     meter, blocks = measure(step.within, ranks, subject.seconds)
