@@ -44,7 +44,7 @@ class Private:
         try:
             return self._of(importlib.import_module(self.module))
         except (ImportError, AttributeError) as error:
-            raise PrivateNameGone(self.gone()) from error
+            raise PrivateNameGone(self.missing_error()) from error
 
     def loaded(self) -> Any:
         """The object if its module was imported already, otherwise None; None as well if the module lacks it."""
@@ -53,7 +53,7 @@ class Private:
         except (KeyError, AttributeError):
             return None
 
-    def there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the installed version has the name."""
         try:
             self.get()
@@ -74,7 +74,7 @@ class Private:
         """The package that is imported."""
         return self.module.partition(".")[0]
 
-    def gone(self) -> str:
+    def missing_error(self) -> str:
         """The error for a version without the name."""
         name = f"{self.module}.{self.name}".rstrip(".")
         return (

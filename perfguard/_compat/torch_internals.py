@@ -44,12 +44,12 @@ UNWRAPPED = Private("torch", "_C._functorch.get_unwrapped", _TRANSFORMS)
 RELEASE_POOL = Private("torch", "_C._cuda_releasePool", _CAPTURE)
 
 #: Asked by torch's and by Triton's own Python of a GPU, also where there is none.
-OF_ABSENT = privates(
+ASKED_OF_GPU = privates(
     "torch.cuda", "following a call for a GPU that is not here", "_lazy_init _exchange_device _maybe_exchange_device"
 )
 
 #: Only a torch that is built for a GPU has these.
-OF_GPUS = (
+ONLY_WITH_GPU = (
     END_ALLOCATE,
     RELEASE_POOL,
     Private("torch.cuda", "_sleep", "a wait on the device behind which work is enqueued"),
@@ -106,7 +106,7 @@ def has_custom_operators() -> bool:
 
 
 #: Namespaces of torch's own operators.
-OF_TORCH = frozenset(
+TORCH_NAMESPACES = frozenset(
     "aten prim prims rngprims debugprims mkldnn mkl onednn c10d c10d_functional _c10d_functional "  # noqa: SIM905
     "_c10d_functional_autograd symm_mem fsdp flex_lib onnx onnx_symbolic _native _dtensor _inductor_test inductor "
     "debug_mode_ops export streams profiler higher_order".split()
@@ -115,16 +115,16 @@ OF_TORCH = frozenset(
 
 def has_own_fakes() -> bool:
     """Whether anybody but torch has described an operator for compilers in this process."""
-    return any(name.partition("::")[0] not in OF_TORCH for name in _described())
+    return any(name.partition("::")[0] not in TORCH_NAMESPACES for name in _registered_fakes())
 
 
 def has_own_fake(operator: Any) -> bool:
     """Whether an operator is none of torch's, and somebody has described it."""
     name = str(schema_of(operator).name)
-    return name.partition("::")[0] not in OF_TORCH and name in _described()
+    return name.partition("::")[0] not in TORCH_NAMESPACES and name in _registered_fakes()
 
 
-def _described() -> set[str]:
+def _registered_fakes() -> set[str]:
     """Names of operators with a fake implementation from Python, whichever way it was registered."""
     registered = getattr(DESCRIBED.get(), "_data", {})
     found = {name for name, entry in registered.items() if entry.fake_impl.kernel is not None}
@@ -138,7 +138,7 @@ def fake_mode() -> Any:
     return FAKE_MODE.get()(allow_non_fake_inputs=True)
 
 
-def is_undescribed(error: BaseException) -> bool:
+def is_missing_fake(error: BaseException) -> bool:
     """Whether torch has raised because an operator's results depend on data, or nobody has described them."""
     of_torch = type(error).__module__ == FAKE_MODE.module
     return of_torch or isinstance(error, NotImplementedError) or "no fake impl" in str(error)

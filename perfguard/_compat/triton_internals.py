@@ -36,13 +36,13 @@ GLUON_SOURCE = Private("triton.experimental.gluon._runtime", "GluonASTSource", _
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 #: What a launch imports when it is made first: processes that fork import it before.
-OF_LAUNCHES = (
+IMPORTED_BY_LAUNCHES = (
     Private("triton.compiler", "", "starting processes that have the compiler loaded"),
     Private("triton.experimental.gluon", "", "starting processes that have Gluon loaded"),
 )
 
 NAMES = (
-    *OF_LAUNCHES,
+    *IMPORTED_BY_LAUNCHES,
     *privates("triton.runtime.jit", _FOLLOW, "JITFunction.run JITFunction.is_gluon"),
     Private("triton.compiler.compiler", "ASTSource.make_ir", _FRONT_END),
     Private("triton.experimental.gluon._runtime", "GluonASTSource.make_ir", _FRONT_END),
@@ -59,7 +59,7 @@ NAMES = (
 )
 
 
-def knows_triton() -> bool:
+def is_triton_loaded() -> bool:
     """Whether Triton is loaded. A process that never imported it launches none of its kernels."""
     return "triton" in sys.modules
 
@@ -127,7 +127,7 @@ def compiled_for(target: Any, source: Any, options: Mapping[str, Any]) -> Any:
     return triton.compile(source, target=target, options={name: _as_tuple(value) for name, value in options.items()})
 
 
-class _Made(BaseException):
+class _FirstIrMade(BaseException):
     """Ends a compilation once there is a first IR; nothing of Triton's handles it."""
 
 
@@ -144,12 +144,12 @@ def first_ir(target: Any, source: Any, options: Mapping[str, Any], begins: Calla
 
     def made(*args: Any, **kwargs: Any) -> Any:
         begins()
-        raise _Made(make_ir(*args, **kwargs).str_nodebug())
+        raise _FirstIrMade(make_ir(*args, **kwargs).str_nodebug())
 
     source.make_ir = made
     try:
         compiled = compiled_for(target, source, options)
-    except _Made as ir:
+    except _FirstIrMade as ir:
         return str(ir)
     raise RuntimeError(f"{compiled} was compiled without a first IR: TRITON_ALWAYS_COMPILE is not set")
 
@@ -234,16 +234,16 @@ def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[
 
 def tuned_configurations(run: Callable[[], object]) -> dict[str, str]:
     """Kernel -> the configuration that its tuner has chosen, of those that `run` reaches. It must have run before."""
-    with tuners_met() as tuners:
+    with tuners_called() as tuners:
         run()
     return {tuner.base_fn.__name__: str(tuner.best_config) for tuner in tuners}
 
 
 @contextmanager
-def tuners_met() -> Iterator[list[Any]]:
+def tuners_called() -> Iterator[list[Any]]:
     """List the autotuners with several configurations as they are called while inside, each once."""
     met: list[Any] = []
-    if not knows_triton():
+    if not is_triton_loaded():
         yield met
         return
     autotuner = AUTOTUNER.get()
@@ -268,10 +268,10 @@ def pinned(number: int) -> AbstractContextManager[Any]:
     return mock.patch.object(AUTOTUNER.get(), "run", run)
 
 
-def choices_held() -> AbstractContextManager[Any]:
+def tuning_frozen() -> AbstractContextManager[Any]:
     """Run every autotuned kernel in what its tuner first chose while inside, or if its own pruning forbids that for the
     arguments, in the first that is left. Tuning for each new size would compile and time all configurations."""
-    if not knows_triton():
+    if not is_triton_loaded():
         return nullcontext()
     launch = AUTOTUNER.get().run
 

@@ -28,8 +28,8 @@ import msgspec
 import torch
 
 from perfguard._compat.torch_compiler import load_compiler
-from perfguard._compat.torch_internals import OF_ABSENT, has_custom_operators
-from perfguard._compat.triton_internals import INTERPRETED, OF_LAUNCHES, was_imported_as_interpreter
+from perfguard._compat.torch_internals import ASKED_OF_GPU, has_custom_operators
+from perfguard._compat.triton_internals import IMPORTED_BY_LAUNCHES, INTERPRETED, was_imported_as_interpreter
 from perfguard.measure.binaries.launch_recorder import Recording, compiled_form, record
 from perfguard.measure.binaries.other_inputs import follow_others
 from perfguard.measure.binaries.source_hash import Described, Sources
@@ -94,7 +94,7 @@ def _import_what_launches_need() -> None:
     """
     interpreted = {"TRITON_INTERPRET": "1"} if was_imported_as_interpreter() else {}
     with mock.patch.dict(os.environ, interpreted):
-        for private in OF_LAUNCHES:
+        for private in IMPORTED_BY_LAUNCHES:
             private.get()
         if has_custom_operators():
             load_compiler()
@@ -186,7 +186,7 @@ def simulated(target: Target) -> Iterator[None]:
         "get_device_properties": _properties(target), "get_arch_list": [target.name], "synchronize": None,
         "empty_cache": None, "set_device": None, "current_stream": SimpleNamespace(cuda_stream=0, device=device),
         "is_current_stream_capturing": False, "is_bf16_supported": True,
-        "get_sync_debug_mode": 0, "set_sync_debug_mode": None, **{private.name: 0 for private in OF_ABSENT},
+        "get_sync_debug_mode": 0, "set_sync_debug_mode": None, **{private.name: 0 for private in ASKED_OF_GPU},
     }  # fmt: skip
     hip = target.backend == "hip"
     with ExitStack() as stack:

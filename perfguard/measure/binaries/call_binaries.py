@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from perfguard._compat.triton_internals import knows_triton
+from perfguard._compat.triton_internals import is_triton_loaded
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.binaries.launch_recorder import Launch, Recording, record
 from perfguard.measure.binaries.source_hash import Sources
@@ -58,7 +58,7 @@ class Binaries:
 
         On a GPU the only target is its own architecture. Nothing is compiled.
         """
-        if not knows_triton():
+        if not is_triton_loaded():
             return []
         if self._last is None or self._last[0] is not call:
             self._last = call, self._followed(call, device)
@@ -67,7 +67,7 @@ class Binaries:
     def followed(self, call: Call, device: Device) -> list[Recording]:
         """What `of` recorded. Of a call without kernels of Triton's its derived inputs alone, on the CPU that it is
         on: in a process of its own, since what it keeps may change there."""
-        if knows_triton() or not device.holds_cpu_tensors or not call.others:
+        if is_triton_loaded() or not device.holds_cpu_tensors or not call.others:
             return [each.recording for each in self.of(call, device)]
         if self._host is None or self._host[0] is not call:
             from perfguard.measure.binaries.absent_gpu import record_elsewhere

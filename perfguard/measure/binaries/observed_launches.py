@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfguard._compat.triton_internals import OF_LAUNCHES, specialisation_of
+from perfguard._compat.triton_internals import IMPORTED_BY_LAUNCHES, specialisation_of
 from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, distinct
 from perfguard.measure.binaries.launch_recorder import (
     UNKNOWN,
@@ -36,7 +36,7 @@ class ObservedLaunches:
 
     def note(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
         """Note a launch in the interpreter."""
-        for each in OF_LAUNCHES:  # a first launch imports it, and must do so as the interpreter's
+        for each in IMPORTED_BY_LAUNCHES:  # a first launch imports it, and must do so as the interpreter's
             each.get()
         for recorder in self._recorders:
             with recorder.recording_launches():
