@@ -22,7 +22,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Seen, Waited
+from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, ObservedActivity, Waited
 from perfguard.measure.devices.device import Device
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.model.errors import DeviceError
@@ -290,7 +290,7 @@ class FakeDevice(Device):
         return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
 
     @contextlib.contextmanager
-    def observed(self, interpreted: Callable[..., None] | None = None) -> Iterator[Seen]:
+    def observed(self, interpreted: Callable[..., None] | None = None) -> Iterator[ObservedActivity]:
         memory, launched, waits = self.device_memory, list[_Launched](), list[Waited]()
         before, memory.peak = memory.total, memory.total
         self._launched, self._waits = launched, waits

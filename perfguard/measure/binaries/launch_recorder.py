@@ -165,7 +165,7 @@ def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -
     """What a call launches on a `target`, present or simulated. Operators run on the host, or where inputs are."""
     from perfguard.measure.binaries.unwritten import Unwritten
 
-    recorder = Recorder(target, sources)
+    recorder = LaunchRecorder(target, sources)
     unwritten = Unwritten(on_the_host, recorder.note_operator)
     with unwritten, recorder.recording_launches(), uncompiled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an earlier call has already warned
@@ -191,7 +191,7 @@ def _names_in(value: Any) -> tuple[str, ...]:
     return names
 
 
-class Recorder:
+class LaunchRecorder:
     """Replaces Triton's launchers while `recording_launches`. Each launch is noted with its pass and configuration."""
 
     def __init__(self, target: Target, sources: Sources) -> None:

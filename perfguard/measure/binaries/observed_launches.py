@@ -10,7 +10,7 @@ from perfguard.measure.binaries.call_binaries import Binaries, OnTarget, distinc
 from perfguard.measure.binaries.launch_recorder import (
     UNKNOWN,
     Launch,
-    Recorder,
+    LaunchRecorder,
     Recording,
     compiled_form,
     source_file,
@@ -19,7 +19,7 @@ from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import target_of
 
 if TYPE_CHECKING:
-    from perfguard.measure.devices.activity import Seen
+    from perfguard.measure.devices.activity import ObservedActivity
     from perfguard.measure.devices.device import Device
 
 
@@ -31,7 +31,7 @@ class ObservedLaunches:
         self._own = binaries.own_target(device)
         self._sources = binaries.sources
         targets = [target_of(name) for name in binaries.names] if device.holds_cpu_tensors else []
-        self._recorders = [Recorder(target, binaries.sources) for target in targets]
+        self._recorders = [LaunchRecorder(target, binaries.sources) for target in targets]
         self._problems: dict[str, str] = {}  # kernel -> why its launch could not be followed
 
     def note(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class ObservedLaunches:
                     first_line = str(error).strip().partition("\n")[0]
                     self._problems[kernel.fn.__name__] = f"{type(error).__name__}: {first_line}"
 
-    def followed(self, seen: Seen) -> list[OnTarget]:
+    def followed(self, seen: ObservedActivity) -> list[OnTarget]:
         """The launched kernels on every target; none for a test that launches none. Nothing is compiled."""
         if self._own is not None:
             launches = [_of_gpu(kernel, self._sources) for kernel in seen.compiled]

@@ -57,7 +57,7 @@ class _Launch:
     functional: bool
 
 
-class Recorder:
+class ExchangeRecorder:
     """Fed with every operator of a call, in order.
 
     Args:

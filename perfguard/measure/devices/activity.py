@@ -70,7 +70,7 @@ class Activity:
 
 
 @dataclass
-class Seen:
+class ObservedActivity:
     """What one test started, kept and left. It is read while the test runs, once, and filled in at the end.
 
     Attributes:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, Seen
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, ObservedActivity
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware, Toolchain
 
@@ -218,7 +218,7 @@ class Device(abc.ABC):
     def activity(self, call: Callable[[], object]) -> Activity:
         """Activity of a warm `call`: launches, copies and fills in order, their code, and the host's waits."""
 
-    def observed(self, interpreted: Callable[..., None] | None = None) -> AbstractContextManager[Seen]:
+    def observed(self, interpreted: Callable[..., None] | None = None) -> AbstractContextManager[ObservedActivity]:
         """What runs inside, once and as it is. Needs torch.
 
         Args:

@@ -58,7 +58,7 @@ class Kernel:
     code: str | None
 
 
-class Launch(NamedTuple):
+class TritonLaunch(NamedTuple):
     """One launch by Triton's launcher. `scalars`: its arguments other than tensors, as text."""
 
     name: str
@@ -66,7 +66,7 @@ class Launch(NamedTuple):
     scalars: str = ""
 
 
-Launched = list[Launch]  # in order
+Launched = list[TritonLaunch]  # in order
 
 _LEAST_ADDRESS = 2**40  # larger integers are taken for addresses, which differ from process to process
 
@@ -77,7 +77,7 @@ def triton_launches() -> Iterator[Launched]:
     launched: Launched = []
 
     def note(kernel: Any, grid: Any, args: Sequence[Any]) -> None:
-        launched.append(Launch(kernel.name, kernel.function, repr([_scalar(each) for each in args])))
+        launched.append(TritonLaunch(kernel.name, kernel.function, repr([_scalar(each) for each in args])))
 
     with launches_noted(note):
         yield launched

@@ -143,7 +143,7 @@ def intervals(
         kind: 'cuda' or 'xpu', as torch names its devices.
     """
 
-    def conducted() -> None:
+    def profiled() -> None:
         for call in calls:
             if before is not None:
                 before()
@@ -152,7 +152,7 @@ def intervals(
                 call()
                 synchronize()
 
-    return joined(raw_events(conducted, kind), _DEVICES[kind])
+    return joined(raw_events(profiled, kind), _DEVICES[kind])
 
 
 def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
@@ -212,7 +212,7 @@ def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Allocation:
+class CpuAllocation:
     """Memory of torch's CPU allocator at `address`: bytes allocated, or freed if negative."""
 
     at_ns: int
@@ -220,7 +220,7 @@ class Allocation:
     bytes: int
 
 
-def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allocation], list[int]]:
+def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuAllocation], list[int]]:
     """Actions of torch's CPU allocator during `call`, in order, and the times at which `call` called its mark, ns.
 
     Memory allocated before the call does not appear, even if the call frees it.
@@ -231,7 +231,7 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allo
             pass
 
     results = _results(lambda: call(mark), memory=True)
-    found: list[Allocation] = []
+    found: list[CpuAllocation] = []
     marks: list[int] = []
     waiting = [] if results is None else list(results.experimental_event_tree())
     while waiting:
@@ -241,7 +241,7 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allo
             marks.append(event.start_time_ns)
         elif event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
             fields = event.extra_fields
-            found.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size))
+            found.append(CpuAllocation(event.start_time_ns, fields.ptr, fields.alloc_size))
     return sorted(found, key=lambda each: each.at_ns), sorted(marks)
 
 

@@ -22,7 +22,7 @@ from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import launches_noted
 from perfguard.interpreter.running import counted
 from perfguard.measure.devices import operators
-from perfguard.measure.devices.activity import Activity, Copied, Seen, Waited
+from perfguard.measure.devices.activity import Activity, Copied, ObservedActivity, Waited
 from perfguard.tensors.graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
@@ -31,23 +31,23 @@ Interpreted = Callable[[Any, Sequence[Any], Sequence[int], Mapping[str, Any]], N
 
 
 @contextmanager
-def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen]:
+def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[ObservedActivity]:
     """Observe what runs inside.
 
     Args:
         kind: device type whose tensors count.
         interpreted: called at each launch in Triton's interpreter.
     """
-    seen, tally = Seen(), _Tally(kind, interpreted)
+    seen, tally = ObservedActivity(), _Tally(kind, interpreted)
     saved = _Saved(tally.maker)
     with (
         counted() as work,
-        launches_noted(tally.saw_launch),
+        launches_noted(tally.on_launch),
         backward_noted(saved.count),
         operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
     ):
         yield seen
-    tally.tell(seen)
+    tally.fill(seen)
     seen.activity = replace(seen.activity, work=work)
     for (name, line), count in saved.by_node.items():
         seen.saved[f"{name} at {text_of(line)}" if line else name] += count
@@ -56,7 +56,7 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen
 class _Tally(operators.Operators):
     """Counts what is seen, by operator and line of Python."""
 
-    sees_fakes = False
+    counts_fakes = False
 
     def __init__(self, kind: str, interpreted: Interpreted | None) -> None:
         super().__init__(kind)
@@ -69,25 +69,25 @@ class _Tally(operators.Operators):
         self._waits: Counter[tuple[str, Line | None]] = Counter()
         self._collections = _collections()
 
-    def saw_operator(self, name: str) -> None:
+    def on_operator(self, name: str) -> None:
         self.names[name] += 1
 
-    def saw_launch(self, kernel: Any, grid: Any, args: Sequence[Any]) -> None:
+    def on_launch(self, kernel: Any, grid: Any, args: Sequence[Any]) -> None:
         """Triton launches a compiled kernel."""
         self.kernels[kernel.name, str(tuple(grid))] += 1
         self.compiled.setdefault(kernel.hash, kernel)
 
-    def saw_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
+    def on_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
         self.kernels[kernel.fn.__name__, str(tuple(grid))] += 1
         if self._interpreted is not None:
             self._interpreted(kernel, args, grid, kwargs)
 
-    def saw_copy(self, name: str, moved: int) -> None:
+    def on_copy(self, name: str, moved: int) -> None:
         at = name, line_in_python()
         self._copies[at] += 1
         self._copied[at] += moved
 
-    def saw_wait(self, name: str) -> None:
+    def on_wait(self, name: str) -> None:
         self._waits[name, line_in_python()] += 1
 
     def maker(self, address: int) -> Line | None:
@@ -100,7 +100,7 @@ class _Tally(operators.Operators):
         by a collection of the one before, and to look through that one takes as long as ten tests."""
         return 1 if self._collections == _collections() else 2
 
-    def tell(self, seen: Seen) -> None:
+    def fill(self, seen: ObservedActivity) -> None:
         """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
         for generation in range(self._oldest() + 1):  # the youngest first: most cycles are there
             if self.alive:

@@ -26,7 +26,7 @@ READS = {
 # … and those that do so if an index is a mask.
 _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
 # … and those that do so if they copy to the host.
-_LEAVING = {"aten._to_copy", "aten.copy_"}
+_TRANSFERS = {"aten._to_copy", "aten.copy_"}
 
 # Operators that do nothing to data: marks for torch itself and for its profiler, and a question that fake tensors ask.
 _BOOKKEEPING = {
@@ -36,7 +36,7 @@ _BOOKKEEPING = {
 
 _SCALARS = {int, float, bool, str, type(None), torch.device, torch.dtype}  # arguments that are or hold no tensors
 
-_TORCH_S = {"aten", "prim"}  # operators of other namespaces belong to libraries
+_TORCH_NAMESPACES = {"aten", "prim"}  # operators of other namespaces belong to libraries
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ def _kind_of_overload(func: Any) -> Kind:
         packet=packet,
         named=packet not in _BOOKKEEPING,
         copies=packet in COPIES,
-        may_read=packet in READS | _INDEXED | _LEAVING,
-        library=func.namespace not in _TORCH_S,
+        may_read=packet in READS | _INDEXED | _TRANSFERS,
+        library=func.namespace not in _TORCH_NAMESPACES,
     )
 
 
@@ -99,7 +99,7 @@ def host_reads(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return (
         kind.packet in READS
         or (kind.packet in _INDEXED and _indexes_by_mask(args))
-        or (kind.packet in _LEAVING and _leaves_device(kind, args, kwargs))
+        or (kind.packet in _TRANSFERS and _is_blocking_transfer(kind, args, kwargs))
     )
 
 
@@ -114,7 +114,7 @@ def _indexes_by_mask(args: tuple[Any, ...]) -> bool:
     return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-def _leaves_device(kind: Kind, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+def _is_blocking_transfer(kind: Kind, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     """Whether a copy transfers data to the host and waits for it."""
     if kind.packet == "aten._to_copy":
         target = options.get("device")

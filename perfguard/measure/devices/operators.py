@@ -35,7 +35,7 @@ from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
 if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
-    from perfguard.measure.collectives.recorder import Recorder
+    from perfguard.measure.collectives.recorder import ExchangeRecorder
 
 _KEYS, _MODES = KEYS.get(), MODES.get()
 _COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
@@ -73,11 +73,11 @@ class Operators(DispatchMode):
         recorder: of exchanges with other ranks; None: there are none.
     """
 
-    sees_fakes = True  # whether operators on tensors without data, meta and fake ones, count as well
+    counts_fakes = True  # whether operators on tensors without data, meta and fake ones, count as well
 
     supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
 
-    def __init__(self, kind: str, recorder: Recorder | None = None) -> None:
+    def __init__(self, kind: str, recorder: ExchangeRecorder | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
         self.recorder = recorder
@@ -87,19 +87,19 @@ class Operators(DispatchMode):
         self.interpreting = False
         self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
-    def saw_operator(self, name: str) -> None:
+    def on_operator(self, name: str) -> None:
         """An operator is called, or a kernel in Triton's interpreter."""
         raise NotImplementedError
 
-    def saw_copy(self, name: str, moved: int) -> None:
+    def on_copy(self, name: str, moved: int) -> None:
         """An operator has moved `moved` bytes."""
         raise NotImplementedError
 
-    def saw_wait(self, name: str) -> None:
+    def on_wait(self, name: str) -> None:
         """The host reads a tensor's data."""
         raise NotImplementedError
 
-    def saw_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
+    def on_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
         """Triton's interpreter launches a kernel."""
 
     def __torch_dispatch__(
@@ -113,7 +113,7 @@ class Operators(DispatchMode):
             return NotImplemented
         plain = args and not types and type(args[0]) in PLAIN and not args[0].is_meta  # as of most operators
         given = None if plain else tensors_in((args, *kwargs.values()))
-        if not (given is None or self.sees_fakes) and computes_shapes(types, given, kwargs):
+        if not (given is None or self.counts_fakes) and computes_shapes(types, given, kwargs):
             return func(*args, **kwargs)
         kind = KINDS.get(id(func)) or kind_of(func)
         if (
@@ -121,9 +121,9 @@ class Operators(DispatchMode):
             and host_reads(kind, args, kwargs)
             and any(map(self._is_here, tensors_in((args, *kwargs.values()))))
         ):
-            self.saw_wait(kind.packet)
+            self.on_wait(kind.packet)
         if kind.named and not self.inside:
-            self.saw_operator(kind.name)
+            self.on_operator(kind.name)
         if kind.higher_order:
             return func(*args, **kwargs)
         if kind.library or self.inside or self.recorder is not None:
@@ -134,7 +134,7 @@ class Operators(DispatchMode):
             return results
         returned = (results,) if type(results) in PLAIN else tensors_in((results,))
         if kind.copies:
-            self.saw_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
+            self.on_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
         self._count_storages(returned, given, args, kwargs)
         return results
 
@@ -216,22 +216,22 @@ class Operators(DispatchMode):
         return True  # otherwise torch.compile is skipped under this mode, and eager operators are counted
 
 
-class _Listed(Operators):
+class _OrderedOperators(Operators):
     """Lists what is seen, in order."""
 
-    def __init__(self, kind: str, recorder: Recorder | None) -> None:
+    def __init__(self, kind: str, recorder: ExchangeRecorder | None) -> None:
         super().__init__(kind, recorder)
         self.names: list[str] = []
         self.copies: list[Copied] = []
         self.waits: list[Waited] = []
 
-    def saw_operator(self, name: str) -> None:
+    def on_operator(self, name: str) -> None:
         self.names.append(name)
 
-    def saw_copy(self, name: str, moved: int) -> None:
+    def on_copy(self, name: str, moved: int) -> None:
         self.copies.append(Copied(name, moved, place_in_python()))
 
-    def saw_wait(self, name: str) -> None:
+    def on_wait(self, name: str) -> None:
         self.waits.append(Waited(name, place_in_python()))
 
 
@@ -257,7 +257,7 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         waiting: methods that read data, or wait for the device, without any operator.
     """
     step = call if isinstance(call, Step) else None
-    seen = _Listed(kind, _recorder(step))
+    seen = _OrderedOperators(kind, _exchange_recorder(step))
     with collector_paused(), counted() as work:
         if step is None:
             with followed(seen, waiting):
@@ -272,12 +272,12 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
     return replace(activity, exchanges=found.exchanges, gathered=found.gathered)
 
 
-def _recorder(step: Step | None) -> Recorder | None:
+def _exchange_recorder(step: Step | None) -> ExchangeRecorder | None:
     if not in_group():
         return None
-    from perfguard.measure.collectives.recorder import Recorder
+    from perfguard.measure.collectives.recorder import ExchangeRecorder
 
-    return Recorder(None if step is None else step.call)
+    return ExchangeRecorder(None if step is None else step.call)
 
 
 @contextmanager
@@ -298,7 +298,7 @@ def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[N
 def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
     """Note calls of `methods` while inside. One that is replaced meanwhile stays as it then is."""
     before = [vars(owner).get(attribute) for owner, attribute, _ in methods]
-    noting = [_Noting(name, getattr(owner, attribute), seen) for owner, attribute, name in methods]
+    noting = [_NotedMethod(name, getattr(owner, attribute), seen) for owner, attribute, name in methods]
     for (owner, attribute, _), ours in zip(methods, noting, strict=True):
         setattr(owner, attribute, ours)
     try:
@@ -340,7 +340,7 @@ def _interpreted(seen: Operators) -> Iterator[None]:
         if warmup or seen not in _MODES():
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
         if not seen.inside:  # inside a custom operator, that operator is the entry
-            seen.saw_operator(f"triton.{kernel.fn.__name__}")
+            seen.on_operator(f"triton.{kernel.fn.__name__}")
         sizes = grid
 
         def computed(bound: Mapping[str, Any]) -> Any:  # by the interpreter, which knows the kernel's defaults
@@ -351,7 +351,7 @@ def _interpreted(seen: Operators) -> Iterator[None]:
         seen.interpreting = True
         try:
             result = original(kernel, *args, grid=computed if callable(grid) else grid, warmup=warmup, **kwargs)
-            seen.saw_interpreted(kernel, args, sizes, kwargs)
+            seen.on_interpreted(kernel, args, sizes, kwargs)
             return result
         finally:
             seen.interpreting = False
@@ -360,7 +360,7 @@ def _interpreted(seen: Operators) -> Iterator[None]:
         yield
 
 
-class _Noting:
+class _NotedMethod:
     """A method whose calls are noted. It is equal to the method: torch passes it to `__torch_function__` of a subclass,
     which looks it up in a table."""
 
@@ -371,7 +371,7 @@ class _Noting:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if not (self._seen.interpreting or torch.compiler.is_compiling()):
-            self._seen.saw_wait(self._name)
+            self._seen.on_wait(self._name)
         return self._original(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:

@@ -26,7 +26,7 @@ from perfguard.model.units import Unit
 if TYPE_CHECKING:
     import torch
 
-    from perfguard.measure.devices.activity import Seen
+    from perfguard.measure.devices.activity import ObservedActivity
     from perfguard.measure.devices.device import Device
 
 TIMED = False
@@ -133,7 +133,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _of_test(
-    seen: Seen, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading], timed: list[str]
+    seen: ObservedActivity, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading], timed: list[str]
 ) -> list[Reading]:
     """The readings of a test: operators on any device, by number, and Triton's launches by kernel.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from perfguard.measure.devices.activity import Activity, Seen
+from perfguard.measure.devices.activity import Activity, ObservedActivity
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
@@ -33,7 +33,7 @@ class Observed:
         binaries: the launches of Triton kernels, on every target.
     """
 
-    seen: Seen
+    seen: ObservedActivity
     compiled: Trace
     generated: Mapping[str, int]
     binaries: Sequence[OnTarget] = ()
