@@ -64,9 +64,9 @@ class Private:
     def set(self, value: Any) -> Any:
         """Replace the object by `value`; returns what stood there."""
         owner, _, name = self.name.rpartition(".")
-        place = Private(self.module, owner, self.used_for).get()
-        before = vars(place)[name]
-        setattr(place, name, value)
+        owner_object = Private(self.module, owner, self.used_for).get()
+        before = vars(owner_object)[name]
+        setattr(owner_object, name, value)
         return before
 
     @property
@@ -83,10 +83,10 @@ class Private:
         )
 
     def _of(self, module: Any) -> Any:
-        found = module
+        value = module
         for part in filter(None, self.name.split(".")):
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
 
 
 def privates(module: str, used_for: str, names: str) -> tuple[Private, ...]:

@@ -127,10 +127,10 @@ def has_own_fake(operator: Any) -> bool:
 def _registered_fakes() -> set[str]:
     """Names of operators with a fake implementation from Python, whichever way it was registered."""
     registered = getattr(DESCRIBED.get(), "_data", {})
-    found = {name for name, entry in registered.items() if entry.fake_impl.kernel is not None}
+    from_python = {name for name, entry in registered.items() if entry.fake_impl.kernel is not None}
     parts = [each.split("/") for each in IMPLEMENTED.get() if each.endswith("/Meta")]
     defined: set[str] = DEFINED.get()
-    return found | ({f"{space}::{name.partition('.')[0]}" for space, name, _ in parts} & defined)
+    return from_python | ({f"{space}::{name.partition('.')[0]}" for space, name, _ in parts} & defined)
 
 
 def fake_mode() -> Any:
@@ -149,8 +149,8 @@ def own_implementation(operator: Any) -> Any:
     definition = CUSTOM.get().get(schema_of(operator).name)
     if definition is None:
         return None
-    found = getattr(definition, "_backend_fns", {})
-    return found.get("cuda") or found.get(None)
+    by_device = getattr(definition, "_backend_fns", {})
+    return by_device.get("cuda") or by_device.get(None)
 
 
 @contextlib.contextmanager

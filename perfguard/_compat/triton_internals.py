@@ -110,10 +110,10 @@ def _as_tuple(value: Any) -> Any:
 
 def function_in(module: ModuleType, name: str) -> Any:
     """The kernel (JITFunction) of this qualified name, below whatever wraps it: an autotuner, heuristics."""
-    found = attrgetter(name)(module)
-    while not isinstance(found, FUNCTION.get()):
-        found = found.fn
-    return found
+    kernel = attrgetter(name)(module)
+    while not isinstance(kernel, FUNCTION.get()):
+        kernel = kernel.fn
+    return kernel
 
 
 def compiled_for(target: Any, source: Any, options: Mapping[str, Any]) -> Any:

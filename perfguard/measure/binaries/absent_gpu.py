@@ -62,7 +62,7 @@ def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: floa
             children.append(_Child(followed, target, sources))
         answer = children.pop(0).answer(seconds)
         recordings.append(answer.recording)
-        _learn(answer, sources)
+        _keep_read_sources(answer, sources)
     return recordings
 
 
@@ -73,7 +73,7 @@ class _Answer(msgspec.Struct, frozen=True):
     read: dict[str, Described] = {}
 
 
-def _learn(answer: _Answer, sources: Sources) -> None:
+def _keep_read_sources(answer: _Answer, sources: Sources) -> None:
     """Keep what the child has learnt of modules and kernels for the next children."""
     sources.known.update(answer.read)
     if not answer.recording.launches:
@@ -143,14 +143,14 @@ def _fork() -> int:
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         return os.fork()
-    came: list[bool] = []
-    signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    interrupts: list[bool] = []
+    signal.signal(signal.SIGINT, lambda *_: interrupts.append(True))
     process = -1
     try:
         process = os.fork()
     finally:
         signal.signal(signal.SIGINT, handler if process else signal.SIG_DFL)
-    if process and came:
+    if process and interrupts:
         signal.raise_signal(signal.SIGINT)
     return process
 

@@ -98,11 +98,11 @@ class Binaries:
         return [OnTarget(target.name, distinct(each)) for target, each in zip(targets, recordings, strict=True)]
 
 
-def of_pass(found: Sequence[OnTarget], direction: Pass) -> list[OnTarget]:
+def of_pass(on_targets: Sequence[OnTarget], direction: Pass) -> list[OnTarget]:
     """The part of recordings that belongs to one pass; of an observed test, all of it."""
     if direction == "test":
-        return list(found)
-    return [OnTarget(each.target, _part(each.recording, direction)) for each in found]
+        return list(on_targets)
+    return [OnTarget(each.target, _part(each.recording, direction)) for each in on_targets]
 
 
 def _part(recording: Recording, direction: Pass) -> Recording:
@@ -136,11 +136,11 @@ def named(launches: Sequence[Launch], renamed: Mapping[str, str] | None = None) 
     """The launches in order, with names that distinguish configurations and specialisations: `rows`, `rows@1`,
     `rows/2`. `renamed`: other names for kernels."""
     counts: Counter[tuple[Pass, str]] = Counter()
-    found = []
+    launches_by_name = []
     for launch in launches:
         name = (renamed or {}).get(launch.kernel, launch.kernel)
         name = name if launch.configuration is None else f"{name}@{launch.configuration}"
         counts[launch.direction, name] += 1
         count = counts[launch.direction, name]
-        found.append((name if count == 1 else f"{name}/{count}", launch))
-    return found
+        launches_by_name.append((name if count == 1 else f"{name}/{count}", launch))
+    return launches_by_name

@@ -110,20 +110,20 @@ def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) 
     Args:
         compilers: the base's and the working tree's, with a `path` (and a `python`) of their own.
     """
-    narrowed: set[_Pair] = set()
-    by_case = [_on_targets(sides, compilers) for sides in cases]
-    on_targets = [on_target for of_case in by_case for on_target in of_case]
-    pairs = [pair for on_target in on_targets for pair in on_target.pairs if not pair.is_known]
+    narrower: set[_Pair] = set()
+    by_case = [_target_comparisons(sides, compilers) for sides in cases]
+    comparisons = [comparison for of_case in by_case for comparison in of_case]
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs if not pair.is_known]
     if compilers[0].toolchain == compilers[1].toolchain:
         irs = first_irs(_jobs(pairs))
         pairs = [pair for pair in pairs if not pair.has_equal(irs)]
-        narrowed = {pair for pair in pairs if irs[pair.work].is_narrower_than(irs[pair.base])}
-    summed = [job for on_target in on_targets for side in on_target.summed for jobs in side.values() for job in jobs]
+        narrower = {pair for pair in pairs if irs[pair.work].is_narrower_than(irs[pair.base])}
+    summed = [job for comparison in comparisons for side in comparison.summed for jobs in side.values() for job in jobs]
     binaries = binaries_of([*_jobs(pairs), *summed])
     differing = {pair for pair in pairs if pair.differs(binaries)}
     facts = facts_of([*_jobs(differing), *summed])
-    for on_target in on_targets:
-        on_target.read([pair for pair in on_target.pairs if pair in differing], facts, narrowed)
+    for comparison in comparisons:
+        comparison.read([pair for pair in comparison.pairs if pair in differing], facts, narrower)
     return [_joined(sides, of_case) for sides, of_case in zip(cases, by_case, strict=True)]
 
 
@@ -164,7 +164,7 @@ def _jobs(pairs: Iterable[_Pair]) -> list[Job]:
 Summed = dict[str, list[Job]]  # kernel -> what the call launches of it, or what a tuner chooses from
 
 
-class _OnOneTarget:
+class _TargetComparison:
     """One case on one target: matched, then read."""
 
     def __init__(
@@ -197,17 +197,17 @@ class _OnOneTarget:
             for side, compiler in sides
         ]
 
-    def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts], narrowed: Collection[_Pair]) -> None:
+    def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts], narrower: Collection[_Pair]) -> None:
         """Fill in values, problems and other code.
 
         Args:
-            narrowed: launches that compute addresses in 32 bits, which the base's compute in 64.
+            narrower: launches that compute addresses in 32 bits, which the base's compute in 64.
         """
         for pair in differing:
-            if pair in narrowed:
+            if pair in narrower:
                 self._add("address_bits", pair.name, 64, 32)
             base, work = facts[pair.base], facts[pair.work]
-            if not self._are_of_here(pair.name, (base, work)):
+            if not self._failed_here(pair.name, (base, work)):
                 self._add_facts(pair.name, base, work)
         if self.summed:
             self._add_sums(facts)
@@ -239,7 +239,7 @@ class _OnOneTarget:
     def _add_sums(self, facts: Mapping[Job, Facts]) -> None:
         made = [{kernel: [facts[job] for job in jobs] for kernel, jobs in side.items()} for side in self.summed]
         uncompiled = [
-            kernel for side in made for kernel, of_kernel in side.items() if self._are_of_here(kernel, of_kernel)
+            kernel for side in made for kernel, of_kernel in side.items() if self._failed_here(kernel, of_kernel)
         ]
         if uncompiled:
             return
@@ -276,7 +276,7 @@ class _OnOneTarget:
     def _unfit(self, facts: Facts) -> str:
         return unfit(facts, target_of(self.target))
 
-    def _are_of_here(self, name: str, made: Iterable[Facts]) -> bool:
+    def _failed_here(self, name: str, made: Iterable[Facts]) -> bool:
         """Whether a kernel could not be compiled here, which is a problem and no fact."""
         errors = [facts.error for facts in made if facts.passing]
         self.problems += [f"{self.target}: {name}: {error}" for error in errors]
@@ -334,20 +334,20 @@ def _operators(recording: Recording) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(Counter(names).items())) or "none"
 
 
-def _on_targets(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_OnOneTarget]:
+def _target_comparisons(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_TargetComparison]:
     """The case on every target that both sides know."""
     base = {followed.target: followed.recording for followed in sides.base}
     return [
-        _OnOneTarget(followed.target, (base[followed.target], followed.recording), compilers)
+        _TargetComparison(followed.target, (base[followed.target], followed.recording), compilers)
         for followed in sides.work
         if followed.target in base
     ]
 
 
-def _joined(sides: Sides, on_targets: Sequence[_OnOneTarget]) -> Compared:
-    both = [readings for on_target in on_targets for readings in on_target.readings()]
-    renamed = {before: after for on_target in on_targets for before, after in on_target.matched.renamed.items()}
-    whole = {on_target.target for on_target in on_targets if on_target.is_whole}
+def _joined(sides: Sides, comparisons: Sequence[_TargetComparison]) -> Compared:
+    both = [readings for comparison in comparisons for readings in comparison.readings()]
+    renamed = {before: after for comparison in comparisons for before, after in comparison.matched.renamed.items()}
+    whole = {comparison.target for comparison in comparisons if comparison.is_whole}
     old, new = ([followed for followed in side if followed.target in whole] for side in (sides.base, sides.work))
     before, after = configuration_of(old, renamed), configuration_of(new)
     if before != after:
@@ -355,6 +355,6 @@ def _joined(sides: Sides, on_targets: Sequence[_OnOneTarget]) -> Compared:
     return Compared(
         [base for base, _ in both],
         [work for _, work in both],
-        list(dict.fromkeys(problem for on_target in on_targets for problem in on_target.problems)),
-        {on_target.target: on_target.other_code for on_target in on_targets if on_target.other_code},
+        list(dict.fromkeys(problem for comparison in comparisons for problem in comparison.problems)),
+        {comparison.target: comparison.other_code for comparison in comparisons if comparison.other_code},
     )

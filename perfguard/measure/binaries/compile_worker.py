@@ -29,7 +29,7 @@ from perfguard.measure.binaries.targets import target_of
 from perfguard.model.orphans import end_with
 
 UNCOMPILABLE = "does not compile"  # a fact of the kernel
-HERE = "could not be compiled here"  # and none
+NOT_COMPILED_HERE = "could not be compiled here"  # and none
 
 # `tt.func private @"helpers.add__fp32"(%arg0: f32)`
 _FUNCTION = re.compile(r'\btt\.func (?:public |private )?@("[^"]*"|[\w.$-]+)')
@@ -97,18 +97,19 @@ def answer(request: Request) -> Built | FirstIr:
             sys.path[:] = request.path
         kernel = _kernel(request.launch)  # the user's modules are imported without a simulated target
     except Exception as error:
-        return _failed(request, error, passing=not isinstance(error, _Inside))
+        return _failed(request, error, passing=not isinstance(error, _LocalKernel))
     driver = Driver(target_of(request.target))
     try:
         with driven_by(driver):
             return _made(request, kernel, driver)
     except Exception as error:
-        return _failed(request, error, passing=_of_the_machine(error))
+        return _failed(request, error, passing=_is_of_the_machine(error))
 
 
 def _made(request: Request, kernel: Any, driver: Driver) -> Built | FirstIr:
     data = msgspec.json.decode(request.launch.data)
-    target, source, options = driver.get_current_target(), source_of(kernel, data), _unchecked(data["options"])
+    options = _without_overflow_checks(data["options"])
+    target, source = driver.get_current_target(), source_of(kernel, data)
     if request.wanted == "binary":
         return read_facts(compiled_for(target, source, options), driver.target)
     ir = canonical(first_ir(target, source, options, driver.questions.clear))
@@ -134,24 +135,24 @@ def canonical(ir: str) -> str:
     return _SYMBOL.sub(lambda found: numbers.get(found[1], found[0]), _TARGET.sub("", ir))
 
 
-class _Inside(ValueError):
+class _LocalKernel(ValueError):
     """A kernel that no other process can find."""
 
 
 def _failed(request: Request, error: BaseException, *, passing: bool) -> Built | FirstIr:
-    text = f"{HERE if passing else UNCOMPILABLE}: {type(error).__name__}: {_reason(str(error))}"
+    text = f"{NOT_COMPILED_HERE if passing else UNCOMPILABLE}: {type(error).__name__}: {_reason(str(error))}"
     if request.wanted == "ir":
         return FirstIr(error=text, kept=not passing)
     return Built(Facts(error=text, passing=passing), kept=not passing)
 
 
-def _of_the_machine(error: BaseException) -> bool:
+def _is_of_the_machine(error: BaseException) -> bool:
     """Whether an error tells of the machine that compiles, and not of the kernel: of files, memory, programs, modules;
     or raised by torch, which misses a device when a kernel's own Python asks for one."""
     causes = list(_causes(error))
     if any(isinstance(each, OSError | MemoryError | ImportError | subprocess.SubprocessError) for each in causes):
         return True
-    return any(_raised_in(each).partition(".")[0] == "torch" for each in causes)
+    return any(_raising_module(each).partition(".")[0] == "torch" for each in causes)
 
 
 def _causes(error: BaseException | None) -> Any:
@@ -160,7 +161,7 @@ def _causes(error: BaseException | None) -> Any:
         error = error.__cause__ or error.__context__
 
 
-def _raised_in(error: BaseException) -> str:
+def _raising_module(error: BaseException) -> str:
     """The module whose code raised the error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -176,7 +177,7 @@ def _reason(text: str) -> str:
     return re.sub(r"\S*/(?=[^/\s])| at 0x[0-9a-f]+", "", line)
 
 
-def _unchecked(options: dict[str, Any]) -> dict[str, Any]:
+def _without_overflow_checks(options: dict[str, Any]) -> dict[str, Any]:
     """The options without overflow checks of integer sums, differences and products. Outside `debug` their results are
     never asserted, and are thrown away. They take a third of the time until there is an IR, and leave the same
     binary."""
@@ -187,7 +188,7 @@ def _unchecked(options: dict[str, Any]) -> dict[str, Any]:
 def _kernel(launch: Launch) -> Any:
     """Triton's function, from the module that defines it."""
     if "<locals>" in launch.function:
-        raise _Inside(f"{launch.function} is defined inside a function; define it in a module")
+        raise _LocalKernel(f"{launch.function} is defined inside a function; define it in a module")
     return function_in(_module(launch), launch.function)
 
 

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perfguard.measure.binaries.compile_worker import HERE, UNCOMPILABLE, FirstIr, Request
+from perfguard.measure.binaries.compile_worker import NOT_COMPILED_HERE, UNCOMPILABLE, FirstIr, Request
 from perfguard.measure.binaries.kernel_facts import Built, Facts, disassembled
 from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
 from perfguard.measure.binaries.targets import target_of
@@ -36,7 +36,7 @@ from perfguard.model.atomic_files import write_atomically
 _FORMAT = 7  # version of what is cached, and of the way it is read
 _MOST_WORKERS = 8
 _START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time of a new process, and of its work
-_WORDS = 300  # characters of a failed compiler's last output
+_MOST_STDERR = 300  # characters of a failed compiler's last output
 _OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # of a compiler that gives up a kernel
 _PACKAGE = Path(__file__).parents[2] / "__init__.py"
 # Starts the worker with this perfguard and no other package from beside it: another interpreter has its own.
@@ -123,8 +123,8 @@ class Compiler:
         if key not in self._known:
             with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent or truncated
                 self._known[key] = msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=kind)
-        found: T | None = self._known.get(key)
-        return found
+        known: T | None = self._known.get(key)
+        return known
 
     def keep(self, key: str, made: Built | FirstIr) -> None:
         self._known[key] = made
@@ -189,7 +189,7 @@ def _make_binary(job: Job) -> Built:
     try:
         answer = compiler.ask(Request("binary", job.target, job.launch, compiler.modules))
     except _Failed as failed:
-        return Built(Facts(error=_words(failed), passing=not failed.own), kept=False)
+        return Built(Facts(error=_error_text(failed), passing=not failed.own), kept=False)
     return msgspec.json.decode(answer, type=Built)
 
 
@@ -199,12 +199,12 @@ def _make_ir(job: Job) -> FirstIr:
     try:
         answer = compiler.ask(Request("ir", job.target, job.launch, compiler.modules))
     except _Failed as failed:
-        return FirstIr(error=_words(failed), kept=False)
+        return FirstIr(error=_error_text(failed), kept=False)
     return msgspec.json.decode(answer, type=FirstIr)
 
 
-def _words(failed: _Failed) -> str:
-    return f"{UNCOMPILABLE if failed.own else HERE}: {failed}"
+def _error_text(failed: _Failed) -> str:
+    return f"{UNCOMPILABLE if failed.own else NOT_COMPILED_HERE}: {failed}"
 
 
 def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> dict[Job, T]:
@@ -212,15 +212,15 @@ def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> d
     leaders: dict[str, Job] = {}
     for job, key in keys.items():
         leaders.setdefault(key, job)
-    known = {key: found for key, job in leaders.items() if (found := job.compiler.cached(key, kind)) is not None}
+    known = {key: result for key, job in leaders.items() if (result := job.compiler.cached(key, kind)) is not None}
 
     def done(key: str) -> T:
         compiler = leaders[key].compiler
-        found = compiler.cached(key, kind)  # another of pytest's workers may have made it since
-        if found is None:
-            found = make(leaders[key])
-            compiler.keep(key, found)
-        return found
+        result = compiler.cached(key, kind)  # another of pytest's workers may have made it since
+        if result is None:
+            result = make(leaders[key])
+            compiler.keep(key, result)
+        return result
 
     missing = [key for key in leaders if key not in known]
     for compiler, count in Counter(leaders[key].compiler for key in missing).items():
@@ -305,12 +305,12 @@ class _Worker:
 
     def __init__(self, python: str, path: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="perfguard-triton-")
-        self._words = Path(self._folder.name) / "stderr"
+        self._stderr = Path(self._folder.name) / "stderr"
         self._toolchain = ""
-        with self._words.open("wb") as words:
+        with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [python, "-c", _START, str(_PACKAGE), str(os.getpid())],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
                 env=_environment(os.environ, self._folder.name, path), start_new_session=True,
             )  # fmt: skip
         atexit.register(self.stop)
@@ -354,10 +354,10 @@ class _Worker:
             self.stop()
             raise _Failed(f"the compiler took longer than {seconds:g} s")
         code = self._process.wait()
-        words = self._words.read_text(errors="replace").strip()[-_WORDS:] if self._words.exists() else ""
+        stderr = self._stderr.read_text(errors="replace").strip()[-_MOST_STDERR:] if self._stderr.exists() else ""
         self.stop()
-        own = code in _OWN_FAULTS and "bad_alloc" not in words
-        raise _Failed(f"the compiler ended with status {code}: {words}", own=own)
+        own = code in _OWN_FAULTS and "bad_alloc" not in stderr
+        raise _Failed(f"the compiler ended with status {code}: {stderr}", own=own)
 
     def stop(self) -> None:
         """End the process and remove its files."""

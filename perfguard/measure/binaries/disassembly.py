@@ -102,10 +102,10 @@ def read_gcn(text: str) -> Code:
 
 
 def _gcn_bits(name: str) -> int:
-    found = _GCN_WIDTH.search(name)
-    if found is None:
+    match = _GCN_WIDTH.search(name)
+    if match is None:
         return 32
-    dword, count, _, digits, short, byte = found.groups()
+    dword, count, _, digits, short, byte = match.groups()
     if dword:
         return 32 * int(count or 1)
     return int(digits) if digits else 16 if short else 8 if byte else 32

@@ -15,7 +15,7 @@ _MOST_PLACES = 32  # of a tuple that is shown place by place
 
 
 def code_of(
-    found: Sequence[OnTarget], compiler: Compiler, known: Mapping[str, str] | None = None, *, new: bool = True
+    on_targets: Sequence[OnTarget], compiler: Compiler, known: Mapping[str, str] | None = None, *, new: bool = True
 ) -> dict[str, str]:
     """Kernel function -> `<source>-<ir>`, 8 hex digits each, over all of its launches: those of the plain call, of its
     configurations and of its walk.
@@ -26,18 +26,18 @@ def code_of(
     for, or if it could not be made.
 
     Args:
-        found: of one pass (`of_pass`).
+        on_targets: of one pass (`of_pass`).
         compiler: makes the first IRs, in one pool.
         known: the record's fingerprints. Of a kernel with the record's source, the record's own text is returned, and
             nothing is compiled.
         new: whether kernels that `known` does not hold get an `<ir>`, which a record of them needs.
     """
     known = known or {}
-    sources = {kernel: _half(found, kernel, lambda _, launch: launch.source) for kernel in _kernels(found)}
+    sources = {kernel: _half(on_targets, kernel, lambda _, launch: launch.source) for kernel in _kernels(on_targets)}
     code = {kernel: text for kernel, text in known.items() if text.partition("-")[0] == sources.get(kernel)}
     jobs = {
         (each.target, launch): Job(compiler, each.target, launch)
-        for each in found
+        for each in on_targets
         for launch in _launches(each)
         if launch.kernel not in code and (new or launch.kernel in known)
     }
@@ -49,10 +49,11 @@ def code_of(
         ir = irs[jobs[target, launch]]
         return ir.digest or (ir.error if ir.kept else "")
 
-    return {kernel: code.get(kernel) or f"{source}-{_half(found, kernel, ir_of)}" for kernel, source in sources.items()}
+    halves = {kernel: _half(on_targets, kernel, ir_of) for kernel in sources if not code.get(kernel)}
+    return {kernel: code.get(kernel) or f"{source}-{halves[kernel]}" for kernel, source in sources.items()}
 
 
-def configuration_of(found: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
+def configuration_of(on_targets: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
     """Parts and their values, "`rows`: held" -> "9": every constant and option of the launches that the plain
     call chooses; `entry`, the entry of a table that they come from; `tuned`, if a tuner is to choose. Values that
     differ between targets name them: "9 on sm_80 sm_90, 2 on gfx942".
@@ -61,7 +62,7 @@ def configuration_of(found: Sequence[OnTarget], renamed: Mapping[str, str] | Non
         renamed: other names for kernels.
     """
     values: dict[str, dict[str, list[str]]] = {}  # part -> value -> targets
-    for each in found:
+    for each in on_targets:
         for part, value in _configuration(each, renamed or {}):
             values.setdefault(part, {}).setdefault(value, []).append(each.target)
     return {
@@ -72,8 +73,8 @@ def configuration_of(found: Sequence[OnTarget], renamed: Mapping[str, str] | Non
     }
 
 
-def _configuration(found: OnTarget, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    recording = found.recording
+def _configuration(on_target: OnTarget, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    recording = on_target.recording
     for name, launch in named(recording.launches, renamed):
         if launch.configuration is not None:
             continue
@@ -99,18 +100,18 @@ def _text(value: Any) -> str:
     return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
-def _kernels(found: Sequence[OnTarget]) -> list[str]:
-    return list(dict.fromkeys(launch.kernel for each in found for launch in _launches(each)))
+def _kernels(on_targets: Sequence[OnTarget]) -> list[str]:
+    return list(dict.fromkeys(launch.kernel for each in on_targets for launch in _launches(each)))
 
 
-def _launches(found: OnTarget) -> list[Launch]:
-    return [*found.recording.launches, *found.recording.walked]
+def _launches(on_target: OnTarget) -> list[Launch]:
+    return [*on_target.recording.launches, *on_target.recording.walked]
 
 
-def _half(found: Sequence[OnTarget], kernel: str, code: Callable[[str, Launch], str]) -> str:
+def _half(on_targets: Sequence[OnTarget], kernel: str, code: Callable[[str, Launch], str]) -> str:
     """Half of a kernel's fingerprint; `code` is of one launch on a target. Empty if that of any launch is."""
     described: list[object] = []
-    for each in found:
+    for each in on_targets:
         recording = each.recording
         launches = [launch for launch in _launches(each) if launch.kernel == kernel]
         codes = [code(each.target, launch) for launch in launches]

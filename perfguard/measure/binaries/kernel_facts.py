@@ -176,8 +176,8 @@ def _nvdisasm_name(target: Target) -> str:
 
 
 def _amd(text: str, name: str) -> int:
-    found = re.findall(rf"\.{name}:\s+(\d+)", text)
-    return int(found[0]) if found else 0
+    numbers = re.findall(rf"\.{name}:\s+(\d+)", text)
+    return int(numbers[0]) if numbers else 0
 
 
 def _nvidia_warps(target: Target, threads: int, registers: int, shared: int) -> int | None:

@@ -35,13 +35,13 @@ def match(base: Recording, work: Recording) -> Matched:
     launches of each kernel."""
     before, after = kernels_of(base), kernels_of(work)
     renamed = _counterparts(before, after)
-    found = [
+    pairs = [
         pair
         for old, new in renamed.items()
         for pair in _launch_pairs(before[old], after[new])
     ]  # fmt: skip
     names = {id(launch): name for recording in (base, work) for name, launch in named(recording.launches)}
-    paired = {id(launch) for pair in found for launch in pair}
+    paired = {id(launch) for pair in pairs for launch in pair}
     unmatched = [
         [
             (names[id(each)], each)
@@ -51,15 +51,15 @@ def match(base: Recording, work: Recording) -> Matched:
         ]
         for kernels in (before, after)
     ]
-    return Matched([(names[id(new)], old, new) for old, new in found], (unmatched[0], unmatched[1]), renamed)
+    return Matched([(names[id(new)], old, new) for old, new in pairs], (unmatched[0], unmatched[1]), renamed)
 
 
 def kernels_of(recording: Recording) -> dict[str, list[Launch]]:
     """Kernel -> its launches, but for those of a walk."""
-    found: dict[str, list[Launch]] = {}
+    by_kernel: dict[str, list[Launch]] = {}
     for launch in recording.launches:
-        found.setdefault(launch.kernel, []).append(launch)
-    return found
+        by_kernel.setdefault(launch.kernel, []).append(launch)
+    return by_kernel
 
 
 def chosen(launches: Sequence[Launch]) -> list[Launch]:
@@ -76,17 +76,17 @@ def _counterparts(base: Kernels, work: Kernels) -> dict[str, str]:
 def _places(kernels: Kernels, common: set[str]) -> dict[tuple[object, ...], str]:
     """Place -> kernel: its name, or the last common kernel before it, its types, and which one of these it is."""
     counts: Counter[tuple[object, ...]] = Counter()
-    found: dict[tuple[object, ...], str] = {}
+    by_place: dict[tuple[object, ...], str] = {}
     last = ""
     for name, launches in kernels.items():
         if name in common:
             last = name
-            found[name,] = name
+            by_place[name,] = name
         else:
             place = last, json.dumps(types_of(launches[0]))
             counts[place] += 1
-            found[*place, counts[place]] = name
-    return found
+            by_place[*place, counts[place]] = name
+    return by_place
 
 
 def _launch_pairs(base: Sequence[Launch], work: Sequence[Launch]) -> list[tuple[Launch, Launch]]:
@@ -98,12 +98,12 @@ def _launch_pairs(base: Sequence[Launch], work: Sequence[Launch]) -> list[tuple[
 
     def pair(candidates: list[Launch], fits: Callable[[Launch, Launch], bool]) -> None:
         for launch in list(after):
-            found = next((each for each in candidates if fits(each, launch)), None)
-            if found is not None:
-                pairs.append((found, launch))
+            counterpart = next((each for each in candidates if fits(each, launch)), None)
+            if counterpart is not None:
+                pairs.append((counterpart, launch))
                 after.remove(launch)
-                if found in before:
-                    before.remove(found)
+                if counterpart in before:
+                    before.remove(counterpart)
 
     pair(before, lambda old, new: _is_plain(old) is _is_plain(new) and specialised(old) == specialised(new))
     pair(before, lambda old, new: _is_plain(old) and _is_plain(new))

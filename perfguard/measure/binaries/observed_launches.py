@@ -63,9 +63,9 @@ def _of_gpu(kernel: Any, sources: Sources) -> Launch:
     """The launch of a kernel that Triton has compiled for the GPU that runs it."""
     from perfguard.measure.devices.fingerprints import machine_code
 
-    found = specialisation_of(kernel)
-    source = "" if found is None else sources.hash_of(found[0].module)
-    if found is None or not source:  # generated, and of no module that could be compiled again
+    compiled_from = specialisation_of(kernel)
+    source = "" if compiled_from is None else sources.hash_of(compiled_from[0].module)
+    if compiled_from is None or not source:  # generated, and of no module that could be compiled again
         return Launch("", "", kernel.name, UNKNOWN, source=machine_code(kernel.kernel) or kernel.hash)
-    function, data = found
+    function, data = compiled_from
     return Launch(function.module, source_file(function), function.fn.__qualname__, data, source=source)

@@ -32,13 +32,13 @@ FARTHEST = 65_535  # programs along the second and third axis of a grid, on ever
 
 
 def follow_others(call: Call, target: Target | None, sources: Sources, into: Recording, *, on_the_host: bool) -> None:
-    """Count what the derived calls of `call` start, and note it in `into`. Those that refuse their input count nothing.
+    """Add the counts of the derived calls of `call` to `into`. Calls that refuse their input count nothing.
 
     Args:
         target: present or simulated; None where no kernel of Triton's can be launched.
     """
     recorder = _DerivedRecorder(target, sources) if target is not None else None
-    found: dict[Pass, list[_DerivedRun]] = {}
+    runs_by_pass: dict[Pass, list[_DerivedRun]] = {}
     deadline = time.thread_time() + _MOST_SECONDS
     accepted: set[str] = set()
     with ExitStack() as stack:
@@ -53,8 +53,8 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
                 passes = _followed(other, recorder, on_the_host)
                 accepted.update([other.name] * bool(passes and not other.instead))
                 for direction, run in passes.items():
-                    found.setdefault(direction, []).append(run)
-    for direction, derived in found.items():
+                    runs_by_pass.setdefault(direction, []).append(run)
+    for direction, derived in runs_by_pass.items():
         into.others[direction] = _parts(derived)
         into.other_notes[direction] = _notes(derived)
 
@@ -84,16 +84,16 @@ class _DerivedRun:
 
 def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: bool) -> dict[Pass, _DerivedRun]:
     """By pass; empty if the call refuses its input, as it may."""
-    found: dict[Pass, _DerivedRun] = {}
-    here: list[_DerivedRun] = []
+    by_pass: dict[Pass, _DerivedRun] = {}
+    current: list[_DerivedRun] = []
 
     def enter(direction: Pass) -> None:
-        here[:] = [found.setdefault(direction, _DerivedRun(other))]
+        current[:] = [by_pass.setdefault(direction, _DerivedRun(other))]
         if recorder is not None:
-            recorder.run = here[0]
+            recorder.run = current[0]
 
     def note(operator: str) -> None:
-        for run in here:
+        for run in current:
             run.operators[operator] += 1
 
     try:
@@ -101,7 +101,7 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
             traced_step(other.make(), {}, enter)
     except Exception:
         return {}
-    return found
+    return by_pass
 
 
 class _DerivedRecorder(LaunchRecorder):
@@ -112,14 +112,14 @@ class _DerivedRecorder(LaunchRecorder):
 
     def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
         data = json.loads(compile["specialization_data"])
-        told = [data["signature"], data["attrs_keys"], data["attrs_vals"], data["constant_keys"], data["constant_vals"]]
+        code_parts = [data[key] for key in ("signature", "attrs_keys", "attrs_vals", "constant_keys", "constant_vals")]
         names = fn.jit_function.arg_names
         constants = [
             (names[path[0]], str(value))
             for path, value in compile["constants"].items()
             if isinstance(path, tuple) and len(path) == 1 and isinstance(value, int | float | str)
         ]
-        code = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        code = hashlib.sha256(json.dumps(code_parts).encode()).hexdigest()
         self.run.launches.append(_DerivedLaunch(fn.name.rpartition(".")[2], code, constants, self._grid))
         return True
 
@@ -170,43 +170,44 @@ def _without_largest(runs: list[_DerivedRun]) -> list[_DerivedRun]:
 
 def _compilations(name: str, runs: Sequence[_DerivedRun]) -> dict[str, set[str]]:
     """What each kernel is compiled, and tuned, for."""
-    found: dict[str, set[str]] = {}
+    codes: dict[str, set[str]] = {}
     for run in runs:
-        for start in run.launches:
-            found.setdefault(f"compilations of {start.kernel} ({name})", set()).add(start.code)
+        for launch in run.launches:
+            codes.setdefault(f"compilations of {launch.kernel} ({name})", set()).add(launch.code)
         for kernel, key in run.tunings:
-            found.setdefault(f"tunings of {kernel} ({name})", set()).add(key)
-    return found
+            codes.setdefault(f"tunings of {kernel} ({name})", set()).add(key)
+    return codes
 
 
 def _axes(name: str, runs: Sequence[_DerivedRun]) -> dict[str, int]:
     """The axis by which each kernel's grid grows, of several the last. None for a grid that does not grow."""
-    found = {}
+    axes = {}
     least, most = _grids(runs[0]), _grids(runs[-1])
     for kernel in most.keys() & least.keys():
         grown = [axis for axis, (few, many) in enumerate(zip(least[kernel], most[kernel], strict=True)) if many > few]
         if grown:
-            found[f"grid axis of {kernel} ({name})"] = grown[-1]
-    return dict(sorted(found.items()))
+            axes[f"grid axis of {kernel} ({name})"] = grown[-1]
+    return dict(sorted(axes.items()))
 
 
 def _grids(run: _DerivedRun) -> dict[str, list[int]]:
     """The most programs along each axis, by kernel."""
-    found: dict[str, list[int]] = {}
-    for start in run.launches:
-        grid = [*start.grid, 1, 1, 1][:3]
-        found[start.kernel] = [max(pair) for pair in zip(found.get(start.kernel, grid), grid, strict=True)]
-    return found
+    grids: dict[str, list[int]] = {}
+    for launch in run.launches:
+        grid = [*launch.grid, 1, 1, 1][:3]
+        grids[launch.kernel] = [max(pair) for pair in zip(grids.get(launch.kernel, grid), grid, strict=True)]
+    return grids
 
 
 def _notes(derived: Sequence[_DerivedRun]) -> list[str]:
     """Why a kernel is compiled again, and where a grid ends."""
     notes = []
     for name, runs in _by_size(derived):
-        launches = [start for run in _without_largest(runs) for start in run.launches]
-        for kernel in dict.fromkeys(start.kernel for start in launches):
+        launches = [launch for run in _without_largest(runs) for launch in run.launches]
+        for kernel in dict.fromkeys(launch.kernel for launch in launches):
             values: dict[str, dict[str, None]] = {}
-            for constant, value in (each for start in launches if start.kernel == kernel for each in start.constants):
+            of_kernel = (each for launch in launches if launch.kernel == kernel for each in launch.constants)
+            for constant, value in of_kernel:
                 values.setdefault(constant, {})[value] = None
             for constant, different in values.items():
                 if len(different) > 1:

@@ -23,13 +23,13 @@ def settings() -> dict[str, str]:
     Besides the compiler's own these are deterministic algorithms, float32 matmul precision and default dtype, which
     also affect compilation. Imports no module of the compiler.
     """
-    found: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for name, module in SETTINGS.items():
         for key, entry in settings_of(module.loaded()).items():  # a module not imported is unchanged
             default, value = getattr(entry, "default", None), _value(entry)
             if value is not _MISSING and value != default:
-                found[f"{name}.{key}"] = f"{default!r} -> {value!r}"
-    return {**found, **_switches()}
+                changed[f"{name}.{key}"] = f"{default!r} -> {value!r}"
+    return {**changed, **_switches()}
 
 
 def _value(entry: Any) -> Any:

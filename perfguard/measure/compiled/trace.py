@@ -105,16 +105,16 @@ class _Handler(logging.Handler):
         metadata: Mapping[str, Any] = getattr(record, "metadata", {})
         payload = str(getattr(record, "payload", None) or "")
         name = (metadata.get("artifact") or {}).get("name")
-        place = metadata.get("frame_id"), metadata.get("frame_compile_id")
+        frame = metadata.get("frame_id"), metadata.get("frame_compile_id")
         if name == "recompile_reasons":
-            self._guards[place] = guard_of(payload)
+            self._guards[frame] = guard_of(payload)
         elif name == "dynamo_graph_break_reason":
-            found = break_of(payload)
-            if found not in self._trace.breaks:  # tracing restarts after a break, and reports it again
-                self._trace.breaks.append(found)
+            graph_break = break_of(payload)
+            if graph_break not in self._trace.breaks:  # tracing restarts after a break, and reports it again
+                self._trace.breaks.append(graph_break)
         elif "compilation_metrics" in metadata:
             again = bool(metadata.get("frame_compile_id"))
-            guard = self._guards.get(place, "unknown guard") if again else ""
+            guard = self._guards.get(frame, "unknown guard") if again else ""
             self._trace.frames.append(_frame(metadata["compilation_metrics"], guard))
 
 
@@ -165,13 +165,13 @@ def break_of(payload: str) -> Break:
 
 def _reason(payload: str, source: str) -> str:
     """The first informative line, and the source line of the break if known."""
-    _, found, text = payload.partition("Graph Break Reason: ")
-    lines = [line.strip() for line in (text if found else payload).splitlines()]
+    _, marker, text = payload.partition("Graph Break Reason: ")
+    lines = [line.strip() for line in (text if marker else payload).splitlines()]
     lines = [line for line in lines if line and not line.startswith("Encountered graph break when")]
     return lines[0] + (f" (`{source}`)" if source else "") if lines else "unknown"
 
 
 def cached_graphs() -> tuple[int, int]:
     """Numbers of graphs in this process that inductor took from its cache, and that it compiled."""
-    found = COUNTERS.get()["inductor"]
-    return found["fxgraph_cache_hit"], found["fxgraph_cache_miss"] + found["fxgraph_cache_bypass"]
+    counters = COUNTERS.get()["inductor"]
+    return counters["fxgraph_cache_hit"], counters["fxgraph_cache_miss"] + counters["fxgraph_cache_bypass"]

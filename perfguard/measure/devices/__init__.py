@@ -38,8 +38,8 @@ def find_devices(name: str) -> dict[str, str]:
         DeviceError: the device is absent, or torch is.
     """
     vendor, meant = _vendor_of(name)
-    found = vendor.find(meant)
-    return {name: found[meant]} if list(found) == [meant] else found
+    devices = vendor.find(meant)
+    return {name: devices[meant]} if list(devices) == [meant] else devices
 
 
 def _vendor_of(name: str) -> tuple[Vendor, str]:

@@ -76,8 +76,8 @@ def _drivers(root: Path, load: Import, vendors: Sequence[Vendor]) -> Iterator[Fi
         *names, last = (vendor.driver for vendor in vendors if vendor.driver)
         step = "none needed to guard the CPU; to guard a GPU install its driver (in a container: pass the GPU in)"
         yield Finding("GPU driver", "", f"no {', '.join(names)} or {last} driver is loaded", step)
-        found = "are interpreted: pytest --perfguard sets TRITON_INTERPRET=1; for plain pytest set it yourself"
-        yield Finding("Triton kernels", found)
+        interpreted = "are interpreted: pytest --perfguard sets TRITON_INTERPRET=1; for plain pytest set it yourself"
+        yield Finding("Triton kernels", interpreted)
     for vendor in present:
         missing = step = ""
         if build is not None and vendor.build not in build:
@@ -129,8 +129,8 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
     if device.asynchronous:
         yield _profiler(device)
     for warning in identity.warnings:
-        said, _, step = warning.rpartition("; ")
-        yield Finding("device", "", said, step)
+        missing, _, step = warning.rpartition("; ")
+        yield Finding("device", "", missing, step)
 
 
 def _profiler(device: Device) -> Finding:

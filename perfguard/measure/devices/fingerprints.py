@@ -143,8 +143,8 @@ def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
         else:
             candidates = [kernel for kernel in candidates if _fits(kernel, each)]
         seen[each.name] += 1
-        found = {kernel.code for kernel in candidates}
-        code = found.pop() if len(found) == 1 else None
+        hashes = {kernel.code for kernel in candidates}
+        code = hashes.pop() if len(hashes) == 1 else None
         if code is None:
             return None
         codes[id(each)] = code
@@ -167,7 +167,7 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
     Neither Triton nor inductor lists them, but both keep them as ordinary objects, known by their types' names:
     `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
     """
-    found = []
+    kernels = []
     for kernel in _compiled():
         if getattr(kernel, "name", None) in names and kernel.function is not None:
             triton = _launcher(type(kernel)) == "triton"
@@ -177,8 +177,8 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
             warp = getattr(getattr(metadata, "target", None), "warp_size", None)
             threads = metadata.num_warps * warp if warp else None
             registers = getattr(kernel, "n_regs", None)
-            found.append(Kernel(kernel.name, kernel.function, threads, registers, code))
-    return found
+            kernels.append(Kernel(kernel.name, kernel.function, threads, registers, code))
+    return kernels
 
 
 def forget_objects_without_kernels() -> None:
@@ -219,8 +219,8 @@ def _binary_of_static(kernel: Any) -> bytes | None:
     try:
         cache = Path(CACHE_FOLDER.get()(torch.accelerator.current_device_index()))
         folder = cache / CACHE_KEY.get()(kernel.hash)
-        found = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
-        return found[0].read_bytes() if len(found) == 1 else None
+        paths = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
+        return paths[0].read_bytes() if len(paths) == 1 else None
     except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # all of these names are private
         return None
 

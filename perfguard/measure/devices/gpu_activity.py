@@ -74,8 +74,8 @@ def activity_of(events: Sequence[Mapping[str, Any]], *, part: bool = False) -> A
 
 def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
     """The runtime's waits, with the lines of Python where known; waits from C++ alone have no line."""
-    places = [f"{each.place} ({each.name})" for each in located if each.place]
-    spare = len(activity.waits) - len(places)
-    places += [""] * spare
-    waits = [Waited(wait.name, place) for wait, place in zip(activity.waits, places, strict=False)]
+    lines = [f"{each.place} ({each.name})" for each in located if each.place]
+    spare = len(activity.waits) - len(lines)
+    lines += [""] * spare
+    waits = [Waited(wait.name, line) for wait, line in zip(activity.waits, lines, strict=False)]
     return replace(activity, waits=waits)

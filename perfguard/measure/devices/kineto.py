@@ -175,14 +175,14 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
         return index if index >= 0 and moment_ns <= windows[index][1] else None
 
     launched = {event.correlation_id(): call_at(event.start_ns()) for event in host if _RUNTIME.match(event.name())}
-    found: list[list[Interval]] = [[] for _ in windows]
+    by_call: list[list[Interval]] = [[] for _ in windows]
     for event in sorted(events, key=lambda event: event.start_ns()):
         if event.device_type() == device and not event.is_user_annotation():
             known = event.correlation_id() in launched
             call = launched[event.correlation_id()] if known else call_at(event.start_ns())
             if call is not None:
-                found[call].append(((event.start_ns() - starts[0]) / 1e3, (event.end_ns() - starts[0]) / 1e3))
-    return found
+                by_call[call].append(((event.start_ns() - starts[0]) / 1e3, (event.end_ns() - starts[0]) / 1e3))
+    return by_call
 
 
 @contextmanager
@@ -192,23 +192,23 @@ def kernel_times(synchronize: Callable[[], None], kind: str) -> Iterator[dict[st
     Args:
         kind: 'cuda' or 'xpu', as torch names its devices.
     """
-    found: dict[str, float] = {}
+    times_us: dict[str, float] = {}
     synchronize()
     with _quiet(), profile(use_cpu=False, use_device=kind, use_kineto=True, acc_events=True) as profiler:
-        yield found
+        yield times_us
         synchronize()
     results = profiler.kineto_results
-    found |= by_kernel([] if results is None else results.events(), _DEVICES[kind])
+    times_us |= by_kernel([] if results is None else results.events(), _DEVICES[kind])
 
 
 def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
     """Device time of the raw events of a profile, µs, by `normalized` name; by their own of inductor's kernels."""
-    found: dict[str, float] = {}
+    times_us: dict[str, float] = {}
     for event in events:
         if event.device_type() == device and not event.is_user_annotation():
             name = event.name() if event.name().startswith("triton_") else normalized(event.name())
-            found[name] = found.get(name, 0.0) + (event.end_ns() - event.start_ns()) / 1e3
-    return found
+            times_us[name] = times_us.get(name, 0.0) + (event.end_ns() - event.start_ns()) / 1e3
+    return times_us
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuA
             pass
 
     results = _results(lambda: call(mark), memory=True)
-    found: list[CpuAllocation] = []
+    actions: list[CpuAllocation] = []
     marks: list[int] = []
     waiting = [] if results is None else list(results.experimental_event_tree())
     while waiting:
@@ -241,8 +241,8 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuA
             marks.append(event.start_time_ns)
         elif event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
             fields = event.extra_fields
-            found.append(CpuAllocation(event.start_time_ns, fields.ptr, fields.alloc_size))
-    return sorted(found, key=lambda each: each.at_ns), sorted(marks)
+            actions.append(CpuAllocation(event.start_time_ns, fields.ptr, fields.alloc_size))
+    return sorted(actions, key=lambda each: each.at_ns), sorted(marks)
 
 
 def normalized(name: str) -> str:
@@ -260,8 +260,8 @@ def normalized(name: str) -> str:
     if plain.startswith("triton_"):
         return re.sub(r"_\d+$", "", plain)
     if _GENERIC.search(plain):
-        words = re.findall(r"at::native::(?:\w+::)*(\w+)", name.partition("<")[2])
-        operation = next((word for word in words if not _WRAPPERS.match(word)), None)
+        identifiers = re.findall(r"at::native::(?:\w+::)*(\w+)", name.partition("<")[2])
+        operation = next((identifier for identifier in identifiers if not _WRAPPERS.match(identifier)), None)
         return plain if operation is None else f"{plain}[{operation}]"
     return plain
 

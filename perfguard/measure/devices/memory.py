@@ -58,7 +58,7 @@ def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, 
     with collector_paused():
         collect_young()
         allocations, marks = kineto.allocations(call)
-    ledger, found = Ledger(), []
+    ledger, totals = Ledger(), []
     waiting = collections.deque(allocations)
     for mark in marks:
         while waiting and waiting[0].at_ns <= mark:
@@ -67,8 +67,8 @@ def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, 
                 ledger.add(allocation.address, allocation.bytes)
             else:
                 ledger.remove(allocation.address)
-        found.append(ledger.total)
-    return ledger.peak, found
+        totals.append(ledger.total)
+    return ledger.peak, totals
 
 
 class GpuMemory:
@@ -195,13 +195,13 @@ class GpuMemory:
 
 def _settled(read: Callable[[], int], at_best: int) -> int:
     """The minimum of several readings; a reading of `at_best` or less ends the series."""
-    found = read()
+    least = read()
     for pause in _PAUSES:
-        if found <= at_best:
+        if least <= at_best:
             break
         time.sleep(pause)
-        found = min(found, read())
-    return found
+        least = min(least, read())
+    return least
 
 
 def _pieces(size: int, small: bool) -> list[int]:

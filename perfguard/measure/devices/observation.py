@@ -92,8 +92,8 @@ class _Tally(operators.Operators):
 
     def maker(self, address: int) -> Line | None:
         """The line that made the storage at `address`; None if it is not known."""
-        found = self.alive.get(address)
-        return None if found is None else found.line
+        storage = self.alive.get(address)
+        return None if storage is None else storage.line
 
     def _oldest(self) -> int:
         """The oldest generation of the garbage collector in which an object of the test may be. It gets to the last one

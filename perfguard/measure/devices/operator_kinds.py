@@ -72,12 +72,12 @@ KINDS: dict[int, Kind] = {}  # by address of the operator, whose hash is slow
 def kind_of(func: Any) -> Kind:
     """What is known of an operator that is not in `KINDS` yet. It is kept there."""
     if isinstance(func, _OVERLOAD):
-        found = _kind_of_overload(func)
+        kind = _kind_of_overload(func)
     else:
         name = f"higher_order.{func.name()}"
-        found = Kind(func, func, name, name, higher_order=True)
-    KINDS[id(func)] = found
-    return found
+        kind = Kind(func, func, name, name, higher_order=True)
+    KINDS[id(func)] = kind
+    return kind
 
 
 def _kind_of_overload(func: Any) -> Kind:
@@ -118,8 +118,8 @@ def _is_blocking_transfer(kind: Kind, args: tuple[Any, ...], options: Mapping[st
     """Whether a copy transfers data to the host and waits for it."""
     if kind.packet == "aten._to_copy":
         target = options.get("device")
-        there = target is not None and torch.device(target).type == "cpu"
-        return there and args[0].device.type != "cpu" and not options.get("non_blocking", False)
+        to_host = target is not None and torch.device(target).type == "cpu"
+        return to_host and args[0].device.type != "cpu" and not options.get("non_blocking", False)
     waits = not (args[2] if len(args) > 2 else options.get("non_blocking", False))
     return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu" and waits)
 
@@ -142,15 +142,15 @@ def _is_meta(device: Any) -> bool:
 
 def tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
     """The tensors among an operator's arguments or results, which nest in lists and tuples alone."""
-    found = []
+    tensors = []
     for value in values:
         kind = type(value)
         if kind is torch.Tensor:
-            found.append(value)
+            tensors.append(value)
         elif kind in _SCALARS:
             continue
         elif isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += tensors_in(value)
-    return found
+            tensors += tensors_in(value)
+    return tensors

@@ -239,8 +239,8 @@ def device_waits(kind: str) -> list[Method]:
     """Python methods that wait for a device of this kind without any operator; none for a CPU."""
     backend = getattr(torch, kind)
     known = ((backend, "synchronize"), (backend.Stream, "synchronize"), (backend.Event, "synchronize"))
-    there = [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]
-    return [] if kind == "cpu" else there
+    methods = [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]
+    return [] if kind == "cpu" else methods
 
 
 def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = METHODS) -> Activity:
@@ -266,10 +266,10 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
             result = step.within(followed(seen, waiting))
         del result
     activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.peak, work=work)
-    found = seen.recorder
-    if found is None:
+    recorder = seen.recorder
+    if recorder is None:
         return activity
-    return replace(activity, exchanges=found.exchanges, gathered=found.gathered)
+    return replace(activity, exchanges=recorder.exchanges, gathered=recorder.gathered)
 
 
 def _exchange_recorder(step: Step | None) -> ExchangeRecorder | None:

@@ -44,10 +44,10 @@ class Mark:
         """Mean clock up to `end`, MHz: the median over the processors that both marks ran on; None without any."""
         assert isinstance(end, Mark)
         first, last = self._seen, end._seen
-        met = (first[:, 1] > 0) & (last[:, 1] > first[:, 1])
-        if not met.any():
+        ran = (first[:, 1] > 0) & (last[:, 1] > first[:, 1])
+        if not ran.any():
             return None
-        cycles, nanos = (last - first)[met].double().unbind(1)
+        cycles, nanos = (last - first)[ran].double().unbind(1)
         mhz = float((1e3 * cycles / nanos).median())
         least, most = _CYCLES_PER_US_LIMITS
         return mhz if least < mhz < most else None

@@ -171,18 +171,18 @@ class TorchGpu(Device):
     ) -> list[list[Interval]]:
         from perfguard.measure.devices import kineto
 
-        found = kineto.intervals(calls, before, self.synchronize, self.kind)
-        if not any(found):
+        by_call = kineto.intervals(calls, before, self.synchronize, self.kind)
+        if not any(by_call):
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
-        return found
+        return by_call
 
     @contextlib.contextmanager
     def kernel_times(self) -> Iterator[dict[str, float]]:
         from perfguard.measure.devices import kineto
 
-        with kineto.kernel_times(self.synchronize, self.kind) as found:
-            yield found
-        if not found:
+        with kineto.kernel_times(self.synchronize, self.kind) as times_us:
+            yield times_us
+        if not times_us:
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:

@@ -30,9 +30,9 @@ LIMITS = {"capturable": Limits(Better.SAME)}
 _WARM_UPS = 3
 _ROUNDS = 2  # a cache that alternates between two tensors holds the graph's own after every other call
 _BEFORE, _AFTER = 4, 11  # replays in untouched memory, and in filled memory
-_MEND = "allocate it in the call, or keep it as long as the graph"
-_READS = f"a replayed graph reads memory that it does not own, and others have used; {_MEND}"
-_WRITES = f"a replayed graph writes to memory that it does not own; {_MEND}"
+_REMEDY = "allocate it in the call, or keep it as long as the graph"
+_READS = f"a replayed graph reads memory that it does not own, and others have used; {_REMEDY}"
+_WRITES = f"a replayed graph writes to memory that it does not own; {_REMEDY}"
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
@@ -44,7 +44,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     Raises:
         Exception: raised by the call outside a capture.
     """
-    if not device.captures or subject.together:  # a replay that one rank repeats, the others would have to make, too
+    if not device.captures or subject.has_ranks:  # a replay that one rank repeats, the others would have to make, too
         return []
     reason = problem = ""
     with collector_paused(), device.aside():

@@ -126,8 +126,8 @@ def _sums(exchanges: Sequence[Exchange], of: Callable[[Exchange], int]) -> Parts
 
 
 def _implicit(exchanges: Sequence[Exchange]) -> str:
-    words = _places(exchanges, "")
-    return f"DTensor moves data by itself: {words}; redistribute where it is meant, or shard otherwise" if words else ""
+    text = _places(exchanges, "")
+    return f"DTensor moves data by itself: {text}; redistribute where it is meant, or shard otherwise" if text else ""
 
 
 def _hides(exchange: Exchange) -> bool:

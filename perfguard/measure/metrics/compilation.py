@@ -118,12 +118,12 @@ def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
     ]
 
 
-def _note(words: str, items: Sequence[str]) -> str:
+def _note(intro: str, items: Sequence[str]) -> str:
     """`recompiled for f: n == 2; f: n == 3; and 4 more`, or nothing."""
     if not items:
         return ""
     more = f"; and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    return f"{words} {'; '.join(items[:_MOST_NAMED])}{more}"
+    return f"{intro} {'; '.join(items[:_MOST_NAMED])}{more}"
 
 
 @dataclass(frozen=True)

@@ -95,9 +95,9 @@ def _run(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
             printed = b""
             for file, stream in ((out, sys.stdout), (err, sys.stderr)):
                 file.seek(0)
-                words = file.read()
-                stream.write(words.decode(errors="replace"))
-                printed += words
+                content = file.read()
+                stream.write(content.decode(errors="replace"))
+                printed += content
     return outputs, _ADDRESS.sub(b"0x", printed)
 
 

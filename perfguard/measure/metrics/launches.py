@@ -125,7 +125,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         reading("fills", activity.fills, rank=_RANK + 1),
         reading("syncs", waits.total(), rank=_RANK - 3, note=_listed("the host waits for the device", waits)),
     ]
-    if subject.timed and not subject.together:  # whose times no code covers: other ranks take part in them
+    if subject.timed and not subject.has_ranks:  # whose times no code covers: other ranks take part in them
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
         covers = [] if activity.code is None else list(LIMITS["fingerprint"].covers)
         readings.append(reading("fingerprint", value, Unit.TEXT, rank=50, covers=covers))
@@ -216,5 +216,5 @@ def _contents(tensor: torch.Tensor) -> str:
     storage = tensor.untyped_storage()
     flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),))  # type: ignore[call-overload]
     whole = flat.numel() // 8 * 8
-    words = int(flat[:whole].view(torch.int64).sum())
-    return f"{words} {flat[whole:].tolist()}"
+    total = int(flat[:whole].view(torch.int64).sum())
+    return f"{total} {flat[whole:].tolist()}"

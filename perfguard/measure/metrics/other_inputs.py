@@ -36,8 +36,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     parts: Parts = {}
     notes: dict[str, None] = {}
     for recording in subject.binaries.followed(subject.call, device):
-        found = recording.others.get(subject.direction, {})
-        parts |= {part: max(number, int(parts.get(part, 0))) for part, number in found.items()}
+        own_parts = recording.others.get(subject.direction, {})
+        parts |= {part: max(number, int(parts.get(part, 0))) for part, number in own_parts.items()}
         notes |= dict.fromkeys(recording.other_notes.get(subject.direction, ()))
     if not parts:
         return []

@@ -122,7 +122,7 @@ class Subject:
         )
 
     @property
-    def together(self) -> bool:
+    def has_ranks(self) -> bool:
         """Whether several ranks make the call: none may decide alone how often."""
         return self.call is not None and self.call.together is not None
 

@@ -62,7 +62,7 @@ LIMITS = {
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """The judged time first: the device's, or on a CPU that of one thread."""
-    if not subject.timed or subject.together:  # of several ranks: `rank_times`
+    if not subject.timed or subject.has_ranks:  # of several ranks: `rank_times`
         return []
     readings: list[Reading] = []
     for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME, WALL_TIME):

@@ -106,8 +106,8 @@ def lowest(times: Sequence[float]) -> tuple[float, ...]:
 
 def agree(times: Sequence[float], near: float) -> bool:
     """Whether enough of the lowest blocks agree to `near`, relative to the lowest."""
-    found = lowest(times)
-    return len(times) >= LEAST_FOR_FLOOR and found[-1] <= (1 + near) * found[0]
+    floor = lowest(times)
+    return len(times) >= LEAST_FOR_FLOOR and floor[-1] <= (1 + near) * floor[0]
 
 
 def budget_us(device: Device, seconds: float) -> float:
@@ -194,7 +194,7 @@ def slowed_down(device: Device) -> bool:
 
 
 @dataclass
-class _Kept:
+class _KeptMeter:
     """A meter between its passes, with the times read so far."""
 
     meter: Meter
@@ -222,7 +222,7 @@ class Interleaved:
         """`seed`: of the order in the later passes."""
         self._device = device
         self._random = random.Random(seed)
-        self._kept: dict[tuple[Hashable, str], _Kept] = {}
+        self._kept: dict[tuple[Hashable, str], _KeptMeter] = {}
         self._free_bytes = (device.identity.memory_bytes or 0) // _SHARE_OF_MEMORY
 
     def of(self, case: Hashable) -> Collect:
@@ -231,7 +231,7 @@ class Interleaved:
         def first_pass(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             if meter.bytes > self._free_bytes:
                 return collect(metric, meter, device, seconds)
-            kept = _Kept(meter, budget_us(device, seconds) / _PASSES)
+            kept = _KeptMeter(meter, budget_us(device, seconds) / _PASSES)
             self._read(kept)
             blocks = kept.blocks(metric)
             if kept.rejected < _MOST_REJECTED:
@@ -248,11 +248,11 @@ class Interleaved:
             self._random.shuffle(order)
             for kept in order:
                 self._read(kept)
-        found = {key: kept.blocks(key[1]) for key, kept in self._kept.items()}
+        blocks_by_key = {key: kept.blocks(key[1]) for key, kept in self._kept.items()}
         self._kept.clear()
-        return found
+        return blocks_by_key
 
-    def _read(self, kept: _Kept) -> None:
+    def _read(self, kept: _KeptMeter) -> None:
         """Read one pass: usually three blocks, fewer if they take too long."""
         started = self._device.now_us()
         wanted = len(kept.times) + kept.meter.in_pass

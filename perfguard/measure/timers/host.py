@@ -68,8 +68,8 @@ _Group = Callable[[], float | None]  # the host time of a group, µs; None if it
 
 def _meter(timer: str, group: _Group, calls: int, note: str = "") -> Meter:
     def block() -> float | None:
-        found = [us for _ in range(_GROUPS) if (us := group()) is not None]
-        return max(min(found), _CLOCK_GRID_US) / calls if len(found) == _GROUPS else None
+        times = [us for _ in range(_GROUPS) if (us := group()) is not None]
+        return max(min(times), _CLOCK_GRID_US) / calls if len(times) == _GROUPS else None
 
     return Meter(timer, block, floor_us(_CLOCK_GRID_US, calls), note=note, in_pass=1, near=_NEAR)
 

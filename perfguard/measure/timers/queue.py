@@ -37,8 +37,8 @@ _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))")
 
 _LONGEST_SLEEP_US = 250_000.0
 _SHORTEST_SLEEP_US = 200.0
-_PATIENCE_US = 20_000.0
-_TRIED = 4  # items enqueued for a first estimate of an item's host time
+_LEAST_SLEEP_LIMIT_US = 20_000.0
+_ESTIMATE_ITEMS = 4  # items enqueued for a first estimate of an item's host time
 _GRID_MARKS = 64
 _GRID_LEAD_US = 2_000.0
 _DEFAULT_GRID_US = 0.032
@@ -91,7 +91,7 @@ def _stored_calls(timer: str | None, cache: Cache) -> int | None:
 
 
 @dataclass(frozen=True)
-class Filled(Generic[T]):
+class FilledBatch(Generic[T]):
     """A batch that was completely enqueued before the device began with it."""
 
     result: T
@@ -113,7 +113,7 @@ class FilledQueue:
         self._smallest = smallest
         self.size = size
         device.synchronize()
-        tried = min(size, _TRIED)
+        tried = min(size, _ESTIMATE_ITEMS)
         started = device.now_us()
         enqueue(tried)
         self._item_us = (device.now_us() - started) / tried
@@ -127,9 +127,9 @@ class FilledQueue:
     @property
     def _longest_sleep_us(self) -> float:
         # If a sleep many times as long as enqueueing is still too short, a longer one will not help.
-        return min(_LONGEST_SLEEP_US, max(_PATIENCE_US, 8 * self.size * self._item_us))
+        return min(_LONGEST_SLEEP_US, max(_LEAST_SLEEP_LIMIT_US, 8 * self.size * self._item_us))
 
-    def run(self, enqueue: Callable[[int], T]) -> Filled[T] | None:
+    def run(self, enqueue: Callable[[int], T]) -> FilledBatch[T] | None:
         """One proven and completed batch; None if the host cannot be kept ahead of the device.
 
         A batch without proof is dropped. The next one has twice the sleep, or, at the longest sleep, half the size.
@@ -145,7 +145,7 @@ class FilledQueue:
             ahead = not behind_sleep.query()
             self._device.synchronize()
             if ahead:
-                return Filled(result, self.size, host_us)
+                return FilledBatch(result, self.size, host_us)
             if self.sleep_us < self._longest_sleep_us:
                 self.sleep_us = min(2 * self.sleep_us, self._longest_sleep_us)
             else:
@@ -282,11 +282,11 @@ class Batches:
             batch = self._queue.run(self._marked)
             if batch is None:
                 return None
-            first, found, last = batch.result
+            first, pairs, last = batch.result
             if first is not None and last is not None:
                 self._marks.append((first, last))
             # A call without launches takes no time.
-            times += [max(start.elapsed_us(end), self._grid_us) / self._rounds.calls for start, end in found]
+            times += [max(start.elapsed_us(end), self._grid_us) / self._rounds.calls for start, end in pairs]
         return middle(times, self._rounds.turns)
 
     def _clock_mhz(self) -> float | None:

@@ -123,10 +123,10 @@ class AmdDevice(TorchGpu):
             if address is None:
                 yield smi, handles[self._index]
             else:
-                here = [handle for handle in handles if smi.amdsmi_get_gpu_device_bdf(handle).lower() == address]
-                if not here:
+                matching = [handle for handle in handles if smi.amdsmi_get_gpu_device_bdf(handle).lower() == address]
+                if not matching:
                     raise LookupError(f"knows no device at {address}")
-                yield smi, here[0]
+                yield smi, matching[0]
         finally:
             smi.amdsmi_shut_down()
 

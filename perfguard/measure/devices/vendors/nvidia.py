@@ -104,8 +104,8 @@ class NvidiaDevice(TorchGpu):
 
     @property
     def _partition(self) -> str | None:
-        found = re.search(r"\bMIG (\S+)", self.properties.name)
-        return found[1] if found else None
+        match = re.search(r"\bMIG (\S+)", self.properties.name)
+        return match[1] if match else None
 
     @cached_property
     def _first_state(self) -> _State:
@@ -124,8 +124,8 @@ class NvidiaDevice(TorchGpu):
 
     @property
     def _kernel_driver(self) -> str | None:
-        found = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", read_text(self._version_file))
-        return found[1] if found else None
+        match = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", read_text(self._version_file))
+        return match[1] if match else None
 
     @property
     def _uuid(self) -> str | None:
