@@ -135,9 +135,9 @@ def issued_collectives() -> list[dict[str, Any]]:
 def tensors_without_data() -> Iterator[None]:
     """Within, new tensors have a shape and a storage, and no memory; a deep copy of one belongs to it, too."""
     mode = FAKE_TENSORS.get()()
-    mode.__deepcopy__ = lambda memo: mode  # tensors name it, and torch copies what they name
+    mode.__deepcopy__ = lambda memo: mode  # Tensors refer to the mode, and a deep copy would copy it.
     with mode, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copy.deepcopy warns.
         yield
 
 

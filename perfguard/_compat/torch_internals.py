@@ -95,7 +95,7 @@ def below_transforms(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-@functools.cache  # asked for with every saved tensor
+@functools.cache  # Every saved tensor needs it.
 def _transforms() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return IS_TRANSFORMED.get(), UNWRAPPED.get()
 
@@ -170,7 +170,7 @@ def unseen_by_torchscript(mode: Any) -> Iterator[None]:
 
     # Tracers are replaced below `torch.jit.trace`, of which a module may have its own import.
     entries = [(torch.jit, "trace_module"), (torch.jit.ScriptFunction, "__call__"), (SCRIPT_METHOD.get(), "__call__")]
-    entries += [(GRAPH.get(), "__str__"), (GRAPH.get(), "__repr__")]  # which compute on the graph's constants
+    entries += [(GRAPH.get(), "__str__"), (GRAPH.get(), "__repr__")]  # Both compute on the graph's constants.
     entries += [(sys.modules[each.module], each.name) for each in TRACERS if each.get()]
     with replaced([(owner, name, outside(getattr(owner, name))) for owner, name in entries]):
         yield
@@ -204,14 +204,14 @@ def replaced(entries: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
     finally:
         for owner, name, original in before:
             if original is None:
-                delattr(owner, name)  # was inherited
+                delattr(owner, name)  # The attribute was inherited.
             else:
                 setattr(owner, name, original)
 
 
 def leave_pool(index: int, pool: Any) -> None:
     """Leave the pool that a failed capture keeps the allocator in; torch has no public function for it."""
-    with contextlib.suppress(Exception):  # raises if torch has left the pool itself; torch then releases it too
+    with contextlib.suppress(Exception):  # This raises if torch has left the pool itself; torch then releases it too.
         END_ALLOCATE.get()(index, pool)
         RELEASE_POOL.get()(index, pool)
 

@@ -38,7 +38,7 @@ tree_unflatten = _pytree.tree_unflatten
 _UNFOLDED = {"DTensor", "AsyncCollectiveTensor"}
 
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)  # no subclass of another kind
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # Other subclasses may behave differently.
 
 
 def are_unfolded(types: Iterable[type]) -> bool:

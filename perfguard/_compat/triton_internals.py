@@ -217,7 +217,7 @@ def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[
         return
 
     def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
-        metadata = original(kernel, grid, stream, *args)  # which loads the kernel
+        metadata = original(kernel, grid, stream, *args)  # This loads the kernel.
         note(kernel, grid, args)
         return metadata
 

@@ -284,7 +284,7 @@ def _copies_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
             start -= (tensor.untyped_storage().data_ptr() + start) % _ALIGNMENT
             fresh = torch.empty(end - start, dtype=torch.uint8, device=tensor.device)
             live = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-            held = max(0, start)  # alignment may ask for bytes before the storage's first
+            held = max(0, start)  # The alignment may ask for bytes before the storage.
             fresh[held - start :].copy_(live[held:end])
             memory[_key(tensor)] = fresh.untyped_storage(), start
     copied: dict[int, torch.Tensor] = {}
@@ -379,6 +379,6 @@ def pass_of(call: Call, direction: Pass) -> Callable[[], object]:
 
 def steps_of(call: Call) -> Sequence[Callable[[], object]]:
     """The whole case from scratch, on its own inputs and on each of its walk; none in a layout."""
-    if is_layout():  # where fake tensors cannot be compiled
+    if is_layout():  # Fake tensors cannot be compiled.
         return ()
     return walk(call) if in_group() else steps(call)

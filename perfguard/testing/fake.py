@@ -102,7 +102,7 @@ class FakeDevice(Device):
     """
 
     captures = True
-    board: str | None = None  # assign one to simulate several boards of a kind
+    board: str | None = None  # Assign one to simulate several boards of a kind.
     driver = toolkit = "fake-1"
 
     def __init__(
@@ -134,10 +134,10 @@ class FakeDevice(Device):
         self._block_factor = self._factor(block_noise)
         self._launch_noise = launch_noise
         self._queue_depth = queue_depth
-        self._queue: collections.deque[float] = collections.deque()  # end of each launch in flight
-        self._launched: list[_Launched] | None = None  # None unless launches are being recorded
-        self._waits: list[Waited] | None = None  # None unless they are being recorded
-        self._captured: list[float] | None = None  # work of the calls being captured, µs
+        self._queue: collections.deque[float] = collections.deque()  # It holds the end of each launch in flight.
+        self._launched: list[_Launched] | None = None  # It is None unless launches are recorded.
+        self._waits: list[Waited] | None = None  # It is None unless waits are recorded.
+        self._captured: list[float] | None = None  # It holds the work of the calls that are captured, µs.
         self.host_us = 0.0
         self.busy_until_us = 0.0
         self.slowdown = 1.0
@@ -262,7 +262,7 @@ class FakeDevice(Device):
             memory.peak = before
             result = call()
             peak, held = memory.peak, memory.total
-            del result  # kept until the peak was read, as a caller keeps its result
+            del result  # The result is kept until the peak is read, as a caller would keep it.
             collect_young()
         residue = sum(count for address, count in memory.alive.items() if address not in known)
         return MemoryUse(peak - before, held - before, residue)

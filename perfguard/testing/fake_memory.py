@@ -40,7 +40,7 @@ class Allocation:
     """Device memory; freed by `free()`, at the end of its `with` block, or with the object."""
 
     def __init__(self, memory: FakeMemory | None, count: int) -> None:
-        self._memory = None  # if there is none left
+        self._memory = None  # `take` may raise, and `__del__` still runs.
         self._address = 0 if memory is None else memory.take(count)
         self._memory = memory
 

@@ -27,7 +27,7 @@ class Driver:
         return TARGET.get()(self.target.backend, arch, self.target.warp_width)
 
     def get_current_device(self) -> str:
-        return f"perfguard-{self.target.name}"  # key under which a kernel keeps its back end
+        return f"perfguard-{self.target.name}"  # A kernel keeps its back end under this key.
 
     def get_current_stream(self, device: Any = None) -> int:
         return 0

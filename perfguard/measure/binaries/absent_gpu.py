@@ -107,7 +107,7 @@ class _Child:
         self._started = time.monotonic()
         self._answers, to_parent = Pipe(duplex=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive a fork; the child needs none
+            warnings.simplefilter("ignore", DeprecationWarning)  # The child needs no threads.
             parent, self._process = os.getpid(), _fork()
         if self._process == 0:
             end_with(parent)
@@ -123,7 +123,7 @@ class _Child:
             if late:
                 os.kill(self._process, signal.SIGKILL)
             else:
-                with suppress(EOFError):  # it has ended without an answer
+                with suppress(EOFError):  # The child has ended without an answer.
                     data = self._answers.recv_bytes()
         _, status = os.waitpid(self._process, 0)
         if data:
@@ -157,12 +157,12 @@ def _fork() -> int:
 
 def _answer(call: Call, target: Target | None, to_parent: Connection, sources: Sources) -> None:
     """Run the child: record, write the answer, and exit."""
-    gc.disable()  # a collection would write to all memory shared with the parent, and so copy it
+    gc.disable()  # A collection would write to, and so copy, all memory shared with the parent.
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(quiet, stream)
     try:
-        torch.set_num_threads(1)  # the parent's thread pool does not survive the fork
+        torch.set_num_threads(1)  # The parent's thread pool does not survive the fork.
         known = set(sources.known)
         recording = Recording()
         with nullcontext() if target is None else simulated(target):
@@ -196,7 +196,7 @@ def simulated(target: Target) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.version, "cuda", None if hip else "13.0"))
         for name, answer in (("device", device), ("is_cuda", True), ("is_cpu", False)):
             stack.enter_context(mock.patch.object(torch.Tensor, name, property(_always(answer))))
-        for name in ("tensor", "as_tensor"):  # no dispatch mode sees them
+        for name in ("tensor", "as_tensor"):  # No dispatch mode sees these functions.
             stack.enter_context(mock.patch.object(torch, name, _on_the_host(getattr(torch, name))))
         yield
 

@@ -93,7 +93,7 @@ class Binaries:
             recordings = [record(call, target, self.sources, on_the_host=False) for target in targets]
             for target, recording in zip(targets, recordings, strict=True):
                 follow_others(call, target, self.sources, recording, on_the_host=False)
-            for recording in recordings:  # that GPU counts its own operators, and runs every kernel
+            for recording in recordings:  # The GPU itself counts operators, and runs every kernel.
                 recording.memory_operators, recording.arguments = {}, {}
         return [OnTarget(target.name, distinct(each)) for target, each in zip(targets, recordings, strict=True)]
 

@@ -28,7 +28,7 @@ _TOLERANCE = 0.1
 ALL_KERNELS = "all kernels"
 
 CONFIGURATION = Limits(Better.SAME, gated=False, portable=EITHER)
-_CLOSEST = 10  # as a cause: a configuration explains better than what follows from it
+_CLOSEST = 10  # A configuration is a closer cause than its consequences.
 
 LIMITS_OF_TARGETS = {
     "address_bits": Limits(Better.HIGHER),
@@ -62,7 +62,7 @@ _FACTS: dict[str, Callable[[Facts], int | float | str]] = {
     "shared_bytes": lambda facts: facts.shared_bytes,
     "instructions": lambda facts: facts.instructions,
 }
-_UNKNOWN_AT_0 = ("load_bits", "store_bits", "sector_bytes")  # no accesses, or none that can be followed
+_UNKNOWN_AT_0 = ("load_bits", "store_bits", "sector_bytes")  # A kernel has no accesses, or none can be followed.
 
 _SUMS: dict[str, Callable[[Sequence[Facts]], int]] = {
     "spills": lambda all_facts: sum(facts.spills for facts in all_facts),
@@ -161,7 +161,7 @@ def _jobs(pairs: Iterable[_Pair]) -> list[Job]:
     return [job for pair in pairs for job in (pair.base, pair.work)]
 
 
-Summed = dict[str, list[Job]]  # kernel -> what the call launches of it, or what a tuner chooses from
+Summed = dict[str, list[Job]]  # kernel -> its launches, or those among which a tuner chooses
 
 
 class _TargetComparison:
@@ -249,7 +249,7 @@ class _TargetComparison:
                 self._add(metric, ALL_KERNELS, total(base), total(work))
         faults = [self._unmatched_faults(number, facts) for number in (0, 1)]
         for name, reason in faults[1].items():
-            if reason not in faults[0].values():  # a kernel that it may have come from had the same one
+            if reason not in faults[0].values():  # The base's kernel may have had the same fault.
                 self._add("unfit", name, "", reason)
 
     def _unmatched_faults(self, side: int, facts: Mapping[Job, Facts]) -> dict[str, str]:

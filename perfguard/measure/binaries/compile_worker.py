@@ -28,8 +28,8 @@ from perfguard.measure.binaries.launch_recorder import Launch
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.orphans import end_with
 
-UNCOMPILABLE = "does not compile"  # a fact of the kernel
-NOT_COMPILED_HERE = "could not be compiled here"  # and none
+UNCOMPILABLE = "does not compile"  # This is a fact of the kernel.
+NOT_COMPILED_HERE = "could not be compiled here"  # This is a problem of the machine.
 
 # `tt.func private @"helpers.add__fp32"(%arg0: f32)`
 _FUNCTION = re.compile(r'\btt\.func (?:public |private )?@("[^"]*"|[\w.$-]+)')
@@ -76,7 +76,7 @@ def main() -> None:
     """Tell Triton's version, then answer requests until the requesting process ends, or closes its end."""
     end_with(int(sys.argv[-1]))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # for prints of compilers and imports
+    os.dup2(2, 1)  # Compilers and imports may print.
     import triton
 
     _send(answers, f"triton {triton.__version__}")
@@ -95,7 +95,7 @@ def answer(request: Request) -> Built | FirstIr:
     try:
         if request.path is not None:
             sys.path[:] = request.path
-        kernel = _kernel(request.launch)  # the user's modules are imported without a simulated target
+        kernel = _kernel(request.launch)  # The user's modules are imported without a simulated target.
     except Exception as error:
         return _failed(request, error, passing=not isinstance(error, _LocalKernel))
     driver = Driver(target_of(request.target))

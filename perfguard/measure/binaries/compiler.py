@@ -33,11 +33,11 @@ from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.atomic_files import write_atomically
 
-_FORMAT = 7  # version of what is cached, and of the way it is read
+_FORMAT = 7  # the version of the cache's content
 _MOST_WORKERS = 8
-_START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time of a new process, and of its work
+_START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time per process, IR, binary
 _MOST_STDERR = 300  # characters of a failed compiler's last output
-_OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # of a compiler that gives up a kernel
+_OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # The kernel is at fault.
 _PACKAGE = Path(__file__).parents[2] / "__init__.py"
 # Starts the worker with this perfguard and no other package from beside it: another interpreter has its own.
 _START = """
@@ -121,7 +121,7 @@ class Compiler:
 
     def cached(self, key: str, kind: type[T]) -> T | None:
         if key not in self._known:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent or truncated
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # The file is absent or truncated.
                 self._known[key] = msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=kind)
         known: T | None = self._known.get(key)
         return known
@@ -129,7 +129,7 @@ class Compiler:
     def keep(self, key: str, made: Built | FirstIr) -> None:
         self._known[key] = made
         if made.kept:
-            with contextlib.suppress(OSError):  # an unwritable cache is only slow
+            with contextlib.suppress(OSError):  # An unwritable cache only costs time.
                 write_atomically(self.folder / f"{key}.json", msgspec.json.encode(made))
 
 
@@ -144,7 +144,7 @@ class Job:
     def key(self, *wanted: object) -> str:
         """The cache's name for what is wanted of the launch."""
         launch = self.launch
-        code = launch.source or self.compiler.modules  # of an unknown source nothing is known on another side
+        code = launch.source or self.compiler.modules  # An unknown source is cached per side.
         facts = (_FORMAT, self.compiler.toolchain, launch.module, launch.function, code, *wanted)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
@@ -216,7 +216,7 @@ def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> d
 
     def done(key: str) -> T:
         compiler = leaders[key].compiler
-        result = compiler.cached(key, kind)  # another of pytest's workers may have made it since
+        result = compiler.cached(key, kind)  # Another worker of pytest may have written it since.
         if result is None:
             result = make(leaders[key])
             compiler.keep(key, result)
@@ -337,7 +337,7 @@ class _Worker:
         """
         assert self._process.stdin is not None
         self.toolchain(seconds)
-        with contextlib.suppress(OSError):  # it has ended, as its answer will tell
+        with contextlib.suppress(OSError):  # If the process has ended, reading its answer fails.
             self._process.stdin.write(msgspec.json.encode(request) + b"\n")
             self._process.stdin.flush()
         return self._line(seconds)
@@ -361,7 +361,7 @@ class _Worker:
 
     def stop(self) -> None:
         """End the process and remove its files."""
-        with contextlib.suppress(OSError), self._process:  # closing fails on a request that it did not read
+        with contextlib.suppress(OSError), self._process:  # Closing fails on an unread request.
             self._process.kill()
         self._folder.cleanup()
         atexit.unregister(self.stop)
@@ -372,7 +372,7 @@ def _environment(given: Mapping[str, str], folder: str, path: Sequence[str]) -> 
     kept = {name: value for name, value in given.items() if not name.startswith(("TRITON_", "PYTEST_"))}
     kept |= {name: given[name] for name in ("TRITON_LIBDEVICE_PATH",) if name in given}
     return kept | {
-        "TRITON_ALWAYS_COMPILE": "1",  # there is a cache of its own, and no first IR without a compilation
+        "TRITON_ALWAYS_COMPILE": "1",  # A cached binary would yield no first IR.
         "TRITON_DISABLE_LINE_INFO": "1",
         "TRITON_CACHE_DIR": folder,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),

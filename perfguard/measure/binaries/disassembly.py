@@ -29,12 +29,12 @@ _GCN_WIDTH = re.compile(r"_(?:(dwordx?(\d)?)|([ubis]+)(8|16|32|64|96|128)|(short
 class Code:
     """The counts of one kernel."""
 
-    loads: Counter[int] = field(default_factory=Counter)  # width in bits -> instructions
+    loads: Counter[int] = field(default_factory=Counter)  # width in bits -> number of instructions
     stores: Counter[int] = field(default_factory=Counter)
-    local: int = 0  # instructions that access a thread's own memory
-    fp64: int = 0  # instructions that compute in float64, or convert to or from it
+    local: int = 0  # number of instructions that access a thread's own memory
+    fp64: int = 0  # number of instructions that compute in float64, or convert to or from it
     special: set[str] = field(default_factory=set)
-    instructions: int = 0  # without padding
+    instructions: int = 0  # number of instructions without padding
 
 
 def mean_bits(widths: Counter[int]) -> float:

@@ -11,7 +11,7 @@ from perfguard.measure.binaries.call_binaries import OnTarget, named
 from perfguard.measure.binaries.compiler import Compiler, Job, first_irs
 from perfguard.measure.binaries.launch_recorder import Launch, constants_of, options_of, specialised
 
-_MOST_PLACES = 32  # of a tuple that is shown place by place
+_MOST_PLACES = 32  # Longer tuples are shown as a whole.
 
 
 def code_of(
@@ -80,7 +80,7 @@ def _configuration(on_target: OnTarget, renamed: Mapping[str, str]) -> Iterator[
             continue
         fields = dict(launch.fields)
         for constant, value in (constants_of(launch) | options_of(launch)).items():
-            if isinstance(value, list) and len(value) <= _MOST_PLACES:  # what differs is one place, not the tuple
+            if isinstance(value, list) and len(value) <= _MOST_PLACES:  # A change names one element.
                 names = fields.get(constant, [f"{constant}[{place}]" for place in range(len(value))])
                 yield from ((f"`{name}`: {field}", _text(each)) for field, each in zip(names, value, strict=False))
             else:

@@ -17,7 +17,7 @@ from perfguard.measure.binaries.disassembly import Code, mean_bits, read_gcn, re
 from perfguard.measure.binaries.sectors import sector_bytes
 from perfguard.measure.binaries.targets import Target
 
-_REGISTER_UNIT = 256  # granularity of a warp's registers on NVIDIA
+_REGISTER_UNIT = 256  # A warp's registers are allocated in units of this size on NVIDIA.
 
 
 class Facts(Struct, frozen=True, omit_defaults=True):
@@ -103,7 +103,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
     facts = Facts(
         binary=machine_code(binary) or "",
         threads=threads,
-        sector_bytes=sector_bytes(assembly["ttir"]) if "ttir" in assembly else 0.0,  # Gluon's kernels have no ttir
+        sector_bytes=sector_bytes(assembly["ttir"]) if "ttir" in assembly else 0.0,  # Gluon's kernels have no ttir.
     )
     if target.backend == "cuda":
         usage = _resources(binary)

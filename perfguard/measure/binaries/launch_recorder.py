@@ -93,7 +93,7 @@ def constants_of(launch: Launch) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(1 << 12)  # compared with those of all other launches
+@functools.lru_cache(1 << 12)  # Each launch is compared with all others.
 def specialised(launch: Launch) -> str:
     """The specialisation without names and without what depends on the version of Triton."""
     types, paths, values, *attributes = _arguments(launch)
@@ -168,7 +168,7 @@ def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -
     recorder = LaunchRecorder(target, sources)
     unwritten = Unwritten(on_the_host, recorder.note_operator)
     with unwritten, recorder.recording_launches(), uncompiled(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an earlier call has already warned
+        warnings.simplefilter("ignore")  # An earlier call has already warned.
         try:
             recorder.follow(call)
         except Exception as error:
@@ -201,7 +201,7 @@ class LaunchRecorder:
         self._direction: Pass = "forward"
         self._configuration: int | None = None
         self._plain = True  # True during the plain call, without configuration and walk
-        self._launches = self.recording.launches  # where launches are noted
+        self._launches = self.recording.launches  # the list that receives launches
 
     @contextmanager
     def recording_launches(self) -> Iterator[None]:
@@ -229,7 +229,7 @@ class LaunchRecorder:
             warnings.catch_warnings(),
         ):
             os.environ.pop("TRITON_INTERPRET", None)
-            warnings.simplefilter("ignore")  # the compiler's are no failures of the call, whatever the user's filters
+            warnings.simplefilter("ignore")  # The user's filters may turn a compiler's warning into a failure.
             yield
 
     def follow(self, call: Call) -> None:
@@ -242,7 +242,7 @@ class LaunchRecorder:
         if len(walked) > len(recording.launches):
             recording.walked = walked
         tunings = list(recording.tunings)
-        self._launches = []  # to find the configurations may take calls
+        self._launches = []  # Finding the configurations may launch kernels, which do not count.
         choices = call.choices
         self._launches = recording.launches
         for number, (name, chosen) in enumerate(choices):
@@ -280,7 +280,7 @@ class LaunchRecorder:
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
-        if not self._plain or not kernel.is_gluon():  # all others are interpreted, and their results checked
+        if not self._plain or not kernel.is_gluon():  # The interpreter checks the results of other kernels.
             return
         bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
         text = " ".join(
@@ -304,7 +304,7 @@ class LaunchRecorder:
                 configuration.pre_hook({**given, **configuration.all_kwargs()})
             tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
         self._configuration = outer
-        tuner.nargs = None  # as after Triton's own run
+        tuner.nargs = None  # Triton's own run ends like this.
 
     def _tuned(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[tuple[int, Any]]]:
         """The key under which a tuner would look up its choice, and the configurations that it would time."""
@@ -355,7 +355,7 @@ def source_file(kernel: Any) -> str:
     return os.path.abspath(inspect.getsourcefile(kernel.fn) or "")
 
 
-_forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> the kernel, its compiled form
+_forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> the kernel and its compiled form
 
 
 def compiled_form(kernel: Any) -> Any:

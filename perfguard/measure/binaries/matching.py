@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from perfguard.measure.binaries.call_binaries import named
 from perfguard.measure.binaries.launch_recorder import Launch, Recording, specialised, types_of
 
-Kernels = Mapping[str, Sequence[Launch]]  # kernel -> its launches, in the order of their first ones
+Kernels = Mapping[str, Sequence[Launch]]  # kernel -> its launches, in the order of the first launches
 Named = tuple[str, Launch]
 
 

@@ -36,13 +36,13 @@ class ObservedLaunches:
 
     def note(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
         """Note a launch in the interpreter."""
-        for each in IMPORTED_BY_LAUNCHES:  # a first launch imports it, and must do so as the interpreter's
+        for each in IMPORTED_BY_LAUNCHES:  # The first launch must import these as the interpreter does.
             each.get()
         for recorder in self._recorders:
             with recorder.recording_launches():
                 try:
                     compiled_form(kernel).run(*args, grid=grid, warmup=False, **kwargs)
-                except Exception as error:  # what the interpreter accepts, a compiler may not
+                except Exception as error:  # A compiler may refuse a launch that the interpreter accepts.
                     first_line = str(error).strip().partition("\n")[0]
                     self._problems[kernel.fn.__name__] = f"{type(error).__name__}: {first_line}"
 
@@ -65,7 +65,7 @@ def _of_gpu(kernel: Any, sources: Sources) -> Launch:
 
     compiled_from = specialisation_of(kernel)
     source = "" if compiled_from is None else sources.hash_of(compiled_from[0].module)
-    if compiled_from is None or not source:  # generated, and of no module that could be compiled again
+    if compiled_from is None or not source:  # Generated code has no module.
         return Launch("", "", kernel.name, UNKNOWN, source=machine_code(kernel.kernel) or kernel.hash)
     function, data = compiled_from
     return Launch(function.module, source_file(function), function.fn.__qualname__, data, source=source)

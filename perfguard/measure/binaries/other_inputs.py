@@ -26,9 +26,9 @@ from perfguard.measure.replay import buffers_kept, traced_step
 from perfguard.model.call import Call, OtherCall
 from perfguard.model.records import Pass
 
-_MOST_SECONDS = 5.0  # processor time; what is not followed until then is not compared
-_MOST_NAMED = 3  # values of a constant
-FARTHEST = 65_535  # programs along the second and third axis of a grid, on every GPU of NVIDIA's
+_MOST_SECONDS = 5.0  # Calls that are not followed within this processor time are not compared.
+_MOST_NAMED = 3  # values of a constant in a note
+FARTHEST = 65_535  # the most programs along the second and third axis of a grid on NVIDIA's GPUs
 
 
 def follow_others(call: Call, target: Target | None, sources: Sources, into: Recording, *, on_the_host: bool) -> None:
@@ -97,7 +97,7 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
             run.operators[operator] += 1
 
     try:
-        with Unwritten(on_the_host, note):  # the inputs, too, are made on the host
+        with Unwritten(on_the_host, note):  # The inputs are made on the host, too.
             traced_step(other.make(), {}, enter)
     except Exception:
         return {}

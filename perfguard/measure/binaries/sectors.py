@@ -15,9 +15,9 @@ import re
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-SECTOR = 32  # bytes in the smallest transfer on NVIDIA; AMD's caches request no fewer
+SECTOR = 32  # bytes of the smallest transfer on NVIDIA; AMD's caches request at least as many
 FAR, HIDDEN = "far", "hidden"
-Step = int | str  # from one element of the tile to the next along a dimension, in elements
+Step = int | str  # the distance of neighbours along a dimension of the tile, in elements
 
 _LINE = re.compile(r"^\s*(?:(%[\w$.-]+)(?::\d+)? = )?([a-z_]+\.[\w.]+)\s*(.*)$")
 _VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
@@ -41,7 +41,7 @@ class _Value:
         return not any(self.steps)
 
 
-_UNKNOWN = _Value((HIDDEN,) * 8)  # more dimensions than a tile has
+_UNKNOWN = _Value((HIDDEN,) * 8)  # No tile has so many dimensions.
 
 
 def sector_bytes(ttir: str) -> float:

@@ -21,7 +21,7 @@ from perfguard.model.atomic_files import write_atomically
 # Identified by their versions, which are part of the toolchain.
 _TOOLCHAIN = {"torch", "triton", "numpy", "pytest", "perfguard"}
 
-_FORMAT = 2  # of what is read of a file
+_FORMAT = 2  # the version of `_File`'s content
 
 
 class _File(Struct, frozen=True):
@@ -32,7 +32,7 @@ class _File(Struct, frozen=True):
     imported: list[str]
 
 
-Described = tuple[str, frozenset[str]]  # hash of a module's own statements, and the names that they import
+Described = tuple[str, frozenset[str]]  # hash of a module's own statements, and the imported names
 
 
 class Sources:
@@ -50,9 +50,9 @@ class Sources:
         self.known: dict[str, Described] = {}
         self._cache = cache
         self._files: dict[str, _File] = {}
-        self._read_now = 0  # files parsed since the cache was written
+        self._read_now = 0  # number of files parsed since the cache was written
         if cache is not None:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent, or of another version
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # The cache is absent or has another version.
                 self._files = msgspec.json.decode(cache.read_bytes(), type=dict[str, _File])
 
     def hash_of(self, *modules: str) -> str:
@@ -96,7 +96,7 @@ class Sources:
         if self._cache is None or not self._read_now:
             return
         self._read_now = 0
-        with contextlib.suppress(OSError):  # an unwritable cache is only slow
+        with contextlib.suppress(OSError):  # An unwritable cache only costs time.
             write_atomically(self._cache, msgspec.json.encode(self._files))
 
 

@@ -11,7 +11,7 @@ from perfguard._compat.torch_internals import own_implementation
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard.measure.devices.operator_kinds import COPIES, READS
 
-_FRESH = ("empty", "new_empty")  # operators whose result is uninitialised
+_FRESH = ("empty", "new_empty")  # These operators leave their result uninitialised.
 _FILLS = {
     f"aten.{name}" for name in (
         "zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones",
@@ -37,7 +37,7 @@ class Unwritten(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         own = own_implementation(func)
-        if own is not None:  # a user's operator: its own calls must pass through here too
+        if own is not None:  # Calls within a user's operator are followed, too.
             with self:
                 return own(*args, **kwargs)
         if str(func.overloadpacket) in _MEMORY:

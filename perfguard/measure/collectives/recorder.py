@@ -69,9 +69,9 @@ class ExchangeRecorder:
         self._module = None if call is None else call.fn
         self.exchanges: list[Exchange] = []
         self.flop = 0
-        self.gathered: Mapping[str, int] = {}  # at the end, bytes of parameters that are still gathered
+        self.gathered: Mapping[str, int] = {}  # bytes of parameters that are gathered at the end
         self._implicit = ""  # the operator for which DTensor is moving data
-        self._pending: dict[int, _Launch] = {}  # by the storage of the result
+        self._pending: dict[int, _Launch] = {}  # The key is the address of the result's storage.
         self._flop_of = torch_distributed.flop_formulas()
 
     @contextmanager
@@ -81,7 +81,7 @@ class ExchangeRecorder:
         with torch_distributed.implicit_redistributions(self._entering):
             yield
         self.gathered = still_gathered(self._module, before)
-        for launch in self._pending.values():  # not used in this pass
+        for launch in self._pending.values():  # These results are not used in this pass.
             self._end(launch)
         self._pending.clear()
 

@@ -25,7 +25,7 @@ def settings() -> dict[str, str]:
     """
     changed: dict[str, str] = {}
     for name, module in SETTINGS.items():
-        for key, entry in settings_of(module.loaded()).items():  # a module not imported is unchanged
+        for key, entry in settings_of(module.loaded()).items():  # A module that is not imported is unchanged.
             default, value = getattr(entry, "default", None), _value(entry)
             if value is not _MISSING and value != default:
                 changed[f"{name}.{key}"] = f"{default!r} -> {value!r}"
@@ -36,7 +36,7 @@ def _value(entry: Any) -> Any:
     """The user's value; `_MISSING` if there is none. Values set by the environment and by torch itself are ignored, as
     they are the same for every test of a process."""
     value = getattr(entry, "user_override", _MISSING)
-    value = value.get() if hasattr(value, "get") and hasattr(value, "reset") else value  # a ContextVar
+    value = value.get() if hasattr(value, "get") and hasattr(value, "reset") else value  # in a ContextVar
     # For unset values torch has a marker object; anything but a plain value is taken for it.
     return value if isinstance(value, bool | int | float | str | list | tuple | dict | set | type(None)) else _MISSING
 
@@ -69,7 +69,7 @@ def replayable() -> Iterator[None]:
     if not is_compiler_loaded():
         yield
         return
-    with FUNCTORCH.get().patch({_DONATED: False}):  # a patch is part of the caches' key
+    with FUNCTORCH.get().patch({_DONATED: False}):  # The patch is part of the caches' key.
         yield
 
 

@@ -85,7 +85,7 @@ def traced() -> Iterator[Trace]:
     logger = logging.getLogger(TRACE_LOGGER)
     propagate = logger.propagate
     logger.addHandler(handler)
-    logger.propagate = False  # as after torch's own log setup; other handlers need no megabytes of records
+    logger.propagate = False  # torch's own log setup does the same, since records are large.
     try:
         yield trace
     finally:
@@ -99,7 +99,7 @@ class _Handler(logging.Handler):
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace
-        self._guards: dict[tuple[Any, Any], str] = {}  # failed guards by frame and compilation
+        self._guards: dict[tuple[Any, Any], str] = {}  # frame and compilation -> failed guard
 
     def emit(self, record: logging.LogRecord) -> None:
         metadata: Mapping[str, Any] = getattr(record, "metadata", {})
@@ -110,7 +110,7 @@ class _Handler(logging.Handler):
             self._guards[frame] = guard_of(payload)
         elif name == "dynamo_graph_break_reason":
             graph_break = break_of(payload)
-            if graph_break not in self._trace.breaks:  # tracing restarts after a break, and reports it again
+            if graph_break not in self._trace.breaks:  # Tracing restarts after a break and reports it again.
                 self._trace.breaks.append(graph_break)
         elif "compilation_metrics" in metadata:
             again = bool(metadata.get("frame_compile_id"))

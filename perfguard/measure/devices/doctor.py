@@ -42,7 +42,7 @@ def findings(
 def _safely(topic: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
-    except Exception as error:  # every failed check becomes a finding; the doctor itself must not fail
+    except Exception as error:  # A failed check becomes a finding; the doctor itself must not fail.
         yield Finding(topic, "", f"{type(error).__name__}: {error}", "mend this, then run `perfguard doctor` again")
 
 
@@ -137,7 +137,7 @@ def _profiler(device: Device) -> Finding:
     """Whether the profiler sees the device's work: it counts launches, and times short calls and those that wait."""
     try:
         device.intervals([device.flush_cache])
-    except Exception as error:  # profilers fail in many ways
+    except Exception as error:  # Profilers fail in many ways.
         step = "end other profilers of this device; use a build of torch with Kineto"
         return Finding("device profiler", "", str(error).partition(";")[0], step)
     return Finding("device profiler", "works")

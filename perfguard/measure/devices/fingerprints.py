@@ -44,7 +44,7 @@ _PACKAGES = ("torch/", "nvidia/", "triton/", "cusparselt/", "rocm", "_rocm")
 _TOOLKITS = ("/usr/local/cuda", "/opt/rocm", "/opt/intel/oneapi")
 
 
-_froze = False  # True if this module froze the collector's objects
+_froze = False  # It is True if this module froze the collector's objects.
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class TritonLaunch(NamedTuple):
     scalars: str = ""
 
 
-Launched = list[TritonLaunch]  # in order
+Launched = list[TritonLaunch]  # Launches are in order.
 
-_LEAST_ADDRESS = 2**40  # larger integers are taken for addresses, which differ from process to process
+_LEAST_ADDRESS = 2**40  # Larger integers are taken for addresses, which differ between processes.
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
     codes: dict[int, str] = {}
     for each in work:
         candidates = loaded[each.name]
-        if len(handles[each.name]) == counts[each.name]:  # the handle of every launch is known
+        if len(handles[each.name]) == counts[each.name]:  # The handle of every launch is known.
             handle = handles[each.name][seen[each.name]]
             candidates = [kernel for kernel in candidates if kernel.handle == handle]
         else:
@@ -186,7 +186,7 @@ def forget_objects_without_kernels() -> None:
     took 50 ms a case. Does nothing if one of them is a kernel."""
     global _froze
     if not _compiled():
-        _froze = _froze or not gc.get_freeze_count()  # objects that others froze stay frozen
+        _froze = _froze or not gc.get_freeze_count()  # Objects that others froze stay frozen.
         gc.freeze()
 
 
@@ -201,7 +201,7 @@ def remember_objects() -> None:
 def _compiled() -> list[Any]:
     """Triton's and inductor's compiled kernels."""
     objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # few types match
+    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # Few types match.
     return [each for each in objects if type(each) in kinds] if kinds else []
 
 
@@ -221,7 +221,7 @@ def _binary_of_static(kernel: Any) -> bytes | None:
         folder = cache / CACHE_KEY.get()(kernel.hash)
         paths = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
         return paths[0].read_bytes() if len(paths) == 1 else None
-    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # all of these names are private
+    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # All of these names are private.
         return None
 
 
@@ -274,7 +274,7 @@ def _sections(binary: bytes | mmap.mmap) -> list[_Section]:
             _Section(binary[names + name : binary.find(b"\0", names + name)], kind, flags, offset, size)
             for name, kind, flags, _, offset, size in headers
         ]
-    except (struct.error, IndexError):  # cut short
+    except (struct.error, IndexError):  # The file is cut short.
         return []
 
 
@@ -302,5 +302,5 @@ def _device_code(path: str) -> str:
             if not any(section.name in _DEVICE_CODE for section in _sections(content)):
                 return ""
             return hashlib.sha256(content).hexdigest()[:16]
-    except (OSError, ValueError):  # deleted, or empty
+    except (OSError, ValueError):  # The file is deleted or empty.
         return ""

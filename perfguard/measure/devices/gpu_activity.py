@@ -50,7 +50,7 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
         events = kineto.trace_events(finished, kind)
     if step is None:
         activity = replace(activity_of(events), code=fingerprints.fingerprint(kineto.work_of(events), launched))
-    else:  # whose launches are those of both passes
+    else:  # The launches belong to both passes.
         activity = activity_of(events, part=True)
     if not activity.waits and not in_group():
         return activity

@@ -25,7 +25,7 @@ Spin = Callable[[int], None]
 
 _SHORT_CYCLES = 1_000_000
 _LONG_CYCLES = 6_000_000
-_LINK_US = 200.0  # a link this long takes the device much longer than the host
+_LINK_US = 200.0  # A link this long takes the device much longer than the host.
 _LARGEST_SIDE = 16384
 
 # Only this thread's unsafe calls end a capture, not those of others, such as a thread that reads clocks.
@@ -50,7 +50,7 @@ def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, inde
     scratch = torch.zeros(1, device=torch.device("cuda", index))
     try:
         graph, problem = _captured(calls, keep, backend, index)
-    except Exception as error:  # candidates raise various errors when they may not synchronise
+    except Exception as error:  # Candidates raise various errors when they may not synchronise.
         # Random generators assume a running capture, and refuse to work, until one has ended well. If even this one
         # fails, the device is lost and its next use reports so.
         with contextlib.suppress(Exception):
@@ -70,7 +70,7 @@ def _captured(calls: Sequence[Callable[[], object]], keep: int, backend: Any, in
         for call in calls:
             kept.append(call())
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error is more useful than that of the broken capture
+        with contextlib.suppress(Exception):  # The first error is more useful than that of the broken capture.
             graph.capture_end()
         leave_pool(index, pool)
         raise
@@ -106,10 +106,10 @@ def _spinning(device: Device, spin: Spin) -> Wait | None:
     Cycles per µs are the slope between two lengths, so launch and event costs cancel.
     """
     try:
-        spin(10 * _LONG_CYCLES)  # lets the clocks rise from idle
+        spin(10 * _LONG_CYCLES)  # The clocks rise from idle.
         short_us = _median_us(device, lambda: spin(_SHORT_CYCLES))
         long_us = _median_us(device, lambda: spin(_LONG_CYCLES))
-    except (RuntimeError, TypeError):  # torch's spin is private and may change
+    except (RuntimeError, TypeError):  # torch's spin is private and may change.
         return None
     if long_us <= 2 * short_us:
         return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# torch.profiler's own class imports torch's whole compiler to look at one setting: 1.5 s in every process.
+# The class of torch.profiler imports torch's whole compiler to look at one setting: 1.5 s in every process.
 from torch.autograd.profiler import profile, record_function
 
 from perfguard._compat.torch_internals import DEVICE_TYPE, EVENT
@@ -24,9 +24,9 @@ from perfguard.measure.devices.device import Interval
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"
 
-# ATen's generic kernels: the operation is one of their template arguments …
+# ATen's generic kernels have the operation among their template arguments.
 _GENERIC = re.compile(r"(elementwise_kernel\w*|reduce_kernel)$")
-# … and these words there are only wrappers around it.
+# These template arguments are only wrappers around the operation.
 _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|func_wrapper|Load|Store|memory$")
 
 
@@ -292,7 +292,7 @@ def _results(call: Callable[[], object], kind: str | None = None, *, memory: boo
     """Kineto's recording of `call` on the host, and on the device of this kind if one is named; None if it recorded
     nothing."""
     with _quiet(), profile(use_device=kind, use_kineto=True, profile_memory=memory, acc_events=True) as profiler:
-        result = call()  # held until the profile ends, as a caller holds it
+        result = call()  # The result is held until the profile ends, as a caller would hold it.
     del result
     return profiler.kineto_results
 

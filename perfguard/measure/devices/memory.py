@@ -13,7 +13,7 @@ from perfguard.measure.devices import kineto
 from perfguard.measure.devices.activity import Growth, Ledger, MemoryUse
 from perfguard.measure.gc_pause import collect_young, collector_paused
 
-_MOST_OCCUPIED = 2 * 2**30  # bytes: filling more would take too long
+_MOST_OCCUPIED = 2 * 2**30  # Filling more bytes would take too long.
 
 # Larger requests are served from "large" segments (torch.cuda.memory, Segment.segment_type), never from a free block of
 # a "small" segment, whatever its size.
@@ -102,7 +102,7 @@ class GpuMemory:
             result = call()
             backend.synchronize(index)
             held, peak = self._requested()
-            del result  # a caller holds its result, so the peak includes it
+            del result  # A caller holds its result, so the peak includes it.
             collect_young()
 
             def left() -> int:
@@ -136,7 +136,7 @@ class GpuMemory:
         """Take the allocator's free blocks, largest first, and fill them with 0xFF. Blocks of graphs are left alone."""
         backend, index = self._backend, self._index
         taken: list[torch.Tensor] = []
-        for stream in (backend.default_stream(index), backend.current_stream(index)):  # blocks belong to a stream
+        for stream in (backend.default_stream(index), backend.current_stream(index)):  # Blocks belong to a stream.
             with backend.stream(stream):
                 for size in sorted(self.free_sizes(stream.cuda_stream), reverse=True):
                     if sum(block.numel() for block in taken) + size > _MOST_OCCUPIED:

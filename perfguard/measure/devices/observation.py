@@ -61,7 +61,7 @@ class _Tally(operators.Operators):
     def __init__(self, kind: str, interpreted: Interpreted | None) -> None:
         super().__init__(kind)
         self._interpreted = interpreted
-        self.compiled: dict[str, Any] = {}  # kernels launched on a GPU, by hash
+        self.compiled: dict[str, Any] = {}  # It holds the kernels launched on a GPU, by hash.
         self.names: Counter[str] = Counter()
         self.kernels: Counter[tuple[str, str]] = Counter()
         self._copies: Counter[tuple[str, Line | None]] = Counter()
@@ -102,7 +102,7 @@ class _Tally(operators.Operators):
 
     def fill(self, seen: ObservedActivity) -> None:
         """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
-        for generation in range(self._oldest() + 1):  # the youngest first: most cycles are there
+        for generation in range(self._oldest() + 1):  # Most cycles are in the youngest generation.
             if self.alive:
                 gc.collect(generation)
         left: Counter[str] = Counter()

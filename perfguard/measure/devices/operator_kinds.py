@@ -23,9 +23,9 @@ READS = {
     "aten.repeat_interleave", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
     "aten.unique_dim_consecutive", "aten.bincount", "aten._linalg_check_errors",
 }  # fmt: skip
-# … and those that do so if an index is a mask.
+# The host needs these results if an index is a mask.
 _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
-# … and those that do so if they copy to the host.
+# The host needs these results if the operator copies to the host.
 _TRANSFERS = {"aten._to_copy", "aten.copy_"}
 
 # Operators that do nothing to data: marks for torch itself and for its profiler, and a question that fake tensors ask.
@@ -34,9 +34,9 @@ _BOOKKEEPING = {
     "profiler._record_function_exit",
 }  # fmt: skip
 
-_SCALARS = {int, float, bool, str, type(None), torch.device, torch.dtype}  # arguments that are or hold no tensors
+_SCALARS = {int, float, bool, str, type(None), torch.device, torch.dtype}  # They are no tensors and hold none.
 
-_TORCH_NAMESPACES = {"aten", "prim"}  # operators of other namespaces belong to libraries
+_TORCH_NAMESPACES = {"aten", "prim"}  # Operators of other namespaces belong to libraries.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Kind:
     higher_order: bool = False
 
 
-KINDS: dict[int, Kind] = {}  # by address of the operator, whose hash is slow
+KINDS: dict[int, Kind] = {}  # The key is the operator's address, because its hash is slow.
 
 
 def kind_of(func: Any) -> Kind:

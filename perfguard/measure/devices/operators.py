@@ -73,17 +73,17 @@ class Operators(DispatchMode):
         recorder: of exchanges with other ranks; None: there are none.
     """
 
-    counts_fakes = True  # whether operators on tensors without data, meta and fake ones, count as well
+    counts_fakes = True  # If False, operators on meta and fake tensors do not count.
 
-    supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
+    supports_higher_order_operators = True  # Otherwise torch.cond and the like would raise.
 
     def __init__(self, kind: str, recorder: ExchangeRecorder | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
         self.recorder = recorder
-        self.alive: dict[int, Storage] = {}  # by address
-        self.bytes = self.peak = 0  # in the storages alive: now, and at most
-        self.inside = 0  # nesting depth of operators implemented by libraries
+        self.alive: dict[int, Storage] = {}  # The key is the address.
+        self.bytes = self.peak = 0  # of the storages that are alive
+        self.inside = 0  # the nesting depth of operators implemented by libraries
         self.interpreting = False
         self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
@@ -105,13 +105,13 @@ class Operators(DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        __tracebackhide__ = True  # pytest leaves it out where a test's own error is shown
+        __tracebackhide__ = True  # pytest omits this frame from a test's own error.
         kwargs = kwargs or {}
         if self.interpreting:
             return func(*args, **kwargs)
         if types and torch_utils.are_unfolded(types):
             return NotImplemented
-        plain = args and not types and type(args[0]) in PLAIN and not args[0].is_meta  # as of most operators
+        plain = args and not types and type(args[0]) in PLAIN and not args[0].is_meta  # Most operators take this path.
         given = None if plain else tensors_in((args, *kwargs.values()))
         if not (given is None or self.counts_fakes) and computes_shapes(types, given, kwargs):
             return func(*args, **kwargs)
@@ -141,7 +141,7 @@ class Operators(DispatchMode):
     def _count_storages(
         self,
         returned: Sequence[torch.Tensor],
-        given: Sequence[torch.Tensor] | None,  # all tensors in `args` and `kwargs`, where they are known already
+        given: Sequence[torch.Tensor] | None,  # all tensors in `args` and `kwargs`, if known already
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
@@ -154,7 +154,7 @@ class Operators(DispatchMode):
             if known is None:
                 if given is None:
                     given = tensors_in((args, *kwargs.values()) if kwargs else args)
-                if storage in map(_storage_of, given):  # compared by identity
+                if storage in map(_storage_of, given):  # Storages are compared by identity.
                     continue
                 self.alive[address] = known = Storage(storage, self._freed)
                 known.address, known.bytes, known.line = address, 0, line_in_python()
@@ -213,7 +213,7 @@ class Operators(DispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile is skipped under this mode, and eager operators are counted
+        return True  # Otherwise torch.compile is skipped, and eager operators are counted.
 
 
 class _OrderedOperators(Operators):
@@ -308,7 +308,7 @@ def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
             if vars(owner).get(attribute) is not ours:
                 continue
             if original is None:
-                delattr(owner, attribute)  # was inherited, as Tensor's methods are from the C base class
+                delattr(owner, attribute)  # Tensor's methods are inherited from the C base class.
             else:
                 setattr(owner, attribute, original)
 
@@ -339,11 +339,11 @@ def _interpreted(seen: Operators) -> Iterator[None]:
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if warmup or seen not in _MODES():
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-        if not seen.inside:  # inside a custom operator, that operator is the entry
+        if not seen.inside:  # A custom operator around the launch is the entry.
             seen.on_operator(f"triton.{kernel.fn.__name__}")
         sizes = grid
 
-        def computed(bound: Mapping[str, Any]) -> Any:  # by the interpreter, which knows the kernel's defaults
+        def computed(bound: Mapping[str, Any]) -> Any:  # The interpreter knows the kernel's defaults.
             nonlocal sizes
             sizes = grid(bound)
             return sizes

@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-_SLOTS = 1024  # above the highest processor number of any GPU
-_CYCLES_PER_US_LIMITS = (100.0, 10_000.0)  # outside, the counters are not cycles and nanoseconds
+_SLOTS = 1024  # No GPU has so many processors.
+_CYCLES_PER_US_LIMITS = (100.0, 10_000.0)  # Outside these limits the counters are not cycles and nanoseconds.
 
 
 @triton.jit
@@ -60,7 +60,7 @@ def proven(device: torch.device, units: int) -> Callable[[], Mark]:
         RuntimeError: the counters give no plausible clock.
     """
     first = Mark(device, units)
-    last = Mark(device, units)  # the first mark includes compilation
+    last = Mark(device, units)  # The first mark includes compilation.
     if first.mhz_until(last) is None:
         raise RuntimeError("the cycle counters tell no clock")
     return lambda: Mark(device, units)

@@ -120,7 +120,7 @@ class TorchGpu(Device):
         from perfguard.measure.devices import fingerprints, kineto
 
         self.synchronize()
-        with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works
+        with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works.
             kineto.raw_events(self._touch, self.kind)
         fingerprints.forget_objects_without_kernels()
 
@@ -151,7 +151,7 @@ class TorchGpu(Device):
             try:
                 yield
             finally:
-                with contextlib.suppress(Exception):  # a lost device; its next use reports the error
+                with contextlib.suppress(Exception):  # The next use of a lost device reports the error.
                     self.synchronize()
 
     def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:

@@ -39,7 +39,7 @@ class Metric(Protocol):
         """
 
 
-@functools.cache  # asked for in every case
+@functools.cache  # Every case needs it.
 def all_metrics() -> tuple[Metric, ...]:
     """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind the others
     of their kind; then by name."""

@@ -28,8 +28,8 @@ TIMED = False
 LIMITS = {"capturable": Limits(Better.SAME)}
 
 _WARM_UPS = 3
-_ROUNDS = 2  # a cache that alternates between two tensors holds the graph's own after every other call
-_BEFORE, _AFTER = 4, 11  # replays in untouched memory, and in filled memory
+_ROUNDS = 2  # A cache may alternate between two tensors.
+_BEFORE, _AFTER = 4, 11  # numbers of replays in untouched memory, and in filled memory
 _REMEDY = "allocate it in the call, or keep it as long as the graph"
 _READS = f"a replayed graph reads memory that it does not own, and others have used; {_REMEDY}"
 _WRITES = f"a replayed graph writes to memory that it does not own; {_REMEDY}"
@@ -44,7 +44,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     Raises:
         Exception: raised by the call outside a capture.
     """
-    if not device.captures or subject.has_ranks:  # a replay that one rank repeats, the others would have to make, too
+    if not device.captures or subject.has_ranks:  # All ranks would have to replay.
         return []
     reason = problem = ""
     with collector_paused(), device.aside():
@@ -78,7 +78,7 @@ def _problem(call: Callable[[], object], replay: Callable[[], list[int]], device
         if any(replay() != first for _ in range(1, _BEFORE)):
             return ""
         for _ in range(_ROUNDS):
-            call()  # caches now hold tensors of this call
+            call()  # Caches now hold tensors of this call.
             collect_young()
             blocks = device.occupy()
             # Reads of filled memory are wrong each time. A result that varies by chance, and did not vary in earlier

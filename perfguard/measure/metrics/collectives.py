@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TIMED = False
 
-_RANK = 20  # in an explanation: before compilation and launches, which follow from how the module is split
+_RANK = 20  # Compilation and launches follow from how the module is split.
 _MOST_NAMED = 5
 
 LIMITS = {

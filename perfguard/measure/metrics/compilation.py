@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 TIMED = False
 TESTS = True
-LAST = True  # it leaves nothing compiled
+LAST = True  # Reading it leaves nothing compiled.
 
-_RANK = 25  # in an explanation: behind the binary's metrics, before launches, which follow from compilation
+_RANK = 25  # Launches follow from compilation, and come later in an explanation.
 
-_LAST = 60  # the number of operators, which tells least
+_LAST = 60  # The number of operators explains least.
 
-_MOST_NAMED = 3  # in a note; the lists beside the counts are complete
+_MOST_NAMED = 3  # per note; the lists beside the counts are complete
 
 _COUNT = Limits(Better.LOWER, portable=True)
 _NAMES = Limits(Better.SAME, gated=False, portable=True)

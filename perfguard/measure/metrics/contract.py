@@ -36,13 +36,13 @@ LIMITS = {
     "nondeterministic_outputs": Limits(Better.LOWER, portable=True, unrecorded=0),
 }
 
-_RANK = 57  # behind memory: a text tells less at a glance than a number
+_RANK = 57  # The rank is behind memory's, because a text says less at a glance than a number.
 
 # Compilers specialise on pointers divisible by 16; every allocator gives at least that.
 _FULL_ALIGNMENT = 16
 
-_LONGEST_PRINT = 40  # characters of the first line
-_ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # differs between processes
+_LONGEST_PRINT = 40  # characters of the first line that a note quotes
+_ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # Addresses differ between processes.
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
@@ -54,7 +54,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """
     import torch
 
-    if is_layout():  # whose tensors have no addresses
+    if is_layout():  # Tensors of a layout have no addresses.
         return []
     subject.warm_up(device)
     outputs, printed = _run(subject.run, device)
@@ -147,7 +147,7 @@ def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -
     def text(value: Any) -> str:
         if isinstance(value, torch.Tensor):
             name = f"output {len(seen)}"
-            seen.append(value)  # alive, so that its address is not used again
+            seen.append(value)  # Its address is not used again while it is alive.
             address = _address(value)
             owner = owners.setdefault(address, name) if address else name
             return _tensor(value, device) + (f" shares memory with {owner}" if owner != name else "")
@@ -182,7 +182,7 @@ def _tensor(tensor: torch.Tensor, device: torch.device) -> str:
         parts.append(f"strides ({','.join(map(str, tensor.stride()))})")
         if tensor.storage_offset():
             parts.append(f"offset {tensor.storage_offset()}")
-        alignment = tensor.data_ptr() & -tensor.data_ptr()  # the lowest set bit; 0 without memory
+        alignment = tensor.data_ptr() & -tensor.data_ptr()  # This is the lowest set bit, and 0 without memory.
         if 0 < alignment < _FULL_ALIGNMENT:
             parts.append(f"aligned to {alignment}")
     else:

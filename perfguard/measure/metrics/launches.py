@@ -33,11 +33,11 @@ TIMED = False
 TESTS = True
 
 _READS = "the host reads a tensor's data"
-_RANK = 30  # in an explanation: behind the binary's metrics, before memory
-_LAST = 60  # operators: whatever changes changes their number, and it costs nothing by itself
+_RANK = 30  # An explanation has the binary's metrics before these, and memory behind them.
+_LAST = 60  # Any change alters the number of operators, which costs nothing by itself.
 _MOST_PLACES = 5
 _TOLERANCE = 0.005
-_FLOOR_BYTES = 2**12  # as for the peak on a CPU: a temporary of one page is a real one
+_FLOOR_BYTES = 2**12  # A temporary of one page counts, as in the peak on a CPU.
 
 LIMITS = {
     "copies": Limits(Better.LOWER, portable=EITHER),
@@ -125,7 +125,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         reading("fills", activity.fills, rank=_RANK + 1),
         reading("syncs", waits.total(), rank=_RANK - 3, note=_listed("the host waits for the device", waits)),
     ]
-    if subject.timed and not subject.has_ranks:  # whose times no code covers: other ranks take part in them
+    if subject.timed and not subject.has_ranks:  # Times of several ranks depend on more than this rank's code.
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
         covers = [] if activity.code is None else list(LIMITS["fingerprint"].covers)
         readings.append(reading("fingerprint", value, Unit.TEXT, rank=50, covers=covers))
@@ -192,7 +192,7 @@ def _inputs(inputs: tuple[Any, ...]) -> list[object]:
             described.append(_tensor(leaf.detach()))
         elif isinstance(leaf, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
             described.append(repr(leaf))
-        else:  # a repr may contain an address, which differs between processes
+        else:  # A repr may contain an address, which differs between processes.
             described.append(type(leaf).__qualname__)
     return described
 

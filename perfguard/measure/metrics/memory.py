@@ -44,8 +44,8 @@ _CPU_FLOOR_BYTES = 2**12
 # The allocator takes memory from the device in segments of up to 20 MiB; one more segment is no leak.
 _SEGMENT_BYTES = 20 * 2**20
 
-_CALLS = 50  # over which memory must not grow
-_CALLS_US = 25_000.0  # time limit of these calls; slow calls are fewer, and their growth is scaled up
+_CALLS = 50  # Memory must not grow over so many calls.
+_CALLS_US = 25_000.0  # the limit of these calls; the growth over fewer slow calls is scaled up
 
 LIMITS = {
     "growth_bytes": Limits(Better.LOWER, portable=EITHER),
@@ -96,7 +96,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
             by_place(seen.saved, lambda **parts: reading("saved_by", rank=54, details="saved_bytes", **parts)),
         ]
     subject.warm_up(device)
-    readings = [] if is_layout() else _allocated(subject, device, reading)  # whose tensors have no memory
+    readings = [] if is_layout() else _allocated(subject, device, reading)  # Tensors of a layout have no memory.
     saved = saved_by(subject) if subject.direction == "forward" else None
     if saved is not None:
         for kind in ("activation", "input", "weight"):
@@ -165,7 +165,7 @@ class _Handle:
     """Placeholder in the graph for a saved tensor, with the lifetime of the graph."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor.detach()  # an undetached tensor would form a cycle with the graph
+        self.tensor = tensor.detach()  # An undetached tensor would form a cycle with the graph.
 
 
 def saved_by(subject: Subject) -> list[Saved] | None:
@@ -174,7 +174,7 @@ def saved_by(subject: Subject) -> list[Saved] | None:
 
     step = subject.run if isinstance(subject.run, Step) else None
     if step is None and not subject.has_graph:
-        return None  # skips imports of a dispatch mode, which take seconds in every process
+        return None  # Importing a dispatch mode takes seconds in every process.
     origins: dict[int, _Origin] = {}
     for position, tensor in enumerate(filter(has_storage, tree_tensors(subject.args))):
         kind: Kind = "weight" if isinstance(tensor, torch.nn.Parameter) else "input"
@@ -194,7 +194,7 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, _weights(subject))}
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
     for node in graph_nodes(tree_tensors(outputs)):
-        kept += tensors_held_by(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
+        kept += tensors_held_by(getattr(node, "__dict__", {}))  # A context holds tensors without handles.
     saved: dict[int, Saved] = {}
     for tensor in filter(has_storage, map(local, kept)):
         count, key = tensor.untyped_storage().nbytes(), storage_address(tensor)
@@ -221,7 +221,7 @@ def _producers(origins: dict[int, _Origin]) -> Any:
     from perfguard._compat import torch_utils
 
     class Producers(torch_utils.DispatchMode):
-        supports_higher_order_operators = True  # torch would raise otherwise
+        supports_higher_order_operators = True  # Otherwise torch would raise.
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if torch_utils.are_unfolded(types):
@@ -235,6 +235,6 @@ def _producers(origins: dict[int, _Origin]) -> Any:
 
         @classmethod
         def ignore_compile_internals(cls) -> bool:
-            return True  # a compiled region stays compiled
+            return True  # A compiled region stays compiled.
 
     return Producers()  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ TIMED = False
 LIMITS = {"other_inputs": Limits(Better.LOWER, portable=EITHER)}
 
 _MOST_NOTES = 6
-_RANK = 40  # in an explanation: behind what the given inputs cost
+_RANK = 40  # Metrics of the given inputs come first in an explanation.
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:

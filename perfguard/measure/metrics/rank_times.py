@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TIMED = True
 
 _TIME = "ranks_time_us"
-_HOST_RANKS = "LOCAL_WORLD_SIZE"  # of torchrun
+_HOST_RANKS = "LOCAL_WORLD_SIZE"  # torchrun sets it.
 LIMITS = {_TIME: Limits(Better.LOWER, gated=False)}
 
 
@@ -48,7 +48,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     )
     meter, blocks = measure(step.within, ranks, subject.seconds)
     links = device.interconnect(int(os.environ.get(_HOST_RANKS, call.together.ranks)))
-    if links:  # times over other links are of another kind
+    if links:  # Times over other links are not comparable.
         digest = hashlib.sha256(links.encode()).hexdigest()[:8].upper()
         meter = replace(meter, timer=f"{meter.timer}-{digest}", note=f"{meter.note}; {links}")
     reading = meter.reading(_TIME, blocks, promise=LIMITS[_TIME].promise)

@@ -27,9 +27,9 @@ TIMED = True
 
 CPU_TIME, DEVICE_TIME, HOST_TIME, WALL_TIME = "cpu_time_us", "device_time_us", "host_time_us", "wall_time_us"
 BESIDE_RIVAL = "beside_rival_us"
-_BESIDE = "-beside-"  # between the two timers of a reading beside a rival
+_BESIDE = "-beside-"  # It separates the two timers of a reading beside a rival.
 
-_WALL_SECONDS = 0.05  # for its blocks; the warm-up takes half as long
+_WALL_SECONDS = 0.05  # limit of the blocks of wall time
 
 # Between processes the host time of one Python launch path differed by 2-11 % (coefficient of variation, 39 cases,
 # five sessions on an H200 machine). With five sessions stored this resolves 20-44 %. A stray 50 µs of Python
@@ -54,7 +54,7 @@ LIMITS = {
     "compile_time_us": _COLD,
     "compiled_kernels": Limits(Better.LOWER),
     "graph_cache_misses": Limits(Better.LOWER),
-    KERNEL_TIME: KERNEL_TIME_LIMITS,  # of observed tests
+    KERNEL_TIME: KERNEL_TIME_LIMITS,  # Only observed tests have it.
     "warm_compile_layer_us": _LAYER,
     "warm_compile_time_us": _COLD,
 }
@@ -62,7 +62,7 @@ LIMITS = {
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """The judged time first: the device's, or on a CPU that of one thread."""
-    if not subject.timed or subject.has_ranks:  # of several ranks: `rank_times`
+    if not subject.timed or subject.has_ranks:  # `rank_times` measures several ranks.
         return []
     readings: list[Reading] = []
     for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME, WALL_TIME):
@@ -78,7 +78,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 def _time(metric: str, subject: Subject, device: Device) -> Reading:
     prepare = {HOST_TIME: host.prepare, WALL_TIME: cpu.prepare_wall_time}.get(metric, prepare_device_time)
-    shown = metric == WALL_TIME  # it takes little time, and needs no conductor
+    shown = metric == WALL_TIME  # It is not judged, so this process collects it alone.
     seconds = min(_WALL_SECONDS, subject.seconds) if shown else subject.seconds
     meter = prepare(subject.workload, device, seconds=seconds, stored=subject.stored_timers.get(metric))
     blocks = (collect if shown else subject.collect)(metric, meter, device, seconds)

@@ -23,8 +23,8 @@ TESTS = True
 # Other tiles read edges again and pad otherwise. A twentieth is the least that a kernel bound by its accesses or its
 # products would lose, as seen in a time on a GPU.
 _TOLERANCE = 0.05
-_MOST_NAMED = 2  # kernels whose names stand before a part
-_RANK = 20  # in an explanation: before launches and memory, which follow from other things
+_MOST_NAMED = 2  # More kernels than this are not named before a part.
+_RANK = 20  # Launches and memory come later in an explanation.
 
 LIMITS = {
     "kernel_work": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 _LEAST_BLOCKS = 3
 _MOST_BLOCKS = 9
 _MOST_REJECTED = 3
-_SETTLED = 0.001  # relative standard error of the blocks' median below which no more blocks are needed
-SAMPLE_US = 1_000.0  # a sample of short calls holds enough of them to last this long
+_SETTLED = 0.001  # Below this relative standard error of the median no more blocks are needed.
+SAMPLE_US = 1_000.0  # A sample of short calls holds enough calls to last this long.
 _BLOCK_US = 10_000.0
 _LONGEST_BLOCK_US = 25_000.0
 _ENOUGH_US = 100_000.0
 _LEAST_SAMPLES = 5
-_MOST_SAMPLES = 500  # their median is accurate to 0.1 % if single calls scatter by 2 %
+_MOST_SAMPLES = 500  # Their median is accurate to 0.1 % if single calls scatter by 2 %.
 _WARM_UP_US = 25_000.0
 _WARM_UP_CALLS = 5
 _MOST_WARM_UP_CALLS = 50_000
-_ODD_BLOCK = 0.015  # a block this far off the others leads to a check of the device
+_ODD_BLOCK = 0.015  # A block this far off the others leads to a check of the device.
 _LONGEST_SAMPLE_US = 100_000.0
-AGREEING = 3  # blocks that must agree on the floor of a time
-LEAST_FOR_FLOOR = 8  # blocks before the floor can be accepted
+AGREEING = 3  # So many blocks must agree on the floor of a time.
+LEAST_FOR_FLOOR = 8  # So many blocks are needed before the floor can be accepted.
 _PASSES = 3
-_SHARE_OF_MEMORY = 4  # kept meters take at most a quarter of the device's memory; cases need the rest
+_SHARE_OF_MEMORY = 4  # Kept meters take at most a quarter of the device's memory.
 
 # Words of every vendor's throttle reasons for a device that is slower than it should be. A power cap is not
 # included: it is the normal state of tensor-core work, and filtering on it would reject every block.
@@ -198,7 +198,7 @@ class _KeptMeter:
     """A meter between its passes, with the times read so far."""
 
     meter: Meter
-    most_us: float  # for one pass
+    most_us: float  # the limit of one pass
     times: list[float] = field(default_factory=list)
     rejected: int = 0
 

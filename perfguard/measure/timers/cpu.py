@@ -30,7 +30,7 @@ from perfguard.measure.timers.timing import Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-RANK = 60  # in the order of preference (`Timer`)
+RANK = 60  # This is the timer's place in the order of preference (`Timer`).
 
 _MOST_CALLS = 2**16
 _NEAR = 0.01
@@ -88,7 +88,7 @@ def understands(timer: str) -> bool:
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
     """CPU time of one call; the workload's `cache` changes nothing here."""
     with one_thread():
-        workload.run()  # torch.compile specialises on the number of threads, and compiles again for one
+        workload.run()  # torch.compile specialises on the number of threads, so it compiles again.
         call_us = warm_up(workload.run, device, seconds)
     meter = _cpu_clock().meter(workload, call_us, seconds, stored)
     return replace(meter, block=one_thread()(meter.block), in_pass=LEAST_FOR_FLOOR, near=_NEAR)
@@ -101,7 +101,7 @@ def prepare_wall_time(workload: Workload, device: Device, *, seconds: float, sto
 
 
 def _cpu_clock() -> _Clock:
-    # the clock ticks in nanoseconds, but a sample includes the system call that reads it
+    # The clock ticks in nanoseconds, but a sample includes the system call that reads it.
     return _Clock("cpu", used_us, 1.0, min)
 
 

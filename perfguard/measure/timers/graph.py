@@ -30,13 +30,13 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Graph
 
-RANK = 10  # in the order of preference (`Timer`)
+RANK = 10  # This is the timer's place in the order of preference (`Timer`).
 
-_MOST_CALLS = 256  # in a replay
+_MOST_CALLS = 256  # per replay
 _MOST_CAPTURES = 16
-_CACHES = 5  # size of all copies in caches, so that no copy survives there (FlashInfer's rule)
+_CACHES = 5  # All copies are five times the cache's size, so that none survives there (FlashInfer's rule).
 _WARM_UPS = 3
-_MOST_AHEAD = 16  # replays in a batch
+_MOST_AHEAD = 16  # replays per batch
 _ROTATED = re.compile(r"graph-(?:cold-u(?P<cold>\d{1,3})-r(?P<copies>\d{1,3})|warm-u(?P<warm>\d{1,3}))")
 _FLUSHED = re.compile(r"graph-flushed-r(?P<captures>[1-9]\d?)")
 
@@ -48,7 +48,7 @@ class _Rotation:
     """Calls over copies of the inputs: the parameters in the id."""
 
     cache: Cache
-    calls: int | None  # per replay; None: not decided yet
+    calls: int | None  # per replay; None if not decided yet
     copies: int = 1
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         try:
             meter = way(workload, device, seconds, stored)
         except DeviceError:
-            continue  # the reading of `capturable` has the reason
+            continue  # The reading of `capturable` has the reason.
         if meter is not None:
             return meter
     return None
@@ -124,7 +124,7 @@ def _rotated(workload: Workload, device: Device, seconds: float, stored: str | N
     estimate = queue.estimated(replay, device, "warm", count=2)
     if estimate is None:
         return None
-    # several replays are enqueued ahead to hide the host time of their launches
+    # Several replays are enqueued ahead to hide the host time of their launches.
     samples = samples_in_block(estimate.call_us, seconds)
     rounds = queue.Rounds(queue.pairs(replay, device, "warm", 1), captured)
     batches = queue.Batches(rounds, device, size=min(samples, _MOST_AHEAD), smallest=1, in_block=samples)

@@ -19,11 +19,11 @@ from perfguard.measure.timers.timing import Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-_WARM_UP_US = 5_000.0  # if nothing was timed before; the device's clock need not settle
+_WARM_UP_US = 5_000.0  # This applies if no timer ran before. The device's clock need not settle.
 _CALLS = 16
-_GROUPS = 5  # in a block, back to back, as the first one finds the caches cold
+_GROUPS = 5  # A block has several groups, because the first one finds the caches cold.
 _LEAST_CALLS = 4
-_GROUP_US = 10_000.0  # of a group; longer groups improve nothing, and twice their length is waited for
+_GROUP_US = 10_000.0  # A longer group improves nothing, and the device sleeps twice as long.
 # A host time is promised to 50 %. On a GPU's machine the lowest blocks agreed to 1 % after four seconds or never.
 _NEAR = 0.05
 _CLOCK_GRID_US = 0.1
@@ -63,7 +63,7 @@ def _calls_in_group(waited_us: float) -> int:
     return calls
 
 
-_Group = Callable[[], float | None]  # the host time of a group, µs; None if it cannot be read
+_Group = Callable[[], float | None]  # It returns the host time of a group, µs; None if it cannot be read.
 
 
 def _meter(timer: str, group: _Group, calls: int, note: str = "") -> Meter:
@@ -77,7 +77,7 @@ def _meter(timer: str, group: _Group, calls: int, note: str = "") -> Meter:
 def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> tuple[_Group, int] | None:
     """Groups of `calls`, or of half or a quarter as many, during which the device sleeps; None if it cannot."""
     while calls >= _LEAST_CALLS:
-        queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # the id contains its size
+        queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # The id contains the size.
 
         def group(queue: FilledQueue = queue) -> float | None:
             filled = queue.run(enqueue)

@@ -19,9 +19,9 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Interval
 
-RANK = 30  # in the order of preference (`Timer`)
+RANK = 30  # This is the timer's place in the order of preference (`Timer`).
 
-_MOST_CALLS = 50  # in a block; the profiler keeps tens of events per call
+_MOST_CALLS = 50  # per block; the profiler keeps tens of events per call
 
 
 def suits(device: Device) -> bool:
@@ -65,7 +65,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         except DeviceError:
             return None
         times = [covered_us(intervals) for intervals in calls]
-        return statistics.median(times) if all(times) else None  # a zero means that the profiler lost a call's work
+        return statistics.median(times) if all(times) else None  # A zero means that the profiler lost a call's work.
 
     if block() is None:
         return None

@@ -20,25 +20,25 @@ from perfguard.measure.timers.timing import Cache, Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import ClockMark, Device, Event
 
-RANK = 40  # in the order of preference (`Timer`)
+RANK = 40  # This is the timer's place in the order of preference (`Timer`).
 
 T = TypeVar("T")
 Pair = tuple["Event", "Event"]
 Enqueue = Callable[[int], list[Pair]]
 
-SHORT_US = 20.0  # an event pair around a shorter call costs as much as the call
-_MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
-_MOST_PAIRS = 32  # in a batch
-_LEAST_CALLS = 4  # in a batch; with fewer, the host's lead does not last
+SHORT_US = 20.0  # An event pair around a shorter call costs as much as the call.
+_MOST_CALLS = 256  # per pair; a queue holds about a thousand launches
+_MOST_PAIRS = 32  # per batch
+_LEAST_CALLS = 4  # per batch; with fewer, the host's lead does not last
 _BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
-_LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # number of samples; they last half a millisecond or more
+_LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # Blocks with so many samples use a trimmed mean.
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))")
 
 _LONGEST_SLEEP_US = 250_000.0
 _SHORTEST_SLEEP_US = 200.0
 _LEAST_SLEEP_LIMIT_US = 20_000.0
-_ESTIMATE_ITEMS = 4  # items enqueued for a first estimate of an item's host time
+_ESTIMATE_ITEMS = 4  # So many items give a first estimate of an item's host time.
 _GRID_MARKS = 64
 _GRID_LEAD_US = 2_000.0
 _DEFAULT_GRID_US = 0.032
@@ -66,7 +66,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         return None
     counted = _stored_calls(stored, workload.cache)
     if counted is None:
-        # as many as last 1 ms, or one if each needs a cold cache
+        # A pair has as many calls as last 1 ms, or one if each needs a cold cache.
         calls = SAMPLE_US / max(estimate.call_us, 1e-3)
         counted = 1 if workload.cache == "cold" else power_of_two(calls, _MOST_CALLS)
     while True:
@@ -96,7 +96,7 @@ class FilledBatch(Generic[T]):
 
     result: T
     size: int
-    host_us: float  # host time of enqueueing the batch
+    host_us: float  # the host time of enqueueing the batch, µs
 
 
 class FilledQueue:
@@ -167,7 +167,7 @@ def event_grid_us(device: Device) -> float:
 def _probed_grid_us(device: Device) -> float:
     """Each gap contains a sleep 10 ns longer than the last, so gaps differ even on a device without jitter."""
     marks = []
-    device.sleep(_GRID_LEAD_US)  # without it the gaps would be host time
+    device.sleep(_GRID_LEAD_US)  # Without this lead the gaps would be host time.
     for index in range(_GRID_MARKS):
         mark = device.event()
         mark.record()
@@ -203,7 +203,7 @@ def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) 
 class Estimate:
     """Times from a first batch of single calls, µs."""
 
-    call_us: float  # device time, including the event pair's
+    call_us: float  # device time, including that of the event pair
     pair_host_us: float  # host time of one event pair with its call
 
 
@@ -259,8 +259,8 @@ class Batches:
         self._device = device
         self._samples = rounds.turns * in_block
         self._grid_us = event_grid_us(device)
-        self._marks: list[tuple[ClockMark, ClockMark]] = []  # around the batches of the last block
-        device.clock_mark()  # compiles the clock's kernel, where there is one, before the first block
+        self._marks: list[tuple[ClockMark, ClockMark]] = []  # These pairs surround the batches of the last block.
+        device.clock_mark()  # This compiles the clock's kernel, if there is one, before the first block.
         self._queue = FilledQueue(device, self._marked, size=size, smallest=smallest)
 
     def proven(self) -> bool:

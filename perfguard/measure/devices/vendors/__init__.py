@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
     from perfguard.measure.devices.torch_gpu import TorchGpu
 
-_SIMULATED = "perfguard.testing.fake_vendor"  # of a room above this one, which imports this one
+_SIMULATED = "perfguard.testing.fake_vendor"  # Its room is above this one and imports this one.
 
 # Words of a marketing name that do not distinguish kinds of devices.
 _NOISE = re.compile(
@@ -47,7 +47,7 @@ def tool(load: Import, name: str, next_step: str) -> Finding:
     """The finding about a module that reads a vendor's clocks."""
     try:
         module = load(name)
-    except Exception as error:  # amdsmi raises various errors if its library is missing
+    except Exception as error:  # amdsmi raises various errors if its library is missing.
         return Finding(name, "", f"cannot be imported: {error}; clocks and throttling may be unknown", next_step)
     return Finding(name, str(getattr(module, "__version__", "imports")))
 
@@ -130,7 +130,7 @@ class TorchVendor(Vendor):
 
     def find(self, name: str) -> dict[str, str]:
         if name != self.kind or not self.is_here():
-            return super().find(name)  # reports best what is absent
+            return super().find(name)  # Opening a device reports best what is absent.
         import torch
 
         from perfguard.measure.devices.torch_gpu import device_key

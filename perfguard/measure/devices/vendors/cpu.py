@@ -21,7 +21,7 @@ from perfguard.model.records import Conditions, Hardware
 _LEAST_COPY_BYTES = 256 * 2**20
 _COPIES = 11
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # M_… of glibc's malloc.h
-_LARGEST_THRESHOLD = 32 * 2**20  # bytes: the largest that glibc accepts
+_LARGEST_THRESHOLD = 32 * 2**20  # glibc accepts no larger threshold (bytes).
 
 
 class CpuDevice(Device):
@@ -67,7 +67,7 @@ class CpuDevice(Device):
         """Make the C library keep freed memory. By default it returns large blocks to the kernel or keeps them,
         depending on the process's history. A call that has to take its memory anew each time is two or three times as
         slow, so two processes with the same code would differ."""
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # Other C libraries may lack it.
         for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_THRESHOLD), (_TRIM_THRESHOLD, 2**31 - 1)):
             if mallopt is not None:
                 mallopt(parameter, value)
@@ -113,7 +113,7 @@ def model_name(root: Path) -> str:
         for key, _, value in (line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines())
     }
     name = fields.get("model name", "")
-    if name and not re.search(r"\d{3}", name):  # hypervisors shorten it: "AMD EPYC"
+    if name and not re.search(r"\d{3}", name):  # Hypervisors shorten it: "AMD EPYC".
         name = f"{name.split('@')[0].strip()} family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
     if not name and "CPU part" in fields:
         name = f"{platform.machine()} implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"

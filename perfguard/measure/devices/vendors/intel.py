@@ -27,7 +27,7 @@ class IntelDevice(TorchGpu):
             slug=slugify(properties.name, "intel"),
             vendor="intel",
             name=properties.name,
-            # the PCI device number identifies the generation
+            # The PCI device number identifies the generation.
             architecture=f"xe-{number:04x}" if isinstance(number, int) else "xe",
             memory_bytes=properties.total_memory,
             cache_bytes=cache,

@@ -78,7 +78,7 @@ class NvidiaDevice(TorchGpu):
         uuids = [f"GPU-{str(getattr(each, 'uuid', '')).removeprefix('GPU-')}" for each in properties]
         try:
             matrix = _links(self._pynvml or importlib.import_module("pynvml"), uuids)
-        except Exception:  # as in `_state`; and a partition has no links
+        except Exception:  # pynvml is missing or fails, or a partition has no links.
             return ""
         importlib.import_module("torch.cuda.nccl")
         pairs = {links for row, many in enumerate(matrix) for column, links in enumerate(many) if column != row}
@@ -95,11 +95,11 @@ class NvidiaDevice(TorchGpu):
         """A function that enqueues a mark; None if triton, which compiles it, is missing or does not work here."""
         try:
             with catch_warnings():
-                simplefilter("ignore")  # triton's warnings about its defaults concern no kernel of the suite
+                simplefilter("ignore")  # Triton's warnings about its defaults concern no kernel of the suite.
                 from perfguard.measure.devices import sm_clock
 
                 return sm_clock.proven(self.torch_device, self.properties.multi_processor_count)
-        except Exception:  # compilers fail in many ways, and times need no clock
+        except Exception:  # Compilers fail in many ways, and times need no clock.
             return None
 
     @property
@@ -117,7 +117,7 @@ class NvidiaDevice(TorchGpu):
             return _read_state(self._pynvml or importlib.import_module("pynvml"), self._uuid, self._index)
         except ImportError:
             problem = "pynvml is not installed"
-        except Exception as error:  # pynvml's errors have no common base class outside the module
+        except Exception as error:  # The base class of pynvml's errors is in the module itself.
             problem = f"pynvml: {error}"
         hint = "clocks and throttling are unknown: pip install nvidia-ml-py"
         return _State(driver=self._kernel_driver, warning=f"NVIDIA driver state: {problem}; {hint}")
@@ -153,16 +153,16 @@ def _read_state(pynvml: Any, uuid: str | None, index: int) -> _State:
     """The state of the GPU with this UUID, or with number `index` if there is none."""
     pynvml.nvmlInit()
     try:
-        # with CUDA_VISIBLE_DEVICES set, torch's device numbers differ from the driver's; UUIDs are the same
+        # With CUDA_VISIBLE_DEVICES, torch's device numbers differ from the driver's. UUIDs are the same.
         by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
         handle = board = by_index(index) if uuid is None else by_uuid(uuid)
-        if uuid is not None and uuid.startswith("MIG-"):  # clocks and power belong to the whole board
+        if uuid is not None and uuid.startswith("MIG-"):  # Clocks and power belong to the whole board.
             board = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
 
         def asked(name: str, *args: object) -> Any:
             try:
                 return getattr(pynvml, name)(*args)
-            except (pynvml.NVMLError, AttributeError):  # not supported by this GPU or this driver
+            except (pynvml.NVMLError, AttributeError):  # This GPU or driver does not support it.
                 return None
 
         mask = asked("nvmlDeviceGetCurrentClocksEventReasons", board)
@@ -211,7 +211,7 @@ def _ends(pynvml: Any, handle: Any) -> Iterator[object]:
         try:
             if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_NVLINK_STATE_ACTIVE:
                 continue
-        except pynvml.NVMLError:  # no such link
+        except pynvml.NVMLError:  # The link does not exist.
             continue
         try:
             kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
