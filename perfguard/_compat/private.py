@@ -1,7 +1,7 @@
-"""A private name of another project: where it is, what it is used for, and the error for a version that has it no more.
+"""A private name of another project: its module, its use, and the error for a version that lacks it.
 
 Every such name is declared in this folder, in the file of its project. `tests/_compat` looks for each in the installed
-version, and `tests/test_architecture.py` lets no other room reach for one.
+version, and `tests/test_architecture.py` forbids private names in other rooms.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class PrivateNameGone(PerfguardError, ImportError):
 
 @dataclass(frozen=True)
 class Private:
-    """One name.
+    """A private name of a module.
 
     Attributes:
-        module: that defines it. It is imported when the name is asked for, not before.
-        name: in the module; dots go on to attributes; "" for the module itself.
-        used_for: completes "used for …".
+        module: the defining module, which is imported by `get`, not before.
+        name: the name in the module, with dots before attributes; "" means the module itself.
+        used_for: a phrase that completes "used for …".
     """
 
     module: str
@@ -34,7 +34,7 @@ class Private:
     used_for: str
 
     def get(self) -> Any:
-        """The object.
+        """Import the module and return the object.
 
         Raises:
             ImportError: the project is not installed.
@@ -62,7 +62,7 @@ class Private:
         return True
 
     def set(self, value: Any) -> Any:
-        """Replace the object by `value`; returns what stood there."""
+        """Replace the object by `value`; returns the previous object."""
         owner, _, name = self.name.rpartition(".")
         owner_object = Private(self.module, owner, self.used_for).get()
         before = vars(owner_object)[name]
@@ -71,7 +71,7 @@ class Private:
 
     @property
     def project(self) -> str:
-        """The package that is imported."""
+        """The module's top-level package."""
         return self.module.partition(".")[0]
 
     def missing_error(self) -> str:
@@ -90,12 +90,12 @@ class Private:
 
 
 def privates(module: str, used_for: str, names: str) -> tuple[Private, ...]:
-    """Several names of one module with one use, separated by spaces."""
+    """Declare several names, separated by spaces, of one module and for one use."""
     return tuple(Private(module, name, used_for) for name in names.split())
 
 
 def version_of(project: str) -> str:
-    """`torch 2.13.0`, as it is installed."""
+    """Name and installed version of a project, e.g. `torch 2.13.0`."""
     distribution = {"_pytest": "pytest", "xdist": "pytest-xdist", "pytest_benchmark": "pytest-benchmark"}.get(project)
     name = distribution or project
     try:

@@ -35,7 +35,7 @@ GLUON_SOURCE = Private("triton.experimental.gluon._runtime", "GluonASTSource", _
 
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
 
-#: What a launch imports when it is made first: processes that fork import it before.
+#: The first launch imports these modules. A process imports them before it forks.
 IMPORTED_BY_LAUNCHES = (
     Private("triton.compiler", "", "starting processes that have the compiler loaded"),
     Private("triton.experimental.gluon", "", "starting processes that have Gluon loaded"),
@@ -60,13 +60,13 @@ NAMES = (
 
 
 def is_triton_loaded() -> bool:
-    """Whether Triton is loaded. A process that never imported it launches none of its kernels."""
+    """Whether Triton is imported. A process without it launches no Triton kernel."""
     return "triton" in sys.modules
 
 
 @contextmanager
 def driven_by(driver: object) -> Iterator[None]:
-    """Launch and compile by this driver while inside."""
+    """Make `driver` Triton's active driver while inside."""
     active = DRIVER.get()
     before = active._active
     active.set_active(driver)
@@ -77,8 +77,8 @@ def driven_by(driver: object) -> Iterator[None]:
 
 
 def source_of(kernel: Any, data: Mapping[str, Any]) -> Any:
-    """What `triton.compile` takes of a kernel (a JITFunction) and a specialisation, as Triton's hook before a
-    compilation describes it."""
+    """The source for `triton.compile` of a kernel (JITFunction) with a specialisation (`data`), as Triton's hook before
+    a compilation describes it."""
     constants = {
         tuple(path): _constant_of(value)
         for path, value in zip(data["constant_keys"], data["constant_vals"], strict=True)
@@ -90,7 +90,7 @@ def source_of(kernel: Any, data: Mapping[str, Any]) -> Any:
 
 
 def _constant_of(value: Any) -> Any:
-    """A constant, from what Triton writes of it (`_as_data`)."""
+    """A constant from its description by Triton (`_as_data`)."""
     from triton import language
 
     if language.dtype.is_dtype(value):
@@ -104,12 +104,12 @@ def _constant_of(value: Any) -> Any:
 
 
 def _as_tuple(value: Any) -> Any:
-    """A tuple, which JSON knows as a list; anything else as it is."""
+    """Turn JSON's lists into tuples, at all depths; other values are returned unchanged."""
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def function_in(module: ModuleType, name: str) -> Any:
-    """The kernel (JITFunction) of this qualified name, below whatever wraps it: an autotuner, heuristics."""
+    """The kernel (JITFunction) with this qualified name, without wrappers such as an autotuner or heuristics."""
     kernel = attrgetter(name)(module)
     while not isinstance(kernel, FUNCTION.get()):
         kernel = kernel.fn
@@ -117,10 +117,10 @@ def function_in(module: ModuleType, name: str) -> Any:
 
 
 def compiled_for(target: Any, source: Any, options: Mapping[str, Any]) -> Any:
-    """A source compiled for a target (GPUTarget) that need not be here.
+    """Compile a source for a target (GPUTarget), which may be absent.
 
     Raises:
-        Exception: the compiler's own.
+        Exception: raised by the compiler.
     """
     import triton
 
@@ -128,17 +128,17 @@ def compiled_for(target: Any, source: Any, options: Mapping[str, Any]) -> Any:
 
 
 class _FirstIrMade(BaseException):
-    """Ends a compilation once there is a first IR; nothing of Triton's handles it."""
+    """Ends a compilation after the first IR. Triton does not catch BaseException."""
 
 
 def first_ir(target: Any, source: Any, options: Mapping[str, Any], begins: Callable[[], None]) -> str:
-    """The IR that Triton's front end makes of a source before any pass, without locations.
+    """The IR of a source after Triton's front end and before any pass, without locations.
 
     Args:
         begins: called before the front end reads the kernel.
 
     Raises:
-        Exception: the front end's own.
+        Exception: raised by the front end.
     """
     make_ir = source.make_ir
 
@@ -167,7 +167,7 @@ def specialisation_of(compiled: Any) -> tuple[Any, str] | None:
         return None
     function, metadata = source.fn, compiled.metadata
     options = {name: value for name, value in metadata._asdict().items() if isinstance(value, _PLAIN)}
-    # A warp-specialised kernel's metadata count all of its warps; its code names those that were asked for.
+    # The metadata of a warp-specialised kernel count all warps; its code has the requested number.
     warps = re.search(r'"ttg\.num-warps" = (\d+)', compiled.asm.get("ttgir", ""))
     options |= {"num_warps": int(warps[1])} if warps else {}
     constants = {path: _as_data(value) for path, value in source.constants.items()}
@@ -185,7 +185,7 @@ def specialisation_of(compiled: Any) -> tuple[Any, str] | None:
 
 
 def _as_data(constant: Any) -> Any:
-    """A constant as Triton writes it into the data of a specialisation."""
+    """Describe a constant as Triton does in the data of a specialisation."""
     kind = type(constant).__name__
     if kind == "JITFunction":
         return {"jit_function": f"{constant.module}:{constant.fn.__qualname__}"}
@@ -193,22 +193,22 @@ def _as_data(constant: Any) -> Any:
 
 
 def was_imported_as_interpreter() -> bool:
-    """Whether Triton's own functions are for its interpreter. Its other modules must then be imported like that."""
+    """Whether Triton was imported for its interpreter. Its other modules must then be imported in the same way."""
     standard = importlib.import_module("triton.language.standard")
     return not isinstance(standard.cdiv, FUNCTION.get())
 
 
 def silent_interpreter() -> AbstractContextManager[object]:
-    """Within it Triton's interpreter, which computes with NumPy, warns as little of overflows as a GPU does: under
-    `-W error` what old memory holds would decide whether a kernel raises. For this thread alone."""
+    """Silence NumPy's overflow warnings in this thread while inside. Triton's interpreter computes with NumPy, so under
+    `-W error` the content of uninitialised memory would decide whether a kernel raises."""
     numpy: Any = sys.modules.get("numpy")
     return numpy.errstate(all="ignore") if numpy else nullcontext()
 
 
 @contextmanager
 def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[None]:
-    """Call `note` with the compiled kernel, the grid and the arguments of every launch by Triton's launcher while
-    inside. Inductor's static launcher reports no launches."""
+    """Call `note` with kernel, grid and arguments of each launch by Triton's launcher while inside. Inductor's static
+    launcher does not report its launches."""
     kind: Any = COMPILED.loaded()
     chain: Any = getattr(KNOBS.loaded(), "launch_enter_hook", None)
     original = getattr(kind, "launch_metadata", None)
@@ -222,7 +222,7 @@ def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[
         return metadata
 
     def listening(metadata: Any) -> None:
-        """Without a hook, some launchers describe no launch."""
+        """Do nothing: some launchers describe a launch only if there is a hook."""
 
     chain.add(listening)
     try:
@@ -233,7 +233,7 @@ def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[
 
 
 def tuned_configurations(run: Callable[[], object]) -> dict[str, str]:
-    """Kernel -> the configuration that its tuner has chosen, of those that `run` reaches. It must have run before."""
+    """Kernel -> chosen configuration, for each tuner that `run` reaches. `run` must have been called before."""
     with tuners_called() as tuners:
         run()
     return {tuner.base_fn.__name__: str(tuner.best_config) for tuner in tuners}
@@ -241,7 +241,7 @@ def tuned_configurations(run: Callable[[], object]) -> dict[str, str]:
 
 @contextmanager
 def tuners_called() -> Iterator[list[Any]]:
-    """List the autotuners with several configurations as they are called while inside, each once."""
+    """List each autotuner with several configurations that is called inside, once."""
     met: list[Any] = []
     if not is_triton_loaded():
         yield met
@@ -260,7 +260,7 @@ def tuners_called() -> Iterator[list[Any]]:
 
 
 def pinned(number: int) -> AbstractContextManager[Any]:
-    """Run every autotuned kernel in its configuration of this number while inside, or in its last if it has fewer."""
+    """Run every autotuned kernel in the configuration with this number while inside, or in its last if it has fewer."""
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         return in_configuration(tuner, tuner.configs[min(number, len(tuner.configs) - 1)], args, kwargs)
@@ -269,8 +269,8 @@ def pinned(number: int) -> AbstractContextManager[Any]:
 
 
 def tuning_frozen() -> AbstractContextManager[Any]:
-    """Run every autotuned kernel in what its tuner first chose while inside, or if its own pruning forbids that for the
-    arguments, in the first that is left. Tuning for each new size would compile and time all configurations."""
+    """Run every autotuned kernel in its tuner's first choice while inside, or in the first configuration after pruning
+    if pruning removes that choice. Tuning for each new size would compile and time all configurations."""
     if not is_triton_loaded():
         return nullcontext()
     launch = AUTOTUNER.get().run

@@ -1,4 +1,4 @@
-"""Triton's interpreter: the builder that computes with NumPy, its launches, reductions, and what patches them."""
+"""Triton's interpreter: the builder that computes with NumPy, its launches and reductions, and functions to patch."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ NAMES = (
 
 
 def put_back_with(launch: Any, scope: Any) -> None:
-    """Let the scope of a launch put back what another one has replaced; Triton forgets what device functions did."""
+    """Let a launch's scope restore another scope's replacements, too. Triton restores none of a device function's."""
     if scope is not launch and hasattr(launch, "_changes"):
         launch._changes.extend(scope._changes)

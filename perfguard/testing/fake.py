@@ -6,9 +6,9 @@ Fake kernels compute their results with CPU tensors and report their cost to the
         fake.launch("double", us=10.0)
         return 2 * x
 
-The device works through its queue in order. An event is passed once the *host* clock has reached the event's
-place on the device's timeline. A timer that lets the queue run dry therefore measures it, as on a real GPU:
-kernels shorter than their launch then appear as long as the launch.
+The device works through its queue in order. An event is passed once the *host* clock has reached the event's time on
+the device's timeline. As on a real GPU, a timer that lets the queue run empty measures the launches: kernels shorter
+than their launch then appear as long as the launch.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def launch(
     capturable: bool = True,
     bytes: int = 0,
 ) -> None:
-    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Does nothing without a fake device.
+    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Without a fake device this does nothing.
 
-    `binary` identifies the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
-    `capturable` makes the capture of its call fail. Names that begin with Memcpy (of `bytes` bytes) are copies, those
-    with Memset are fills.
+    `binary` identifies the kernel's code: equal text means equal code, and None means unknown code. If a kernel is not
+    `capturable`, the capture of its call fails. Names beginning with Memcpy are copies of `bytes` bytes, and those
+    beginning with Memset are fills.
     """
     if _current is not None:
         if not capturable:
@@ -68,7 +68,7 @@ def launch(
 
 
 def fault(error: str = "CUDA error: an illegal memory access was encountered") -> None:
-    """A kernel that destroys the context: this call and all later ones on the device raise `error`."""
+    """Launch a kernel that destroys the context: this call and all later ones on the device raise `error`."""
     if _current is not None:
         _current.lost = error
         _current.synchronize()
@@ -80,7 +80,7 @@ def allocate(count: int) -> Allocation:
 
 
 class _Launched(NamedTuple):
-    """A kernel, copy or fill with its place on the device's timeline."""
+    """A kernel, copy or fill with its interval on the device's timeline, µs."""
 
     name: str
     binary: str | None
@@ -117,12 +117,12 @@ class FakeDevice(Device):
         cache_bytes: int = 32 * 2**20,
         queue_depth: int = 1024,
     ) -> None:
-        """Noise is relative (standard deviations); one session is one instance.
+        """Open a device. Noise is a relative standard deviation, and one instance is one session.
 
         Args:
-            session_noise: of two factors, one for all kernels of this instance and one for all its host times.
-            block_noise: of the factor that is redrawn at every `synchronize()`.
-            launch_noise: of every single launch.
+            session_noise: noise of two factors, one for all kernels of this instance and one for all its host times.
+            block_noise: noise of the factor that is redrawn at every `synchronize()`.
+            launch_noise: noise of every single launch.
             seed: makes the noise repeatable; by default every instance draws its own.
             queue_depth: number of launches that fit in the queue; the host waits in `launch` while it is full.
         """
@@ -226,7 +226,7 @@ class FakeDevice(Device):
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[list[_Launched]]:
-        """What is launched inside; waited for at the end."""
+        """List the launches inside, and wait for them at the end."""
         launched: list[_Launched] = []
         self._launched = launched
         try:
@@ -249,7 +249,7 @@ class FakeDevice(Device):
             raise DeviceError(f"{self._identity.slug}: nothing was launched")
 
     def _recorded(self, call: Callable[[], object]) -> list[_Launched]:
-        """The launches of `call`, which is waited for."""
+        """The launches of `call`, after they have finished."""
         with self._recording() as launched:
             call()
         return launched
@@ -324,7 +324,7 @@ class FakeDevice(Device):
         grid: str = "",
         bytes: int = 0,
     ) -> float:
-        """Enqueue work of these µs as one entry; returns its end on the host's clock."""
+        """Enqueue works of these lengths, µs, as one entry; returns the end on the host's clock."""
         if self.lost:
             raise RuntimeError(self.lost)
         self.host_us += host_us * self._host_factor

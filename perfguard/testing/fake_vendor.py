@@ -1,4 +1,4 @@
-"""Simulated devices, opened by name only: 'fake', 'fake:1' of several, 'fake:some-slug'. 'fake*2' is two of them."""
+"""Simulated devices, which are opened by name only: 'fake', 'fake:1', 'fake:some-slug'. 'fake*2' means two devices."""
 
 from __future__ import annotations
 

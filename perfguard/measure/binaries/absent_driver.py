@@ -1,4 +1,4 @@
-"""What Triton's launchers ask of a driver, answered for a device that is not here."""
+"""A driver for Triton's launchers that describes an absent device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from perfguard.measure.binaries.targets import Target
 
 
 class Driver:
-    """A driver for Triton's launchers that answers for an absent device.
+    """A driver for Triton's launchers that describes an absent device.
 
     Attributes:
-        questions: what was asked of it that depends on the target.
+        questions: the queries so far whose answer depends on the target.
     """
 
     def __init__(self, target: Target) -> None:

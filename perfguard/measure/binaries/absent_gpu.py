@@ -1,8 +1,8 @@
 """Recordings for targets whose device is absent: forked processes follow the call as if they had the device.
 
 In such a process tensors in host memory report that they are on a GPU of the target's architecture. Operators still run
-on the host, where the data is; only Python's queries of tensors and of torch.cuda are answered as on the target. Torch
-and the user's code may remember these answers, so the process makes no other call.
+on the host, but Python's queries of tensors and of torch.cuda get the target's answers. Torch and the user's code may
+store these answers, so the process makes no other call.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from perfguard.model.orphans import end_with
 
 
 def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: float, sources: Sources) -> list[Recording]:
-    """The launches that a call would make on each of `targets`, which need not be present. None is this host, where a
-    call without kernels of Triton's is followed on its derived inputs alone.
+    """The launches that a call would make on each of `targets`, which may be absent. The target None means this host,
+    on which a call without Triton kernels is followed on its derived inputs only.
 
-    The calls are made in forked processes, as many at once as there are cores.
+    The calls are made in forked processes, at most one per core at a time.
 
     Args:
         seconds: time limit of a process.
@@ -50,7 +50,7 @@ def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: floa
     """
     if any(target is not None for target in targets):
         _import_what_launches_need()
-    # Derived calls are followed once for each vendor: how kernels are launched seldom depends on more.
+    # Derived calls are followed once per vendor, because launches seldom depend on more.
     firsts = {None if target is None else target.backend: target for target in reversed(targets)}.values()
     waiting = list(targets)
     children: list[_Child] = []
@@ -67,14 +67,14 @@ def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: floa
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """A child's recording. `read`: modules first read by the child, which may be the only process that loaded them."""
+    """A child's recording. `read` holds the modules that the child was the first process to read."""
 
     recording: Recording
     read: dict[str, Described] = {}
 
 
 def _keep_read_sources(answer: _Answer, sources: Sources) -> None:
-    """Keep what the child has learnt of modules and kernels for the next children."""
+    """Keep the hashes and compiled forms of a child's modules and kernels for the next children."""
     sources.known.update(answer.read)
     if not answer.recording.launches:
         return
@@ -87,10 +87,10 @@ def _keep_read_sources(answer: _Answer, sources: Sources) -> None:
 
 @functools.cache
 def _import_what_launches_need() -> None:
-    """Import the compiler's front end once, not in each child, with the modules that torch's custom operators, if any,
-    import when called.
+    """Import the compiler's front end once, instead of in each child, and the modules that calls of torch's custom
+    operators import.
 
-    If Triton was imported as an interpreter, its other modules can only be imported in the same way.
+    If Triton was imported as an interpreter, its other modules must be imported in the same way.
     """
     interpreted = {"TRITON_INTERPRET": "1"} if was_imported_as_interpreter() else {}
     with mock.patch.dict(os.environ, interpreted):
@@ -136,9 +136,9 @@ class _Child:
 
 
 def _fork() -> int:
-    """`os.fork`, during which Ctrl-C waits: an exception in a hook of fork would be lost. It ends the child.
+    """Call `os.fork`, and delay Ctrl-C until it returns, because an exception in a fork hook would be lost.
 
-    Blocking the signal would not help, because other threads, of which torch has some, receive it instead.
+    Ctrl-C ends the child. Blocking the signal would not help, because torch's threads would receive it instead.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -156,7 +156,7 @@ def _fork() -> int:
 
 
 def _answer(call: Call, target: Target | None, to_parent: Connection, sources: Sources) -> None:
-    """Run the child: record, write the answer, and exit."""
+    """Run the child: record the call, send the answer, and exit."""
     gc.disable()  # A collection would write to, and so copy, all memory shared with the parent.
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
@@ -178,7 +178,7 @@ def _answer(call: Call, target: Target | None, to_parent: Connection, sources: S
 
 @contextmanager
 def simulated(target: Target) -> Iterator[None]:
-    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run within `Unwritten` (unwritten.py)."""
+    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run under `Unwritten` (unwritten.py)."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
@@ -206,7 +206,7 @@ def _always(answer: Any) -> Any:
 
 
 def _on_the_host(function: Any) -> Any:
-    """The function with its `device` argument dropped, unless it is "meta"."""
+    """The function without its `device` argument, unless the device is "meta"."""
 
     def called(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         meta = device is not None and torch.device(device).type == "meta"
@@ -216,7 +216,7 @@ def _on_the_host(function: Any) -> Any:
 
 
 def _properties(target: Target) -> SimpleNamespace:
-    """The known properties of the chip; any other name raises AttributeError, which names it."""
+    """The known properties of the chip; any other name raises an AttributeError."""
     major, minor = target.capability
     return SimpleNamespace(
         name=target.chip,

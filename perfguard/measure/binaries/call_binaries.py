@@ -1,4 +1,4 @@
-"""The launches of a guarded call on every target, followed and not compiled."""
+"""The launches of a guarded call on every target, which are followed but not compiled."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ RECORDING_SECONDS = 120.0
 
 
 class OnTarget(Struct, frozen=True):
-    """What a call (both passes), or an observed test, launches on the target with this name.
+    """The launches of a call (both passes) or of an observed test on the target with this name.
 
-    It can be written as JSON by one process and read by another (`msgspec.json`, type `list[OnTarget]`). Its launches
-    name the files of the tree that was followed, which has to be there when they are compiled.
+    One process can write it as JSON, and another can read it (`msgspec.json`, type `list[OnTarget]`). Its launches name
+    files of the followed tree, which must exist when they are compiled.
     """
 
     target: str
@@ -42,8 +42,8 @@ class Binaries:
     Attributes:
         names: the requested targets.
         compiler: makes the first IR of kernels whose fingerprint needs it.
-        records: whether kernels without a record get their whole fingerprint, which has to be compiled; otherwise
-            theirs holds the source alone.
+        records: whether kernels without a record get a whole fingerprint, which takes a compilation; otherwise their
+            fingerprint has only the source.
     """
 
     names: tuple[str, ...]
@@ -65,8 +65,8 @@ class Binaries:
         return self._last[1]
 
     def followed(self, call: Call, device: Device) -> list[Recording]:
-        """What `of` recorded. Of a call without kernels of Triton's its derived inputs alone, on the CPU that it is
-        on: in a process of its own, since what it keeps may change there."""
+        """The recordings of `of`. A call without Triton kernels on a CPU is followed on its derived inputs only, in a
+        separate process, because state that it keeps may change."""
         if is_triton_loaded() or not device.holds_cpu_tensors or not call.others:
             return [each.recording for each in self.of(call, device)]
         if self._host is None or self._host[0] is not call:
@@ -99,7 +99,7 @@ class Binaries:
 
 
 def of_pass(on_targets: Sequence[OnTarget], direction: Pass) -> list[OnTarget]:
-    """The part of recordings that belongs to one pass; of an observed test, all of it."""
+    """The part of recordings that belongs to one pass. The pass "test" has all of them."""
     if direction == "test":
         return list(on_targets)
     return [OnTarget(each.target, _part(each.recording, direction)) for each in on_targets]
@@ -117,7 +117,7 @@ def _part(recording: Recording, direction: Pass) -> Recording:
 
 
 def distinct(recording: Recording) -> Recording:
-    """The recording with each specialisation once per pass. A chosen launch notes the number of its configuration."""
+    """The recording with each specialisation once per pass. A chosen launch gets the number of its configuration."""
     seen: dict[tuple[str, ...], Launch] = {}
     for launch in recording.launches:
         first = seen.setdefault(launch.specialisation, launch)
@@ -134,7 +134,7 @@ def distinct(recording: Recording) -> Recording:
 
 def named(launches: Sequence[Launch], renamed: Mapping[str, str] | None = None) -> list[tuple[str, Launch]]:
     """The launches in order, with names that distinguish configurations and specialisations: `rows`, `rows@1`,
-    `rows/2`. `renamed`: other names for kernels."""
+    `rows/2`. `renamed` holds other names for kernels."""
     counts: Counter[tuple[Pass, str]] = Counter()
     launches_by_name = []
     for launch in launches:

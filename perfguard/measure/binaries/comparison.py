@@ -1,5 +1,5 @@
-"""Compares what the compilers make of the base's kernels and of the working tree's, for the same targets. Only kernels
-that differ are compiled, and only as far as they differ."""
+"""Compares the compiled kernels of the base and of the working tree, for the same targets. Only kernels that differ are
+compiled, and only as far as they differ."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Parts, Reading, Value
 from perfguard.model.units import Unit
 
-# Instructions are counted in the code, not as executed: an added prologue is no finding, but half the width is.
+# Instructions are counted in the code, not as executed. An added prologue is no finding, but half the width is one.
 _TOLERANCE = 0.1
 
-#: The part for kernels that have no counterpart on the other side.
+#: The part for kernels without a counterpart on the other side.
 ALL_KERNELS = "all kernels"
 
 CONFIGURATION = Limits(Better.SAME, gated=False, portable=EITHER)
@@ -81,17 +81,16 @@ class Sides(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """The readings of one case that differ between base and working tree: `sm_90.spills` and so on, with `target` set,
+    """The readings of one case that differ between base and working tree: those of a target, such as `sm_90.spills`,
     and `configuration`.
 
-    Both sides have the same metrics in the same order and, of each, the kernels that differ by the working tree's
-    names.
+    Both sides have the same metrics in the same order. The parts of a metric are the differing kernels, by the working
+    tree's names.
 
     Attributes:
-        problems: why something could not be compared here, `sm_90: rows: could not be compiled here: …`; these are no
-            facts of a kernel.
-        other_code: target -> the kernels with another binary, by the working tree's names; without those that have
-            none.
+        problems: reasons why kernels could not be compared on this machine, such as `sm_90: rows: could not be compiled
+            here: …`.
+        other_code: target -> the kernels with another binary, by the working tree's names.
     """
 
     base: list[Reading] = []
@@ -101,14 +100,14 @@ class Compared(Struct, frozen=True):
 
 
 def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) -> list[Compared]:
-    """Compare the kernels of cases, in their order; what has to be compiled is compiled in one pool.
+    """Compare the kernels of cases, in their order, with all compilations in one pool.
 
-    Kernels are matched by name, else by their place among the launches and their signature. What is unmatched is
-    compared by the sums of its case, as the part "all kernels". Kernels of equal source, launch and configuration are
-    not compiled, those of equal first IR and options neither, and those of equal binaries are not disassembled.
+    Kernels are matched by name, else by their place among the launches and their signature. Unmatched kernels are
+    compared by the sums of their case, as the part "all kernels". Kernels with equal source, launch and configuration,
+    or with equal first IR and options, are not compiled. Kernels with equal binaries are not disassembled.
 
     Args:
-        compilers: the base's and the working tree's, with a `path` (and a `python`) of their own.
+        compilers: the base's and the working tree's, each with its own `path` (and `python`).
     """
     narrower: set[_Pair] = set()
     by_case = [_target_comparisons(sides, compilers) for sides in cases]
@@ -129,7 +128,7 @@ def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) 
 
 @dataclass(frozen=True)
 class _Pair:
-    """One launch of both sides. `name`: in the working tree."""
+    """One launch on both sides. `name` is its name in the working tree."""
 
     name: str
     base: Job
@@ -146,18 +145,18 @@ class _Pair:
         )
 
     def has_equal(self, irs: Mapping[Job, FirstIr]) -> bool:
-        """Whether both sides have one first IR, and equal options."""
+        """Whether both sides have the same first IR and options."""
         base, work = irs[self.base].digest, irs[self.work].digest
         return base == work != "" and compiled_as(self.base.launch)[1] == compiled_as(self.work.launch)[1]
 
     def differs(self, binaries: Mapping[Job, Facts]) -> bool:
-        """Whether the binaries differ, or one could not be made."""
+        """Whether the binaries differ, or one could not be compiled."""
         base, work = binaries[self.base], binaries[self.work]
         return base.binary != work.binary or bool(base.error or work.error)
 
 
 def _jobs(pairs: Iterable[_Pair]) -> list[Job]:
-    """Both sides by turns, so that both compile at once."""
+    """The jobs of both sides, alternating, so that both sides compile at the same time."""
     return [job for pair in pairs for job in (pair.base, pair.work)]
 
 
@@ -165,7 +164,7 @@ Summed = dict[str, list[Job]]  # kernel -> its launches, or those among which a 
 
 
 class _TargetComparison:
-    """One case on one target: matched, then read."""
+    """The comparison of one case on one target: launches are matched first, and read later."""
 
     def __init__(
         self, target: str, recordings: tuple[Recording, Recording], compilers: tuple[Compiler, Compiler]
@@ -183,8 +182,8 @@ class _TargetComparison:
         self._values: dict[str, tuple[Parts, Parts]] = {}  # metric -> the base's and the working tree's parts
 
     def _summed(self, compilers: tuple[Compiler, Compiler]) -> list[Summed]:
-        """Both sides' launches, if some have no counterpart. A call that was not followed to its end, or has kernels
-        on one side alone, has no sums to compare."""
+        """Both sides' launches, if some have no counterpart. A call has no comparable sums if it was not followed to
+        its end, or has kernels on one side only."""
         sides = list(zip((self.base, self.work), compilers, strict=True))
         comparable = all(side.launches and not side.problem for side, _ in sides)
         if not comparable or not any(self.matched.unmatched):
@@ -201,7 +200,7 @@ class _TargetComparison:
         """Fill in values, problems and other code.
 
         Args:
-            narrower: launches that compute addresses in 32 bits, which the base's compute in 64.
+            narrower: launches that compute addresses in 32 bits, whereas the base's compute them in 64.
         """
         for pair in differing:
             if pair in narrower:
@@ -217,7 +216,7 @@ class _TargetComparison:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no side was cut short by the machine."""
+        """Whether no problem of this machine cut a recording short."""
         return not self._cut_short
 
     @property
@@ -261,7 +260,7 @@ class _TargetComparison:
         }
 
     def _add_counts(self) -> None:
-        # A walk that only one side's test takes tells of the test, not of the code.
+        # If only one side has a walk, the tests differ and not the code.
         alike = bool(self.base.walked) is bool(self.work.walked)
         for metric, kernels in _COUNTED.items() if alike else ():
             before = Counter(self.matched.renamed.get(kernel, kernel) for kernel in kernels(self.base))
@@ -269,7 +268,7 @@ class _TargetComparison:
             for kernel in dict.fromkeys((*after, *before)):
                 if before[kernel] != after[kernel]:
                     self._add(metric, kernel, before[kernel], after[kernel])
-        # A call may fall back to torch's operators where nobody looks: on a chip that is not here.
+        # On an absent chip a call may fall back to torch's operators unnoticed.
         gone = "launches no Triton kernel any more" if self.base.launches and not self.work.launches else ""
         self._add("unfit", "call", self.base.problem, self.work.problem or gone)
 
@@ -277,19 +276,19 @@ class _TargetComparison:
         return unfit(facts, target_of(self.target))
 
     def _failed_here(self, name: str, made: Iterable[Facts]) -> bool:
-        """Whether a kernel could not be compiled here, which is a problem and no fact."""
+        """Whether a kernel could not be compiled here, which is a problem of the machine and no fact of the kernel."""
         errors = [facts.error for facts in made if facts.passing]
         self.problems += [f"{self.target}: {name}: {error}" for error in errors]
         return bool(errors)
 
     def _add(self, metric: str, part: str, base: int | float | str, work: int | float | str) -> None:
-        """Add a part's values; an empty text is no part."""
+        """Add both sides' values of a part. A side with an empty text does not get the part."""
         before, after = self._values.setdefault(metric, ({}, {}))
         before |= {} if base == "" else {part: base}
         after |= {} if work == "" else {part: work}
 
     def readings(self) -> Iterator[tuple[Reading, Reading]]:
-        """The readings that differ, of both sides."""
+        """The readings that differ, as pairs of both sides."""
         values: dict[str, tuple[Value, Value]] = {**self._values}
         if self.is_whole:
             values["memory_operators"] = _operators(self.base), _operators(self.work)
@@ -310,13 +309,13 @@ class _TargetComparison:
 
 
 def configuration_reading(configuration: Mapping[str, str]) -> Reading:
-    """The reading of `configuration_of`'s parts."""
+    """The reading with the parts of `configuration_of`."""
     value: Parts = {**configuration}
     return CONFIGURATION.reading("configuration", Unit.TEXT, value, rank=_CLOSEST, portable=True)
 
 
 def _likely(jobs: Sequence[Job], facts: Mapping[Job, Facts]) -> list[Facts]:
-    """The facts of a kernel's launches; of those that a tuner chooses from, the one with the fewest spills."""
+    """The facts of a kernel's launches; if a tuner chooses among them, those of the launch with the fewest spills."""
     made = [facts[job] for job in jobs if not facts[job].error]
     tuned = all(job.launch.configuration is not None for job in jobs)
     return [min(made, key=lambda each: each.spills)] if tuned and made else made
@@ -329,13 +328,13 @@ _COUNTED: dict[str, Callable[[Recording], list[str]]] = {
 
 
 def _operators(recording: Recording) -> str:
-    """Torch's fills, copies and reads beside the kernels: on a GPU they are launches, and waits of the host."""
+    """Torch's fills, copies and reads beside the kernels, which on a GPU are launches and waits of the host."""
     names = (name.removeprefix("aten.") for operators in recording.memory_operators.values() for name in operators)
     return ", ".join(f"{count} {name}" for name, count in sorted(Counter(names).items())) or "none"
 
 
 def _target_comparisons(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_TargetComparison]:
-    """The case on every target that both sides know."""
+    """Comparisons of the case on every target that both sides have."""
     base = {followed.target: followed.recording for followed in sides.base}
     return [
         _TargetComparison(followed.target, (base[followed.target], followed.recording), compilers)

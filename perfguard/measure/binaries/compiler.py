@@ -1,7 +1,7 @@
 """First IRs and facts of launches, from the cache or from child processes that compile the missing ones.
 
 The cache's key is the kernel's code, its specialisation, the target and the toolchain, so an unchanged kernel costs
-nothing, whichever tree it is compiled from. A compiler that hangs or dies ends only its own process.
+nothing, in any tree. A compiler that hangs or dies ends only its own process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time 
 _MOST_STDERR = 300  # characters of a failed compiler's last output
 _OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # The kernel is at fault.
 _PACKAGE = Path(__file__).parents[2] / "__init__.py"
-# Starts the worker with this perfguard and no other package from beside it: another interpreter has its own.
+# Starts the worker with this perfguard, but without the packages beside it: another interpreter has its own packages.
 _START = """
 import importlib.util, runpy, sys
 file = sys.argv[1]
@@ -53,7 +53,7 @@ T = TypeVar("T", Built, FirstIr)
 
 
 class _Failed(Exception):
-    """A compiling process gave no answer. `own`: because of the kernel, as far as one can tell."""
+    """A compiling process gave no answer. `own` is true if the kernel is the probable cause."""
 
     def __init__(self, problem: str, *, own: bool = False) -> None:
         super().__init__(problem)
@@ -65,9 +65,9 @@ class Compiler:
     """Compiles the launches of one side: of this process, or of the base's process.
 
     Attributes:
-        folder: of the cache, which several compilers may share; one small file per kernel, specialisation and target.
-        path: the whole `sys.path` of the process whose launches are compiled, absolute; None: this process's.
-        python: the interpreter of the compiling processes, with its own Triton; empty: this process's.
+        folder: the cache, which several compilers may share; it has a small file per kernel, specialisation, target.
+        path: the whole `sys.path` of the process whose launches are compiled, absolute; None for this process's.
+        python: the interpreter of the compiling processes, with its own Triton; empty for this process's.
         seconds: time limit of one compilation.
         compiled: number of binaries that no cache held.
         front_ends: number of first IRs that no cache held.
@@ -87,7 +87,7 @@ class Compiler:
 
     @cached_property
     def toolchain(self) -> str:
-        """`triton 3.9.0`; empty if the interpreter has no Triton."""
+        """Triton's version, e.g. `triton 3.9.0`; empty if the interpreter has no Triton."""
         triton = sys.modules.get("triton")
         if triton is not None and self.path is None and not self.python:
             return f"triton {triton.__version__}"
@@ -97,26 +97,26 @@ class Compiler:
 
     @property
     def modules(self) -> list[str] | None:
-        """`sys.path` for the modules of kernels; None: that of the interpreter."""
+        """`sys.path` for the modules of kernels; None for that of the interpreter."""
         if self.path is None and self.python:
             return None
         return list(sys.path if self.path is None else self.path)
 
     def ask(self, request: Request) -> bytes:
-        """A compiling process's answer.
+        """The answer of a compiling process.
 
         Raises:
-            _Failed: there is none.
+            _Failed: the process gave no answer.
         """
         with self._workers.lent() as worker:
             return worker.ask(request, self.seconds)
 
     def expect(self, seconds: float) -> None:
-        """Have as many child processes as pay for so much work."""
+        """Set the limit of child processes for work of this processor time, since starting each process takes time."""
         self._workers.limit = 1 + int(seconds / _START_SECONDS)
 
     def close(self) -> None:
-        """End the child processes, those at work as well."""
+        """End all child processes, including busy ones."""
         self._workers.close()
 
     def cached(self, key: str, kind: type[T]) -> T | None:
@@ -142,7 +142,7 @@ class Job:
     launch: Launch
 
     def key(self, *wanted: object) -> str:
-        """The cache's name for what is wanted of the launch."""
+        """The cache's key for the launch and the kind of result (`wanted`)."""
         launch = self.launch
         code = launch.source or self.compiler.modules  # An unknown source is cached per side.
         facts = (_FORMAT, self.compiler.toolchain, launch.module, launch.function, code, *wanted)
@@ -150,8 +150,8 @@ class Job:
 
 
 def first_irs(jobs: Iterable[Job]) -> dict[Job, FirstIr]:
-    """The first IR of each launch, made once for all targets with equal specialisations, unless the kernel asks which
-    target it is compiled for."""
+    """The first IR of each launch, made once for all targets with equal specialisations, unless the kernel queries its
+    target."""
     keys = {job: job.key("ir", front_end_of(job.launch)) for job in jobs}
     made = _made(keys, FirstIr, _make_ir)
     asking = {job: job.key("ir", job.target, job.launch.data) for job in keys if made[job].of_target}
@@ -159,12 +159,12 @@ def first_irs(jobs: Iterable[Job]) -> dict[Job, FirstIr]:
 
 
 def binaries_of(jobs: Iterable[Job]) -> dict[Job, Facts]:
-    """The facts of each launch's binary, but for the instructions of NVIDIA's."""
+    """The facts of each launch's binary, without the instruction counts of NVIDIA's binaries."""
     return {job: built.facts for job, built in _made(_binary_keys(jobs), Built, _make_binary).items()}
 
 
 def facts_of(jobs: Iterable[Job]) -> dict[Job, Facts]:
-    """All facts of each launch's binary."""
+    """The facts of each launch's binary, with all instruction counts."""
     keys = _binary_keys(jobs)
     built = _made(keys, Built, _make_binary)
     uncounted: dict[str, dict[str, Job]] = {}
@@ -208,7 +208,7 @@ def _error_text(failed: _Failed) -> str:
 
 
 def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> dict[Job, T]:
-    """What the caches hold of each job, or what its compiler makes; jobs with one key are done once."""
+    """The result of each job, from the cache or from its compiler. Jobs with equal keys are done once."""
     leaders: dict[str, Job] = {}
     for job, key in keys.items():
         leaders.setdefault(key, job)
@@ -239,14 +239,14 @@ def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> d
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    """As many threads as compilers at once: each takes half a gigabyte, and pytest's other workers have their own."""
+    """One thread per concurrent compiler, which takes half a gigabyte. Each pytest worker has its own pool."""
     beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     return ThreadPoolExecutor(max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // beside)))
 
 
 def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
-    """The facts, with the instructions of all kernels of a target counted at once. If the disassembler fails, each
-    kernel is tried alone, so that an unreadable one does not affect the others."""
+    """The facts with instruction counts, for all kernels of a target at once. If the disassembler fails, each kernel is
+    tried alone, so that an unreadable one does not affect the others."""
     try:
         return dict(zip(built, disassembled(target_of(target), list(built.values())), strict=True))
     except (OSError, subprocess.SubprocessError) as error:
@@ -260,8 +260,8 @@ def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
 
 
 class _Workers:
-    """The compiling processes of one compiler. A process ends with the thread that has started it, so that has to be
-    one that stays."""
+    """The compiling processes of one compiler. A process ends with the thread that started it, so a thread that starts
+    processes must last."""
 
     def __init__(self, start: Callable[[], _Worker]) -> None:
         self.limit = 1
@@ -272,7 +272,7 @@ class _Workers:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[_Worker]:
-        """An idle process, or a new one; waits if there are as many as may be."""
+        """Lend an idle process, or a new one; wait if the limit is reached."""
         with self._changed:
             self._changed.wait_for(self._can_lend)
             if not self._free:
@@ -287,13 +287,13 @@ class _Workers:
                 self._changed.notify()
 
     def _can_lend(self) -> bool:
-        """Whether there is an idle process, or room for one; those that have ended are forgotten."""
+        """Whether there is an idle process, or room for a new one. Ended processes are removed."""
         self._started = [each for each in self._started if each.alive]
         self._free = [each for each in self._free if each.alive]
         return bool(self._free) or len(self._started) < self.limit
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         with self._changed:
             for worker in self._started:
                 worker.stop()
@@ -320,20 +320,20 @@ class _Worker:
         return self._process.poll() is None
 
     def toolchain(self, seconds: float) -> str:
-        """The version of Triton that it has loaded, its first answer.
+        """The version of Triton that the process has loaded, which is its first answer.
 
         Raises:
-            _Failed: it has none.
+            _Failed: the process gave no answer.
         """
         if not self._toolchain:
             self._toolchain = msgspec.json.decode(self._line(seconds), type=str)
         return self._toolchain
 
     def ask(self, request: Request, seconds: float) -> bytes:
-        """Its answer.
+        """The process's answer to a request.
 
         Raises:
-            _Failed: it was late, or has ended.
+            _Failed: the process was late, or has ended.
         """
         assert self._process.stdin is not None
         self.toolchain(seconds)
@@ -368,7 +368,7 @@ class _Worker:
 
 
 def _environment(given: Mapping[str, str], folder: str, path: Sequence[str]) -> dict[str, str]:
-    """The environment without variables that change binaries: only code, specialisation and toolchain may."""
+    """The environment without variables that change binaries, since they are not part of the cache's key."""
     kept = {name: value for name, value in given.items() if not name.startswith(("TRITON_", "PYTEST_"))}
     kept |= {name: given[name] for name in ("TRITON_LIBDEVICE_PATH",) if name in given}
     return kept | {

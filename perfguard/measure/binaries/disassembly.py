@@ -1,5 +1,5 @@
-"""Counts from the assembly of a compiled kernel: memory accesses and their width, special units, spills, instructions;
-pure functions."""
+"""Pure functions that count in a kernel's assembly: memory accesses and their width, special units, spills,
+instructions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from itertools import accumulate
 # NVIDIA: `        /*0a50*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;`
 _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 _SASS_ADDRESS = re.compile(r"\s*/\*([0-9a-f]{4,})\*/")
-# AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`; directives begin with a dot, comments with a semicolon.
+# AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`. Directives begin with a dot, comments with a semicolon.
 _GCN = re.compile(r"^\s+([a-z]+_[a-z0-9_]+)(?:\s|$)", re.MULTILINE)
 # `MUFU.RSQ64H` starts a square root on the upper half of a double.
 _SASS_FP64 = re.compile(r"D(?:ADD|FMA|MUL|MNMX|SETP?|MMA)(?:\.|$)|\w+\.(?:\w+\.)*(?:F64|\w*64H)(?:\.|$)")
@@ -44,7 +44,7 @@ def mean_bits(widths: Counter[int]) -> float:
 
 
 def split_sass(text: str, sizes: Sequence[int]) -> list[str]:
-    """nvdisasm's listing of concatenated kernels, split into one listing per kernel; `sizes`: of the kernels, bytes."""
+    """Split nvdisasm's listing of concatenated kernels into one listing per kernel; `sizes` are the kernels' bytes."""
     ends = list(accumulate(sizes))
     parts: list[list[str]] = [[] for _ in sizes]
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Fingerprints of a call's kernels: whether a record was made of the same code, without compiling it for any target."""
+"""Fingerprints of a call's kernels, which show whether a record has the same code, without compiling for any target."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def code_of(
     """Kernel function -> `<source>-<ir>`, 8 hex digits each, over all of its launches: those of the plain call, of its
     configurations and of its walk.
 
-    `<source>` is of the code that the kernel may depend on and of its specialisations, `<ir>` of Triton's first IR in
-    place of the code. Both are of what else would show on a GPU: targets, tunings, memory operators, and arguments of
-    kernels that cannot be interpreted. Neither depends on paths, ids or addresses. `<ir>` is empty if it was not asked
-    for, or if it could not be made.
+    `<source>` is a hash over the code that the kernel may depend on and its specialisations, `<ir>` over Triton's first
+    IR in place of the code. Both include other properties that matter on a GPU: targets, tunings, memory operators, and
+    arguments of kernels that cannot be interpreted. Neither depends on paths, ids or addresses. `<ir>` is empty if it
+    was not requested, or if it could not be made.
 
     Args:
-        on_targets: of one pass (`of_pass`).
+        on_targets: the launches of one pass (`of_pass`).
         compiler: makes the first IRs, in one pool.
-        known: the record's fingerprints. Of a kernel with the record's source, the record's own text is returned, and
+        known: the record's fingerprints. If a kernel has the record's source, the record's own text is returned, and
             nothing is compiled.
-        new: whether kernels that `known` does not hold get an `<ir>`, which a record of them needs.
+        new: whether kernels that `known` lacks get an `<ir>`, which a record of them needs.
     """
     known = known or {}
     sources = {kernel: _half(on_targets, kernel, lambda _, launch: launch.source) for kernel in _kernels(on_targets)}
@@ -54,9 +54,9 @@ def code_of(
 
 
 def configuration_of(on_targets: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Parts and their values, "`rows`: held" -> "9": every constant and option of the launches that the plain
-    call chooses; `entry`, the entry of a table that they come from; `tuned`, if a tuner is to choose. Values that
-    differ between targets name them: "9 on sm_80 sm_90, 2 on gfx942".
+    """Parts and their values, e.g. "`rows`: held" -> "9": the constants and options of the launches that the plain call
+    chooses; `entry`, the entry of the table from which they come; `tuned`, if a tuner chooses. Values that differ
+    between targets name the targets: "9 on sm_80 sm_90, 2 on gfx942".
 
     Args:
         renamed: other names for kernels.
@@ -94,7 +94,7 @@ def _configuration(on_target: OnTarget, renamed: Mapping[str, str]) -> Iterator[
 
 
 def _text(value: Any) -> str:
-    """`1024`; `1024,4` of a tuple; a function by its name."""
+    """A constant as text: `1024`, a tuple as `1024,4`, a function as its name."""
     if isinstance(value, dict):
         value = value.get("constexpr", str(value.get("jit_function")).rpartition(":")[2])
     return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
@@ -109,7 +109,7 @@ def _launches(on_target: OnTarget) -> list[Launch]:
 
 
 def _half(on_targets: Sequence[OnTarget], kernel: str, code: Callable[[str, Launch], str]) -> str:
-    """Half of a kernel's fingerprint; `code` is of one launch on a target. Empty if that of any launch is."""
+    """Half of a kernel's fingerprint, from the `code` of each launch on a target; empty if a launch has no code."""
     described: list[object] = []
     for each in on_targets:
         recording = each.recording

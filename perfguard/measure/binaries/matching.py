@@ -1,4 +1,4 @@
-"""Which launches of the base and of the working tree are the same: a renaming hides nothing and accuses nobody."""
+"""Matches the launches of the base with those of the working tree, across renamings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Matched:
 
     Attributes:
         pairs: the name in the working tree (`rows`, `rows@1`, `rows/2`), the base's launch, the working tree's.
-        unmatched: the base's and the working tree's launches without a counterpart, with their names. A configuration
-            that a call does not choose is none of them.
-        renamed: the base's kernel -> the working tree's, of all that have a counterpart.
+        unmatched: the base's and the working tree's launches without a counterpart, with their names, but without
+            configurations that the call does not choose.
+        renamed: the base's kernel -> the working tree's, for all kernels with a counterpart.
     """
 
     pairs: list[tuple[str, Launch, Launch]]
@@ -31,7 +31,7 @@ class Matched:
 
 
 def match(base: Recording, work: Recording) -> Matched:
-    """Match kernels by their names, else by their place among the launches and the types of their parameters; then the
+    """Match kernels by name, or else by their place among the launches and their parameters' types; then match the
     launches of each kernel."""
     before, after = kernels_of(base), kernels_of(work)
     renamed = _counterparts(before, after)
@@ -55,7 +55,7 @@ def match(base: Recording, work: Recording) -> Matched:
 
 
 def kernels_of(recording: Recording) -> dict[str, list[Launch]]:
-    """Kernel -> its launches, but for those of a walk."""
+    """Kernel -> its launches, without those of a walk."""
     by_kernel: dict[str, list[Launch]] = {}
     for launch in recording.launches:
         by_kernel.setdefault(launch.kernel, []).append(launch)
@@ -63,7 +63,7 @@ def kernels_of(recording: Recording) -> dict[str, list[Launch]]:
 
 
 def chosen(launches: Sequence[Launch]) -> list[Launch]:
-    """A kernel's launches in the plain call; where a tuner is to choose, all that it chooses from."""
+    """A kernel's launches in the plain call; if a tuner chooses, the launches of all configurations."""
     return [each for each in launches if each.configuration is None] or list(launches)
 
 
@@ -74,7 +74,7 @@ def _counterparts(base: Kernels, work: Kernels) -> dict[str, str]:
 
 
 def _places(kernels: Kernels, common: set[str]) -> dict[tuple[object, ...], str]:
-    """Place -> kernel: its name, or the last common kernel before it, its types, and which one of these it is."""
+    """Place -> kernel. The place is a common name, or the last common kernel before it, its types, and a number."""
     counts: Counter[tuple[object, ...]] = Counter()
     by_place: dict[tuple[object, ...], str] = {}
     last = ""
@@ -90,9 +90,9 @@ def _places(kernels: Kernels, common: set[str]) -> dict[tuple[object, ...], str]
 
 
 def _launch_pairs(base: Sequence[Launch], work: Sequence[Launch]) -> list[tuple[Launch, Launch]]:
-    """The launches of one kernel by their specialisations, whichever of them the plain call chooses. Of the others,
-    those of the plain call are paired in their order, and configurations if there are as many on both sides: one that
-    was inserted makes no other one worse."""
+    """Pair the launches of one kernel by their specialisations, whether or not the plain call chooses them. Of the
+    rest, launches of the plain call are paired in order, and so are configurations if both sides have equally many:
+    otherwise an inserted configuration would shift the pairs behind it."""
     pairs: list[tuple[Launch, Launch]] = []
     before, after = list(base), list(work)
 

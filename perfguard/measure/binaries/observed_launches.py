@@ -1,4 +1,4 @@
-"""The kernels that an observed test launches: followed for targets in Triton's interpreter, or seen on a GPU."""
+"""The kernels that an observed test launches: in Triton's interpreter followed for all targets, or run on a GPU."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class ObservedLaunches:
-    """Follows each launch in the interpreter once more, without running it, on every target. On a GPU nothing is
-    followed: its kernels are seen as they are launched."""
+    """Follows each launch of the interpreter once more, without running it, on every target. On a GPU nothing is
+    followed, because the launches themselves are observed."""
 
     def __init__(self, binaries: Binaries, device: Device) -> None:
         self._own = binaries.own_target(device)
@@ -35,7 +35,7 @@ class ObservedLaunches:
         self._problems: dict[str, str] = {}  # kernel -> why its launch could not be followed
 
     def note(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
-        """Note a launch in the interpreter."""
+        """Follow a launch of the interpreter on every target."""
         for each in IMPORTED_BY_LAUNCHES:  # The first launch must import these as the interpreter does.
             each.get()
         for recorder in self._recorders:
@@ -47,7 +47,7 @@ class ObservedLaunches:
                     self._problems[kernel.fn.__name__] = f"{type(error).__name__}: {first_line}"
 
     def followed(self, seen: ObservedActivity) -> list[OnTarget]:
-        """The launched kernels on every target; none for a test that launches none. Nothing is compiled."""
+        """The launches on every target; empty for a test without launches. Nothing is compiled."""
         if self._own is not None:
             launches = [_of_gpu(kernel, self._sources) for kernel in seen.compiled]
             return [OnTarget(self._own.name, Recording(launches))] if launches else []
@@ -60,7 +60,7 @@ class ObservedLaunches:
 
 
 def _of_gpu(kernel: Any, sources: Sources) -> Launch:
-    """The launch of a kernel that Triton has compiled for the GPU that runs it."""
+    """The launch of a kernel that Triton has compiled for the present GPU."""
     from perfguard.measure.devices.fingerprints import machine_code
 
     compiled_from = specialisation_of(kernel)

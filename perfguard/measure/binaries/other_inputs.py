@@ -1,7 +1,7 @@
-"""What a call launches on inputs other than the given ones: followed on a target like the call itself, and not run.
+"""The work of a call on derived inputs, which is followed on a target like the call itself, and not run.
 
-Sizes and layouts that no test has are what kernels are compiled, and inputs copied, for. Which are followed depends on
-no budget and no rotation, so that two runs see the same.
+Sizes and layouts that no test has may cause copies and compilations. Their choice depends on no budget and no rotation,
+so two runs follow the same inputs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
     """Add the counts of the derived calls of `call` to `into`. Calls that refuse their input count nothing.
 
     Args:
-        target: present or simulated; None where no kernel of Triton's can be launched.
+        target: a present or simulated target; None if no Triton kernel can be launched.
     """
     recorder = _DerivedRecorder(target, sources) if target is not None else None
     runs_by_pass: dict[Pass, list[_DerivedRun]] = {}
@@ -61,7 +61,7 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
 
 @dataclass(frozen=True)
 class _DerivedLaunch:
-    """One launch. `code` tells specialisations apart."""
+    """One launch. `code` distinguishes specialisations."""
 
     kernel: str
     code: str
@@ -71,7 +71,7 @@ class _DerivedLaunch:
 
 @dataclass
 class _DerivedRun:
-    """What one derived call started in one pass."""
+    """The launches, operators and tunings of one derived call in one pass."""
 
     other: OtherCall
     launches: list[_DerivedLaunch] = field(default_factory=list)
@@ -83,7 +83,7 @@ class _DerivedRun:
 
 
 def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: bool) -> dict[Pass, _DerivedRun]:
-    """By pass; empty if the call refuses its input, as it may."""
+    """The runs of a derived call by pass; empty if the call refuses its input."""
     by_pass: dict[Pass, _DerivedRun] = {}
     current: list[_DerivedRun] = []
 
@@ -105,7 +105,7 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
 
 
 class _DerivedRecorder(LaunchRecorder):
-    """Notes launches for `run`, of autotuned kernels in the first configuration that is left."""
+    """Adds launches to `run`; those of autotuned kernels in the first configuration after pruning."""
 
     run: _DerivedRun
     _grid: Sequence[int] = ()
@@ -155,7 +155,7 @@ def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
 
 
 def _by_size(derived: Sequence[_DerivedRun]) -> Iterator[tuple[str, list[_DerivedRun]]]:
-    """The runs in which one size is another, by its name, ascending; at least two of each."""
+    """The runs with a changed size, by the size's name and in ascending order, if there are at least two."""
     sized = sorted((run for run in derived if run.other.size), key=lambda run: (run.other.name, run.other.size))
     for name, runs in groupby(sized, lambda run: run.other.name):
         several = [*runs]
@@ -164,12 +164,12 @@ def _by_size(derived: Sequence[_DerivedRun]) -> Iterator[tuple[str, list[_Derive
 
 
 def _without_largest(runs: list[_DerivedRun]) -> list[_DerivedRun]:
-    """The largest shows how grids grow. It may need other tiles than the rest."""
+    """The runs without the largest size, which shows how grids grow, but may need other tiles than the rest."""
     return runs[:-1] if len(runs) > 2 else runs
 
 
 def _compilations(name: str, runs: Sequence[_DerivedRun]) -> dict[str, set[str]]:
-    """What each kernel is compiled, and tuned, for."""
+    """The specialisations and the tuning keys of each kernel, by part."""
     codes: dict[str, set[str]] = {}
     for run in runs:
         for launch in run.launches:
@@ -180,7 +180,7 @@ def _compilations(name: str, runs: Sequence[_DerivedRun]) -> dict[str, set[str]]
 
 
 def _axes(name: str, runs: Sequence[_DerivedRun]) -> dict[str, int]:
-    """The axis by which each kernel's grid grows, of several the last. None for a grid that does not grow."""
+    """The last axis along which each kernel's grid grows, by part. A grid that does not grow has no part."""
     axes = {}
     least, most = _grids(runs[0]), _grids(runs[-1])
     for kernel in most.keys() & least.keys():
@@ -191,7 +191,7 @@ def _axes(name: str, runs: Sequence[_DerivedRun]) -> dict[str, int]:
 
 
 def _grids(run: _DerivedRun) -> dict[str, list[int]]:
-    """The most programs along each axis, by kernel."""
+    """The highest number of programs along each axis, by kernel."""
     grids: dict[str, list[int]] = {}
     for launch in run.launches:
         grid = [*launch.grid, 1, 1, 1][:3]
@@ -200,7 +200,7 @@ def _grids(run: _DerivedRun) -> dict[str, list[int]]:
 
 
 def _notes(derived: Sequence[_DerivedRun]) -> list[str]:
-    """Why a kernel is compiled again, and where a grid ends."""
+    """Notes on kernels that are compiled again, and on grids that may end."""
     notes = []
     for name, runs in _by_size(derived):
         launches = [launch for run in _without_largest(runs) for launch in run.launches]

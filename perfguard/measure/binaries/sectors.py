@@ -1,11 +1,11 @@
-"""The used share of a kernel's memory traffic: mean bytes used of each 32-byte sector that a tile touches.
+"""The used share of a kernel's memory traffic: the mean bytes used of each 32-byte sector that a tile touches.
 
-It is read from Triton's own intermediate code, in which a load or store is one operation on a whole tile of addresses.
-An address is followed back to ranges, constants and arguments. Along each dimension of the tile it has steps of one of
-three kinds. The step is a known number, 1 for neighbours in memory. Or it is unknown, such as a stride passed as an
-argument, and counts as far apart. Or it is hidden, if the address depends on data or on remainders. A tile with hidden
-steps is judged by its near steps along the other dimensions, and left out without any. Each tile is counted alone:
-caches that keep the rest of a sector for the next tile are ignored, and so are masks.
+The source is Triton's intermediate code, in which a load or store is one operation on a whole tile of addresses. An
+address is followed back to ranges, constants and arguments. Along each dimension of the tile it has one of three kinds
+of steps. A known step is a number, and 1 for neighbours in memory. A far step is unknown, such as a stride passed as an
+argument, and counts as far apart. A hidden step belongs to an address that depends on data or on remainders. A tile
+with hidden steps is judged by its known steps along other dimensions, and omitted if it has none. Each tile counts
+alone, without masks and without caches that keep the rest of a sector for the next tile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLAMPED = ("arith.minsi", "arith.maxsi", "arith.minui", "arith.maxui")
 
 @dataclass(frozen=True)
 class _Value:
-    """A value's steps along each dimension; none for a scalar. `value`: the number, if it is known and uniform."""
+    """A value's steps along each dimension; empty for a scalar. `value` is the number, if it is known and uniform."""
 
     steps: tuple[Step, ...] = ()
     value: int | None = None
@@ -45,7 +45,7 @@ _UNKNOWN = _Value((HIDDEN,) * 8)  # No tile has so many dimensions.
 
 
 def sector_bytes(ttir: str) -> float:
-    """The mean over all loads and stores of tiles in the code, each counted once; 0 if none can be followed."""
+    """The mean over all loads and stores of tiles in the code, each counted once; 0 if no access can be followed."""
     known: dict[str, _Value] = {}
     used = moved = 0
     for line in ttir.splitlines():
@@ -88,7 +88,7 @@ def _accessed(rest: str, known: dict[str, _Value]) -> tuple[int, int]:
 
 
 def _enter_loop(name: str | None, rest: str, known: dict[str, _Value]) -> None:
-    """Values that a loop carries keep the steps of their initial values, since iterations move them as a whole."""
+    """Give the values that a loop carries the steps of their initial values, since iterations move them as a whole."""
     carried = re.findall(r"(%[\w$.-]+) = (%[\w$.-]+(?:#\d+)?)", rest.partition("iter_args(")[2].partition(")")[0])
     for number, (inner, outer) in enumerate(carried):
         given = replace(known.get(outer, _UNKNOWN), value=None)
@@ -188,6 +188,6 @@ def _counts(sizes: str) -> list[int]:
 
 
 def _bytes_of(kind: str) -> int:
-    """`bf16` -> 2; `f8E4M3FN` -> 1; pointers have 8."""
+    """The bytes of an element: 2 for `bf16`, 1 for `f8E4M3FN`, 8 for pointers."""
     width = _WIDTH.search(kind)
     return max(1, int(width[0]) // 8) if width else 8

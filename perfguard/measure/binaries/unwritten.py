@@ -1,4 +1,4 @@
-"""Operators of a call whose kernels do not run: what they would have left is zeros."""
+"""A dispatch mode for calls whose kernels do not run: memory that they would write is zero."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _MEMORY = COPIES | _FILLS | READS
 class Unwritten(DispatchMode):
     """Fills uninitialised memory with zeros; with `on_the_host`, operators for a GPU run on the host.
 
-    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid, and differ in
-    every run.
+    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid and would
+    differ in every run.
     """
 
     def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:

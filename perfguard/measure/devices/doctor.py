@@ -23,7 +23,7 @@ def findings(
     """All findings, from the machine down to the device.
 
     Args:
-        open_device: opens the device to be described.
+        open_device: opens the device.
         root: the folder that holds `/proc`, `/sys` and `/dev`.
         load: imports a module by name.
     """
@@ -134,7 +134,7 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
 
 
 def _profiler(device: Device) -> Finding:
-    """Whether the profiler sees the device's work: it counts launches, and times short calls and those that wait."""
+    """Whether the profiler sees the device's work. It counts launches, and times short calls and calls that wait."""
     try:
         device.intervals([device.flush_cache])
     except Exception as error:  # Profilers fail in many ways.

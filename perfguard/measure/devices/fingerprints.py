@@ -1,8 +1,8 @@
 """A hash of a profile: the code of every kernel, its launch parameters, and the order of launches.
 
 Triton's kernels are hashed by their machine code, library kernels by their full name. The libraries themselves are
-hashed by version (torch's own) or by content (other libraries with device code in this process). A kernel of unknown
-origin means that there is no fingerprint.
+hashed by version (torch's own) or by content (other libraries with device code in this process). If the origin of a
+kernel is unknown, there is no fingerprint.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from perfguard._compat.torch_compiler import CACHE_FOLDER, CACHE_KEY, is_inducto
 from perfguard._compat.triton_internals import is_compiled, launches_noted
 from perfguard.measure.devices.kineto import Work, normalized
 
-# Names that the profiler gives to kernels of libraries: C++ ones by namespace or by the types of their arguments, plain
-# ones by prefixes that are not used in handwritten kernels.
+# The profiler's names of library kernels. C++ names are known by namespace or argument types, other names by prefixes
+# that handwritten kernels do not use.
 _LIBRARY = re.compile(
     r"(void )?(\(anonymous namespace\)::)?"
     r"(at|at_cuda_detail|c10|cub|thrust|rocprim|hipcub|cutlass|cudnn|cublas|cublasLt|pytorch_flash|ck|ck_tile|oneapi)::"
@@ -49,7 +49,7 @@ _froze = False  # It is True if this module froze the collector's objects.
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Triton kernel loaded in this process: `handle` is the driver's, `code` hashes its machine code."""
+    """A Triton kernel that this process has loaded. `handle` is the driver's, `code` is a hash of its machine code."""
 
     name: str
     handle: int
@@ -59,7 +59,7 @@ class Kernel:
 
 
 class TritonLaunch(NamedTuple):
-    """One launch by Triton's launcher. `scalars`: its arguments other than tensors, as text."""
+    """One launch by Triton's launcher. `scalars` are its arguments other than tensors, as text."""
 
     name: str
     handle: int
@@ -73,7 +73,7 @@ _LEAST_ADDRESS = 2**40  # Larger integers are taken for addresses, which differ 
 
 @contextmanager
 def triton_launches() -> Iterator[Launched]:
-    """List every launch by Triton's own launcher while inside, with its scalars: a binary's time may depend on them."""
+    """List every launch by Triton's own launcher while inside, with its scalars, on which its time may depend."""
     launched: Launched = []
 
     def note(kernel: Any, grid: Any, args: Sequence[Any]) -> None:
@@ -93,7 +93,7 @@ def _scalar(argument: object) -> object:
 
 
 def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
-    """16 hex digits of the work of a call on the device; None if the code of any kernel is unknown.
+    """16 hex digits over a call's work on the device; None if the code of a kernel is unknown.
 
     Args:
         work: kernels, copies and fills in launch order.
@@ -123,7 +123,7 @@ def _name(work: Work, codes: dict[int, str]) -> tuple[str, ...]:
 
 
 def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
-    """id(work) -> hash of its machine code, for kernels that must be Triton's; None if any hash is unavailable."""
+    """id(work) -> hash of its machine code, for Triton kernels; None if a hash is unavailable."""
     if not work:
         return {}
     loaded: dict[str, list[Kernel]] = defaultdict(list)
@@ -152,7 +152,7 @@ def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
 
 
 def _fits(kernel: Kernel, work: Work) -> bool:
-    """Whether the launch may be one of `kernel`: registers and threads agree, where both sides have them."""
+    """Whether the launch may be one of `kernel`: registers and threads agree, if both sides have them."""
     block, registers = work.facts.get("block"), work.facts.get("registers per thread")
     threads = block[0] * block[1] * block[2] if isinstance(block, list) and len(block) == 3 else None
     return all(
@@ -164,8 +164,8 @@ def _fits(kernel: Kernel, work: Work) -> bool:
 def loaded_kernels(names: set[str]) -> list[Kernel]:
     """Triton's compiled kernels with these names that are alive and loaded, including inductor's.
 
-    Neither Triton nor inductor lists them, but both keep them as ordinary objects, known by their types' names:
-    `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
+    Neither Triton nor inductor lists its kernels, but both keep them as objects of types with known names, such as
+    `CompiledKernel` and `StaticallyLaunchedCudaKernel`.
     """
     kernels = []
     for kernel in _compiled():
@@ -182,8 +182,8 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
 
 
 def forget_objects_without_kernels() -> None:
-    """Hide all present objects from `loaded_kernels`. Imports leave a million objects behind; checking each of them
-    took 50 ms a case. Does nothing if one of them is a kernel."""
+    """Hide all present objects from `loaded_kernels`, if no kernel is among them. Imports leave a million objects, and
+    checking them took 50 ms per case."""
     global _froze
     if not _compiled():
         _froze = _froze or not gc.get_freeze_count()  # Objects that others froze stay frozen.
@@ -215,7 +215,7 @@ def _launcher(kind: type) -> str:
 
 
 def _binary_of_static(kernel: Any) -> bytes | None:
-    """The binary that inductor's static launcher loaded. It keeps the key in Triton's cache, but not the path."""
+    """The binary that inductor's static launcher has loaded, found by its key in Triton's cache."""
     try:
         cache = Path(CACHE_FOLDER.get()(torch.accelerator.current_device_index()))
         folder = cache / CACHE_KEY.get()(kernel.hash)
@@ -228,8 +228,8 @@ def _binary_of_static(kernel: Any) -> bytes | None:
 def machine_code(binary: bytes) -> str | None:
     """Hash of the loaded sections of an ELF binary (cubin, hsaco); None for other formats.
 
-    Other sections hold line numbers, paths and comments of the compiler, which do not affect speed. The exception is
-    NVIDIA's `.nv.info` with registers and stack: it is not loaded, but is part of the hash.
+    Other sections hold line numbers, paths and compiler comments, which do not affect speed. The exception is NVIDIA's
+    `.nv.info` with registers and stack, which is not loaded but is part of the hash.
     """
     sections = _sections(binary)
     if not sections:
@@ -242,13 +242,13 @@ def machine_code(binary: bytes) -> str | None:
 
 
 def instructions(binary: bytes) -> bytes:
-    """The instructions of an ELF binary, its sections concatenated; empty for other formats."""
+    """The concatenated executable sections of an ELF binary; empty for other formats."""
     return b"".join(binary[section.start : section.end] for section in _sections(binary) if section.flags & _EXECUTABLE)
 
 
 @dataclass(frozen=True)
 class _Section:
-    """A section of an ELF file; one without bits takes no space in the file."""
+    """A section of an ELF file. A section without bits takes no space in the file."""
 
     name: bytes
     kind: int
@@ -281,7 +281,7 @@ def _sections(binary: bytes | mmap.mmap) -> list[_Section]:
 def foreign_libraries(maps: Path) -> str | None:
     """Hash of this process's libraries with device code outside the toolchain; None if unknown.
 
-    An extension may instantiate the templates of ATen, CUB or CUTLASS with code of its own under any name.
+    An extension may instantiate templates of ATen, CUB or CUTLASS with its own code, under any name.
     """
     try:
         paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if ".so" in line}

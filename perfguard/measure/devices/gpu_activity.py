@@ -25,10 +25,10 @@ _WAIT = re.compile(r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*(Async|Peer))|^(ur|pi)
 
 
 def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: str) -> Activity:
-    """Everything that a warm `call` ran on the device, in launch order.
+    """All work of a warm `call` on the device, in launch order.
 
     If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python. In a process group
-    it always is, since all ranks must make equally many calls. Of a `Step` only the pass that it reads counts.
+    it is always repeated, since all ranks must make equally many calls. Only the observed pass of a `Step` counts.
 
     Args:
         synchronize: waits for the device.
@@ -60,7 +60,7 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
 
 
 def activity_of(events: Sequence[Mapping[str, Any]], *, part: bool = False) -> Activity:
-    """The activity in the events of a Chrome trace that annotates the call; `part`: only of what it annotates."""
+    """The activity in the events of a Chrome trace with an annotated call; with `part`, only that of the call."""
     work = kineto.work_of(events, _REGION if part else "")
     launches, copies = [], []
     for each in work:
@@ -73,7 +73,7 @@ def activity_of(events: Sequence[Mapping[str, Any]], *, part: bool = False) -> A
 
 
 def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
-    """The runtime's waits, with the lines of Python where known; waits from C++ alone have no line."""
+    """Add lines of Python to the runtime's waits, if known. Waits that C++ causes have no line."""
     lines = [f"{each.place} ({each.name})" for each in located if each.place]
     spare = len(activity.waits) - len(lines)
     lines += [""] * spare

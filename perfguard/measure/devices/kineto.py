@@ -1,4 +1,4 @@
-"""What torch.profiler (Kineto) reports: device work in order, with details; intervals of calls; allocations of the CPU;
+"""Reports of torch.profiler (Kineto): device work in order, with details; intervals of calls; allocations of the CPU;
 readable names of kernels."""
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ALLOCATION = EVENT.get().Allocation
 _MARK = "perfguard: mark"
 _CALL = "perfguard call"
 
-# Names of launching functions in CUDA's, ROCm's and oneAPI's runtimes and drivers. Other events of the host number
-# their correlations separately, so the same number may mean two things.
+# Launching functions of CUDA's, ROCm's and oneAPI's runtimes and drivers. Other host events have separate correlation
+# numbers, so the same number may have two meanings.
 _RUNTIME = re.compile(r"(cuda|cu|hip|hsa|ur|ze|sycl)_?[A-Z]")
 
-# Categories of device work in a trace, and the arguments that are kept. Other arguments (bandwidth, occupancy, ids)
-# change from run to run, or follow from these.
+# Categories of device work in a trace, and the stored arguments. Other arguments (bandwidth, occupancy, ids) vary
+# between runs, or follow from these.
 _WORK = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}
 _FACTS = ("grid", "block", "shared memory", "registers per thread", "bytes")
 
@@ -54,8 +54,8 @@ class Work:
         kind: "kernel", "copy" or "fill".
         name: the profiler's name, with all template arguments.
         stream: number of its stream, in order of first use.
-        facts: grid and block (three numbers each), shared memory and bytes copied (bytes), registers, as far as
-            this vendor's profiler reports them.
+        facts: grid and block (three numbers each), shared memory and copied bytes, registers, if this vendor's profiler
+            reports them.
     """
 
     kind: str
@@ -81,8 +81,8 @@ def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
 
 
 def work_of(events: Sequence[Mapping[str, Any]], region: str = "") -> list[Work]:
-    """The device's work in the events of a Chrome trace, in launch order; only what the host launched inside the
-    annotation `region`, if one is named.
+    """The device's work in the events of a Chrome trace, in launch order. With a `region`, only work that the host
+    launched inside that annotation.
 
     Launches are numbered (`correlation`). All work of one graph launch shares its number, and is sorted by start.
     Facts that the device's event lacks (AMD: grid, block, bytes) are taken from the launch's event.
@@ -137,7 +137,7 @@ def intervals(
 ) -> list[list[Interval]]:
     """(start, end) of every kernel and copy of each call, by start, µs since the first call on the profiler's clock.
 
-    Each call and the `before` ahead of it are waited for, so the work of two calls never overlaps.
+    The device finishes each `before` and each call before the next begins, so the work of two calls never overlaps.
 
     Args:
         kind: 'cuda' or 'xpu', as torch names its devices.
@@ -159,12 +159,12 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
     """The intervals of the device's events by start, each joined to the call during which the host launched it.
 
     Launch and work share a correlation number. Work without a known launch (a runtime with other function names) is
-    joined by its own time, which is as good as long as calls are waited for and the clocks agree. Times count from the
-    first call: as µs since 1970, a float would resolve only a quarter of a microsecond.
+    joined by its own time, which is as good if calls do not overlap and the clocks agree. Times count from the first
+    call, because floats of µs since 1970 would resolve only a quarter of a microsecond.
 
     Args:
         events: raw events of a profile; an annotation named `perfguard call` marks each call.
-        device: device type of the work events.
+        device: the device type of the device's events.
     """
     host = [event for event in events if event.device_type() != device]
     windows = sorted((event.start_ns(), event.end_ns()) for event in host if event.name() == _CALL)
@@ -187,7 +187,7 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
 
 @contextmanager
 def kernel_times(synchronize: Callable[[], None], kind: str) -> Iterator[dict[str, float]]:
-    """Device time of what runs inside, µs, by `normalized` name; filled in at the end. The host is not followed.
+    """Device time of the work inside, µs, by `normalized` name; filled in at the end. Host events are not recorded.
 
     Args:
         kind: 'cuda' or 'xpu', as torch names its devices.
@@ -202,7 +202,7 @@ def kernel_times(synchronize: Callable[[], None], kind: str) -> Iterator[dict[st
 
 
 def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
-    """Device time of the raw events of a profile, µs, by `normalized` name; by their own of inductor's kernels."""
+    """Device time of a profile's raw events, µs, by `normalized` name, or by the full name for inductor's kernels."""
     times_us: dict[str, float] = {}
     for event in events:
         if event.device_type() == device and not event.is_user_annotation():
@@ -213,7 +213,7 @@ def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class CpuAllocation:
-    """Memory of torch's CPU allocator at `address`: bytes allocated, or freed if negative."""
+    """An action of torch's CPU allocator at `address`: `bytes` are allocated, or freed if negative."""
 
     at_ns: int
     address: int
@@ -221,7 +221,7 @@ class CpuAllocation:
 
 
 def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuAllocation], list[int]]:
-    """Actions of torch's CPU allocator during `call`, in order, and the times at which `call` called its mark, ns.
+    """Actions of torch's CPU allocator during `call`, in order, and the times of the calls of its `mark`, ns.
 
     Memory allocated before the call does not appear, even if the call frees it.
     """
@@ -251,7 +251,7 @@ def normalized(name: str) -> str:
     Return types, arguments and template arguments are removed, except for the operation in ATen's generic kernels:
     `void at::native::elementwise_kernel<128, 4, at::native::…direct_copy_kernel_cuda(…)…>(int, …)` becomes
     `at::native::elementwise_kernel[direct_copy_kernel_cuda]`. Inductor's counters (`triton_poi_fused_add_0`) and the
-    places in `Memcpy DtoH (Device -> Pageable)` are removed as well. Triton's own names are unchanged.
+    kinds of memory in `Memcpy DtoH (Device -> Pageable)` are removed as well. Triton's own names are unchanged.
     """
     if name.startswith(("Memcpy", "Memset")):
         return name.split(" (", maxsplit=1)[0]
@@ -267,7 +267,7 @@ def normalized(name: str) -> str:
 
 
 def _outside_brackets(name: str) -> str:
-    """`a::b<c<d>, e>::f(g)` -> `a::b::f`: template arguments dropped, cut at the argument list."""
+    """Drop template arguments and the argument list: `a::b<c<d>, e>::f(g)` -> `a::b::f`."""
     kept: list[str] = []
     depth = 0
     for letter in name:
@@ -299,7 +299,7 @@ def _results(call: Callable[[], object], kind: str | None = None, *, memory: boo
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence kineto, which writes a line to stderr at every start and stop. It reads this variable at first start."""
+    """Silence kineto, which writes to stderr at every start and stop. It reads the variable at its first start."""
     before = os.environ.get(_LOG_LEVEL)
     os.environ.setdefault(_LOG_LEVEL, _QUIET)
     try:

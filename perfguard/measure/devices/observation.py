@@ -1,8 +1,8 @@
-"""Observes a test while it runs: its operators, its memory, what it saves for backward passes, its Triton kernels.
+"""Observes a test while it runs: its operators, its memory, tensors saved for backward passes, its Triton kernels.
 
-A test runs once, and its body may do anything, so nothing is repeated here, and nothing that the test could notice is
-changed: no hook on saved tensors (torch.func refuses them), no reset of the compiler, no statistics of the allocator.
-What is kept is bounded by the number of different operators and lines, not by the length of the test.
+A test runs once, and its body may do anything. So this module repeats nothing, and changes nothing that the test could
+notice: it has no hook on saved tensors (torch.func refuses them), and resets neither the compiler nor the allocator's
+statistics. The memory of its counts is bounded by the number of different operators and lines.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from perfguard.measure.devices.activity import Activity, Copied, ObservedActivit
 from perfguard.tensors.graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
-# Called with kernel, arguments, grid, keywords.
+# The arguments are kernel, arguments, grid, keywords.
 Interpreted = Callable[[Any, Sequence[Any], Sequence[int], Mapping[str, Any]], None]
 
 
 @contextmanager
 def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[ObservedActivity]:
-    """Observe what runs inside.
+    """Observe the work inside.
 
     Args:
         kind: device type whose tensors count.
@@ -54,7 +54,7 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Obse
 
 
 class _Tally(operators.Operators):
-    """Counts what is seen, by operator and line of Python."""
+    """Counts operators, copies and waits, by operator and line of Python."""
 
     counts_fakes = False
 
@@ -73,7 +73,7 @@ class _Tally(operators.Operators):
         self.names[name] += 1
 
     def on_launch(self, kernel: Any, grid: Any, args: Sequence[Any]) -> None:
-        """Triton launches a compiled kernel."""
+        """Count a launch of a compiled Triton kernel."""
         self.kernels[kernel.name, str(tuple(grid))] += 1
         self.compiled.setdefault(kernel.hash, kernel)
 
@@ -91,17 +91,17 @@ class _Tally(operators.Operators):
         self._waits[name, line_in_python()] += 1
 
     def maker(self, address: int) -> Line | None:
-        """The line that made the storage at `address`; None if it is not known."""
+        """The line that made the storage at `address`; None if unknown."""
         storage = self.alive.get(address)
         return None if storage is None else storage.line
 
     def _oldest(self) -> int:
-        """The oldest generation of the garbage collector in which an object of the test may be. It gets to the last one
-        by a collection of the one before, and to look through that one takes as long as ten tests."""
+        """The oldest generation of the garbage collector that may have objects of the test. They reach the last one
+        only by a collection of the one before. Collecting the last one takes as long as ten tests."""
         return 1 if self._collections == _collections() else 2
 
     def fill(self, seen: ObservedActivity) -> None:
-        """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
+        """Fill in the counts. Tensors that only a cycle of Python objects holds are freed before."""
         for generation in range(self._oldest() + 1):  # Most cycles are in the youngest generation.
             if self.alive:
                 gc.collect(generation)
@@ -120,8 +120,8 @@ class _Tally(operators.Operators):
 
 
 def _collections() -> list[int]:
-    """How often the garbage collector has moved objects to its last generation, by the generation that it looked
-    through. Since Python 3.14 each collection does."""
+    """How often the garbage collector has moved objects to its last generation, by collected generation. Since Python
+    3.14 every collection does so."""
     return [stats["collections"] for stats in gc.get_stats()[0 if sys.version_info >= (3, 14) else 1 :]]
 
 
@@ -129,7 +129,7 @@ class _Saved:
     """Bytes that graphs hold when they are first differentiated, by node, and by the line that made the tensor.
 
     Args:
-        maker: the line that made a storage, by its address.
+        maker: returns the line that made a storage, from its address.
     """
 
     def __init__(self, maker: Callable[[int], Line | None]) -> None:
@@ -137,8 +137,8 @@ class _Saved:
         self._maker = maker
 
     def count(self, outputs: Sequence[Any]) -> None:
-        """Count what the graph behind the outputs of a backward pass holds. gradcheck differentiates one graph
-        thousands of times, so each is marked when it is counted."""
+        """Count the bytes that the graph of a backward pass's outputs holds. Each counted graph is marked, because
+        gradcheck differentiates one graph thousands of times."""
         new = []
         for each in outputs:
             node: Any = each.grad_fn if isinstance(each, torch.Tensor) else None

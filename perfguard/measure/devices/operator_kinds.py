@@ -1,4 +1,4 @@
-"""Operators by what matters of them: copies, reads of the host, libraries' own."""
+"""Kinds of operators: copies, reads by the host, operators of libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OVERLOAD = OVERLOAD.get()
 # Operators that only move bytes: to another layout, dtype or device.
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
 
-# Operators whose result or its shape the host needs. On a device with a queue, each waits for all work before it.
+# The host needs the result of these operators, or its shape. On a device with a queue, each waits for all prior work.
 READS = {
     "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.nonzero_numpy", "aten.masked_select",
     "aten.repeat_interleave", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
@@ -28,7 +28,7 @@ _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_
 # The host needs these results if the operator copies to the host.
 _TRANSFERS = {"aten._to_copy", "aten.copy_"}
 
-# Operators that do nothing to data: marks for torch itself and for its profiler, and a question that fake tensors ask.
+# These operators do not touch data: marks for torch and for its profiler, and a query of fake tensors.
 _BOOKKEEPING = {
     "_c10d_functional._wrap_tensor_autograd", "prim.device", "profiler._record_function_enter_new",
     "profiler._record_function_exit",
@@ -41,14 +41,14 @@ _TORCH_NAMESPACES = {"aten", "prim"}  # Operators of other namespaces belong to 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of an operator before it is called.
+    """Properties of an operator that do not depend on its arguments.
 
     Attributes:
-        operator: the operator itself; as long as it is held, no other one has its address.
-        run: calls it, as it does itself.
-        name: `aten.mul.Tensor`.
+        operator: the operator itself. While it is referenced, no other operator has its address.
+        run: the function that the operator calls.
+        name: the name with its overload, e.g. `aten.mul.Tensor`.
         packet: the name without its overload.
-        named: whether it does something to data.
+        named: whether it reads or writes data.
         copies: whether it only moves bytes.
         may_read: whether the host may need its result (`host_reads`).
         library: whether it belongs to no namespace of torch.
@@ -70,7 +70,7 @@ KINDS: dict[int, Kind] = {}  # The key is the operator's address, because its ha
 
 
 def kind_of(func: Any) -> Kind:
-    """What is known of an operator that is not in `KINDS` yet. It is kept there."""
+    """The kind of an operator that is not in `KINDS` yet. It is stored there."""
     if isinstance(func, _OVERLOAD):
         kind = _kind_of_overload(func)
     else:
@@ -104,9 +104,9 @@ def host_reads(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def _indexes_by_mask(args: tuple[Any, ...]) -> bool:
-    """Whether an indexing operator has a mask as index, so that the host must count its ones.
+    """Whether an indexing operator has a mask as index, so that the host must count the mask's ones.
 
-    A single value needs no count: `x[mask] = 0` is a fill.
+    Writing a single value needs no count: `x[mask] = 0` is a fill.
     """
     indices = args[1] if len(args) > 1 else ()
     if len(args) > 2 and args[2].numel() == 1 and not (len(args) > 3 and args[3]):
@@ -125,8 +125,8 @@ def _is_blocking_transfer(kind: Kind, args: tuple[Any, ...], options: Mapping[st
 
 
 def computes_shapes(types: Iterable[type], given: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator computes shapes alone: on fake tensors, on the meta device. torch keeps the shapes of fake
-    tensors in a cache, so that the number of these operators depends on what ran before."""
+    """Whether an operator computes only shapes, on fake tensors or on the meta device. torch caches the shapes of fake
+    tensors, so the number of these operators depends on earlier calls."""
     if types and any(is_fake(each) for each in types):
         return True
     if given:
@@ -141,7 +141,7 @@ def _is_meta(device: Any) -> bool:
 
 
 def tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
-    """The tensors among an operator's arguments or results, which nest in lists and tuples alone."""
+    """The tensors among an operator's arguments or results, which nest only in lists and tuples."""
     tensors = []
     for value in values:
         kind = type(value)

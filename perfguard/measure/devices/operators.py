@@ -48,12 +48,12 @@ METHODS: tuple[Method, ...] = tuple((torch.Tensor, name, f"Tensor.{name}") for n
 
 
 class Storage(weakref.ref[torch.UntypedStorage]):
-    """A storage that an operator has made, until it is freed.
+    """A weak reference to a storage that an operator has made.
 
     Attributes:
-        address: of the storage.
-        bytes: its size.
-        line: that called the operator; None if no line of Python did.
+        address: the storage's address.
+        bytes: the storage's size.
+        line: the line of Python that called the operator; None if no line did.
     """
 
     __slots__ = ("address", "bytes", "line")
@@ -66,11 +66,11 @@ class Storage(weakref.ref[torch.UntypedStorage]):
 class Operators(DispatchMode):
     """Follows every operator that reaches a kernel, and the memory of its results.
 
-    Subclasses say what is kept of what was seen.
+    Subclasses define the hooks that record operators, copies and waits.
 
     Args:
-        kind: device type whose tensors count: their memory, and what the host reads of them.
-        recorder: of exchanges with other ranks; None: there are none.
+        kind: device type whose tensors count, for memory and for reads by the host.
+        recorder: records exchanges with other ranks; None outside of a process group.
     """
 
     counts_fakes = True  # If False, operators on meta and fake tensors do not count.
@@ -88,19 +88,19 @@ class Operators(DispatchMode):
         self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
     def on_operator(self, name: str) -> None:
-        """An operator is called, or a kernel in Triton's interpreter."""
+        """Record a call of an operator, or of a kernel in Triton's interpreter."""
         raise NotImplementedError
 
     def on_copy(self, name: str, moved: int) -> None:
-        """An operator has moved `moved` bytes."""
+        """Record an operator that has moved `moved` bytes."""
         raise NotImplementedError
 
     def on_wait(self, name: str) -> None:
-        """The host reads a tensor's data."""
+        """Record a read of a tensor's data by the host, or a wait for the device."""
         raise NotImplementedError
 
     def on_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
-        """Triton's interpreter launches a kernel."""
+        """Record a launch by Triton's interpreter."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -145,7 +145,7 @@ class Operators(DispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
+        """Count new storages until they are freed. Storages of the caller's tensors are not counted."""
         for tensor in returned:
             if (storage := _storage_of(tensor)) is None or not self._is_here(tensor):
                 continue
@@ -178,10 +178,10 @@ class Operators(DispatchMode):
     def _opened(
         self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
     ) -> Any:
-        """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
+        """Run an operator. The implementation of a library's operator runs under this mode, so that its reads are seen.
 
-        The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
-        composite operators outside (`aten.item`), is off inside, so these are split here.
+        The operator itself must not reach this mode again, so it is called below the modes. Autograd, which splits
+        composite operators (`aten.item`), is off inside, so they are split here.
         """
         __tracebackhide__ = True
         opened = kind.library or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
@@ -202,7 +202,7 @@ class Operators(DispatchMode):
             self.peak = self.bytes
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage has been resized, by no operator."""
+        """Count a storage that was resized without an operator."""
         known = self.alive.get(address_of(storage))
         if known is not None:
             self._sized(known, storage.nbytes())
@@ -217,7 +217,7 @@ class Operators(DispatchMode):
 
 
 class _OrderedOperators(Operators):
-    """Lists what is seen, in order."""
+    """Lists operators, copies and waits in order."""
 
     def __init__(self, kind: str, recorder: ExchangeRecorder | None) -> None:
         super().__init__(kind, recorder)
@@ -236,7 +236,7 @@ class _OrderedOperators(Operators):
 
 
 def device_waits(kind: str) -> list[Method]:
-    """Python methods that wait for a device of this kind without any operator; none for a CPU."""
+    """Python methods that wait for a device of this kind without any operator; empty for a CPU."""
     backend = getattr(torch, kind)
     known = ((backend, "synchronize"), (backend.Stream, "synchronize"), (backend.Event, "synchronize"))
     methods = [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]
@@ -244,16 +244,16 @@ def device_waits(kind: str) -> list[Method]:
 
 
 def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = METHODS) -> Activity:
-    """Operators that `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
+    """Operators that `call` dispatches below autograd, e.g. `aten.mul.Tensor`. A custom operator is one entry.
 
-    A torch.compile'd region contributes only the operators that it calls, not its fused loops. Reads inside a custom
-    operator are listed, since the host would wait for a GPU there; copies inside it are not. A kernel in Triton's
-    interpreter is one entry without reads, e.g. `triton._rms_norm`: on a GPU it would be one launch.
+    A compiled region (torch.compile) contributes only the operators that it calls, not its fused loops. Reads inside a
+    custom operator are listed, since the host would wait for a GPU there, but copies inside it are not. A kernel in
+    Triton's interpreter is one entry without reads, e.g. `triton._rms_norm`, because on a GPU it would be one launch.
 
-    In a process group the exchanges with other ranks are recorded. Of a `Step` only the pass that it reads counts.
+    In a process group the exchanges with other ranks are recorded. Only the observed pass of a `Step` counts.
 
     Args:
-        kind: device type whose tensors count as read.
+        kind: device type whose tensors count.
         waiting: methods that read data, or wait for the device, without any operator.
     """
     step = call if isinstance(call, Step) else None
@@ -296,7 +296,7 @@ def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[N
 
 @contextmanager
 def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
-    """Note calls of `methods` while inside. One that is replaced meanwhile stays as it then is."""
+    """Note calls of `methods` while inside. A method that others replace meanwhile is not restored."""
     before = [vars(owner).get(attribute) for owner, attribute, _ in methods]
     noting = [_NotedMethod(name, getattr(owner, attribute), seen) for owner, attribute, name in methods]
     for (owner, attribute, _), ours in zip(methods, noting, strict=True):
@@ -315,7 +315,7 @@ def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
 
 @contextmanager
 def _resized(seen: Operators) -> Iterator[None]:
-    """Note storages that shrink or grow in place while inside: so FSDP frees gathered parameters, by no operator."""
+    """Note storages that are resized in place while inside, because FSDP frees gathered parameters in this way."""
     original = torch.UntypedStorage.resize_
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -329,7 +329,7 @@ def _resized(seen: Operators) -> Iterator[None]:
 
 @contextmanager
 def _interpreted(seen: Operators) -> Iterator[None]:
-    """Record each launch in Triton's interpreter as one entry; operators, copies and reads inside are not listed."""
+    """Record each launch of Triton's interpreter as one entry, without the operators, copies and reads inside."""
     kind = INTERPRETED.loaded()
     if kind is None:
         yield
@@ -361,8 +361,8 @@ def _interpreted(seen: Operators) -> Iterator[None]:
 
 
 class _NotedMethod:
-    """A method whose calls are noted. It is equal to the method: torch passes it to `__torch_function__` of a subclass,
-    which looks it up in a table."""
+    """A method whose calls are noted. It equals the original, because torch passes it to `__torch_function__` of a
+    subclass, which looks it up in a table."""
 
     def __init__(self, name: str, original: Callable[..., Any], seen: Operators) -> None:
         functools.update_wrapper(self, original)
@@ -385,6 +385,6 @@ class _NotedMethod:
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of a tensor; None of one that has no memory of its own."""
+    """The storage of a tensor; None if the tensor has no memory of its own."""
     plain = type(tensor) in PLAIN or torch_utils.is_plain(tensor)
     return tensor.untyped_storage() if plain and tensor.layout is _STRIDED else None

@@ -1,7 +1,7 @@
 """The actual clock of an NVIDIA GPU's processors (SMs): cycles per nanosecond between two marks on its queue.
 
-The driver's reading (NVML) lags by a tenth of a second and is the clock that was set. Under a power cap the
-processors run slower than that, and differently in every block.
+The driver's reading (NVML) lags by a tenth of a second, and is the clock that was set. Under a power cap the processors
+run slower, and differently in every block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CYCLES_PER_US_LIMITS = (100.0, 10_000.0)  # Outside these limits the counters a
 
 @triton.jit
 def read_counters(out_ptr):  # type: ignore[no-untyped-def]
-    """out (1024, 2) int64: at the number of the processor its cycles, and nanoseconds that all share."""
+    """Write to out (1024, 2) int64, at the processor's number, its cycles and the device's common nanoseconds."""
     unit = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
     cycles = tl.inline_asm_elementwise("mov.u64 $0, %clock64;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     nanos = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
@@ -37,11 +37,11 @@ class Mark:
 
     @cached_property
     def _seen(self) -> torch.Tensor:
-        """(1024, 2) int64, on the host; cached, since a mark ends one interval and begins the next."""
+        """The counters on the host, (1024, 2) int64; cached, since a mark ends one interval and begins the next."""
         return self._on_device.cpu()
 
     def mhz_until(self, end: object) -> float | None:
-        """Mean clock up to `end`, MHz: the median over the processors that both marks ran on; None without any."""
+        """Mean clock up to `end`, MHz: the median over the processors on which both marks ran; None without any."""
         assert isinstance(end, Mark)
         first, last = self._seen, end._seen
         ran = (first[:, 1] > 0) & (last[:, 1] > first[:, 1])

@@ -1,7 +1,7 @@
-"""The time of a call that several ranks make, each on a device of its own.
+"""The time of a call that several ranks make, each on its own device.
 
-It is shown and stored, and not gated: what could be gated follows from the noise between sessions. All ranks read the
-same value, from the data that they exchange.
+It is shown and stored but not gated, because a gate would need the noise between sessions. All ranks read the same
+value, from the data that they exchange.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIMITS = {_TIME: Limits(Better.LOWER, gated=False)}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`ranks_time_us`, the time of the slowest rank. Its note names that rank, and what connects the devices."""
+    """`ranks_time_us`, the time of the slowest rank. Its note names that rank and the links between the devices."""
     step, call = subject.run, subject.call
     if not subject.timed or call is None or call.together is None or not isinstance(step, Step):
         return []

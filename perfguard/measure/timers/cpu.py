@@ -1,9 +1,9 @@
 """CPU time on one thread, and wall time, for devices whose calls return when the work is done.
 
-Ids: `cpu-u16` and `wall-u16`, 16 calls per sample. Wall time on a shared processor depends on other processes: threads
-wait for each other and for their turn. It is shown, but not judged. CPU time depends on others less, and its lowest
-samples least. So a block of CPU time is its lowest sample, and only the lowest blocks count (`blocks.lowest`). Always
-warm: the cache of a case holds whatever its last call left there.
+Ids: `cpu-u16` and `wall-u16` have 16 calls per sample. Wall time on a shared processor depends on other processes, so
+it is shown, but not judged. CPU time depends on them less, and its lowest samples depend least. So a block of CPU time
+is its lowest sample, and only the lowest blocks count (`blocks.lowest`). Both times are warm: the cache is in the state
+that the last call left.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class _Clock:
     Attributes:
         kind: the beginning of the timer's id.
         now_us: reads the clock, µs.
-        grid_us: about the time of reading the clock twice and storing the difference.
-        middle: the time of a block, from those of its samples.
+        grid_us: the approximate time of reading the clock twice and storing the difference.
+        middle: computes the time of a block from the times of its samples.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class _Clock:
     middle: Callable[[Iterable[float]], float]
 
     def stored_calls(self, timer: str | None) -> int | None:
-        """Calls per sample in an id of this clock."""
+        """The number of calls per sample in a timer's id; None if the id belongs to another clock."""
         match = re.fullmatch(rf"{self.kind}-u(\d{{1,6}})", timer or "")
         return int(match[1]) if match and 1 <= int(match[1]) <= _MOST_CALLS else None
 

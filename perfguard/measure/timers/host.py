@@ -1,8 +1,8 @@
 """Host time per call on asynchronous devices: the time of enqueueing while the device sleeps.
 
-Ids: `host-low-u16`, 16 calls per group, fewer of long ones; `host-low-u16-blocked` if the call itself waits for the
-device, so that its host time includes device time. The lowest of several groups counts, since other work on the
-processor, or a process that has just woken up, only adds time.
+Ids: `host-low-u16` has 16 calls per group, or fewer if calls are long; `host-low-u16-blocked` if the call itself waits
+for the device, so that its host time includes device time. The lowest of several groups counts, because other work on
+the processor only adds time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CALLS = 16
 _GROUPS = 5  # A block has several groups, because the first one finds the caches cold.
 _LEAST_CALLS = 4
 _GROUP_US = 10_000.0  # A longer group improves nothing, and the device sleeps twice as long.
-# A host time is promised to 50 %. On a GPU's machine the lowest blocks agreed to 1 % after four seconds or never.
+# The promise of a host time is 50 %. On GPU machines the lowest blocks agreed to 1 % after four seconds or never.
 _NEAR = 0.05
 _CLOCK_GRID_US = 0.1
 _NOTE = "the call waits for the device: its host time includes device time"
@@ -32,7 +32,7 @@ _ID = re.compile(r"host-low-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
-    """Host time of one call, µs, in groups that are proven not to have waited for the device."""
+    """A meter of one call's host time, µs, in groups that provably do not wait for the device, if possible."""
     run = workload.run
 
     def enqueue(count: int) -> None:
@@ -75,7 +75,7 @@ def _meter(timer: str, group: _Group, calls: int, note: str = "") -> Meter:
 
 
 def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> tuple[_Group, int] | None:
-    """Groups of `calls`, or of half or a quarter as many, during which the device sleeps; None if it cannot."""
+    """A group of `calls`, or half or a quarter as many, behind a device sleep, and its size; None if the calls wait."""
     while calls >= _LEAST_CALLS:
         queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # The id contains the size.
 

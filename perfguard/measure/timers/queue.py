@@ -1,7 +1,7 @@
 """Device time on asynchronous devices: event pairs around calls that are all enqueued behind a device sleep.
 
-Ids: `queue-cold` (one call per pair, the cache flushed before each, outside the pair) and `queue-warm-u64` (64 calls
-per pair, no flush). Other timers use the filled queue, too.
+Ids: `queue-cold` has one call per pair, and the cache is flushed before each pair; `queue-warm-u64` has 64 calls per
+pair and no flush. Other timers use the filled queue, too.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def understands(timer: str) -> bool:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call, without host time; None if the host cannot be kept ahead of the device.
+    """A meter of one call's device time; None if the host cannot be kept ahead of the device.
 
-    A stored id that fits the workload's `cache` is reproduced, unless its batches no longer fit into the queue.
+    A stored id that fits the workload's `cache` is reproduced, if its batches still fit into the queue.
     """
     warmed_up(workload, workload.run, device, seconds)
     estimate = estimated(workload.run, device, workload.cache)
@@ -82,7 +82,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
 
 def _stored_calls(timer: str | None, cache: Cache) -> int | None:
-    """Calls per pair in an id for `cache`."""
+    """The number of calls per pair in a timer's id; None if the id is not for `cache`."""
     match = _ID.fullmatch(timer or "")
     if match is None or (match["calls"] is None) is not (cache == "cold"):
         return None
@@ -92,7 +92,7 @@ def _stored_calls(timer: str | None, cache: Cache) -> int | None:
 
 @dataclass(frozen=True)
 class FilledBatch(Generic[T]):
-    """A batch that was completely enqueued before the device began with it."""
+    """A batch that was completely enqueued before the device began it."""
 
     result: T
     size: int
@@ -102,13 +102,12 @@ class FilledBatch(Generic[T]):
 class FilledQueue:
     """Enqueues batches behind a device sleep, and adapts the length of the sleep and the size of a batch.
 
-    The proof: when the whole batch is enqueued, the device must not have passed a mark right behind the sleep. Then
-    no item of the batch waited for the host. A candidate that waits for the device, or that overfills the queue,
-    cannot pass this check.
+    A batch is proven if the device has not passed a mark right behind the sleep when the whole batch is enqueued: then
+    no item waited for the host. A candidate that waits for the device, or overfills the queue, fails this check.
     """
 
     def __init__(self, device: Device, enqueue: Callable[[int], object], *, size: int, smallest: int) -> None:
-        """`enqueue(n)` puts n items on the queue. A batch has `size` items, and at least `smallest` after halving."""
+        """`enqueue(n)` enqueues n items. A batch has `size` items, and at least `smallest` after halving."""
         self._device = device
         self._smallest = smallest
         self.size = size
@@ -130,9 +129,9 @@ class FilledQueue:
         return min(_LONGEST_SLEEP_US, max(_LEAST_SLEEP_LIMIT_US, 8 * self.size * self._item_us))
 
     def run(self, enqueue: Callable[[int], T]) -> FilledBatch[T] | None:
-        """One proven and completed batch; None if the host cannot be kept ahead of the device.
+        """Run one proven batch; None if the host cannot be kept ahead of the device.
 
-        A batch without proof is dropped. The next one has twice the sleep, or, at the longest sleep, half the size.
+        A batch without proof is dropped. The next one has twice the sleep or, at the longest sleep, half the size.
         """
         while self.size >= self._smallest:
             self._device.synchronize()
@@ -157,7 +156,7 @@ class FilledQueue:
 def event_grid_us(device: Device) -> float:
     """Step of the clock behind the device's events, µs: the least difference between different elapsed times.
 
-    32 ns on an H200, about 1 µs elsewhere. Probed once per process, at the first call.
+    It is 32 ns on an H200, and about 1 µs on other GPUs. The first call in a process probes it.
     """
     if device not in _grids:
         _grids[device] = _probed_grid_us(device)
@@ -165,7 +164,7 @@ def event_grid_us(device: Device) -> float:
 
 
 def _probed_grid_us(device: Device) -> float:
-    """Each gap contains a sleep 10 ns longer than the last, so gaps differ even on a device without jitter."""
+    """Probe the step of the clock. Each sleep is 10 ns longer than the last, so gaps differ even without jitter."""
     marks = []
     device.sleep(_GRID_LEAD_US)  # Without this lead the gaps would be host time.
     for index in range(_GRID_MARKS):
@@ -181,7 +180,7 @@ def _probed_grid_us(device: Device) -> float:
 
 
 def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Enqueue:
-    """A function that enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
+    """A function that enqueues n × [flush if cold, start, `calls` calls, end], and returns the n pairs."""
 
     def enqueue(count: int) -> list[Pair]:
         marks = []
@@ -213,7 +212,7 @@ def estimated(
     """A first estimate of a warmed-up call behind a filled queue; None if the host cannot be kept ahead.
 
     Args:
-        count: number of calls, fewer if the host falls behind.
+        count: number of calls, which is reduced if the host falls behind.
     """
     grid_us = event_grid_us(device)
     enqueue = pairs(call, device, cache, 1)
@@ -226,8 +225,8 @@ def estimated(
 
 @dataclass(frozen=True)
 class Rounds:
-    """What is enqueued: `enqueue(n)` puts n rounds on the queue. A round has one event pair around `calls` calls for
-    each of `turns` callables."""
+    """A function `enqueue(n)` that enqueues n rounds. A round has one event pair around `calls` calls for each of
+    `turns` callables."""
 
     enqueue: Enqueue
     calls: int
@@ -238,7 +237,7 @@ def metered(timer: str, rounds: Rounds, device: Device, estimate: Estimate, seco
     """A meter of `rounds`; None if the host falls behind."""
     per_round = rounds.turns * rounds.calls
     count = samples_in_block(per_round * estimate.call_us, seconds)
-    # A batch with little host time fits into the queue and needs a short sleep only (clocks drop in long ones).
+    # A batch with little host time fits into the queue and needs only a short sleep. Clocks drop in long sleeps.
     size = min(count, _MOST_PAIRS, int(_BATCH_HOST_US / max(per_round * estimate.pair_host_us, 1e-3)))
     smallest = min(count, max(1, _LEAST_CALLS // per_round))
     batches = Batches(rounds, device, size=max(size, smallest), smallest=smallest, in_block=count)
@@ -251,7 +250,7 @@ class Batches:
     def __init__(self, rounds: Rounds, device: Device, *, size: int, smallest: int, in_block: int) -> None:
         """
         Args:
-            size: rounds in a batch at first.
+            size: initial number of rounds in a batch.
             smallest: least number of rounds in a batch.
             in_block: number of rounds in a block.
         """
@@ -268,7 +267,7 @@ class Batches:
         return self._queue.run(self._marked) is not None
 
     def meter(self, timer: str) -> Meter:
-        """The meter called `timer`."""
+        """The meter with the id `timer`."""
         return Meter(timer, self._block, floor_us(self._grid_us, self._rounds.calls), clock_mhz=self._clock_mhz)
 
     def _marked(self, count: int) -> tuple[ClockMark | None, list[Pair], ClockMark | None]:
@@ -295,10 +294,10 @@ class Batches:
 
 
 def middle(times: Sequence[float], turns: int = 1) -> float:
-    """The time of a block: the median of its samples, or with several `turns` the mean of the median of each turn.
+    """The time of a block: the median of its samples, or with several `turns` the mean of the turns' medians.
 
-    For a few long samples it is the mean without the smallest and the largest. If a kernel takes one of two times, the
-    median of nine would jump between the two.
+    For a few long samples it is the mean without the smallest and the largest: if a kernel takes one of two times, the
+    median of nine samples would jump between the two.
     """
     if turns > 1:
         return statistics.fmean(statistics.median(times[turn::turns]) for turn in range(turns))

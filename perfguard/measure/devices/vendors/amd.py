@@ -34,7 +34,7 @@ class AmdDevice(TorchGpu):
         index: torch's number of the device.
         backend: `torch.cuda` of a ROCm build, or a stand-in for it.
         amdsmi: the module, if not the installed one.
-        sysfs: root of the kernel's device files.
+        sysfs: the folder of the kernel's device files.
     """
 
     built_for = "hip"
@@ -96,7 +96,7 @@ class AmdDevice(TorchGpu):
 
     @property
     def _partition(self) -> str | None:
-        """Compute and memory partition, e.g. 'SPX/NPS1'; None where the driver has none."""
+        """Compute and memory partition, e.g. 'SPX/NPS1'; None if the driver reports none."""
         if self._address is None:
             return None
         folder = self._sysfs / "bus/pci/devices" / self._address
@@ -132,7 +132,7 @@ class AmdDevice(TorchGpu):
 
 
 def _asked(question: Callable[[], Any]) -> Any:
-    """The answer, or None: amdsmi raises for queries that this device or driver does not support."""
+    """The answer, or None if amdsmi raises because this device or driver does not support the query."""
     try:
         return question()
     except Exception:
@@ -140,7 +140,7 @@ def _asked(question: Callable[[], Any]) -> Any:
 
 
 def _number(question: Callable[[], Any]) -> float | None:
-    """The answer if it is a number; None for the 'N/A' that amdsmi mixes in."""
+    """The answer if it is a number; None otherwise, because amdsmi may answer 'N/A'."""
     answer = _asked(question)
     return answer if isinstance(answer, int | float) and not isinstance(answer, bool) else None
 
