@@ -47,7 +47,7 @@ class Private:
             raise PrivateNameGone(self.missing_error()) from error
 
     def loaded(self) -> Any:
-        """The object if its module was imported already, otherwise None; None as well if the module lacks it."""
+        """The object; None if its module is not imported yet, or lacks it."""
         try:
             return self._of(sys.modules[self.module])
         except (KeyError, AttributeError):

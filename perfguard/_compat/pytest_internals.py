@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import logging
 
     import pytest
-    from _pytest.terminal import TerminalReporter as TerminalReporter  # noqa: PLC0414  # for others
+    from _pytest.terminal import TerminalReporter as TerminalReporter  # noqa: PLC0414  # Other rooms import it.
 
 XML = Private("_pytest.junitxml", "xml_key", "adding verdicts to --junitxml")
 RUN_PROTOCOL = Private("_pytest.runner", "runtestprotocol", "running a test whose reports are merged or not told")

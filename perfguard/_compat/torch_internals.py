@@ -13,7 +13,7 @@ from perfguard._compat.private import Private, privates
 
 if TYPE_CHECKING:
     import torch
-    from torch._ops import OpOverload as OpOverload  # noqa: PLC0414  # for others
+    from torch._ops import OpOverload as OpOverload  # noqa: PLC0414  # Other rooms import it.
 
 _SEEN = "seeing the operators inside a library's operator"
 _SCRIPT = "leaving TorchScript alone"

@@ -280,8 +280,8 @@ def tuning_frozen() -> AbstractContextManager[Any]:
         if chosen is None:
             return launch(tuner, *args, **kwargs)
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-        left = tuner.prune_configs(kwargs)
-        return in_configuration(tuner, chosen if chosen in left or not left else left[0], args, kwargs)
+        allowed = tuner.prune_configs(kwargs)
+        return in_configuration(tuner, chosen if chosen in allowed or not allowed else allowed[0], args, kwargs)
 
     return mock.patch.object(AUTOTUNER.get(), "run", run)
 
@@ -289,8 +289,8 @@ def tuning_frozen() -> AbstractContextManager[Any]:
 def in_configuration(tuner: Any, configuration: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Launch a tuner's kernel in one of its configurations."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-    whole = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
+    arguments = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
     if configuration.pre_hook is not None:
-        configuration.pre_hook(whole)
+        configuration.pre_hook(arguments)
     tuner.best_config = configuration
     return tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())

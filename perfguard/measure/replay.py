@@ -53,7 +53,7 @@ def backward(call: Call) -> Callable[[], object]:
     def run() -> object:
         return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
 
-    # The cost of an eager pass must not depend on what else the process compiled.
+    # The cost of an eager pass must not depend on other compilations of the process.
     compiled = any("CompiledFunction" in node.name() for node in graph_nodes(outputs))
     return replayed(run) if compiled else run
 
@@ -224,7 +224,7 @@ def touched_bytes(call: Call, outputs: object) -> int:
     Shared memory counts once, and so does an element that a stride of 0 repeats.
 
     Args:
-        outputs: what the call returned, or the gradients of its backward pass.
+        outputs: the results of the call, or the gradients of its backward pass.
     """
     tensors = [*tree_tensors((call.args, dict(call.kwargs), outputs)), *_state(call.fn).values()]
     return sum(end - start for start, end in _spans(tensors).values())

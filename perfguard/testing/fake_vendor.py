@@ -19,8 +19,8 @@ class Fake(Vendor):
         return name == "fake" or re.fullmatch(r"fake:.+", name) is not None or _SEVERAL.fullmatch(name) is not None
 
     def open(self, name: str) -> FakeDevice:
-        rest = name.partition(":")[2]
-        return FakeDevice(index=int(rest)) if rest.isdecimal() else FakeDevice(rest or SLUG)
+        suffix = name.partition(":")[2]
+        return FakeDevice(index=int(suffix)) if suffix.isdecimal() else FakeDevice(suffix or SLUG)
 
     def find(self, name: str) -> dict[str, str]:
         several = _SEVERAL.fullmatch(name)

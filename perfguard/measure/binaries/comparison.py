@@ -269,8 +269,8 @@ class _TargetComparison:
                 if before[kernel] != after[kernel]:
                     self._add(metric, kernel, before[kernel], after[kernel])
         # On an absent chip a call may fall back to torch's operators unnoticed.
-        gone = "launches no Triton kernel any more" if self.base.launches and not self.work.launches else ""
-        self._add("unfit", "call", self.base.problem, self.work.problem or gone)
+        no_launches = "launches no Triton kernel any more" if self.base.launches and not self.work.launches else ""
+        self._add("unfit", "call", self.base.problem, self.work.problem or no_launches)
 
     def _unfit(self, facts: Facts) -> str:
         return unfit(facts, target_of(self.target))

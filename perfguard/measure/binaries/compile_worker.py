@@ -1,4 +1,4 @@
-"""The compiling process, with one request and one answer per line. Back ends may abort, hang or leak here.
+"""The compiling process, with one request and one answer per line. Back ends may abort, hang or leak in it.
 
 `compiler` starts it with its own process id as the last argument. It must define kernels for Triton's compiler, so its
 environment lacks TRITON_INTERPRET. TRITON_DISABLE_LINE_INFO keeps paths and line numbers out of binaries.

@@ -49,8 +49,7 @@ def code_of(
         ir = irs[jobs[target, launch]]
         return ir.digest or (ir.error if ir.kept else "")
 
-    halves = {kernel: _half(on_targets, kernel, ir_of) for kernel in sources if not code.get(kernel)}
-    return {kernel: code.get(kernel) or f"{source}-{halves[kernel]}" for kernel, source in sources.items()}
+    return {name: code.get(name) or f"{source}-{_half(on_targets, name, ir_of)}" for name, source in sources.items()}
 
 
 def configuration_of(on_targets: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -62,9 +61,9 @@ def configuration_of(on_targets: Sequence[OnTarget], renamed: Mapping[str, str] 
         renamed: other names for kernels.
     """
     values: dict[str, dict[str, list[str]]] = {}  # part -> value -> targets
-    for each in on_targets:
-        for part, value in _configuration(each, renamed or {}):
-            values.setdefault(part, {}).setdefault(value, []).append(each.target)
+    for on_target in on_targets:
+        for part, value in _configuration(on_target, renamed or {}):
+            values.setdefault(part, {}).setdefault(value, []).append(on_target.target)
     return {
         part: next(iter(by_value))
         if len(by_value) == 1
@@ -111,15 +110,15 @@ def _launches(on_target: OnTarget) -> list[Launch]:
 def _half(on_targets: Sequence[OnTarget], kernel: str, code: Callable[[str, Launch], str]) -> str:
     """Half of a kernel's fingerprint, from the `code` of each launch on a target; empty if a launch has no code."""
     described: list[object] = []
-    for each in on_targets:
-        recording = each.recording
-        launches = [launch for launch in _launches(each) if launch.kernel == kernel]
-        codes = [code(each.target, launch) for launch in launches]
+    for on_target in on_targets:
+        recording = on_target.recording
+        launches = [launch for launch in _launches(on_target) if launch.kernel == kernel]
+        codes = [code(on_target.target, launch) for launch in launches]
         if not all(codes):
             return ""
         described.append(
             [
-                each.target,
+                on_target.target,
                 [
                     (launch.direction, launch.configuration, launch.twin, specialised(launch), text)
                     for launch, text in zip(launches, codes, strict=True)

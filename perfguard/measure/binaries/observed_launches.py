@@ -1,4 +1,4 @@
-"""The kernels that an observed test launches: in Triton's interpreter followed for all targets, or run on a GPU."""
+"""The launches of an observed test, in Triton's interpreter (followed for all targets) or on a GPU."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from perfguard.model.records import Pass
 
 _MOST_SECONDS = 5.0  # Calls that are not followed within this processor time are not compared.
 _MOST_NAMED = 3  # values of a constant in a note
-FARTHEST = 65_535  # the most programs along the second and third axis of a grid on NVIDIA's GPUs
+AXIS_LIMIT = 65_535  # the most programs along the second and third axis of a grid on NVIDIA's GPUs
 
 
 def follow_others(call: Call, target: Target | None, sources: Sources, into: Recording, *, on_the_host: bool) -> None:
@@ -206,8 +206,7 @@ def _notes(derived: Sequence[_DerivedRun]) -> list[str]:
         launches = [launch for run in _without_largest(runs) for launch in run.launches]
         for kernel in dict.fromkeys(launch.kernel for launch in launches):
             values: dict[str, dict[str, None]] = {}
-            of_kernel = (each for launch in launches if launch.kernel == kernel for each in launch.constants)
-            for constant, value in of_kernel:
+            for constant, value in (each for one in launches if one.kernel == kernel for each in one.constants):
                 values.setdefault(constant, {})[value] = None
             for constant, different in values.items():
                 if len(different) > 1:
@@ -216,6 +215,6 @@ def _notes(derived: Sequence[_DerivedRun]) -> list[str]:
                         f"{kernel} is compiled anew for each size of {name}: its constant {constant} is {named}"
                     )
         notes += [
-            f"{part} is {axis}: it ends at {FARTHEST:,} programs" for part, axis in _axes(name, runs).items() if axis
+            f"{part} is {axis}: it ends at {AXIS_LIMIT:,} programs" for part, axis in _axes(name, runs).items() if axis
         ]
     return notes

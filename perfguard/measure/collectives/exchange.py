@@ -15,7 +15,7 @@ class Exchange:
         dtype: the dtype of its elements.
         sent, received: bytes of this rank's input and output, including the part that stays on the rank.
         place: the line of Python that caused it; empty if no line did.
-        implicit: the operator for which DTensor moved data without being asked to; empty for other exchanges.
+        implicit: the operator for which DTensor moved data by itself; empty for other exchanges.
         overlap_flop: floating-point operations issued between its launch and the first use of its result.
         waited: whether the result was waited for before its first use; False also if it was dropped without a wait.
             None if unknown: the wait is no operator (FSDP's own gathers), or the result was not used within the pass.

@@ -41,7 +41,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Break:
-    """A graph break, where compiled code returns to Python.
+    """A graph break, at which compiled code returns to Python.
 
     Attributes:
         function: the function that contains it.

@@ -1,4 +1,4 @@
-"""Devices: `open_device` opens one by its name, `diagnose` reports what this machine has and what it lacks."""
+"""Devices: `open_device` opens a device by name, and `diagnose` reports on this machine's hardware and packages."""
 
 from __future__ import annotations
 

@@ -78,18 +78,18 @@ class Device(abc.ABC):
         """The board's identifier among all machines, equal in all processes; None if the device has none."""
         return None
 
-    def free_memory(self) -> None:  # noqa: B027  # nothing to do where nothing is cached
+    def free_memory(self) -> None:  # noqa: B027  # Some devices cache nothing.
         """Return cached memory to the device, after a call ran out of memory."""
 
     def take_memory(self, count: int) -> object:
-        """Allocate `count` bytes where a case's inputs belong, for the lifetime of the returned object."""
+        """Allocate `count` bytes in the memory of a case's inputs, for the lifetime of the returned object."""
         import torch
 
         return torch.empty(count, dtype=torch.uint8, device=self.torch_device)
 
     @property
     def torch_device(self) -> torch.device:
-        """The torch device that a case's inputs belong on."""
+        """The torch device of a case's inputs."""
         import torch
 
         return torch.device("cpu")
@@ -123,16 +123,16 @@ class Device(abc.ABC):
     def conditions(self) -> Conditions:
         """Current clocks, temperature, throttle reasons and other processes; unknown fields stay empty."""
 
-    def settle(self) -> None:  # noqa: B027  # a device whose times depend on no such state has nothing to do
+    def settle(self) -> None:  # noqa: B027  # Times of some devices depend on no such state.
         """Prepare the process for timing; called once, before the first work on the device.
 
         The cost of a launch must not depend on earlier cases or their metrics.
         """
 
-    def close(self) -> None:  # noqa: B027  # as above
+    def close(self) -> None:  # noqa: B027  # `settle` may change nothing.
         """Undo what `settle` changed in the process."""
 
-    def synchronize(self) -> None:  # noqa: B027  # nothing to wait for where calls return when the work is done
+    def synchronize(self) -> None:  # noqa: B027  # Calls may return when their work is done.
         """Wait for all enqueued work."""
 
     def now_us(self) -> float:
@@ -185,7 +185,7 @@ class Device(abc.ABC):
             before: runs, with its work, to its end before each call, and has no intervals in the result.
 
         Raises:
-            DeviceError: the device, or its profiler here, does not report intervals.
+            DeviceError: the device, or this installation's profiler, does not report intervals.
         """
         raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
 

@@ -1,4 +1,4 @@
-"""The findings of `perfguard doctor`: what is present, what is missing, and the next step for each."""
+"""The findings of `perfguard doctor`: parts that are present, parts that are missing, and the next step for each."""
 
 from __future__ import annotations
 

@@ -127,27 +127,27 @@ def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
     if not work:
         return {}
     loaded: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in loaded_kernels({each.name for each in work}):
+    for kernel in loaded_kernels({item.name for item in work}):
         loaded[kernel.name].append(kernel)
     handles: dict[str, list[int]] = defaultdict(list)
     for launch in launched:
         handles[launch.name].append(launch.handle)
-    counts = Counter(each.name for each in work)
+    counts = Counter(item.name for item in work)
     seen: Counter[str] = Counter()
     codes: dict[int, str] = {}
-    for each in work:
-        candidates = loaded[each.name]
-        if len(handles[each.name]) == counts[each.name]:  # The handle of every launch is known.
-            handle = handles[each.name][seen[each.name]]
+    for item in work:
+        candidates = loaded[item.name]
+        if len(handles[item.name]) == counts[item.name]:  # The handle of every launch is known.
+            handle = handles[item.name][seen[item.name]]
             candidates = [kernel for kernel in candidates if kernel.handle == handle]
         else:
-            candidates = [kernel for kernel in candidates if _fits(kernel, each)]
-        seen[each.name] += 1
+            candidates = [kernel for kernel in candidates if _fits(kernel, item)]
+        seen[item.name] += 1
         hashes = {kernel.code for kernel in candidates}
         code = hashes.pop() if len(hashes) == 1 else None
         if code is None:
             return None
-        codes[id(each)] = code
+        codes[id(item)] = code
     return codes
 
 

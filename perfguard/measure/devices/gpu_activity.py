@@ -20,7 +20,7 @@ _REGION = "perfguard: the call"
 _COPY_KERNEL = re.compile(r"\[\w*copy_kernel\w*\]$")
 
 # Functions of CUDA's, ROCm's and oneAPI's runtimes and drivers that return when the device is done. Copies without
-# Async in their name block; those with it block by synchronising a stream, which is an event of its own.
+# Async in their name block. Copies with it block by synchronising a stream, which is a separate event.
 _WAIT = re.compile(r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*(Async|Peer))|^(ur|pi)(Queue|Event)(Finish|Wait)")
 
 
@@ -63,13 +63,13 @@ def activity_of(events: Sequence[Mapping[str, Any]], *, part: bool = False) -> A
     """The activity in the events of a Chrome trace with an annotated call; with `part`, only that of the call."""
     work = kineto.work_of(events, _REGION if part else "")
     launches, copies = [], []
-    for each in work:
-        name = kineto.normalized(each.name)
+    for item in work:
+        name = kineto.normalized(item.name)
         launches.append(name)
-        if each.kind == "copy" or _COPY_KERNEL.search(name):
-            copies.append(Copied(name, int(each.facts.get("bytes", 0)) if each.kind == "copy" else 0))
+        if item.kind == "copy" or _COPY_KERNEL.search(name):
+            copies.append(Copied(name, int(item.facts.get("bytes", 0)) if item.kind == "copy" else 0))
     waits = [Waited(name) for name in kineto.runtime_calls(events, _REGION) if _WAIT.search(name)]
-    return Activity(launches, copies, sum(each.kind == "fill" for each in work), waits)
+    return Activity(launches, copies, sum(item.kind == "fill" for item in work), waits)
 
 
 def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:

@@ -140,11 +140,11 @@ class _Saved:
         """Count the bytes that the graph of a backward pass's outputs holds. Each counted graph is marked, because
         gradcheck differentiates one graph thousands of times."""
         new = []
-        for each in outputs:
-            node: Any = each.grad_fn if isinstance(each, torch.Tensor) else None
+        for output in outputs:
+            node: Any = output.grad_fn if isinstance(output, torch.Tensor) else None
             if node is not None and self not in node.metadata:
                 node.metadata[self] = True
-                new.append(each)
+                new.append(output)
         storages: dict[int, tuple[str, Line | None, int]] = {}
         for name, tensor in saved_tensors(new):
             if is_fake(type(tensor)) or tensor.is_meta:

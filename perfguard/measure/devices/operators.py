@@ -162,7 +162,7 @@ class Operators(DispatchMode):
                 self._sized(known, size)
 
     def _run(self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator, and pass it to the recorder of exchanges, if there is one."""
+        """Run an operator, through the recorder of exchanges if there is one."""
         __tracebackhide__ = True
         given = tensors_in((args, *kwargs.values()))
         recorder = self.recorder

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TIMED = False
 
 _RANK = 20  # Compilation and launches follow from how the module is split.
-_MOST_NAMED = 5
+_MOST_NAMED = 5  # places or parameters per note
 
 LIMITS = {
     "collectives": Limits(Better.SAME, portable=True),
@@ -120,8 +120,8 @@ def _reading(metric: str, value: Value, **others: Any) -> Reading:
 
 def _sums(exchanges: Sequence[Exchange], of: Callable[[Exchange], int]) -> Parts:
     sums: Counter[str] = Counter()
-    for each in exchanges:
-        sums[each.name] += of(each)
+    for exchange in exchanges:
+        sums[exchange.name] += of(exchange)
     return dict(sums)
 
 

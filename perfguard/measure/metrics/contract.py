@@ -129,7 +129,7 @@ def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -
 
     Args:
         outputs: a tensor, or any nesting of tuples, lists and dicts of tensors and other values.
-        device: where tensors are expected.
+        device: the expected device of tensors.
         inputs: tensors, possibly nested, that an output may share its memory with.
     """
     import torch

@@ -1,4 +1,4 @@
-"""The times of a case.
+"""The time metrics of a case.
 
 A device with a queue has `device_time_us`, the time that one call keeps it busy, and `host_time_us`, which matters if
 kernels are short. A CPU has `cpu_time_us` on one thread, since wall time includes the work of others, and

@@ -86,7 +86,7 @@ def understands(timer: str) -> bool:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
-    """CPU time of one call; the workload's `cache` changes nothing here."""
+    """A meter of one call's CPU time, which does not depend on the workload's `cache`."""
     with one_thread():
         workload.run()  # torch.compile specialises on the number of threads, so it compiles again.
         call_us = warm_up(workload.run, device, seconds)
@@ -95,7 +95,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
 
 def prepare_wall_time(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
-    """Wall time of one call, on as many threads as the user has set."""
+    """A meter of one call's wall time, on the user's number of threads."""
     call_us = warm_up(workload.run, device, seconds)
     return _Clock("wall", device.now_us, 0.1, statistics.median).meter(workload, call_us, seconds, stored)
 
