@@ -1,5 +1,5 @@
 """Private names of other projects: a file for each project, and for torch one for each area.
 
-What is declared here is imported when it is asked for. Importing this room loads nothing of theirs, except
+A declared name is imported on its first use. Importing this room loads none of these projects, except for
 `torch_utils`, whose importers have loaded torch already.
 """

@@ -1,7 +1,7 @@
-"""A private name of another project: where it is, what it is used for, and the error for a version that has it no more.
+"""A private name of another project: its module, its use, and the error for a version that lacks it.
 
 Every such name is declared in this folder, in the file of its project. `tests/_compat` looks for each in the installed
-version, and `tests/test_architecture.py` lets no other room reach for one.
+version, and `tests/test_architecture.py` forbids private names in other rooms.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class PrivateNameGone(PerfguardError, ImportError):
 
 @dataclass(frozen=True)
 class Private:
-    """One name.
+    """A private name of a module.
 
     Attributes:
-        module: that defines it. It is imported when the name is asked for, not before.
-        name: in the module; dots go on to attributes; "" for the module itself.
-        used_for: completes "used for …".
+        module: the defining module, which is imported by `get`, not before.
+        name: the name in the module, with dots before attributes; "" means the module itself.
+        used_for: a phrase that completes "used for …".
     """
 
     module: str
@@ -34,7 +34,7 @@ class Private:
     used_for: str
 
     def get(self) -> Any:
-        """The object.
+        """Import the module and return the object.
 
         Raises:
             ImportError: the project is not installed.
@@ -44,16 +44,16 @@ class Private:
         try:
             return self._of(importlib.import_module(self.module))
         except (ImportError, AttributeError) as error:
-            raise PrivateNameGone(self.gone()) from error
+            raise PrivateNameGone(self.missing_error()) from error
 
     def loaded(self) -> Any:
-        """The object if its module was imported already, otherwise None; None as well if the module lacks it."""
+        """The object; None if its module is not imported yet, or lacks it."""
         try:
             return self._of(sys.modules[self.module])
         except (KeyError, AttributeError):
             return None
 
-    def there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the installed version has the name."""
         try:
             self.get()
@@ -62,19 +62,19 @@ class Private:
         return True
 
     def set(self, value: Any) -> Any:
-        """Replace the object by `value`; returns what stood there."""
+        """Replace the object by `value`; returns the previous object."""
         owner, _, name = self.name.rpartition(".")
-        place = Private(self.module, owner, self.used_for).get()
-        before = vars(place)[name]
-        setattr(place, name, value)
+        owner_object = Private(self.module, owner, self.used_for).get()
+        before = vars(owner_object)[name]
+        setattr(owner_object, name, value)
         return before
 
     @property
     def project(self) -> str:
-        """The package that is imported."""
+        """The module's top-level package."""
         return self.module.partition(".")[0]
 
-    def gone(self) -> str:
+    def missing_error(self) -> str:
         """The error for a version without the name."""
         name = f"{self.module}.{self.name}".rstrip(".")
         return (
@@ -83,19 +83,19 @@ class Private:
         )
 
     def _of(self, module: Any) -> Any:
-        found = module
+        value = module
         for part in filter(None, self.name.split(".")):
-            found = getattr(found, part)
-        return found
+            value = getattr(value, part)
+        return value
 
 
 def privates(module: str, used_for: str, names: str) -> tuple[Private, ...]:
-    """Several names of one module with one use, separated by spaces."""
+    """Declare several names, separated by spaces, of one module and for one use."""
     return tuple(Private(module, name, used_for) for name in names.split())
 
 
 def version_of(project: str) -> str:
-    """`torch 2.13.0`, as it is installed."""
+    """Name and installed version of a project, e.g. `torch 2.13.0`."""
     distribution = {"_pytest": "pytest", "xdist": "pytest-xdist", "pytest_benchmark": "pytest-benchmark"}.get(project)
     name = distribution or project
     try:

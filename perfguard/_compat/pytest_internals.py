@@ -1,4 +1,4 @@
-"""pytest, pytest-xdist and pytest-benchmark: what their public interface leaves out."""
+"""Functions of pytest, pytest-xdist and pytest-benchmark outside their public interfaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import logging
 
     import pytest
-    from _pytest.terminal import TerminalReporter as TerminalReporter  # noqa: PLC0414  # for others
+    from _pytest.terminal import TerminalReporter as TerminalReporter  # noqa: PLC0414  # Other rooms import it.
 
 XML = Private("_pytest.junitxml", "xml_key", "adding verdicts to --junitxml")
 RUN_PROTOCOL = Private("_pytest.runner", "runtestprotocol", "running a test whose reports are merged or not told")
@@ -34,7 +34,7 @@ NAMES = (
 
 
 def junit_log(config: pytest.Config) -> Any:
-    """What writes `--junitxml`; None without it."""
+    """The writer of `--junitxml`; None without that option."""
     return config.stash.get(XML.get(), None)
 
 
@@ -45,7 +45,7 @@ def run_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest
 
 
 def end_fixtures(item: pytest.Item, nextitem: pytest.Item | None) -> pytest.TestReport | None:
-    """End the fixtures of earlier tests that `nextitem` does not share; the report of an error, if there is one."""
+    """End the fixtures of earlier tests that `nextitem` does not share; returns the report of an error, or None."""
     import pytest
 
     call = pytest.CallInfo.from_call(lambda: item.session._setupstate.teardown_exact(nextitem), when="teardown")
@@ -74,17 +74,17 @@ def records_of_call(item: pytest.Item) -> list[logging.LogRecord]:
 
 
 def compiled_expression(text: str) -> Callable[[Callable[[str], bool]], bool]:
-    """`text` as pytest's -k reads it: a function from the question whether a word is meant.
+    """Compile an expression of pytest's -k. The result takes a predicate on words, and evaluates the expression.
 
     Raises:
-        Exception: it cannot be read. pytest 8 has its own exception, pytest 9 raises SyntaxError.
+        Exception: the expression is invalid. pytest 8 has its own exception, pytest 9 raises SyntaxError.
     """
     compiled = EXPRESSION.get().compile(text)
     return lambda means: bool(compiled.evaluate(lambda word, /, **_: means(word)))
 
 
 def worker_input(config: pytest.Config) -> dict[str, str]:
-    """What the controlling process of pytest-xdist gave this worker."""
+    """The input of this worker from the controlling process of pytest-xdist."""
     given: dict[str, str] = config.workerinput  # type: ignore[attr-defined]
     return given
 

@@ -83,12 +83,12 @@ def knows_torch_functions() -> bool:
 
 
 def forget_torch_functions() -> None:
-    """Clear that table."""
+    """Clear torch.compile's table of torch functions."""
     CLEAR_RULES.get()()
 
 
 def settings_of(module: Any) -> Mapping[str, Any]:
-    """The entries of a configuration module: name -> default, the user's value, and more."""
+    """The entries of a configuration module by name. An entry has the default, the user's value, and more."""
     entries: Mapping[str, Any] = getattr(module, "_config", {})
     return entries
 

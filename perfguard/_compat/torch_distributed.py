@@ -1,5 +1,5 @@
-"""torch.distributed: groups behind their names, data that DTensor moves by itself, flop of operators, groups that
-exchange nothing, and the record of the collectives that were issued."""
+"""torch.distributed: groups by name, implicit redistributions of DTensors, flop of operators, groups without exchanges,
+and the recorded collectives."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = (
 
 
 def group_of(given: Any) -> ProcessGroup:
-    """The group that an operator is given: by name, as itself, or boxed for the dispatcher."""
+    """The process group of an operator's argument, which is a name, a group, or a group boxed for the dispatcher."""
     from torch.distributed import ProcessGroup
 
     if isinstance(given, str):
@@ -52,9 +52,9 @@ def group_of(given: Any) -> ProcessGroup:
 
 @contextlib.contextmanager
 def implicit_redistributions(entering: Callable[[str], None]) -> Iterator[None]:
-    """Call `entering` with the operator for which DTensor moves data by itself, and with "" when it has.
+    """Call `entering` with the operator for which DTensor moves data by itself, and with "" afterwards.
 
-    Does nothing where no DTensor has been made: only they are redistributed.
+    Without any DTensor in the process this does nothing.
     """
     dispatcher = DISPATCHER.loaded()
     if dispatcher is None:
@@ -74,12 +74,12 @@ def implicit_redistributions(entering: Callable[[str], None]) -> Iterator[None]:
 
 
 def flop_formulas() -> Mapping[Any, Callable[..., int]]:
-    """Operator -> its flop, from its arguments and `out_val`, its result: torch's table, and what that lacks."""
+    """Operator -> function of its arguments and its result (`out_val`) that returns its flop; extends torch's table."""
     import torch
     from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
     def grouped_mm(a: torch.Tensor, b: torch.Tensor, *_: Any, **__: Any) -> int:
-        """2·M·K·N of a (M, K) and b (K, N) or (G, K, N), whatever the sizes of the groups."""
+        """2·M·K·N for a (M, K) and b (K, N) or (G, K, N), for any sizes of the groups."""
         return 2 * int(a.shape[-2]) * int(a.shape[-1]) * int(b.shape[-1])
 
     def attention(query: torch.Tensor, *others: Any, **_: Any) -> int:
@@ -114,40 +114,40 @@ def flop_formulas() -> Mapping[Any, Callable[..., int]]:
 
 
 def _with_heads(query: torch.Tensor, others: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
-    """Shapes of keys and values (batch, heads, positions, width), with as many heads as the queries: torch 2.11 refuses
-    to count those that several heads of the queries share."""
+    """Shapes of keys and values (batch, heads, positions, width), with the number of heads of the queries: torch 2.11
+    refuses to count keys that several heads of the queries share."""
     return [(each.shape[0], query.shape[1], *each.shape[2:]) for each in others]
 
 
 def fake_store() -> Any:
-    """The store for the backend "fake", which importing its module registers."""
+    """The store for the backend "fake". Importing its module registers the backend."""
     return FAKE_STORE.get()()
 
 
 def issued_collectives() -> list[dict[str, Any]]:
-    """The last collectives that this process has issued, oldest first, as torch's flight recorder describes them. It
-    records them only if TORCH_FR_BUFFER_SIZE was set when the process group began."""
+    """The last collectives that this process has issued, oldest first. torch's flight recorder has them only if
+    TORCH_FR_BUFFER_SIZE was set when the process group began."""
     entries: list[dict[str, Any]] = pickle.loads(FLIGHT_RECORDER.get()())["entries"]
     return entries
 
 
 @contextlib.contextmanager
 def tensors_without_data() -> Iterator[None]:
-    """Within, new tensors have a shape and a storage, and no memory; a deep copy of one belongs to it, too."""
+    """Make new tensors with a shape and a storage, but without memory, while inside. Deep copies of them are alike."""
     mode = FAKE_TENSORS.get()()
-    mode.__deepcopy__ = lambda memo: mode  # tensors name it, and torch copies what they name
+    mode.__deepcopy__ = lambda memo: mode  # Tensors refer to the mode, and a deep copy would copy it.
     with mode, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # by copy.deepcopy
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # copy.deepcopy warns.
         yield
 
 
 def without_modes() -> AbstractContextManager[None]:
-    """Within, tensors are made as they are, whatever modes are on."""
+    """Switch all modes off while inside, so that new tensors are ordinary."""
     off: AbstractContextManager[None] = WITHOUT_MODES.get()()
     return off
 
 
 def forget_shardings() -> None:
-    """Forget what DTensor derived for meshes of groups that have ended. Equal meshes count as the same."""
+    """Clear DTensor's cache of shardings. It treats equal meshes as the same, even if the groups of one have ended."""
     if DISPATCHER.loaded() is not None:
         FORGET_SHARDINGS.get()()

@@ -1,4 +1,4 @@
-"""torch, imported when a name is asked for: its operators, storages, the profiler's events, the pools of a capture."""
+"""torch: operators, storages, events of the profiler, pools of a capture. Torch is imported when a name is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfguard._compat.private import Private, privates
 
 if TYPE_CHECKING:
     import torch
-    from torch._ops import OpOverload as OpOverload  # noqa: PLC0414  # for others
+    from torch._ops import OpOverload as OpOverload  # noqa: PLC0414  # Other rooms import it.
 
 _SEEN = "seeing the operators inside a library's operator"
 _SCRIPT = "leaving TorchScript alone"
@@ -43,13 +43,13 @@ IS_TRANSFORMED = Private("torch", "_C._functorch.is_functorch_wrapped_tensor", _
 UNWRAPPED = Private("torch", "_C._functorch.get_unwrapped", _TRANSFORMS)
 RELEASE_POOL = Private("torch", "_C._cuda_releasePool", _CAPTURE)
 
-#: Asked by torch's and by Triton's own Python of a GPU, also where there is none.
-OF_ABSENT = privates(
+#: Torch's and Triton's own Python calls these functions for a GPU, even if there is none.
+ASKED_OF_GPU = privates(
     "torch.cuda", "following a call for a GPU that is not here", "_lazy_init _exchange_device _maybe_exchange_device"
 )
 
-#: Only a torch that is built for a GPU has these.
-OF_GPUS = (
+#: Only a torch that is built for GPUs has these names.
+ONLY_WITH_GPU = (
     END_ALLOCATE,
     RELEASE_POOL,
     Private("torch.cuda", "_sleep", "a wait on the device behind which work is enqueued"),
@@ -68,34 +68,34 @@ NAMES = (
 
 
 def schema_of(operator: Any) -> Any:
-    """An operator's schema: its name, its arguments."""
+    """An operator's schema, with its name and its arguments."""
     return operator._schema
 
 
 def call_of(operator: Any) -> Callable[..., Any]:
-    """What an operator (OpOverload) calls when it is called itself, which costs a frame of Python more."""
+    """The function that an operator (OpOverload) calls. Calling it directly saves a frame of Python."""
     call: Callable[..., Any] = operator._op
     return call
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """A number that is equal for tensors in the same storage, as long as it lives."""
+    """An address that tensors in the same storage share, as long as the storage lives."""
     return address_of(tensor.untyped_storage())
 
 
-#: The same of a storage.
+#: The address of a storage, as `storage_address` returns it.
 address_of: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 
 
 def below_transforms(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with the data, of one that torch.func's transforms (grad, vmap) have wrapped."""
+    """The tensor that torch.func's transforms (grad, vmap) have wrapped; other tensors are returned unchanged."""
     is_transformed, unwrapped = _transforms()
     while is_transformed(tensor):
         tensor = unwrapped(tensor)
     return tensor
 
 
-@functools.cache  # asked for with every saved tensor
+@functools.cache  # Every saved tensor needs it.
 def _transforms() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return IS_TRANSFORMED.get(), UNWRAPPED.get()
 
@@ -106,7 +106,7 @@ def has_custom_operators() -> bool:
 
 
 #: Namespaces of torch's own operators.
-OF_TORCH = frozenset(
+TORCH_NAMESPACES = frozenset(
     "aten prim prims rngprims debugprims mkldnn mkl onednn c10d c10d_functional _c10d_functional "  # noqa: SIM905
     "_c10d_functional_autograd symm_mem fsdp flex_lib onnx onnx_symbolic _native _dtensor _inductor_test inductor "
     "debug_mode_ops export streams profiler higher_order".split()
@@ -114,32 +114,32 @@ OF_TORCH = frozenset(
 
 
 def has_own_fakes() -> bool:
-    """Whether anybody but torch has described an operator for compilers in this process."""
-    return any(name.partition("::")[0] not in OF_TORCH for name in _described())
+    """Whether this process has a fake implementation of an operator outside torch's namespaces."""
+    return any(name.partition("::")[0] not in TORCH_NAMESPACES for name in _registered_fakes())
 
 
 def has_own_fake(operator: Any) -> bool:
-    """Whether an operator is none of torch's, and somebody has described it."""
+    """Whether an operator outside torch's namespaces has a fake implementation."""
     name = str(schema_of(operator).name)
-    return name.partition("::")[0] not in OF_TORCH and name in _described()
+    return name.partition("::")[0] not in TORCH_NAMESPACES and name in _registered_fakes()
 
 
-def _described() -> set[str]:
-    """Names of operators with a fake implementation from Python, whichever way it was registered."""
+def _registered_fakes() -> set[str]:
+    """Names of all operators whose fake implementation was registered from Python, in either of torch's tables."""
     registered = getattr(DESCRIBED.get(), "_data", {})
-    found = {name for name, entry in registered.items() if entry.fake_impl.kernel is not None}
+    from_python = {name for name, entry in registered.items() if entry.fake_impl.kernel is not None}
     parts = [each.split("/") for each in IMPLEMENTED.get() if each.endswith("/Meta")]
     defined: set[str] = DEFINED.get()
-    return found | ({f"{space}::{name.partition('.')[0]}" for space, name, _ in parts} & defined)
+    return from_python | ({f"{space}::{name.partition('.')[0]}" for space, name, _ in parts} & defined)
 
 
 def fake_mode() -> Any:
-    """A mode in which operators say what they would return."""
+    """A mode in which operators return fake tensors, which have shapes but no data."""
     return FAKE_MODE.get()(allow_non_fake_inputs=True)
 
 
-def is_undescribed(error: BaseException) -> bool:
-    """Whether torch has raised because an operator's results depend on data, or nobody has described them."""
+def is_missing_fake(error: BaseException) -> bool:
+    """Whether torch has raised because an operator's results depend on data, or its fake implementation is missing."""
     of_torch = type(error).__module__ == FAKE_MODE.module
     return of_torch or isinstance(error, NotImplementedError) or "no fake impl" in str(error)
 
@@ -149,14 +149,14 @@ def own_implementation(operator: Any) -> Any:
     definition = CUSTOM.get().get(schema_of(operator).name)
     if definition is None:
         return None
-    found = getattr(definition, "_backend_fns", {})
-    return found.get("cuda") or found.get(None)
+    by_device = getattr(definition, "_backend_fns", {})
+    return by_device.get("cuda") or by_device.get(None)
 
 
 @contextlib.contextmanager
 def unseen_by_torchscript(mode: Any) -> Iterator[None]:
-    """Leave a dispatch mode while TorchScript traces or runs a function. Neither works under one: a tracer meets each
-    operator twice, and the interpreter passes wrong arguments."""
+    """Leave a dispatch mode while TorchScript traces or runs a function. Under a mode the tracer sees each operator
+    twice, and TorchScript's interpreter passes wrong arguments."""
     import torch
 
     def outside(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,9 +168,9 @@ def unseen_by_torchscript(mode: Any) -> Iterator[None]:
 
         return run
 
-    # Tracers are replaced below `torch.jit.trace`, of which a module may have its own import.
+    # Functions below `torch.jit.trace` are replaced, because a module may have imported `trace` itself.
     entries = [(torch.jit, "trace_module"), (torch.jit.ScriptFunction, "__call__"), (SCRIPT_METHOD.get(), "__call__")]
-    entries += [(GRAPH.get(), "__str__"), (GRAPH.get(), "__repr__")]  # which compute on the graph's constants
+    entries += [(GRAPH.get(), "__str__"), (GRAPH.get(), "__repr__")]  # Both compute on the graph's constants.
     entries += [(sys.modules[each.module], each.name) for each in TRACERS if each.get()]
     with replaced([(owner, name, outside(getattr(owner, name))) for owner, name in entries]):
         yield
@@ -178,7 +178,7 @@ def unseen_by_torchscript(mode: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def backward_noted(note: Callable[[Any], None]) -> Iterator[None]:
-    """Call `note` with the outputs of every backward pass that begins while inside."""
+    """Call `note` with the outputs of each backward pass that begins inside."""
     import torch
 
     original = RUN_BACKWARD.get()
@@ -194,8 +194,8 @@ def backward_noted(note: Callable[[Any], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replaced(entries: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
-    """Replace attributes while inside: owner, name, replacement. Every observed test does so, and `mock.patch.object`
-    takes twice as long."""
+    """Replace attributes while inside; entries are (owner, name, replacement). `mock.patch.object` takes twice as long,
+    and every observed test does this."""
     before = [(owner, name, vars(owner).get(name)) for owner, name, _ in entries]
     for owner, name, replacement in entries:
         setattr(owner, name, replacement)
@@ -204,19 +204,19 @@ def replaced(entries: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
     finally:
         for owner, name, original in before:
             if original is None:
-                delattr(owner, name)  # was inherited
+                delattr(owner, name)  # The attribute was inherited.
             else:
                 setattr(owner, name, original)
 
 
 def leave_pool(index: int, pool: Any) -> None:
     """Leave the pool that a failed capture keeps the allocator in; torch has no public function for it."""
-    with contextlib.suppress(Exception):  # raises if torch has left the pool itself; torch then releases it too
+    with contextlib.suppress(Exception):  # This raises if torch has left the pool itself; torch then releases it too.
         END_ALLOCATE.get()(index, pool)
         RELEASE_POOL.get()(index, pool)
 
 
 def spin_of(backend: Any) -> Callable[[int], None] | None:
-    """The backend's kernel that waits for a number of cycles; None where there is none, as in torch.xpu."""
+    """The backend's kernel that waits for a number of cycles; None if it has none, as torch.xpu."""
     spin: Callable[[int], None] | None = getattr(backend, "_sleep", None)
     return spin

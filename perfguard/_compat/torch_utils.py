@@ -33,27 +33,27 @@ tree_map = _pytree.tree_map
 tree_unflatten = _pytree.tree_unflatten
 
 
-# What torch makes of an operator on these are operators on plain tensors. A mode that leaves the wrapper's to torch
-# sees those, and with them the data that a DTensor's operator moves between ranks.
+# Torch splits an operator on these types into operators on plain tensors. A mode that leaves the split to torch sees
+# the plain operators, including those that move a DTensor's data between ranks.
 _UNFOLDED = {"DTensor", "AsyncCollectiveTensor"}
 
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)  # no subclass of another kind
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # Other subclasses may behave differently.
 
 
 def are_unfolded(types: Iterable[type]) -> bool:
-    """Whether an operator on tensors of these types is torch's to unfold: the mode returns NotImplemented."""
+    """Whether torch splits an operator on these types, so that a mode has to return NotImplemented."""
     return any(each.__name__ in _UNFOLDED for each in types)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has its own storage and memory, or stands for one that has (a FakeTensor). Other subclasses may
+    """Whether a tensor has its own storage and memory, or represents such a tensor (FakeTensor). Other subclasses may
     have a storage without memory."""
     return type(tensor) in PLAIN or type(tensor).__name__ == "FakeTensor"
 
 
 def is_fake(kind: type) -> bool:
-    """Whether tensors of this type have a shape, but no data: those that torch traces with."""
+    """Whether tensors of this type, with which torch traces, have a shape but no data."""
     return kind.__name__ in ("FakeTensor", "FunctionalTensor")
 
 

@@ -35,14 +35,14 @@ GLUON_SOURCE = Private("triton.experimental.gluon._runtime", "GluonASTSource", _
 
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
 
-#: What a launch imports when it is made first: processes that fork import it before.
-OF_LAUNCHES = (
+#: The first launch imports these modules. A process imports them before it forks.
+IMPORTED_BY_LAUNCHES = (
     Private("triton.compiler", "", "starting processes that have the compiler loaded"),
     Private("triton.experimental.gluon", "", "starting processes that have Gluon loaded"),
 )
 
 NAMES = (
-    *OF_LAUNCHES,
+    *IMPORTED_BY_LAUNCHES,
     *privates("triton.runtime.jit", _FOLLOW, "JITFunction.run JITFunction.is_gluon"),
     Private("triton.compiler.compiler", "ASTSource.make_ir", _FRONT_END),
     Private("triton.experimental.gluon._runtime", "GluonASTSource.make_ir", _FRONT_END),
@@ -59,14 +59,14 @@ NAMES = (
 )
 
 
-def knows_triton() -> bool:
-    """Whether Triton is loaded. A process that never imported it launches none of its kernels."""
+def is_triton_loaded() -> bool:
+    """Whether Triton is imported. A process without it launches no Triton kernel."""
     return "triton" in sys.modules
 
 
 @contextmanager
 def driven_by(driver: object) -> Iterator[None]:
-    """Launch and compile by this driver while inside."""
+    """Make `driver` Triton's active driver while inside."""
     active = DRIVER.get()
     before = active._active
     active.set_active(driver)
@@ -77,8 +77,8 @@ def driven_by(driver: object) -> Iterator[None]:
 
 
 def source_of(kernel: Any, data: Mapping[str, Any]) -> Any:
-    """What `triton.compile` takes of a kernel (a JITFunction) and a specialisation, as Triton's hook before a
-    compilation describes it."""
+    """The source for `triton.compile` of a kernel (JITFunction) with a specialisation (`data`), as Triton's hook before
+    a compilation describes it."""
     constants = {
         tuple(path): _constant_of(value)
         for path, value in zip(data["constant_keys"], data["constant_vals"], strict=True)
@@ -90,7 +90,7 @@ def source_of(kernel: Any, data: Mapping[str, Any]) -> Any:
 
 
 def _constant_of(value: Any) -> Any:
-    """A constant, from what Triton writes of it (`_as_data`)."""
+    """A constant from its description by Triton (`_as_data`)."""
     from triton import language
 
     if language.dtype.is_dtype(value):
@@ -104,52 +104,52 @@ def _constant_of(value: Any) -> Any:
 
 
 def _as_tuple(value: Any) -> Any:
-    """A tuple, which JSON knows as a list; anything else as it is."""
+    """Turn JSON's lists into tuples, at all depths; other values are returned unchanged."""
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 def function_in(module: ModuleType, name: str) -> Any:
-    """The kernel (JITFunction) of this qualified name, below whatever wraps it: an autotuner, heuristics."""
-    found = attrgetter(name)(module)
-    while not isinstance(found, FUNCTION.get()):
-        found = found.fn
-    return found
+    """The kernel (JITFunction) with this qualified name, without wrappers such as an autotuner or heuristics."""
+    kernel = attrgetter(name)(module)
+    while not isinstance(kernel, FUNCTION.get()):
+        kernel = kernel.fn
+    return kernel
 
 
 def compiled_for(target: Any, source: Any, options: Mapping[str, Any]) -> Any:
-    """A source compiled for a target (GPUTarget) that need not be here.
+    """Compile a source for a target (GPUTarget), which may be absent.
 
     Raises:
-        Exception: the compiler's own.
+        Exception: raised by the compiler.
     """
     import triton
 
     return triton.compile(source, target=target, options={name: _as_tuple(value) for name, value in options.items()})
 
 
-class _Made(BaseException):
-    """Ends a compilation once there is a first IR; nothing of Triton's handles it."""
+class _FirstIrMade(BaseException):
+    """Ends a compilation after the first IR. Triton does not catch BaseException."""
 
 
 def first_ir(target: Any, source: Any, options: Mapping[str, Any], begins: Callable[[], None]) -> str:
-    """The IR that Triton's front end makes of a source before any pass, without locations.
+    """The IR of a source after Triton's front end and before any pass, without locations.
 
     Args:
         begins: called before the front end reads the kernel.
 
     Raises:
-        Exception: the front end's own.
+        Exception: raised by the front end.
     """
     make_ir = source.make_ir
 
     def made(*args: Any, **kwargs: Any) -> Any:
         begins()
-        raise _Made(make_ir(*args, **kwargs).str_nodebug())
+        raise _FirstIrMade(make_ir(*args, **kwargs).str_nodebug())
 
     source.make_ir = made
     try:
         compiled = compiled_for(target, source, options)
-    except _Made as ir:
+    except _FirstIrMade as ir:
         return str(ir)
     raise RuntimeError(f"{compiled} was compiled without a first IR: TRITON_ALWAYS_COMPILE is not set")
 
@@ -167,7 +167,7 @@ def specialisation_of(compiled: Any) -> tuple[Any, str] | None:
         return None
     function, metadata = source.fn, compiled.metadata
     options = {name: value for name, value in metadata._asdict().items() if isinstance(value, _PLAIN)}
-    # A warp-specialised kernel's metadata count all of its warps; its code names those that were asked for.
+    # The metadata of a warp-specialised kernel count all warps; its code has the requested number.
     warps = re.search(r'"ttg\.num-warps" = (\d+)', compiled.asm.get("ttgir", ""))
     options |= {"num_warps": int(warps[1])} if warps else {}
     constants = {path: _as_data(value) for path, value in source.constants.items()}
@@ -185,7 +185,7 @@ def specialisation_of(compiled: Any) -> tuple[Any, str] | None:
 
 
 def _as_data(constant: Any) -> Any:
-    """A constant as Triton writes it into the data of a specialisation."""
+    """Describe a constant as Triton does in the data of a specialisation."""
     kind = type(constant).__name__
     if kind == "JITFunction":
         return {"jit_function": f"{constant.module}:{constant.fn.__qualname__}"}
@@ -193,22 +193,22 @@ def _as_data(constant: Any) -> Any:
 
 
 def was_imported_as_interpreter() -> bool:
-    """Whether Triton's own functions are for its interpreter. Its other modules must then be imported like that."""
+    """Whether Triton was imported for its interpreter. Its other modules must then be imported in the same way."""
     standard = importlib.import_module("triton.language.standard")
     return not isinstance(standard.cdiv, FUNCTION.get())
 
 
 def silent_interpreter() -> AbstractContextManager[object]:
-    """Within it Triton's interpreter, which computes with NumPy, warns as little of overflows as a GPU does: under
-    `-W error` what old memory holds would decide whether a kernel raises. For this thread alone."""
+    """Silence NumPy's overflow warnings in this thread while inside. Triton's interpreter computes with NumPy, so under
+    `-W error` the content of uninitialised memory would decide whether a kernel raises."""
     numpy: Any = sys.modules.get("numpy")
     return numpy.errstate(all="ignore") if numpy else nullcontext()
 
 
 @contextmanager
 def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[None]:
-    """Call `note` with the compiled kernel, the grid and the arguments of every launch by Triton's launcher while
-    inside. Inductor's static launcher reports no launches."""
+    """Call `note` with kernel, grid and arguments of each launch by Triton's launcher while inside. Inductor's static
+    launcher does not report its launches."""
     kind: Any = COMPILED.loaded()
     chain: Any = getattr(KNOBS.loaded(), "launch_enter_hook", None)
     original = getattr(kind, "launch_metadata", None)
@@ -217,12 +217,12 @@ def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[
         return
 
     def launch_metadata(kernel: Any, grid: Any, stream: Any, *args: Any) -> Any:
-        metadata = original(kernel, grid, stream, *args)  # which loads the kernel
+        metadata = original(kernel, grid, stream, *args)  # This loads the kernel.
         note(kernel, grid, args)
         return metadata
 
     def listening(metadata: Any) -> None:
-        """Without a hook, some launchers describe no launch."""
+        """Do nothing: some launchers describe a launch only if there is a hook."""
 
     chain.add(listening)
     try:
@@ -233,17 +233,17 @@ def launches_noted(note: Callable[[Any, Any, Sequence[Any]], None]) -> Iterator[
 
 
 def tuned_configurations(run: Callable[[], object]) -> dict[str, str]:
-    """Kernel -> the configuration that its tuner has chosen, of those that `run` reaches. It must have run before."""
-    with tuners_met() as tuners:
+    """Kernel -> chosen configuration, for each tuner that `run` reaches. `run` must have been called before."""
+    with tuners_called() as tuners:
         run()
     return {tuner.base_fn.__name__: str(tuner.best_config) for tuner in tuners}
 
 
 @contextmanager
-def tuners_met() -> Iterator[list[Any]]:
-    """List the autotuners with several configurations as they are called while inside, each once."""
+def tuners_called() -> Iterator[list[Any]]:
+    """List each autotuner with several configurations that is called inside, once."""
     met: list[Any] = []
-    if not knows_triton():
+    if not is_triton_loaded():
         yield met
         return
     autotuner = AUTOTUNER.get()
@@ -260,7 +260,7 @@ def tuners_met() -> Iterator[list[Any]]:
 
 
 def pinned(number: int) -> AbstractContextManager[Any]:
-    """Run every autotuned kernel in its configuration of this number while inside, or in its last if it has fewer."""
+    """Run every autotuned kernel in the configuration with this number while inside, or in its last if it has fewer."""
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         return in_configuration(tuner, tuner.configs[min(number, len(tuner.configs) - 1)], args, kwargs)
@@ -268,10 +268,10 @@ def pinned(number: int) -> AbstractContextManager[Any]:
     return mock.patch.object(AUTOTUNER.get(), "run", run)
 
 
-def choices_held() -> AbstractContextManager[Any]:
-    """Run every autotuned kernel in what its tuner first chose while inside, or if its own pruning forbids that for the
-    arguments, in the first that is left. Tuning for each new size would compile and time all configurations."""
-    if not knows_triton():
+def tuning_frozen() -> AbstractContextManager[Any]:
+    """Run every autotuned kernel in its tuner's first choice while inside, or in the first configuration after pruning
+    if pruning removes that choice. Tuning for each new size would compile and time all configurations."""
+    if not is_triton_loaded():
         return nullcontext()
     launch = AUTOTUNER.get().run
 
@@ -280,8 +280,8 @@ def choices_held() -> AbstractContextManager[Any]:
         if chosen is None:
             return launch(tuner, *args, **kwargs)
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-        left = tuner.prune_configs(kwargs)
-        return in_configuration(tuner, chosen if chosen in left or not left else left[0], args, kwargs)
+        allowed = tuner.prune_configs(kwargs)
+        return in_configuration(tuner, chosen if chosen in allowed or not allowed else allowed[0], args, kwargs)
 
     return mock.patch.object(AUTOTUNER.get(), "run", run)
 
@@ -289,8 +289,8 @@ def choices_held() -> AbstractContextManager[Any]:
 def in_configuration(tuner: Any, configuration: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Launch a tuner's kernel in one of its configurations."""
     tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
-    whole = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
+    arguments = {**tuner.nargs, **kwargs, **configuration.all_kwargs()}
     if configuration.pre_hook is not None:
-        configuration.pre_hook(whole)
+        configuration.pre_hook(arguments)
     tuner.best_config = configuration
     return tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from perfguard._compat.triton_internals import pinned, tuners_met
+from perfguard._compat.triton_internals import pinned, tuners_called
 from perfguard.check.checked import Checked
 from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.scalars import unchecked
@@ -109,7 +109,7 @@ def check_given(call: Call) -> Given:
         return Given(check_sharded(call))
     kept = None if call.hard is None else kept_by(call)
     began = time.thread_time()
-    with tuners_met() as tuners:
+    with tuners_called() as tuners:
         checked = check(call, full=call.together is None)
     seconds = time.thread_time() - began
     others = [] if call.agreed(bool(checked.wrong)) else [*_named(call), *_tuned(call, tuners)]
@@ -123,7 +123,7 @@ def check_named(call: Call, names: Collection[str]) -> dict[str, list[Doubt]]:
     Raises:
         Exception: the device is lost, or the call as given raises.
     """
-    with tuners_met() as tuners:
+    with tuners_called() as tuners:
         check(call, full=False)
     found = {}
     for other in [*_named(call), *_tuned(call, tuners, chosen=True)]:

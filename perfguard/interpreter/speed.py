@@ -41,7 +41,7 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
         (SANITIZE, _sanitized_if_asserted),
     ]
     for name, make in makers:
-        if name.there():
+        if name.exists():
             yield name, make()
 
 

@@ -1,1 +1,1 @@
-"""What a call costs: devices, timers, metrics, binaries, compiled graphs."""
+"""Measurement of a call: devices, timers, metrics, binaries, compiled graphs."""

@@ -1,4 +1,4 @@
-"""One pass of a guarded call as a function without arguments: itself, on copies of its inputs, and under its seed."""
+"""One pass of a guarded call as a function without arguments: on its own inputs or on copies of them, and seeded."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 Copies = Callable[[int], Sequence[Callable[[], object]]]
 Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
-# The start of memory, modulo this, decides which code kernels choose. No allocator aligns to less.
+# Kernels choose code by the alignment of memory. Every allocator aligns to this at least.
 _ALIGNMENT = 64
 
 
 def differentiable_outputs(call: Call) -> list[torch.Tensor]:
-    """The outputs of one call that a gradient can flow back from."""
+    """The outputs of one call that require gradients."""
     return [tensor for tensor in tree_tensors(call.run()) if tensor.requires_grad]
 
 
 def forward(call: Call) -> Callable[[], object]:
-    """One forward call, with grad mode on where the case has gradients: saving tensors is part of it."""
+    """One forward call, with grad mode on if the case has gradients, because saving tensors is part of the call."""
     return call.run
 
 
 def backward(call: Call) -> Callable[[], object]:
-    """One backward pass over a graph built once: no gradient accumulation, no forward inside.
+    """One backward pass over a graph that is built once, without gradient accumulation and without a forward pass.
 
-    The upstream gradients are random and seeded, in the outputs' dtypes. Code that is compiled here for the first time
-    can be replayed. After `forget_compiled` all code is compiled anew.
+    The upstream gradients are random and seeded, in the outputs' dtypes. Only code that is first compiled here can be
+    replayed, so callers use `forget_compiled` before.
     """
     import torch
 
@@ -53,7 +53,7 @@ def backward(call: Call) -> Callable[[], object]:
     def run() -> object:
         return torch.autograd.grad(outputs, inputs, upstream, retain_graph=True, allow_unused=True)
 
-    # The cost of an eager pass must not depend on what else the process compiled.
+    # The cost of an eager pass must not depend on other compilations of the process.
     compiled = any("CompiledFunction" in node.name() for node in graph_nodes(outputs))
     return replayed(run) if compiled else run
 
@@ -63,11 +63,11 @@ def steps(
 ) -> list[Callable[[], object]]:
     """Steps from scratch, forward and then backward if there are gradients: one on the inputs of `call`, then one on
     each entry of its walk. The first step restores a module's buffers to their present values, which the preparation of
-    an entry may have changed. Each step has leaves of its own, and copies of the arguments that the call writes.
+    an entry may have changed. Each step has its own leaves, and copies of the arguments that the call writes.
 
     Args:
         entering: called with the pass that begins.
-        incoming: the gradients of a step's outputs; None: random ones.
+        incoming: returns the gradients of a step's outputs; None means random gradients.
     """
     import torch
 
@@ -95,7 +95,7 @@ def steps(
 
 
 def _buffers_kept(call: Call) -> Callable[[], None]:
-    """A function that restores a module's buffers to their present values. Without a walk nothing changes them."""
+    """A function that restores a module's buffers to their present values, which only a walk changes."""
     import torch
 
     buffers = dict(call.fn.named_buffers()) if isinstance(call.fn, torch.nn.Module) else {}
@@ -110,7 +110,7 @@ def _buffers_kept(call: Call) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def buffers_kept(call: Call | None) -> Iterator[None]:
-    """Restore a module's buffers at the end, which the entries of a walk may change."""
+    """Restore a module's buffers at the end, because the entries of a walk may change them."""
     put_back = None if call is None else _buffers_kept(call)
     try:
         yield
@@ -128,7 +128,7 @@ def clobbered_kept(call: Call) -> Callable[[], None]:
 
 
 def _unwritten(args: Sequence[Any], written: Sequence[object]) -> tuple[Any, ...]:
-    """The arguments with copies of those that a call writes."""
+    """The arguments of a call, with copies in place of those that it writes."""
     import torch
 
     from perfguard._compat import torch_utils
@@ -140,7 +140,7 @@ def _unwritten(args: Sequence[Any], written: Sequence[object]) -> tuple[Any, ...
 
 
 def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Outputs of one call on fresh leaves, and the tensors that they are differentiated by."""
+    """The differentiable outputs of one call on fresh leaves, and the inputs and parameters that require gradients."""
     import torch
 
     from perfguard._compat import torch_utils
@@ -157,7 +157,7 @@ def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]
 
 
 def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
-    """Incoming gradients, in the outputs' dtypes."""
+    """Random incoming gradients, in the outputs' dtypes."""
     import torch
 
     if not outputs:
@@ -170,14 +170,14 @@ def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
 
 
 def _unset(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Uninitialised incoming gradients, where values do not matter: no fill is counted as the call's."""
+    """Uninitialised incoming gradients for launches that do not depend on values. A fill would count as the call's."""
     import torch
 
     return [torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
 
 
 def traced_step(call: Call, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
-    """One of the `steps` with `kwargs` added to the call's own, for a recorder of its launches.
+    """Run the first of the `steps` with `kwargs` added to the call's own, for a recorder of its launches.
 
     Incoming gradients are uninitialised memory, since no launch depends on their values.
     """
@@ -186,18 +186,18 @@ def traced_step(call: Call, kwargs: Mapping[str, Any], entering: Callable[[Pass]
 
 
 def traced_walk(call: Call, entering: Callable[[Pass], None]) -> None:
-    """The same on the inputs of each step of the walk; afterwards a module's buffers are as they were."""
+    """Run the `steps` of the walk in the same way, and restore a module's buffers at the end."""
     with buffers_kept(call):
         for step in steps(call, entering, _unset)[1:]:
             step()
 
 
 def copies(call: Call, direction: Pass) -> Copies:
-    """A function that makes n passes like `forward(call)` or `backward(call)`, each on inputs of its own.
+    """A function that makes n passes like `forward(call)` or `backward(call)`, each on its own inputs.
 
     It copies all tensors among the inputs, and the parameters and buffers of a module, with their strides, alignment
-    and shared memory. The first pass works on the memory of the call itself. A backward pass has an autograd graph of
-    its own, built on the queue that is current then.
+    and shared memory. The first pass works on the memory of the call itself. Each backward pass has its own autograd
+    graph, built on the queue that is current at that time.
 
     Raises (when called):
         DeviceError: the copies do not fit into the device's memory.
@@ -219,12 +219,12 @@ def copies(call: Call, direction: Pass) -> Copies:
 
 
 def touched_bytes(call: Call, outputs: object) -> int:
-    """Least memory that one call touches: its inputs, a module's parameters and buffers, and `outputs`.
+    """The least memory that one call touches, bytes: its inputs, a module's parameters and buffers, and `outputs`.
 
     Shared memory counts once, and so does an element that a stride of 0 repeats.
 
     Args:
-        outputs: what the call returned, or the gradients of its backward pass.
+        outputs: the results of the call, or the gradients of its backward pass.
     """
     tensors = [*tree_tensors((call.args, dict(call.kwargs), outputs)), *_state(call.fn).values()]
     return sum(end - start for start, end in _spans(tensors).values())
@@ -232,7 +232,7 @@ def touched_bytes(call: Call, outputs: object) -> int:
 
 @dataclass(frozen=True)
 class _Replaced:
-    """A module called with other tensors for its parameters and buffers."""
+    """A module that is called with other tensors in place of its parameters and buffers."""
 
     module: torch.nn.Module
     tensors: Mapping[str, torch.Tensor]
@@ -244,7 +244,7 @@ class _Replaced:
 
 
 def _aliased(call: Call) -> Call:
-    """The call with a module's parameters as leaves of their own: an old leaf remembers the queue it was used on."""
+    """The call with new leaves for a module's parameters, because a leaf is bound to the queue of its first use."""
     import torch
 
     if not isinstance(call.fn, torch.nn.Module):
@@ -257,7 +257,7 @@ def _aliased(call: Call) -> Call:
 
 
 def _copied(call: Call) -> Call:
-    """The call on copies of everything."""
+    """The call on copies of its inputs, and of a module's parameters and buffers."""
     import torch
 
     from perfguard._compat import torch_utils
@@ -273,7 +273,7 @@ def _copied(call: Call) -> Call:
 
 
 def _copies_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """id of each tensor -> its copy, with the same strides and alignment. Tensors that shared memory still do."""
+    """id of each tensor -> its copy, with the same strides and alignment. Copies share memory as their originals do."""
     import torch
 
     spans = _spans([tensor for tensor in tensors if _plain(tensor)])
@@ -284,7 +284,7 @@ def _copies_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
             start -= (tensor.untyped_storage().data_ptr() + start) % _ALIGNMENT
             fresh = torch.empty(end - start, dtype=torch.uint8, device=tensor.device)
             live = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-            held = max(0, start)  # alignment may ask for bytes before the storage's first
+            held = max(0, start)  # The alignment may ask for bytes before the storage.
             fresh[held - start :].copy_(live[held:end])
             memory[_key(tensor)] = fresh.untyped_storage(), start
     copied: dict[int, torch.Tensor] = {}
@@ -304,7 +304,7 @@ def _copies_of(tensors: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
 
 
 def _spans(tensors: Sequence[torch.Tensor]) -> dict[tuple[str, int], tuple[int, int]]:
-    """For each storage the first byte that one of `tensors` reaches, and the one behind the last."""
+    """The range of bytes of each storage that `tensors` reach: the first byte, and the byte behind the last."""
     spans: dict[tuple[str, int], tuple[int, int]] = {}
     for tensor in tensors:
         if not _plain(tensor):
@@ -323,7 +323,7 @@ def _key(tensor: torch.Tensor) -> tuple[str, int]:
 
 
 def _plain(tensor: torch.Tensor) -> bool:
-    """Whether the tensor is a view of a storage and nothing else: no subclass, not sparse, not lazily conjugated."""
+    """Whether the tensor is an ordinary view of a storage: no subclass, not sparse, not lazily conjugated."""
     import torch
 
     strided = tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -331,12 +331,12 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def weights(call: Call) -> tuple[torch.Tensor, ...]:
-    """The parameters of a module that is called; none of other functions."""
+    """The parameters of the called module; empty for other functions."""
     return tuple(_parameters(call.fn).values())
 
 
 def _parameters(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
-    """A module's parameters by name; none of other functions."""
+    """A module's parameters by name; empty for other functions."""
     import torch
 
     if isinstance(fn, _Replaced):
@@ -345,7 +345,7 @@ def _parameters(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
 
 
 def _state(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
-    """A module's parameters and buffers by name; none of other functions."""
+    """A module's parameters and buffers by name; empty for other functions."""
     import torch
 
     return {**_parameters(fn), **dict(fn.named_buffers())} if isinstance(fn, torch.nn.Module) else {}
@@ -353,7 +353,7 @@ def _state(fn: Callable[..., object]) -> dict[str, torch.Tensor]:
 
 @contextlib.contextmanager
 def seeded(seed: int, device: Device) -> Iterator[None]:
-    """Seed the random numbers of Python and torch, and put the generators back afterwards."""
+    """Seed the random generators of Python and torch while inside, and restore their states afterwards."""
     import torch
 
     from perfguard.tensors.seeding import seed_all
@@ -371,14 +371,14 @@ def seeded(seed: int, device: Device) -> Iterator[None]:
 
 
 def pass_of(call: Call, direction: Pass) -> Callable[[], object]:
-    """One pass. Several ranks take a whole step for it."""
+    """A function that runs one pass. In a process group it runs a whole step."""
     if in_group():
         return Step(call, direction)
     return forward(call) if direction == "forward" else backward(call)
 
 
 def steps_of(call: Call) -> Sequence[Callable[[], object]]:
-    """The whole case from scratch, on its own inputs and on each of its walk; none in a layout."""
-    if is_layout():  # where fake tensors cannot be compiled
+    """Steps of the whole case, on its own inputs and on each entry of its walk; empty in a layout."""
+    if is_layout():  # Fake tensors cannot be compiled.
         return ()
     return walk(call) if in_group() else steps(call)

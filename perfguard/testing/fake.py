@@ -6,9 +6,9 @@ Fake kernels compute their results with CPU tensors and report their cost to the
         fake.launch("double", us=10.0)
         return 2 * x
 
-The device works through its queue in order. An event is passed once the *host* clock has reached the event's
-place on the device's timeline. A timer that lets the queue run dry therefore measures it, as on a real GPU:
-kernels shorter than their launch then appear as long as the launch.
+The device works through its queue in order. An event is passed once the *host* clock has reached the event's time on
+the device's timeline. As on a real GPU, a timer that lets the queue run empty measures the launches: kernels shorter
+than their launch then appear as long as the launch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, Seen, Waited
+from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, ObservedActivity, Waited
 from perfguard.measure.devices.device import Device
 from perfguard.measure.gc_pause import collect_young, collector_paused
 from perfguard.model.errors import DeviceError
@@ -55,11 +55,11 @@ def launch(
     capturable: bool = True,
     bytes: int = 0,
 ) -> None:
-    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Does nothing without a fake device.
+    """Enqueue a kernel that runs for `us` µs and costs the host `host_us` µs. Without a fake device this does nothing.
 
-    `binary` identifies the kernel's code: equal text means equal code, and None unknown code. A kernel that is not
-    `capturable` makes the capture of its call fail. Names that begin with Memcpy (of `bytes` bytes) are copies, those
-    with Memset are fills.
+    `binary` identifies the kernel's code: equal text means equal code, and None means unknown code. If a kernel is not
+    `capturable`, the capture of its call fails. Names beginning with Memcpy are copies of `bytes` bytes, and those
+    beginning with Memset are fills.
     """
     if _current is not None:
         if not capturable:
@@ -68,7 +68,7 @@ def launch(
 
 
 def fault(error: str = "CUDA error: an illegal memory access was encountered") -> None:
-    """A kernel that destroys the context: this call and all later ones on the device raise `error`."""
+    """Launch a kernel that destroys the context: this call and all later ones on the device raise `error`."""
     if _current is not None:
         _current.lost = error
         _current.synchronize()
@@ -80,7 +80,7 @@ def allocate(count: int) -> Allocation:
 
 
 class _Launched(NamedTuple):
-    """A kernel, copy or fill with its place on the device's timeline."""
+    """A kernel, copy or fill with its interval on the device's timeline, µs."""
 
     name: str
     binary: str | None
@@ -102,7 +102,7 @@ class FakeDevice(Device):
     """
 
     captures = True
-    board: str | None = None  # assign one to simulate several boards of a kind
+    board: str | None = None  # Assign one to simulate several boards of a kind.
     driver = toolkit = "fake-1"
 
     def __init__(
@@ -117,12 +117,12 @@ class FakeDevice(Device):
         cache_bytes: int = 32 * 2**20,
         queue_depth: int = 1024,
     ) -> None:
-        """Noise is relative (standard deviations); one session is one instance.
+        """Open a device. Noise is a relative standard deviation, and one instance is one session.
 
         Args:
-            session_noise: of two factors, one for all kernels of this instance and one for all its host times.
-            block_noise: of the factor that is redrawn at every `synchronize()`.
-            launch_noise: of every single launch.
+            session_noise: noise of two factors, one for all kernels of this instance and one for all its host times.
+            block_noise: noise of the factor that is redrawn at every `synchronize()`.
+            launch_noise: noise of every single launch.
             seed: makes the noise repeatable; by default every instance draws its own.
             queue_depth: number of launches that fit in the queue; the host waits in `launch` while it is full.
         """
@@ -134,10 +134,10 @@ class FakeDevice(Device):
         self._block_factor = self._factor(block_noise)
         self._launch_noise = launch_noise
         self._queue_depth = queue_depth
-        self._queue: collections.deque[float] = collections.deque()  # end of each launch in flight
-        self._launched: list[_Launched] | None = None  # None unless launches are being recorded
-        self._waits: list[Waited] | None = None  # None unless they are being recorded
-        self._captured: list[float] | None = None  # work of the calls being captured, µs
+        self._queue: collections.deque[float] = collections.deque()  # It holds the end of each launch in flight.
+        self._launched: list[_Launched] | None = None  # It is None unless launches are recorded.
+        self._waits: list[Waited] | None = None  # It is None unless waits are recorded.
+        self._captured: list[float] | None = None  # It holds the work of the calls that are captured, µs.
         self.host_us = 0.0
         self.busy_until_us = 0.0
         self.slowdown = 1.0
@@ -226,7 +226,7 @@ class FakeDevice(Device):
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[list[_Launched]]:
-        """What is launched inside; waited for at the end."""
+        """List the launches inside, and wait for them at the end."""
         launched: list[_Launched] = []
         self._launched = launched
         try:
@@ -249,7 +249,7 @@ class FakeDevice(Device):
             raise DeviceError(f"{self._identity.slug}: nothing was launched")
 
     def _recorded(self, call: Callable[[], object]) -> list[_Launched]:
-        """The launches of `call`, which is waited for."""
+        """The launches of `call`, after they have finished."""
         with self._recording() as launched:
             call()
         return launched
@@ -262,7 +262,7 @@ class FakeDevice(Device):
             memory.peak = before
             result = call()
             peak, held = memory.peak, memory.total
-            del result  # kept until the peak was read, as a caller keeps its result
+            del result  # The result is kept until the peak is read, as a caller would keep it.
             collect_young()
         residue = sum(count for address, count in memory.alive.items() if address not in known)
         return MemoryUse(peak - before, held - before, residue)
@@ -290,7 +290,7 @@ class FakeDevice(Device):
         return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
 
     @contextlib.contextmanager
-    def observed(self, interpreted: Callable[..., None] | None = None) -> Iterator[Seen]:
+    def observed(self, interpreted: Callable[..., None] | None = None) -> Iterator[ObservedActivity]:
         memory, launched, waits = self.device_memory, list[_Launched](), list[Waited]()
         before, memory.peak = memory.total, memory.total
         self._launched, self._waits = launched, waits
@@ -324,7 +324,7 @@ class FakeDevice(Device):
         grid: str = "",
         bytes: int = 0,
     ) -> float:
-        """Enqueue work of these µs as one entry; returns its end on the host's clock."""
+        """Enqueue works of these lengths, µs, as one entry; returns the end on the host's clock."""
         if self.lost:
             raise RuntimeError(self.lost)
         self.host_us += host_us * self._host_factor

@@ -1,4 +1,4 @@
-"""The memory of a simulated GPU: counted, never written."""
+"""The memory of a simulated GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfguard.model.units import format_bytes
 
 
 class FakeMemory(Ledger):
-    """Memory of `capacity` bytes: counted, never written. No address is used twice."""
+    """Memory of `capacity` bytes, which is counted but never written. Each address is used once."""
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class FakeMemory(Ledger):
         self._addresses = itertools.count(1)
 
     def take(self, count: int) -> int:
-        """The address of `count` bytes.
+        """Allocate `count` bytes and return their address.
 
         Raises:
             torch.OutOfMemoryError: fewer bytes are free.
@@ -37,10 +37,10 @@ class FakeMemory(Ledger):
 
 
 class Allocation:
-    """Device memory; freed by `free()`, at the end of its `with` block, or with the object."""
+    """Device memory, which `free()`, the end of a `with` block, or the object's destruction frees."""
 
     def __init__(self, memory: FakeMemory | None, count: int) -> None:
-        self._memory = None  # if there is none left
+        self._memory = None  # `take` may raise, and `__del__` still runs.
         self._address = 0 if memory is None else memory.take(count)
         self._memory = memory
 

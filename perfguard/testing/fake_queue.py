@@ -1,4 +1,4 @@
-"""Marks and captured work on the queue of the simulated device."""
+"""Events and captured work on the queue of the simulated device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPLAY_HOST_US = 5.0
 
 
 class Queue(Protocol):
-    """What marks and captured work need of the simulated device."""
+    """The part of the simulated device that events and captured work use."""
 
     host_us: float
 
@@ -64,5 +64,5 @@ class FakeGraph:
         self._works_us = works_us
 
     def replay(self) -> None:
-        """Enqueue all of it, at the host cost of one launch."""
+        """Enqueue all captured work, at the host cost of one replay."""
         self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)

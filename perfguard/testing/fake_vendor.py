@@ -1,4 +1,4 @@
-"""Simulated devices, opened by name only: 'fake', 'fake:1' of several, 'fake:some-slug'. 'fake*2' is two of them."""
+"""Simulated devices, which are opened by name only: 'fake', 'fake:1', 'fake:some-slug'. 'fake*2' means two devices."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Fake(Vendor):
         return name == "fake" or re.fullmatch(r"fake:.+", name) is not None or _SEVERAL.fullmatch(name) is not None
 
     def open(self, name: str) -> FakeDevice:
-        rest = name.partition(":")[2]
-        return FakeDevice(index=int(rest)) if rest.isdecimal() else FakeDevice(rest or SLUG)
+        suffix = name.partition(":")[2]
+        return FakeDevice(index=int(suffix)) if suffix.isdecimal() else FakeDevice(suffix or SLUG)
 
     def find(self, name: str) -> dict[str, str]:
         several = _SEVERAL.fullmatch(name)

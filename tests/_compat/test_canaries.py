@@ -55,7 +55,7 @@ def test_every_file_of_the_room_declares_what_it_uses() -> None:
 @pytest.mark.parametrize("private", NAMES, ids=lambda each: f"{each.module}:{each.name}")
 def test_the_name_is_there(private: Private) -> None:
     pytest.importorskip(private.project)
-    if private in torch_internals.OF_GPUS and not torch.cuda.is_available() and torch.version.cuda is None:
+    if private in torch_internals.ONLY_WITH_GPU and not torch.cuda.is_available() and torch.version.cuda is None:
         pytest.skip("only a torch that is built for a GPU has it")
     private.get()
 

@@ -64,7 +64,7 @@ def halved(x: torch.Tensor, **options: Any) -> torch.Tensor:
 
 def state() -> dict[object, object]:
     """What stands behind each name that is replaced, and behind those of the language."""
-    replaced = {value: value.get() for value in vars(names).values() if isinstance(value, Private) and value.there()}
+    replaced = {value: value.get() for value in vars(names).values() if isinstance(value, Private) and value.exists()}
     language = {(module, name): each for module in (tl, tl.core, tl.math) for name, each in vars(module).items()}
     return {**replaced, "kind": type(names.SHARED.get()), **language}
 

@@ -41,12 +41,12 @@ class Simulated:
         return max(self.exchange("a meeting", us - self._clock_us)) + self._clock_us
 
     def ranks(self, cache: Cache = "warm") -> Ranks:
-        return Ranks(self.device, self.exchange, self._meet_hosts, self.meet_devices, cache)
+        return Ranks(self.device, self.exchange, self._host_barrier, self.device_barrier, cache)
 
-    def _meet_hosts(self) -> None:
+    def _host_barrier(self) -> None:
         self.device.host_us = self._latest(self.device.host_us)
 
-    def meet_devices(self) -> None:
+    def device_barrier(self) -> None:
         arrived = self._latest(self.device.enqueue(MEETING_US, noisy=False))
         if arrived - self.left_us > IDLE_US:
             self.slow = SLOW_MEETINGS

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from perfguard._compat import torch_utils
-from perfguard._compat.torch_internals import fake_mode, has_own_fake, is_undescribed, schema_of
+from perfguard._compat.torch_internals import fake_mode, has_own_fake, is_missing_fake, schema_of
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import with_tensors
 from perfguard.check.numerics.procedure import LeftOut, Run, differentiated
@@ -53,7 +53,7 @@ class _Seen(torch_utils.DispatchMode):
             with self._fakes:
                 fakes = tree_tensors(func(*args, **kwargs))
         except Exception as error:
-            if is_out_of_memory(error) or is_undescribed(error):
+            if is_out_of_memory(error) or is_missing_fake(error):
                 return ""
             return f"{subject}: raises {described(error)}"
         if len(fakes) != len(results):

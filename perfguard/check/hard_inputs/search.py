@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from msgspec.structs import replace as replaced
 
-from perfguard._compat.triton_internals import choices_held, silent_interpreter
+from perfguard._compat.triton_internals import silent_interpreter, tuning_frozen
 from perfguard.check.all_configs import DoesNotFit, Other, check_given
 from perfguard.check.hard_inputs.called import judged_called
 from perfguard.check.hard_inputs.code import Code, code_of
@@ -270,7 +270,7 @@ class _Hard:
 
     def _judged(self, derivation: Derivation, call: Call | None = None) -> Outcome:
         try:
-            with choices_held():
+            with tuning_frozen():
                 derived = derived_call(self.base if call is None else call, derivation)
 
                 def judge() -> Outcome:

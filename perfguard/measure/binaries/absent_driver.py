@@ -1,4 +1,4 @@
-"""What Triton's launchers ask of a driver, answered for a device that is not here."""
+"""A driver for Triton's launchers that describes an absent device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from perfguard.measure.binaries.targets import Target
 
 
 class Driver:
-    """A driver for Triton's launchers that answers for an absent device.
+    """A driver for Triton's launchers that describes an absent device.
 
     Attributes:
-        questions: what was asked of it that depends on the target.
+        questions: the queries so far whose answer depends on the target.
     """
 
     def __init__(self, target: Target) -> None:
@@ -27,7 +27,7 @@ class Driver:
         return TARGET.get()(self.target.backend, arch, self.target.warp_width)
 
     def get_current_device(self) -> str:
-        return f"perfguard-{self.target.name}"  # key under which a kernel keeps its back end
+        return f"perfguard-{self.target.name}"  # A kernel keeps its back end under this key.
 
     def get_current_stream(self, device: Any = None) -> int:
         return 0

@@ -1,8 +1,8 @@
 """Recordings for targets whose device is absent: forked processes follow the call as if they had the device.
 
 In such a process tensors in host memory report that they are on a GPU of the target's architecture. Operators still run
-on the host, where the data is; only Python's queries of tensors and of torch.cuda are answered as on the target. Torch
-and the user's code may remember these answers, so the process makes no other call.
+on the host, but Python's queries of tensors and of torch.cuda get the target's answers. Torch and the user's code may
+store these answers, so the process makes no other call.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import msgspec
 import torch
 
 from perfguard._compat.torch_compiler import load_compiler
-from perfguard._compat.torch_internals import OF_ABSENT, has_custom_operators
-from perfguard._compat.triton_internals import INTERPRETED, OF_LAUNCHES, was_imported_as_interpreter
+from perfguard._compat.torch_internals import ASKED_OF_GPU, has_custom_operators
+from perfguard._compat.triton_internals import IMPORTED_BY_LAUNCHES, INTERPRETED, was_imported_as_interpreter
 from perfguard.measure.binaries.launch_recorder import Recording, compiled_form, record
 from perfguard.measure.binaries.other_inputs import follow_others
 from perfguard.measure.binaries.source_hash import Described, Sources
@@ -39,10 +39,10 @@ from perfguard.model.orphans import end_with
 
 
 def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: float, sources: Sources) -> list[Recording]:
-    """The launches that a call would make on each of `targets`, which need not be present. None is this host, where a
-    call without kernels of Triton's is followed on its derived inputs alone.
+    """The launches that a call would make on each of `targets`, which may be absent. The target None means this host,
+    on which a call without Triton kernels is followed on its derived inputs only.
 
-    The calls are made in forked processes, as many at once as there are cores.
+    The calls are made in forked processes, at most one per core at a time.
 
     Args:
         seconds: time limit of a process.
@@ -50,7 +50,7 @@ def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: floa
     """
     if any(target is not None for target in targets):
         _import_what_launches_need()
-    # Derived calls are followed once for each vendor: how kernels are launched seldom depends on more.
+    # Derived calls are followed once per vendor, because launches seldom depend on more.
     firsts = {None if target is None else target.backend: target for target in reversed(targets)}.values()
     waiting = list(targets)
     children: list[_Child] = []
@@ -62,19 +62,19 @@ def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: floa
             children.append(_Child(followed, target, sources))
         answer = children.pop(0).answer(seconds)
         recordings.append(answer.recording)
-        _learn(answer, sources)
+        _keep_read_sources(answer, sources)
     return recordings
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """A child's recording. `read`: modules first read by the child, which may be the only process that loaded them."""
+    """A child's recording. `read` holds the modules that the child was the first process to read."""
 
     recording: Recording
     read: dict[str, Described] = {}
 
 
-def _learn(answer: _Answer, sources: Sources) -> None:
-    """Keep what the child has learnt of modules and kernels for the next children."""
+def _keep_read_sources(answer: _Answer, sources: Sources) -> None:
+    """Keep the hashes and compiled forms of a child's modules and kernels for the next children."""
     sources.known.update(answer.read)
     if not answer.recording.launches:
         return
@@ -87,14 +87,14 @@ def _learn(answer: _Answer, sources: Sources) -> None:
 
 @functools.cache
 def _import_what_launches_need() -> None:
-    """Import the compiler's front end once, not in each child, with the modules that torch's custom operators, if any,
-    import when called.
+    """Import the compiler's front end once, instead of in each child, and the modules that calls of torch's custom
+    operators import.
 
-    If Triton was imported as an interpreter, its other modules can only be imported in the same way.
+    If Triton was imported as an interpreter, its other modules must be imported in the same way.
     """
     interpreted = {"TRITON_INTERPRET": "1"} if was_imported_as_interpreter() else {}
     with mock.patch.dict(os.environ, interpreted):
-        for private in OF_LAUNCHES:
+        for private in IMPORTED_BY_LAUNCHES:
             private.get()
         if has_custom_operators():
             load_compiler()
@@ -107,7 +107,7 @@ class _Child:
         self._started = time.monotonic()
         self._answers, to_parent = Pipe(duplex=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads do not survive a fork; the child needs none
+            warnings.simplefilter("ignore", DeprecationWarning)  # The child needs no threads.
             parent, self._process = os.getpid(), _fork()
         if self._process == 0:
             end_with(parent)
@@ -123,7 +123,7 @@ class _Child:
             if late:
                 os.kill(self._process, signal.SIGKILL)
             else:
-                with suppress(EOFError):  # it has ended without an answer
+                with suppress(EOFError):  # The child has ended without an answer.
                     data = self._answers.recv_bytes()
         _, status = os.waitpid(self._process, 0)
         if data:
@@ -136,33 +136,33 @@ class _Child:
 
 
 def _fork() -> int:
-    """`os.fork`, during which Ctrl-C waits: an exception in a hook of fork would be lost. It ends the child.
+    """Call `os.fork`, and delay Ctrl-C until it returns, because an exception in a fork hook would be lost.
 
-    Blocking the signal would not help, because other threads, of which torch has some, receive it instead.
+    Ctrl-C ends the child. Blocking the signal would not help, because torch's threads would receive it instead.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         return os.fork()
-    came: list[bool] = []
-    signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    interrupts: list[bool] = []
+    signal.signal(signal.SIGINT, lambda *_: interrupts.append(True))
     process = -1
     try:
         process = os.fork()
     finally:
         signal.signal(signal.SIGINT, handler if process else signal.SIG_DFL)
-    if process and came:
+    if process and interrupts:
         signal.raise_signal(signal.SIGINT)
     return process
 
 
 def _answer(call: Call, target: Target | None, to_parent: Connection, sources: Sources) -> None:
-    """Run the child: record, write the answer, and exit."""
-    gc.disable()  # a collection would write to all memory shared with the parent, and so copy it
+    """Run the child: record the call, send the answer, and exit."""
+    gc.disable()  # A collection would write to, and so copy, all memory shared with the parent.
     quiet = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(quiet, stream)
     try:
-        torch.set_num_threads(1)  # the parent's thread pool does not survive the fork
+        torch.set_num_threads(1)  # The parent's thread pool does not survive the fork.
         known = set(sources.known)
         recording = Recording()
         with nullcontext() if target is None else simulated(target):
@@ -178,7 +178,7 @@ def _answer(call: Call, target: Target | None, to_parent: Connection, sources: S
 
 @contextmanager
 def simulated(target: Target) -> Iterator[None]:
-    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run within `Unwritten` (unwritten.py)."""
+    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run under `Unwritten` (unwritten.py)."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,
@@ -186,7 +186,7 @@ def simulated(target: Target) -> Iterator[None]:
         "get_device_properties": _properties(target), "get_arch_list": [target.name], "synchronize": None,
         "empty_cache": None, "set_device": None, "current_stream": SimpleNamespace(cuda_stream=0, device=device),
         "is_current_stream_capturing": False, "is_bf16_supported": True,
-        "get_sync_debug_mode": 0, "set_sync_debug_mode": None, **{private.name: 0 for private in OF_ABSENT},
+        "get_sync_debug_mode": 0, "set_sync_debug_mode": None, **{private.name: 0 for private in ASKED_OF_GPU},
     }  # fmt: skip
     hip = target.backend == "hip"
     with ExitStack() as stack:
@@ -196,7 +196,7 @@ def simulated(target: Target) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch.version, "cuda", None if hip else "13.0"))
         for name, answer in (("device", device), ("is_cuda", True), ("is_cpu", False)):
             stack.enter_context(mock.patch.object(torch.Tensor, name, property(_always(answer))))
-        for name in ("tensor", "as_tensor"):  # no dispatch mode sees them
+        for name in ("tensor", "as_tensor"):  # No dispatch mode sees these functions.
             stack.enter_context(mock.patch.object(torch, name, _on_the_host(getattr(torch, name))))
         yield
 
@@ -206,7 +206,7 @@ def _always(answer: Any) -> Any:
 
 
 def _on_the_host(function: Any) -> Any:
-    """The function with its `device` argument dropped, unless it is "meta"."""
+    """The function without its `device` argument, unless the device is "meta"."""
 
     def called(*args: Any, device: Any = None, **kwargs: Any) -> Any:
         meta = device is not None and torch.device(device).type == "meta"
@@ -216,7 +216,7 @@ def _on_the_host(function: Any) -> Any:
 
 
 def _properties(target: Target) -> SimpleNamespace:
-    """The known properties of the chip; any other name raises AttributeError, which names it."""
+    """The known properties of the chip; any other name raises an AttributeError."""
     major, minor = target.capability
     return SimpleNamespace(
         name=target.chip,

@@ -1,4 +1,4 @@
-"""The launches of a guarded call on every target, followed and not compiled."""
+"""The launches of a guarded call on every target, which are followed but not compiled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from perfguard._compat.triton_internals import knows_triton
+from perfguard._compat.triton_internals import is_triton_loaded
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.binaries.launch_recorder import Launch, Recording, record
 from perfguard.measure.binaries.source_hash import Sources
@@ -25,10 +25,10 @@ RECORDING_SECONDS = 120.0
 
 
 class OnTarget(Struct, frozen=True):
-    """What a call (both passes), or an observed test, launches on the target with this name.
+    """The launches of a call (both passes) or of an observed test on the target with this name.
 
-    It can be written as JSON by one process and read by another (`msgspec.json`, type `list[OnTarget]`). Its launches
-    name the files of the tree that was followed, which has to be there when they are compiled.
+    One process can write it as JSON, and another can read it (`msgspec.json`, type `list[OnTarget]`). Its launches name
+    files of the followed tree, which must exist when they are compiled.
     """
 
     target: str
@@ -42,8 +42,8 @@ class Binaries:
     Attributes:
         names: the requested targets.
         compiler: makes the first IR of kernels whose fingerprint needs it.
-        records: whether kernels without a record get their whole fingerprint, which has to be compiled; otherwise
-            theirs holds the source alone.
+        records: whether kernels without a record get a whole fingerprint, which takes a compilation; otherwise their
+            fingerprint has only the source.
     """
 
     names: tuple[str, ...]
@@ -58,16 +58,16 @@ class Binaries:
 
         On a GPU the only target is its own architecture. Nothing is compiled.
         """
-        if not knows_triton():
+        if not is_triton_loaded():
             return []
         if self._last is None or self._last[0] is not call:
             self._last = call, self._followed(call, device)
         return self._last[1]
 
     def followed(self, call: Call, device: Device) -> list[Recording]:
-        """What `of` recorded. Of a call without kernels of Triton's its derived inputs alone, on the CPU that it is
-        on: in a process of its own, since what it keeps may change there."""
-        if knows_triton() or not device.holds_cpu_tensors or not call.others:
+        """The recordings of `of`. A call without Triton kernels on a CPU is followed on its derived inputs only, in a
+        separate process, because state that it keeps may change."""
+        if is_triton_loaded() or not device.holds_cpu_tensors or not call.others:
             return [each.recording for each in self.of(call, device)]
         if self._host is None or self._host[0] is not call:
             from perfguard.measure.binaries.absent_gpu import record_elsewhere
@@ -93,16 +93,16 @@ class Binaries:
             recordings = [record(call, target, self.sources, on_the_host=False) for target in targets]
             for target, recording in zip(targets, recordings, strict=True):
                 follow_others(call, target, self.sources, recording, on_the_host=False)
-            for recording in recordings:  # that GPU counts its own operators, and runs every kernel
+            for recording in recordings:  # The GPU itself counts operators, and runs every kernel.
                 recording.memory_operators, recording.arguments = {}, {}
         return [OnTarget(target.name, distinct(each)) for target, each in zip(targets, recordings, strict=True)]
 
 
-def of_pass(found: Sequence[OnTarget], direction: Pass) -> list[OnTarget]:
-    """The part of recordings that belongs to one pass; of an observed test, all of it."""
+def of_pass(on_targets: Sequence[OnTarget], direction: Pass) -> list[OnTarget]:
+    """The part of recordings that belongs to one pass. The pass "test" has all of them."""
     if direction == "test":
-        return list(found)
-    return [OnTarget(each.target, _part(each.recording, direction)) for each in found]
+        return list(on_targets)
+    return [OnTarget(each.target, _part(each.recording, direction)) for each in on_targets]
 
 
 def _part(recording: Recording, direction: Pass) -> Recording:
@@ -117,7 +117,7 @@ def _part(recording: Recording, direction: Pass) -> Recording:
 
 
 def distinct(recording: Recording) -> Recording:
-    """The recording with each specialisation once per pass. A chosen launch notes the number of its configuration."""
+    """The recording with each specialisation once per pass. A chosen launch gets the number of its configuration."""
     seen: dict[tuple[str, ...], Launch] = {}
     for launch in recording.launches:
         first = seen.setdefault(launch.specialisation, launch)
@@ -134,13 +134,13 @@ def distinct(recording: Recording) -> Recording:
 
 def named(launches: Sequence[Launch], renamed: Mapping[str, str] | None = None) -> list[tuple[str, Launch]]:
     """The launches in order, with names that distinguish configurations and specialisations: `rows`, `rows@1`,
-    `rows/2`. `renamed`: other names for kernels."""
+    `rows/2`. `renamed` holds other names for kernels."""
     counts: Counter[tuple[Pass, str]] = Counter()
-    found = []
+    launches_by_name = []
     for launch in launches:
         name = (renamed or {}).get(launch.kernel, launch.kernel)
         name = name if launch.configuration is None else f"{name}@{launch.configuration}"
         counts[launch.direction, name] += 1
         count = counts[launch.direction, name]
-        found.append((name if count == 1 else f"{name}/{count}", launch))
-    return found
+        launches_by_name.append((name if count == 1 else f"{name}/{count}", launch))
+    return launches_by_name

@@ -1,5 +1,5 @@
-"""Compares what the compilers make of the base's kernels and of the working tree's, for the same targets. Only kernels
-that differ are compiled, and only as far as they differ."""
+"""Compares the compiled kernels of the base and of the working tree, for the same targets. Only kernels that differ are
+compiled, and only as far as they differ."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Parts, Reading, Value
 from perfguard.model.units import Unit
 
-# Instructions are counted in the code, not as executed: an added prologue is no finding, but half the width is.
+# Instructions are counted in the code, not as executed. An added prologue is no finding, but half the width is one.
 _TOLERANCE = 0.1
 
-#: The part for kernels that have no counterpart on the other side.
+#: The part for kernels without a counterpart on the other side.
 ALL_KERNELS = "all kernels"
 
 CONFIGURATION = Limits(Better.SAME, gated=False, portable=EITHER)
-_CLOSEST = 10  # as a cause: a configuration explains better than what follows from it
+_CLOSEST = 10  # A configuration is a closer cause than its consequences.
 
 LIMITS_OF_TARGETS = {
     "address_bits": Limits(Better.HIGHER),
@@ -62,7 +62,7 @@ _FACTS: dict[str, Callable[[Facts], int | float | str]] = {
     "shared_bytes": lambda facts: facts.shared_bytes,
     "instructions": lambda facts: facts.instructions,
 }
-_UNKNOWN_AT_0 = ("load_bits", "store_bits", "sector_bytes")  # no accesses, or none that can be followed
+_UNKNOWN_AT_0 = ("load_bits", "store_bits", "sector_bytes")  # A kernel has no accesses, or none can be followed.
 
 _SUMS: dict[str, Callable[[Sequence[Facts]], int]] = {
     "spills": lambda all_facts: sum(facts.spills for facts in all_facts),
@@ -81,17 +81,16 @@ class Sides(Struct, frozen=True):
 
 
 class Compared(Struct, frozen=True):
-    """The readings of one case that differ between base and working tree: `sm_90.spills` and so on, with `target` set,
+    """The readings of one case that differ between base and working tree: those of a target, such as `sm_90.spills`,
     and `configuration`.
 
-    Both sides have the same metrics in the same order and, of each, the kernels that differ by the working tree's
-    names.
+    Both sides have the same metrics in the same order. The parts of a metric are the differing kernels, by the working
+    tree's names.
 
     Attributes:
-        problems: why something could not be compared here, `sm_90: rows: could not be compiled here: …`; these are no
-            facts of a kernel.
-        other_code: target -> the kernels with another binary, by the working tree's names; without those that have
-            none.
+        problems: reasons why kernels could not be compared on this machine, such as `sm_90: rows: could not be compiled
+            here: …`.
+        other_code: target -> the kernels with another binary, by the working tree's names.
     """
 
     base: list[Reading] = []
@@ -101,35 +100,35 @@ class Compared(Struct, frozen=True):
 
 
 def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) -> list[Compared]:
-    """Compare the kernels of cases, in their order; what has to be compiled is compiled in one pool.
+    """Compare the kernels of cases, in their order, with all compilations in one pool.
 
-    Kernels are matched by name, else by their place among the launches and their signature. What is unmatched is
-    compared by the sums of its case, as the part "all kernels". Kernels of equal source, launch and configuration are
-    not compiled, those of equal first IR and options neither, and those of equal binaries are not disassembled.
+    Kernels are matched by name, else by their place among the launches and their signature. Unmatched kernels are
+    compared by the sums of their case, as the part "all kernels". Kernels with equal source, launch and configuration,
+    or with equal first IR and options, are not compiled. Kernels with equal binaries are not disassembled.
 
     Args:
-        compilers: the base's and the working tree's, with a `path` (and a `python`) of their own.
+        compilers: the base's and the working tree's, each with its own `path` (and `python`).
     """
-    narrowed: set[_Pair] = set()
-    by_case = [_on_targets(sides, compilers) for sides in cases]
-    on_targets = [on_target for of_case in by_case for on_target in of_case]
-    pairs = [pair for on_target in on_targets for pair in on_target.pairs if not pair.is_known]
+    narrower: set[_Pair] = set()
+    by_case = [_target_comparisons(sides, compilers) for sides in cases]
+    comparisons = [comparison for of_case in by_case for comparison in of_case]
+    pairs = [pair for comparison in comparisons for pair in comparison.pairs if not pair.is_known]
     if compilers[0].toolchain == compilers[1].toolchain:
         irs = first_irs(_jobs(pairs))
         pairs = [pair for pair in pairs if not pair.has_equal(irs)]
-        narrowed = {pair for pair in pairs if irs[pair.work].is_narrower_than(irs[pair.base])}
-    summed = [job for on_target in on_targets for side in on_target.summed for jobs in side.values() for job in jobs]
+        narrower = {pair for pair in pairs if irs[pair.work].is_narrower_than(irs[pair.base])}
+    summed = [job for comparison in comparisons for side in comparison.summed for jobs in side.values() for job in jobs]
     binaries = binaries_of([*_jobs(pairs), *summed])
     differing = {pair for pair in pairs if pair.differs(binaries)}
     facts = facts_of([*_jobs(differing), *summed])
-    for on_target in on_targets:
-        on_target.read([pair for pair in on_target.pairs if pair in differing], facts, narrowed)
+    for comparison in comparisons:
+        comparison.read([pair for pair in comparison.pairs if pair in differing], facts, narrower)
     return [_joined(sides, of_case) for sides, of_case in zip(cases, by_case, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """One launch of both sides. `name`: in the working tree."""
+    """One launch on both sides. `name` is its name in the working tree."""
 
     name: str
     base: Job
@@ -146,26 +145,26 @@ class _Pair:
         )
 
     def has_equal(self, irs: Mapping[Job, FirstIr]) -> bool:
-        """Whether both sides have one first IR, and equal options."""
+        """Whether both sides have the same first IR and options."""
         base, work = irs[self.base].digest, irs[self.work].digest
         return base == work != "" and compiled_as(self.base.launch)[1] == compiled_as(self.work.launch)[1]
 
     def differs(self, binaries: Mapping[Job, Facts]) -> bool:
-        """Whether the binaries differ, or one could not be made."""
+        """Whether the binaries differ, or one could not be compiled."""
         base, work = binaries[self.base], binaries[self.work]
         return base.binary != work.binary or bool(base.error or work.error)
 
 
 def _jobs(pairs: Iterable[_Pair]) -> list[Job]:
-    """Both sides by turns, so that both compile at once."""
+    """The jobs of both sides, alternating, so that both sides compile at the same time."""
     return [job for pair in pairs for job in (pair.base, pair.work)]
 
 
-Summed = dict[str, list[Job]]  # kernel -> what the call launches of it, or what a tuner chooses from
+Summed = dict[str, list[Job]]  # kernel -> its launches, or those among which a tuner chooses
 
 
-class _OnOneTarget:
-    """One case on one target: matched, then read."""
+class _TargetComparison:
+    """The comparison of one case on one target: launches are matched first, and read later."""
 
     def __init__(
         self, target: str, recordings: tuple[Recording, Recording], compilers: tuple[Compiler, Compiler]
@@ -183,8 +182,8 @@ class _OnOneTarget:
         self._values: dict[str, tuple[Parts, Parts]] = {}  # metric -> the base's and the working tree's parts
 
     def _summed(self, compilers: tuple[Compiler, Compiler]) -> list[Summed]:
-        """Both sides' launches, if some have no counterpart. A call that was not followed to its end, or has kernels
-        on one side alone, has no sums to compare."""
+        """Both sides' launches, if some have no counterpart. A call has no comparable sums if it was not followed to
+        its end, or has kernels on one side only."""
         sides = list(zip((self.base, self.work), compilers, strict=True))
         comparable = all(side.launches and not side.problem for side, _ in sides)
         if not comparable or not any(self.matched.unmatched):
@@ -197,17 +196,17 @@ class _OnOneTarget:
             for side, compiler in sides
         ]
 
-    def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts], narrowed: Collection[_Pair]) -> None:
+    def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts], narrower: Collection[_Pair]) -> None:
         """Fill in values, problems and other code.
 
         Args:
-            narrowed: launches that compute addresses in 32 bits, which the base's compute in 64.
+            narrower: launches that compute addresses in 32 bits, whereas the base's compute them in 64.
         """
         for pair in differing:
-            if pair in narrowed:
+            if pair in narrower:
                 self._add("address_bits", pair.name, 64, 32)
             base, work = facts[pair.base], facts[pair.work]
-            if not self._are_of_here(pair.name, (base, work)):
+            if not self._failed_here(pair.name, (base, work)):
                 self._add_facts(pair.name, base, work)
         if self.summed:
             self._add_sums(facts)
@@ -217,7 +216,7 @@ class _OnOneTarget:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no side was cut short by the machine."""
+        """Whether no problem of this machine cut a recording short."""
         return not self._cut_short
 
     @property
@@ -239,7 +238,7 @@ class _OnOneTarget:
     def _add_sums(self, facts: Mapping[Job, Facts]) -> None:
         made = [{kernel: [facts[job] for job in jobs] for kernel, jobs in side.items()} for side in self.summed]
         uncompiled = [
-            kernel for side in made for kernel, of_kernel in side.items() if self._are_of_here(kernel, of_kernel)
+            kernel for side in made for kernel, of_kernel in side.items() if self._failed_here(kernel, of_kernel)
         ]
         if uncompiled:
             return
@@ -249,7 +248,7 @@ class _OnOneTarget:
                 self._add(metric, ALL_KERNELS, total(base), total(work))
         faults = [self._unmatched_faults(number, facts) for number in (0, 1)]
         for name, reason in faults[1].items():
-            if reason not in faults[0].values():  # a kernel that it may have come from had the same one
+            if reason not in faults[0].values():  # The base's kernel may have had the same fault.
                 self._add("unfit", name, "", reason)
 
     def _unmatched_faults(self, side: int, facts: Mapping[Job, Facts]) -> dict[str, str]:
@@ -261,7 +260,7 @@ class _OnOneTarget:
         }
 
     def _add_counts(self) -> None:
-        # A walk that only one side's test takes tells of the test, not of the code.
+        # If only one side has a walk, the tests differ and not the code.
         alike = bool(self.base.walked) is bool(self.work.walked)
         for metric, kernels in _COUNTED.items() if alike else ():
             before = Counter(self.matched.renamed.get(kernel, kernel) for kernel in kernels(self.base))
@@ -269,27 +268,27 @@ class _OnOneTarget:
             for kernel in dict.fromkeys((*after, *before)):
                 if before[kernel] != after[kernel]:
                     self._add(metric, kernel, before[kernel], after[kernel])
-        # A call may fall back to torch's operators where nobody looks: on a chip that is not here.
-        gone = "launches no Triton kernel any more" if self.base.launches and not self.work.launches else ""
-        self._add("unfit", "call", self.base.problem, self.work.problem or gone)
+        # On an absent chip a call may fall back to torch's operators unnoticed.
+        no_launches = "launches no Triton kernel any more" if self.base.launches and not self.work.launches else ""
+        self._add("unfit", "call", self.base.problem, self.work.problem or no_launches)
 
     def _unfit(self, facts: Facts) -> str:
         return unfit(facts, target_of(self.target))
 
-    def _are_of_here(self, name: str, made: Iterable[Facts]) -> bool:
-        """Whether a kernel could not be compiled here, which is a problem and no fact."""
+    def _failed_here(self, name: str, made: Iterable[Facts]) -> bool:
+        """Whether a kernel could not be compiled here, which is a problem of the machine and no fact of the kernel."""
         errors = [facts.error for facts in made if facts.passing]
         self.problems += [f"{self.target}: {name}: {error}" for error in errors]
         return bool(errors)
 
     def _add(self, metric: str, part: str, base: int | float | str, work: int | float | str) -> None:
-        """Add a part's values; an empty text is no part."""
+        """Add both sides' values of a part. A side with an empty text does not get the part."""
         before, after = self._values.setdefault(metric, ({}, {}))
         before |= {} if base == "" else {part: base}
         after |= {} if work == "" else {part: work}
 
     def readings(self) -> Iterator[tuple[Reading, Reading]]:
-        """The readings that differ, of both sides."""
+        """The readings that differ, as pairs of both sides."""
         values: dict[str, tuple[Value, Value]] = {**self._values}
         if self.is_whole:
             values["memory_operators"] = _operators(self.base), _operators(self.work)
@@ -310,13 +309,13 @@ class _OnOneTarget:
 
 
 def configuration_reading(configuration: Mapping[str, str]) -> Reading:
-    """The reading of `configuration_of`'s parts."""
+    """The reading with the parts of `configuration_of`."""
     value: Parts = {**configuration}
     return CONFIGURATION.reading("configuration", Unit.TEXT, value, rank=_CLOSEST, portable=True)
 
 
 def _likely(jobs: Sequence[Job], facts: Mapping[Job, Facts]) -> list[Facts]:
-    """The facts of a kernel's launches; of those that a tuner chooses from, the one with the fewest spills."""
+    """The facts of a kernel's launches; if a tuner chooses among them, those of the launch with the fewest spills."""
     made = [facts[job] for job in jobs if not facts[job].error]
     tuned = all(job.launch.configuration is not None for job in jobs)
     return [min(made, key=lambda each: each.spills)] if tuned and made else made
@@ -329,25 +328,25 @@ _COUNTED: dict[str, Callable[[Recording], list[str]]] = {
 
 
 def _operators(recording: Recording) -> str:
-    """Torch's fills, copies and reads beside the kernels: on a GPU they are launches, and waits of the host."""
+    """Torch's fills, copies and reads beside the kernels, which on a GPU are launches and waits of the host."""
     names = (name.removeprefix("aten.") for operators in recording.memory_operators.values() for name in operators)
     return ", ".join(f"{count} {name}" for name, count in sorted(Counter(names).items())) or "none"
 
 
-def _on_targets(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_OnOneTarget]:
-    """The case on every target that both sides know."""
+def _target_comparisons(sides: Sides, compilers: tuple[Compiler, Compiler]) -> list[_TargetComparison]:
+    """Comparisons of the case on every target that both sides have."""
     base = {followed.target: followed.recording for followed in sides.base}
     return [
-        _OnOneTarget(followed.target, (base[followed.target], followed.recording), compilers)
+        _TargetComparison(followed.target, (base[followed.target], followed.recording), compilers)
         for followed in sides.work
         if followed.target in base
     ]
 
 
-def _joined(sides: Sides, on_targets: Sequence[_OnOneTarget]) -> Compared:
-    both = [readings for on_target in on_targets for readings in on_target.readings()]
-    renamed = {before: after for on_target in on_targets for before, after in on_target.matched.renamed.items()}
-    whole = {on_target.target for on_target in on_targets if on_target.is_whole}
+def _joined(sides: Sides, comparisons: Sequence[_TargetComparison]) -> Compared:
+    both = [readings for comparison in comparisons for readings in comparison.readings()]
+    renamed = {before: after for comparison in comparisons for before, after in comparison.matched.renamed.items()}
+    whole = {comparison.target for comparison in comparisons if comparison.is_whole}
     old, new = ([followed for followed in side if followed.target in whole] for side in (sides.base, sides.work))
     before, after = configuration_of(old, renamed), configuration_of(new)
     if before != after:
@@ -355,6 +354,6 @@ def _joined(sides: Sides, on_targets: Sequence[_OnOneTarget]) -> Compared:
     return Compared(
         [base for base, _ in both],
         [work for _, work in both],
-        list(dict.fromkeys(problem for on_target in on_targets for problem in on_target.problems)),
-        {on_target.target: on_target.other_code for on_target in on_targets if on_target.other_code},
+        list(dict.fromkeys(problem for comparison in comparisons for problem in comparison.problems)),
+        {comparison.target: comparison.other_code for comparison in comparisons if comparison.other_code},
     )

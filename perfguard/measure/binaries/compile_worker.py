@@ -1,7 +1,7 @@
-"""The compiling process, with one request and one answer per line. Back ends may abort, hang or leak here.
+"""The compiling process, with one request and one answer per line. Back ends may abort, hang or leak in it.
 
-Started by `compiler` with the id of its process as the last argument. It must define kernels for Triton's compiler, so
-TRITON_INTERPRET is not in its environment. TRITON_DISABLE_LINE_INFO keeps paths and line numbers out of binaries.
+`compiler` starts it with its own process id as the last argument. It must define kernels for Triton's compiler, so its
+environment lacks TRITON_INTERPRET. TRITON_DISABLE_LINE_INFO keeps paths and line numbers out of binaries.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from perfguard.measure.binaries.launch_recorder import Launch
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.orphans import end_with
 
-UNCOMPILABLE = "does not compile"  # a fact of the kernel
-HERE = "could not be compiled here"  # and none
+UNCOMPILABLE = "does not compile"  # This is a fact of the kernel.
+NOT_COMPILED_HERE = "could not be compiled here"  # This is a problem of the machine.
 
 # `tt.func private @"helpers.add__fp32"(%arg0: f32)`
 _FUNCTION = re.compile(r'\btt\.func (?:public |private )?@("[^"]*"|[\w.$-]+)')
@@ -38,7 +38,7 @@ _TARGET = re.compile(r'"?ttg\.target"? = "[^"]*",? ?')
 
 
 class Request(Struct, frozen=True):
-    """A launch to compile for a target. `path`: sys.path for the kernel's module; None: as it is."""
+    """A launch to compile for a target. `path` is sys.path for the kernel's module; None leaves it unchanged."""
 
     wanted: Literal["binary", "ir"]
     target: str
@@ -50,11 +50,11 @@ class FirstIr(Struct, frozen=True, omit_defaults=True):
     """Triton's first IR of a launch.
 
     Attributes:
-        digest: of the canonical text; empty if there is none.
-        of_target: the kernel asks which target it is compiled for, so another target may have another IR.
-        error: why.
+        digest: hash of the canonical text; empty if there is no IR.
+        of_target: whether the kernel queries its target, so that another target may have another IR.
+        error: the reason why there is no IR.
         kept: whether a cache may keep it.
-        wide, narrow: number of offsets of pointers, and of products of integers, in 64 and in 32 bits.
+        wide, narrow: numbers of pointer offsets, and of integer products, in 64 and in 32 bits.
     """
 
     digest: str = ""
@@ -65,18 +65,18 @@ class FirstIr(Struct, frozen=True, omit_defaults=True):
     narrow: tuple[int, ...] = (0, 0)
 
     def is_narrower_than(self, other: FirstIr) -> bool:
-        """Whether addresses that the other computes in 64 bits are computed in 32: of one kind of number there are
-        fewer in 64 and more in 32. A pointer that is moved in 64 bits, and by less in 32 bits thereafter, has as
-        many."""
+        """Whether addresses that the other IR computes in 64 bits are computed in 32: of offsets, or of products, fewer
+        have 64 bits and more have 32. If a pointer is moved in 64 bits, and then by less in 32 bits, no fewer have
+        64."""
         sides = zip(self.wide, other.wide, self.narrow, other.narrow, strict=True)
         return any(wide < before and narrow > then for wide, before, narrow, then in sides)
 
 
 def main() -> None:
-    """Tell Triton's version, then answer requests until the requesting process ends, or closes its end."""
+    """Send Triton's version, then answer requests until the requesting process ends or closes its end."""
     end_with(int(sys.argv[-1]))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # for prints of compilers and imports
+    os.dup2(2, 1)  # Compilers and imports may print.
     import triton
 
     _send(answers, f"triton {triton.__version__}")
@@ -91,24 +91,25 @@ def _send(answers: Any, answer: Any) -> None:
 
 
 def answer(request: Request) -> Built | FirstIr:
-    """What was wanted of the launch, or the error."""
+    """The requested binary or IR of the launch, or the error."""
     try:
         if request.path is not None:
             sys.path[:] = request.path
-        kernel = _kernel(request.launch)  # the user's modules are imported without a simulated target
+        kernel = _kernel(request.launch)  # The user's modules are imported without a simulated target.
     except Exception as error:
-        return _failed(request, error, passing=not isinstance(error, _Inside))
+        return _failed(request, error, passing=not isinstance(error, _LocalKernel))
     driver = Driver(target_of(request.target))
     try:
         with driven_by(driver):
             return _made(request, kernel, driver)
     except Exception as error:
-        return _failed(request, error, passing=_of_the_machine(error))
+        return _failed(request, error, passing=_is_of_the_machine(error))
 
 
 def _made(request: Request, kernel: Any, driver: Driver) -> Built | FirstIr:
     data = msgspec.json.decode(request.launch.data)
-    target, source, options = driver.get_current_target(), source_of(kernel, data), _unchecked(data["options"])
+    options = _without_overflow_checks(data["options"])
+    target, source = driver.get_current_target(), source_of(kernel, data)
     if request.wanted == "binary":
         return read_facts(compiled_for(target, source, options), driver.target)
     ir = canonical(first_ir(target, source, options, driver.questions.clear))
@@ -118,40 +119,40 @@ def _made(request: Request, kernel: Any, driver: Driver) -> Built | FirstIr:
 
 
 def _widths(bits: int) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Offsets of pointers in so many bits, and products of integers."""
+    """Patterns of pointer offsets, and of integer products, with this number of bits."""
     return re.compile(rf"tt\.addptr .*, (?:tensor<\S*x)?i{bits}>?$", re.M), re.compile(
         rf"arith\.muli .* : (?:tensor<\S*x)?i{bits}>?$", re.M
     )
 
 
 def canonical(ir: str) -> str:
-    """The IR, printed without locations, with its functions numbered by their order and without the target's name.
+    """The IR, printed without locations, with functions numbered in order and without the target's name.
 
-    Triton prints its values as numbers within each function. Functions that a kernel calls follow it in the order of
-    their first call.
+    Triton prints values as numbers within each function. Functions that a kernel calls follow it in the order of their
+    first call.
     """
     numbers = {name: f"@{number}" for number, name in enumerate(dict.fromkeys(_FUNCTION.findall(ir)))}
     return _SYMBOL.sub(lambda found: numbers.get(found[1], found[0]), _TARGET.sub("", ir))
 
 
-class _Inside(ValueError):
-    """A kernel that no other process can find."""
+class _LocalKernel(ValueError):
+    """A kernel is defined in a function, so no other process can find it."""
 
 
 def _failed(request: Request, error: BaseException, *, passing: bool) -> Built | FirstIr:
-    text = f"{HERE if passing else UNCOMPILABLE}: {type(error).__name__}: {_reason(str(error))}"
+    text = f"{NOT_COMPILED_HERE if passing else UNCOMPILABLE}: {type(error).__name__}: {_reason(str(error))}"
     if request.wanted == "ir":
         return FirstIr(error=text, kept=not passing)
     return Built(Facts(error=text, passing=passing), kept=not passing)
 
 
-def _of_the_machine(error: BaseException) -> bool:
-    """Whether an error tells of the machine that compiles, and not of the kernel: of files, memory, programs, modules;
-    or raised by torch, which misses a device when a kernel's own Python asks for one."""
+def _is_of_the_machine(error: BaseException) -> bool:
+    """Whether an error is of the compiling machine and not of the kernel: it concerns files, memory, programs or
+    modules, or torch raised it because a kernel's own Python needs a device."""
     causes = list(_causes(error))
     if any(isinstance(each, OSError | MemoryError | ImportError | subprocess.SubprocessError) for each in causes):
         return True
-    return any(_raised_in(each).partition(".")[0] == "torch" for each in causes)
+    return any(_raising_module(each).partition(".")[0] == "torch" for each in causes)
 
 
 def _causes(error: BaseException | None) -> Any:
@@ -160,7 +161,7 @@ def _causes(error: BaseException | None) -> Any:
         error = error.__cause__ or error.__context__
 
 
-def _raised_in(error: BaseException) -> str:
+def _raising_module(error: BaseException) -> str:
     """The module whose code raised the error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -169,30 +170,29 @@ def _raised_in(error: BaseException) -> str:
 
 
 def _reason(text: str) -> str:
-    """The line with the error, without folders and addresses, which differ between machines and processes."""
+    """The line of the error, without folders and addresses, which differ between machines and processes."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and "Repro command" not in line]
     blamed = [line for line in lines if re.search(r"\b(error|fatal)\b", line, re.IGNORECASE)]
     line = (blamed or lines or ["no reason given"])[-1]
     return re.sub(r"\S*/(?=[^/\s])| at 0x[0-9a-f]+", "", line)
 
 
-def _unchecked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options without overflow checks of integer sums, differences and products. Outside `debug` their results are
-    never asserted, and are thrown away. They take a third of the time until there is an IR, and leave the same
-    binary."""
+def _without_overflow_checks(options: dict[str, Any]) -> dict[str, Any]:
+    """The options without overflow checks of integer sums, differences and products. Outside `debug` the checks are
+    never asserted, so the binary is the same, but they take a third of the time until there is an IR."""
     unasserted = not options.get("debug", True) and "sanitize_overflow" in options
     return {**options, "sanitize_overflow": False} if unasserted else options
 
 
 def _kernel(launch: Launch) -> Any:
-    """Triton's function, from the module that defines it."""
+    """The kernel (JITFunction), from the module that defines it."""
     if "<locals>" in launch.function:
-        raise _Inside(f"{launch.function} is defined inside a function; define it in a module")
+        raise _LocalKernel(f"{launch.function} is defined inside a function; define it in a module")
     return function_in(_module(launch), launch.function)
 
 
 def _module(launch: Launch) -> ModuleType:
-    """The module, found by its name, or by its file if pytest has named it differently."""
+    """The module with the kernel, by its name, or by its file if pytest has named the module differently."""
     with contextlib.suppress(ImportError):
         known = importlib.import_module(launch.module)
         file = getattr(known, "__file__", None)

@@ -1,7 +1,7 @@
 """First IRs and facts of launches, from the cache or from child processes that compile the missing ones.
 
 The cache's key is the kernel's code, its specialisation, the target and the toolchain, so an unchanged kernel costs
-nothing, whichever tree it is compiled from. A compiler that hangs or dies ends only its own process.
+nothing, in any tree. A compiler that hangs or dies ends only its own process.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perfguard.measure.binaries.compile_worker import HERE, UNCOMPILABLE, FirstIr, Request
+from perfguard.measure.binaries.compile_worker import NOT_COMPILED_HERE, UNCOMPILABLE, FirstIr, Request
 from perfguard.measure.binaries.kernel_facts import Built, Facts, disassembled
 from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.atomic_files import write_atomically
 
-_FORMAT = 7  # version of what is cached, and of the way it is read
+_FORMAT = 7  # the version of the cache's content
 _MOST_WORKERS = 8
-_START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time of a new process, and of its work
-_WORDS = 300  # characters of a failed compiler's last output
-_OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # of a compiler that gives up a kernel
+_START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time per process, IR, binary
+_MOST_STDERR = 300  # characters of a failed compiler's last output
+_OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # The kernel is at fault.
 _PACKAGE = Path(__file__).parents[2] / "__init__.py"
-# Starts the worker with this perfguard and no other package from beside it: another interpreter has its own.
+# Starts the worker with this perfguard, but without the packages beside it: another interpreter has its own packages.
 _START = """
 import importlib.util, runpy, sys
 file = sys.argv[1]
@@ -53,7 +53,7 @@ T = TypeVar("T", Built, FirstIr)
 
 
 class _Failed(Exception):
-    """A compiling process gave no answer. `own`: because of the kernel, as far as one can tell."""
+    """A compiling process gave no answer. `own` is true if the kernel is the probable cause."""
 
     def __init__(self, problem: str, *, own: bool = False) -> None:
         super().__init__(problem)
@@ -65,9 +65,9 @@ class Compiler:
     """Compiles the launches of one side: of this process, or of the base's process.
 
     Attributes:
-        folder: of the cache, which several compilers may share; one small file per kernel, specialisation and target.
-        path: the whole `sys.path` of the process whose launches are compiled, absolute; None: this process's.
-        python: the interpreter of the compiling processes, with its own Triton; empty: this process's.
+        folder: the cache, which several compilers may share; it has a small file per kernel, specialisation, target.
+        path: the whole `sys.path` of the process whose launches are compiled, absolute; None for this process's.
+        python: the interpreter of the compiling processes, with its own Triton; empty for this process's.
         seconds: time limit of one compilation.
         compiled: number of binaries that no cache held.
         front_ends: number of first IRs that no cache held.
@@ -87,7 +87,7 @@ class Compiler:
 
     @cached_property
     def toolchain(self) -> str:
-        """`triton 3.9.0`; empty if the interpreter has no Triton."""
+        """Triton's version, e.g. `triton 3.9.0`; empty if the interpreter has no Triton."""
         triton = sys.modules.get("triton")
         if triton is not None and self.path is None and not self.python:
             return f"triton {triton.__version__}"
@@ -97,39 +97,39 @@ class Compiler:
 
     @property
     def modules(self) -> list[str] | None:
-        """`sys.path` for the modules of kernels; None: that of the interpreter."""
+        """`sys.path` for the modules of kernels; None for that of the interpreter."""
         if self.path is None and self.python:
             return None
         return list(sys.path if self.path is None else self.path)
 
     def ask(self, request: Request) -> bytes:
-        """A compiling process's answer.
+        """The answer of a compiling process.
 
         Raises:
-            _Failed: there is none.
+            _Failed: the process gave no answer.
         """
         with self._workers.lent() as worker:
             return worker.ask(request, self.seconds)
 
     def expect(self, seconds: float) -> None:
-        """Have as many child processes as pay for so much work."""
+        """Set the limit of child processes for work of this processor time, since starting each process takes time."""
         self._workers.limit = 1 + int(seconds / _START_SECONDS)
 
     def close(self) -> None:
-        """End the child processes, those at work as well."""
+        """End all child processes, including busy ones."""
         self._workers.close()
 
     def cached(self, key: str, kind: type[T]) -> T | None:
         if key not in self._known:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent or truncated
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # The file is absent or truncated.
                 self._known[key] = msgspec.json.decode((self.folder / f"{key}.json").read_bytes(), type=kind)
-        found: T | None = self._known.get(key)
-        return found
+        known: T | None = self._known.get(key)
+        return known
 
     def keep(self, key: str, made: Built | FirstIr) -> None:
         self._known[key] = made
         if made.kept:
-            with contextlib.suppress(OSError):  # an unwritable cache is only slow
+            with contextlib.suppress(OSError):  # An unwritable cache only costs time.
                 write_atomically(self.folder / f"{key}.json", msgspec.json.encode(made))
 
 
@@ -142,16 +142,16 @@ class Job:
     launch: Launch
 
     def key(self, *wanted: object) -> str:
-        """The cache's name for what is wanted of the launch."""
+        """The cache's key for the launch and the kind of result (`wanted`)."""
         launch = self.launch
-        code = launch.source or self.compiler.modules  # of an unknown source nothing is known on another side
+        code = launch.source or self.compiler.modules  # An unknown source is cached per side.
         facts = (_FORMAT, self.compiler.toolchain, launch.module, launch.function, code, *wanted)
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
 
 def first_irs(jobs: Iterable[Job]) -> dict[Job, FirstIr]:
-    """The first IR of each launch, made once for all targets with equal specialisations, unless the kernel asks which
-    target it is compiled for."""
+    """The first IR of each launch, made once for all targets with equal specialisations, unless the kernel queries its
+    target."""
     keys = {job: job.key("ir", front_end_of(job.launch)) for job in jobs}
     made = _made(keys, FirstIr, _make_ir)
     asking = {job: job.key("ir", job.target, job.launch.data) for job in keys if made[job].of_target}
@@ -159,12 +159,12 @@ def first_irs(jobs: Iterable[Job]) -> dict[Job, FirstIr]:
 
 
 def binaries_of(jobs: Iterable[Job]) -> dict[Job, Facts]:
-    """The facts of each launch's binary, but for the instructions of NVIDIA's."""
+    """The facts of each launch's binary, without the instruction counts of NVIDIA's binaries."""
     return {job: built.facts for job, built in _made(_binary_keys(jobs), Built, _make_binary).items()}
 
 
 def facts_of(jobs: Iterable[Job]) -> dict[Job, Facts]:
-    """All facts of each launch's binary."""
+    """The facts of each launch's binary, with all instruction counts."""
     keys = _binary_keys(jobs)
     built = _made(keys, Built, _make_binary)
     uncounted: dict[str, dict[str, Job]] = {}
@@ -189,7 +189,7 @@ def _make_binary(job: Job) -> Built:
     try:
         answer = compiler.ask(Request("binary", job.target, job.launch, compiler.modules))
     except _Failed as failed:
-        return Built(Facts(error=_words(failed), passing=not failed.own), kept=False)
+        return Built(Facts(error=_error_text(failed), passing=not failed.own), kept=False)
     return msgspec.json.decode(answer, type=Built)
 
 
@@ -199,28 +199,28 @@ def _make_ir(job: Job) -> FirstIr:
     try:
         answer = compiler.ask(Request("ir", job.target, job.launch, compiler.modules))
     except _Failed as failed:
-        return FirstIr(error=_words(failed), kept=False)
+        return FirstIr(error=_error_text(failed), kept=False)
     return msgspec.json.decode(answer, type=FirstIr)
 
 
-def _words(failed: _Failed) -> str:
-    return f"{UNCOMPILABLE if failed.own else HERE}: {failed}"
+def _error_text(failed: _Failed) -> str:
+    return f"{UNCOMPILABLE if failed.own else NOT_COMPILED_HERE}: {failed}"
 
 
 def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> dict[Job, T]:
-    """What the caches hold of each job, or what its compiler makes; jobs with one key are done once."""
+    """The result of each job, from the cache or from its compiler. Jobs with equal keys are done once."""
     leaders: dict[str, Job] = {}
     for job, key in keys.items():
         leaders.setdefault(key, job)
-    known = {key: found for key, job in leaders.items() if (found := job.compiler.cached(key, kind)) is not None}
+    known = {key: result for key, job in leaders.items() if (result := job.compiler.cached(key, kind)) is not None}
 
     def done(key: str) -> T:
         compiler = leaders[key].compiler
-        found = compiler.cached(key, kind)  # another of pytest's workers may have made it since
-        if found is None:
-            found = make(leaders[key])
-            compiler.keep(key, found)
-        return found
+        result = compiler.cached(key, kind)  # Another worker of pytest may have written it since.
+        if result is None:
+            result = make(leaders[key])
+            compiler.keep(key, result)
+        return result
 
     missing = [key for key in leaders if key not in known]
     for compiler, count in Counter(leaders[key].compiler for key in missing).items():
@@ -239,14 +239,14 @@ def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> d
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    """As many threads as compilers at once: each takes half a gigabyte, and pytest's other workers have their own."""
+    """One thread per concurrent compiler, which takes half a gigabyte. Each pytest worker has its own pool."""
     beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     return ThreadPoolExecutor(max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)) // beside)))
 
 
 def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
-    """The facts, with the instructions of all kernels of a target counted at once. If the disassembler fails, each
-    kernel is tried alone, so that an unreadable one does not affect the others."""
+    """The facts with instruction counts, for all kernels of a target at once. If the disassembler fails, each kernel is
+    tried alone, so that an unreadable one does not affect the others."""
     try:
         return dict(zip(built, disassembled(target_of(target), list(built.values())), strict=True))
     except (OSError, subprocess.SubprocessError) as error:
@@ -260,8 +260,8 @@ def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
 
 
 class _Workers:
-    """The compiling processes of one compiler. A process ends with the thread that has started it, so that has to be
-    one that stays."""
+    """The compiling processes of one compiler. A process ends with the thread that started it, so a thread that starts
+    processes must last."""
 
     def __init__(self, start: Callable[[], _Worker]) -> None:
         self.limit = 1
@@ -272,7 +272,7 @@ class _Workers:
 
     @contextlib.contextmanager
     def lent(self) -> Iterator[_Worker]:
-        """An idle process, or a new one; waits if there are as many as may be."""
+        """Lend an idle process, or a new one; wait if the limit is reached."""
         with self._changed:
             self._changed.wait_for(self._can_lend)
             if not self._free:
@@ -287,13 +287,13 @@ class _Workers:
                 self._changed.notify()
 
     def _can_lend(self) -> bool:
-        """Whether there is an idle process, or room for one; those that have ended are forgotten."""
+        """Whether there is an idle process, or room for a new one. Ended processes are removed."""
         self._started = [each for each in self._started if each.alive]
         self._free = [each for each in self._free if each.alive]
         return bool(self._free) or len(self._started) < self.limit
 
     def close(self) -> None:
-        """End all of them."""
+        """End all processes."""
         with self._changed:
             for worker in self._started:
                 worker.stop()
@@ -305,12 +305,12 @@ class _Worker:
 
     def __init__(self, python: str, path: Sequence[str]) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="perfguard-triton-")
-        self._words = Path(self._folder.name) / "stderr"
+        self._stderr = Path(self._folder.name) / "stderr"
         self._toolchain = ""
-        with self._words.open("wb") as words:
+        with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
                 [python, "-c", _START, str(_PACKAGE), str(os.getpid())],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr,
                 env=_environment(os.environ, self._folder.name, path), start_new_session=True,
             )  # fmt: skip
         atexit.register(self.stop)
@@ -320,24 +320,24 @@ class _Worker:
         return self._process.poll() is None
 
     def toolchain(self, seconds: float) -> str:
-        """The version of Triton that it has loaded, its first answer.
+        """The version of Triton that the process has loaded, which is its first answer.
 
         Raises:
-            _Failed: it has none.
+            _Failed: the process gave no answer.
         """
         if not self._toolchain:
             self._toolchain = msgspec.json.decode(self._line(seconds), type=str)
         return self._toolchain
 
     def ask(self, request: Request, seconds: float) -> bytes:
-        """Its answer.
+        """The process's answer to a request.
 
         Raises:
-            _Failed: it was late, or has ended.
+            _Failed: the process was late, or has ended.
         """
         assert self._process.stdin is not None
         self.toolchain(seconds)
-        with contextlib.suppress(OSError):  # it has ended, as its answer will tell
+        with contextlib.suppress(OSError):  # If the process has ended, reading its answer fails.
             self._process.stdin.write(msgspec.json.encode(request) + b"\n")
             self._process.stdin.flush()
         return self._line(seconds)
@@ -354,25 +354,25 @@ class _Worker:
             self.stop()
             raise _Failed(f"the compiler took longer than {seconds:g} s")
         code = self._process.wait()
-        words = self._words.read_text(errors="replace").strip()[-_WORDS:] if self._words.exists() else ""
+        stderr = self._stderr.read_text(errors="replace").strip()[-_MOST_STDERR:] if self._stderr.exists() else ""
         self.stop()
-        own = code in _OWN_FAULTS and "bad_alloc" not in words
-        raise _Failed(f"the compiler ended with status {code}: {words}", own=own)
+        own = code in _OWN_FAULTS and "bad_alloc" not in stderr
+        raise _Failed(f"the compiler ended with status {code}: {stderr}", own=own)
 
     def stop(self) -> None:
         """End the process and remove its files."""
-        with contextlib.suppress(OSError), self._process:  # closing fails on a request that it did not read
+        with contextlib.suppress(OSError), self._process:  # Closing fails on an unread request.
             self._process.kill()
         self._folder.cleanup()
         atexit.unregister(self.stop)
 
 
 def _environment(given: Mapping[str, str], folder: str, path: Sequence[str]) -> dict[str, str]:
-    """The environment without variables that change binaries: only code, specialisation and toolchain may."""
+    """The environment without variables that change binaries, since they are not part of the cache's key."""
     kept = {name: value for name, value in given.items() if not name.startswith(("TRITON_", "PYTEST_"))}
     kept |= {name: given[name] for name in ("TRITON_LIBDEVICE_PATH",) if name in given}
     return kept | {
-        "TRITON_ALWAYS_COMPILE": "1",  # there is a cache of its own, and no first IR without a compilation
+        "TRITON_ALWAYS_COMPILE": "1",  # A cached binary would yield no first IR.
         "TRITON_DISABLE_LINE_INFO": "1",
         "TRITON_CACHE_DIR": folder,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),

@@ -1,5 +1,5 @@
-"""Counts from the assembly of a compiled kernel: memory accesses and their width, special units, spills, instructions;
-pure functions."""
+"""Pure functions that count in a kernel's assembly: memory accesses and their width, special units, spills,
+instructions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from itertools import accumulate
 # NVIDIA: `        /*0a50*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;`
 _SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 _SASS_ADDRESS = re.compile(r"\s*/\*([0-9a-f]{4,})\*/")
-# AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`; directives begin with a dot, comments with a semicolon.
+# AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`. Directives begin with a dot, comments with a semicolon.
 _GCN = re.compile(r"^\s+([a-z]+_[a-z0-9_]+)(?:\s|$)", re.MULTILINE)
 # `MUFU.RSQ64H` starts a square root on the upper half of a double.
 _SASS_FP64 = re.compile(r"D(?:ADD|FMA|MUL|MNMX|SETP?|MMA)(?:\.|$)|\w+\.(?:\w+\.)*(?:F64|\w*64H)(?:\.|$)")
@@ -29,12 +29,12 @@ _GCN_WIDTH = re.compile(r"_(?:(dwordx?(\d)?)|([ubis]+)(8|16|32|64|96|128)|(short
 class Code:
     """The counts of one kernel."""
 
-    loads: Counter[int] = field(default_factory=Counter)  # width in bits -> instructions
+    loads: Counter[int] = field(default_factory=Counter)  # width in bits -> number of instructions
     stores: Counter[int] = field(default_factory=Counter)
-    local: int = 0  # instructions that access a thread's own memory
-    fp64: int = 0  # instructions that compute in float64, or convert to or from it
+    local: int = 0  # number of instructions that access a thread's own memory
+    fp64: int = 0  # number of instructions that compute in float64, or convert to or from it
     special: set[str] = field(default_factory=set)
-    instructions: int = 0  # without padding
+    instructions: int = 0  # number of instructions without padding
 
 
 def mean_bits(widths: Counter[int]) -> float:
@@ -44,7 +44,7 @@ def mean_bits(widths: Counter[int]) -> float:
 
 
 def split_sass(text: str, sizes: Sequence[int]) -> list[str]:
-    """nvdisasm's listing of concatenated kernels, split into one listing per kernel; `sizes`: of the kernels, bytes."""
+    """Split nvdisasm's listing of concatenated kernels into one listing per kernel; `sizes` are the kernels' bytes."""
     ends = list(accumulate(sizes))
     parts: list[list[str]] = [[] for _ in sizes]
     for line in text.splitlines():
@@ -102,10 +102,10 @@ def read_gcn(text: str) -> Code:
 
 
 def _gcn_bits(name: str) -> int:
-    found = _GCN_WIDTH.search(name)
-    if found is None:
+    match = _GCN_WIDTH.search(name)
+    if match is None:
         return 32
-    dword, count, _, digits, short, byte = found.groups()
+    dword, count, _, digits, short, byte = match.groups()
     if dword:
         return 32 * int(count or 1)
     return int(digits) if digits else 16 if short else 8 if byte else 32

@@ -1,4 +1,4 @@
-"""Fingerprints of a call's kernels: whether a record was made of the same code, without compiling it for any target."""
+"""Fingerprints of a call's kernels, which show whether a record has the same code, without compiling for any target."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from perfguard.measure.binaries.call_binaries import OnTarget, named
 from perfguard.measure.binaries.compiler import Compiler, Job, first_irs
 from perfguard.measure.binaries.launch_recorder import Launch, constants_of, options_of, specialised
 
-_MOST_PLACES = 32  # of a tuple that is shown place by place
+_MOST_PLACES = 32  # Longer tuples are shown as a whole.
 
 
 def code_of(
-    found: Sequence[OnTarget], compiler: Compiler, known: Mapping[str, str] | None = None, *, new: bool = True
+    on_targets: Sequence[OnTarget], compiler: Compiler, known: Mapping[str, str] | None = None, *, new: bool = True
 ) -> dict[str, str]:
     """Kernel function -> `<source>-<ir>`, 8 hex digits each, over all of its launches: those of the plain call, of its
     configurations and of its walk.
 
-    `<source>` is of the code that the kernel may depend on and of its specialisations, `<ir>` of Triton's first IR in
-    place of the code. Both are of what else would show on a GPU: targets, tunings, memory operators, and arguments of
-    kernels that cannot be interpreted. Neither depends on paths, ids or addresses. `<ir>` is empty if it was not asked
-    for, or if it could not be made.
+    `<source>` is a hash over the code that the kernel may depend on and its specialisations, `<ir>` over Triton's first
+    IR in place of the code. Both include other properties that matter on a GPU: targets, tunings, memory operators, and
+    arguments of kernels that cannot be interpreted. Neither depends on paths, ids or addresses. `<ir>` is empty if it
+    was not requested, or if it could not be made.
 
     Args:
-        found: of one pass (`of_pass`).
+        on_targets: the launches of one pass (`of_pass`).
         compiler: makes the first IRs, in one pool.
-        known: the record's fingerprints. Of a kernel with the record's source, the record's own text is returned, and
+        known: the record's fingerprints. If a kernel has the record's source, the record's own text is returned, and
             nothing is compiled.
-        new: whether kernels that `known` does not hold get an `<ir>`, which a record of them needs.
+        new: whether kernels that `known` lacks get an `<ir>`, which a record of them needs.
     """
     known = known or {}
-    sources = {kernel: _half(found, kernel, lambda _, launch: launch.source) for kernel in _kernels(found)}
+    sources = {kernel: _half(on_targets, kernel, lambda _, launch: launch.source) for kernel in _kernels(on_targets)}
     code = {kernel: text for kernel, text in known.items() if text.partition("-")[0] == sources.get(kernel)}
     jobs = {
         (each.target, launch): Job(compiler, each.target, launch)
-        for each in found
+        for each in on_targets
         for launch in _launches(each)
         if launch.kernel not in code and (new or launch.kernel in known)
     }
@@ -49,21 +49,21 @@ def code_of(
         ir = irs[jobs[target, launch]]
         return ir.digest or (ir.error if ir.kept else "")
 
-    return {kernel: code.get(kernel) or f"{source}-{_half(found, kernel, ir_of)}" for kernel, source in sources.items()}
+    return {name: code.get(name) or f"{source}-{_half(on_targets, name, ir_of)}" for name, source in sources.items()}
 
 
-def configuration_of(found: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Parts and their values, "`rows`: held" -> "9": every constant and option of the launches that the plain
-    call chooses; `entry`, the entry of a table that they come from; `tuned`, if a tuner is to choose. Values that
-    differ between targets name them: "9 on sm_80 sm_90, 2 on gfx942".
+def configuration_of(on_targets: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Parts and their values, e.g. "`rows`: held" -> "9": the constants and options of the launches that the plain call
+    chooses; `entry`, the entry of the table from which they come; `tuned`, if a tuner chooses. Values that differ
+    between targets name the targets: "9 on sm_80 sm_90, 2 on gfx942".
 
     Args:
         renamed: other names for kernels.
     """
     values: dict[str, dict[str, list[str]]] = {}  # part -> value -> targets
-    for each in found:
-        for part, value in _configuration(each, renamed or {}):
-            values.setdefault(part, {}).setdefault(value, []).append(each.target)
+    for on_target in on_targets:
+        for part, value in _configuration(on_target, renamed or {}):
+            values.setdefault(part, {}).setdefault(value, []).append(on_target.target)
     return {
         part: next(iter(by_value))
         if len(by_value) == 1
@@ -72,14 +72,14 @@ def configuration_of(found: Sequence[OnTarget], renamed: Mapping[str, str] | Non
     }
 
 
-def _configuration(found: OnTarget, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    recording = found.recording
+def _configuration(on_target: OnTarget, renamed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    recording = on_target.recording
     for name, launch in named(recording.launches, renamed):
         if launch.configuration is not None:
             continue
         fields = dict(launch.fields)
         for constant, value in (constants_of(launch) | options_of(launch)).items():
-            if isinstance(value, list) and len(value) <= _MOST_PLACES:  # what differs is one place, not the tuple
+            if isinstance(value, list) and len(value) <= _MOST_PLACES:  # A change names one element.
                 names = fields.get(constant, [f"{constant}[{place}]" for place in range(len(value))])
                 yield from ((f"`{name}`: {field}", _text(each)) for field, each in zip(names, value, strict=False))
             else:
@@ -93,32 +93,32 @@ def _configuration(found: OnTarget, renamed: Mapping[str, str]) -> Iterator[tupl
 
 
 def _text(value: Any) -> str:
-    """`1024`; `1024,4` of a tuple; a function by its name."""
+    """A constant as text: `1024`, a tuple as `1024,4`, a function as its name."""
     if isinstance(value, dict):
         value = value.get("constexpr", str(value.get("jit_function")).rpartition(":")[2])
     return ",".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
-def _kernels(found: Sequence[OnTarget]) -> list[str]:
-    return list(dict.fromkeys(launch.kernel for each in found for launch in _launches(each)))
+def _kernels(on_targets: Sequence[OnTarget]) -> list[str]:
+    return list(dict.fromkeys(launch.kernel for each in on_targets for launch in _launches(each)))
 
 
-def _launches(found: OnTarget) -> list[Launch]:
-    return [*found.recording.launches, *found.recording.walked]
+def _launches(on_target: OnTarget) -> list[Launch]:
+    return [*on_target.recording.launches, *on_target.recording.walked]
 
 
-def _half(found: Sequence[OnTarget], kernel: str, code: Callable[[str, Launch], str]) -> str:
-    """Half of a kernel's fingerprint; `code` is of one launch on a target. Empty if that of any launch is."""
+def _half(on_targets: Sequence[OnTarget], kernel: str, code: Callable[[str, Launch], str]) -> str:
+    """Half of a kernel's fingerprint, from the `code` of each launch on a target; empty if a launch has no code."""
     described: list[object] = []
-    for each in found:
-        recording = each.recording
-        launches = [launch for launch in _launches(each) if launch.kernel == kernel]
-        codes = [code(each.target, launch) for launch in launches]
+    for on_target in on_targets:
+        recording = on_target.recording
+        launches = [launch for launch in _launches(on_target) if launch.kernel == kernel]
+        codes = [code(on_target.target, launch) for launch in launches]
         if not all(codes):
             return ""
         described.append(
             [
-                each.target,
+                on_target.target,
                 [
                     (launch.direction, launch.configuration, launch.twin, specialised(launch), text)
                     for launch, text in zip(launches, codes, strict=True)

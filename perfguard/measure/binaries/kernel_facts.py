@@ -1,4 +1,4 @@
-"""Facts of a kernel that Triton compiled, read with the tools that Triton ships."""
+"""Facts of a compiled Triton kernel, read with the tools that Triton ships."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfguard.measure.binaries.disassembly import Code, mean_bits, read_gcn, re
 from perfguard.measure.binaries.sectors import sector_bytes
 from perfguard.measure.binaries.targets import Target
 
-_REGISTER_UNIT = 256  # granularity of a warp's registers on NVIDIA
+_REGISTER_UNIT = 256  # A warp's registers are allocated in units of this size on NVIDIA.
 
 
 class Facts(Struct, frozen=True, omit_defaults=True):
@@ -25,18 +25,18 @@ class Facts(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         error: the compiler's last output if there is no binary; nothing else is set then.
-        passing: the error is of this machine and not of the kernel: it is worth another try, and no fact.
+        passing: whether the error is of this machine and not of the kernel, so that another try may succeed.
         binary: hash of the machine code.
-        registers: of a thread (AMD: vector registers, accumulation registers among them).
-        spills: instructions that move spilled or local values (AMD: vector registers that were spilled).
-        stack_bytes: of a thread, in memory: spilled registers and local arrays.
-        shared_bytes: of a block.
+        registers: registers per thread (AMD: vector registers, including accumulation registers).
+        spills: number of instructions that move spilled or local values (AMD: number of spilled vector registers).
+        stack_bytes: memory per thread for spilled registers and local arrays.
+        shared_bytes: shared memory per block.
         resident_warps: most warps on a processor; None if a block does not fit.
-        load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 without any.
-        sector_bytes: mean bytes that its tiles use of each 32-byte sector they touch; 0 if unknown.
-        fp64: instructions that compute in float64, or convert to or from it.
+        load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 without accesses.
+        sector_bytes: the mean number of bytes that tiles use of each 32-byte sector they touch; 0 if unknown.
+        fp64: number of instructions that compute in float64, or convert to or from it.
         special: instructions with their own units: matrices, conversions to fp8, copy engines.
-        instructions: of any kind.
+        instructions: number of all instructions.
     """
 
     error: str = ""
@@ -60,7 +60,7 @@ class Built(Struct, frozen=True, omit_defaults=True):
     """The result of one compilation.
 
     Attributes:
-        code: instructions still to be disassembled and counted.
+        code: the machine code whose instructions are not yet counted.
         kept: whether a cache may keep it.
     """
 
@@ -70,8 +70,8 @@ class Built(Struct, frozen=True, omit_defaults=True):
 
 
 def unfit(facts: Facts, target: Target) -> str:
-    """The reason why a block cannot run on the target, `needs 96 KB, gfx942 has 64 KB`; empty if it can. Compilers do
-    not check this: a block that fits on no processor still compiles."""
+    """The reason why a block cannot run on the target, e.g. `needs 96 KB, gfx942 has 64 KB`; empty if it can. Compilers
+    do not check this: a block that fits on no processor still compiles."""
     if facts.error:
         return facts.error
     if facts.threads > target.block_threads:
@@ -91,7 +91,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
     """The facts of a compiled kernel, without the counts of NVIDIA's instructions, which `disassembled` adds.
 
     Raises:
-        OSError, subprocess.SubprocessError: a tool of Triton's is missing or failed.
+        OSError, subprocess.SubprocessError: one of Triton's tools is missing or failed.
     """
     from perfguard.measure.devices.fingerprints import instructions, machine_code
 
@@ -103,7 +103,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
     facts = Facts(
         binary=machine_code(binary) or "",
         threads=threads,
-        sector_bytes=sector_bytes(assembly["ttir"]) if "ttir" in assembly else 0.0,  # Gluon's kernels have no ttir
+        sector_bytes=sector_bytes(assembly["ttir"]) if "ttir" in assembly else 0.0,  # Gluon's kernels have no ttir.
     )
     if target.backend == "cuda":
         usage = _resources(binary)
@@ -133,7 +133,7 @@ def read_facts(compiled: Any, target: Target) -> Built:
 def disassembled(target: Target, built: Sequence[Built]) -> list[Facts]:
     """The facts with the instructions of NVIDIA's kernels counted.
 
-    One call of the disassembler reads all: it takes a third of a second to start and milliseconds per kernel.
+    One call of the disassembler reads all kernels, because it takes a third of a second to start.
 
     Raises:
         OSError, subprocess.SubprocessError: the disassembler is missing, or failed.
@@ -176,8 +176,8 @@ def _nvdisasm_name(target: Target) -> str:
 
 
 def _amd(text: str, name: str) -> int:
-    found = re.findall(rf"\.{name}:\s+(\d+)", text)
-    return int(found[0]) if found else 0
+    numbers = re.findall(rf"\.{name}:\s+(\d+)", text)
+    return int(numbers[0]) if numbers else 0
 
 
 def _nvidia_warps(target: Target, threads: int, registers: int, shared: int) -> int | None:
@@ -195,7 +195,7 @@ def _nvidia_warps(target: Target, threads: int, registers: int, shared: int) -> 
 
 
 def _amd_warps(target: Target, threads: int, occupancy: int, shared: int) -> int | None:
-    """The same for a compute unit of four SIMDs; the compiler states the waves that a SIMD's registers allow."""
+    """Warps of all blocks that fit on a compute unit of four SIMDs; `occupancy` is the compiler's limit per SIMD."""
     warps = -(-threads // target.warp_width)
     blocks = min(target.blocks, 4 * occupancy // warps, target.shared_bytes // max(1, shared))
     return blocks * warps or None

@@ -1,4 +1,4 @@
-"""Records every launch that a call makes on a target, without running any of them."""
+"""Records every launch that a call makes on a target, without running any launch."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from perfguard.model.records import Pass
 
 
 class Launch(Struct, frozen=True):
-    """One launch of a kernel, specialised for one target as by the just-in-time compiler.
+    """One launch of a kernel, specialised for one target as by Triton's just-in-time compiler.
 
     Attributes:
-        module, file, function: where the kernel is defined; `function` is its qualified name.
+        module, file, function: the definition of the kernel; `function` is its qualified name.
         data: the specialisation from Triton's own hook, as JSON; Triton can compile from it.
         configuration: the number of the configuration; None for the plain call's choice.
         twin: for the plain call's choice, the number of the identical configuration.
         source: hash of the code that the kernel may depend on, without comments, paths and line numbers; empty if it is
             unknown.
-        fields: parameters whose constants are named tuples, with the names of their fields.
+        fields: names of parameters whose constants are named tuples, each with the names of the fields.
     """
 
     module: str
@@ -54,21 +54,21 @@ class Launch(Struct, frozen=True):
 
     @property
     def specialisation(self) -> tuple[str, ...]:
-        """Equal for launches of the same binary in the same pass."""
+        """A key that is equal for launches of the same binary in the same pass."""
         return self.direction, self.file, self.function, self.data
 
 
 _ARGUMENTS = ("constant_keys", "constant_vals", "attrs_keys", "attrs_vals")
-#: The data of a launch of which nothing is known.
+#: The data of a launch whose specialisation is unknown.
 UNKNOWN = json.dumps(
     {name: {} if name in ("signature", "options") else [] for name in ("signature", "options", *_ARGUMENTS)}
 )
-#: Options of a launch that a caller sets, in every version of Triton.
+#: Options that a caller of a launch may set, in all versions of Triton.
 _OPTIONS = (
     "num_warps", "num_stages", "num_ctas", "maxnreg", "debug", "launch_cooperative_grid", "launch_pdl", "ptx_options",
     "waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint", "instruction_sched_variant",
 )  # fmt: skip
-#: Options that the front end leaves to later passes, or that follow from the target and from where Triton is installed.
+#: Options that only later passes use, or that follow from the target or from Triton's installation.
 _LATER = (
     "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack", "schedule_hint", "instruction_sched_variant",
     "arch", "backend_name", "deprecated_fp8_dot_operand_dtypes", "extern_libs", "max_num_imprecise_acc_default",
@@ -77,7 +77,7 @@ _LATER = (
 
 
 def options_of(launch: Launch) -> dict[str, Any]:
-    """The options that a caller has set, or could have."""
+    """The options of a launch that a caller may set, without those that are unset."""
     options = json.loads(launch.data)["options"]
     return {name: options[name] for name in _OPTIONS if options.get(name) not in (None, 0, "", "none")}
 
@@ -93,22 +93,22 @@ def constants_of(launch: Launch) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(1 << 12)  # compared with those of all other launches
+@functools.lru_cache(1 << 12)  # Each launch is compared with all others.
 def specialised(launch: Launch) -> str:
-    """The specialisation without names and without what depends on the version of Triton."""
+    """The specialisation without names and without parts that depend on Triton's version."""
     types, paths, values, *attributes = _arguments(launch)
     unnamed = ["function" if isinstance(each, dict) and "jit_function" in each else each for each in values]
     return json.dumps([types, paths, unnamed, *attributes, options_of(launch)])
 
 
 def front_end_of(launch: Launch) -> str:
-    """What Triton's front end is told of a launch, but for the target. Where that matters, the kernel asks for it."""
+    """The input of Triton's front end for a launch, except for the target, which a kernel may query."""
     options = {name: value for name, value in json.loads(launch.data)["options"].items() if name not in _LATER}
     return json.dumps([*_arguments(launch), options])
 
 
 def compiled_as(launch: Launch) -> tuple[list[Any], dict[str, Any]]:
-    """Everything that one version of Triton is told of a launch, for one target: arguments and options."""
+    """The whole input of one version of Triton for a launch on one target: arguments and options."""
     options = json.loads(launch.data)["options"]
     return _arguments(launch), {name: value for name, value in options.items() if name != "extern_libs"}
 
@@ -120,7 +120,7 @@ def types_of(launch: Launch) -> list[Any]:
 
 
 def _arguments(launch: Launch) -> list[Any]:
-    """Types, constants and attributes (divisibility), by the places of the parameters."""
+    """Types, constants and attributes (divisibility), by position of the parameters."""
     data = json.loads(launch.data)
     return [list(data["signature"].values()), *(data[name] for name in _ARGUMENTS)]
 
@@ -139,14 +139,14 @@ class Recording(Struct):
 
     Attributes:
         walked: the launches of its walk, including the plain call's; empty if the walk makes no launch.
-        tunings: one for each key that tuners would see on the walk.
+        tunings: one entry for each key that tuners would see on the walk.
         problem: the reason why the call could not be followed to its end.
-        passing: the problem is of this machine, such as a lack of time or memory, and no fact of the call.
+        passing: whether the problem is of this machine, such as a lack of time or memory, and not of the call.
         entries: names of the table's entries by configuration number; empty if no table was named.
         memory_operators: torch's operators that fill, copy or read memory in the plain call, by pass and in order.
         arguments: for the plain call's launches of kernels that cannot be interpreted, by pass and kernel and in
             order: grid, numbers, shapes and strides, as text.
-        others, other_notes: of derived calls (other_inputs.py), by pass: parts, and why they are more than the least.
+        others, other_notes: parts of derived calls by pass (other_inputs.py), and reasons why their values are high.
     """
 
     launches: list[Launch] = []
@@ -162,13 +162,13 @@ class Recording(Struct):
 
 
 def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -> Recording:
-    """What a call launches on a `target`, present or simulated. Operators run on the host, or where inputs are."""
+    """The launches of a call on a present or simulated `target`. Operators run on the host if `on_the_host`."""
     from perfguard.measure.binaries.unwritten import Unwritten
 
-    recorder = Recorder(target, sources)
+    recorder = LaunchRecorder(target, sources)
     unwritten = Unwritten(on_the_host, recorder.note_operator)
     with unwritten, recorder.recording_launches(), uncompiled(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an earlier call has already warned
+        warnings.simplefilter("ignore")  # An earlier call has already warned.
         try:
             recorder.follow(call)
         except Exception as error:
@@ -178,21 +178,21 @@ def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -
 
 
 def uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled functions eagerly while inside: the compiler's kernels are not followed, but the functions' own
-    launches are."""
+    """Run compiled functions eagerly while inside, so that their own launches are followed, and not the compiler's
+    kernels."""
     import torch
 
     return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()
 
 
 def _names_in(value: Any) -> tuple[str, ...]:
-    """The names of a named tuple's fields; none of anything else."""
+    """The names of a named tuple's fields; empty for other values."""
     names: tuple[str, ...] = getattr(type(value), "__match_args__", ()) if isinstance(value, tuple) else ()
     return names
 
 
-class Recorder:
-    """Replaces Triton's launchers while `recording_launches`. Each launch is noted with its pass and configuration."""
+class LaunchRecorder:
+    """Replaces Triton's launchers within `recording_launches`, and records each launch's pass and configuration."""
 
     def __init__(self, target: Target, sources: Sources) -> None:
         self.target = target
@@ -201,11 +201,11 @@ class Recorder:
         self._direction: Pass = "forward"
         self._configuration: int | None = None
         self._plain = True  # True during the plain call, without configuration and walk
-        self._launches = self.recording.launches  # where launches are noted
+        self._launches = self.recording.launches  # the list that receives launches
 
     @contextmanager
     def recording_launches(self) -> Iterator[None]:
-        """Record launches instead of making them while inside; autotuned kernels in each of their configurations."""
+        """Record launches instead of making them while inside. Autotuned kernels are recorded in all configurations."""
         function, runtime = FUNCTION.get(), KNOBS.get()
         launch = function.run
 
@@ -229,7 +229,7 @@ class Recorder:
             warnings.catch_warnings(),
         ):
             os.environ.pop("TRITON_INTERPRET", None)
-            warnings.simplefilter("ignore")  # the compiler's are no failures of the call, whatever the user's filters
+            warnings.simplefilter("ignore")  # The user's filters may turn a compiler's warning into a failure.
             yield
 
     def follow(self, call: Call) -> None:
@@ -242,7 +242,7 @@ class Recorder:
         if len(walked) > len(recording.launches):
             recording.walked = walked
         tunings = list(recording.tunings)
-        self._launches = []  # to find the configurations may take calls
+        self._launches = []  # Finding the configurations may launch kernels, which do not count.
         choices = call.choices
         self._launches = recording.launches
         for number, (name, chosen) in enumerate(choices):
@@ -252,7 +252,7 @@ class Recorder:
         recording.tunings = tunings
 
     def note_operator(self, name: str) -> None:
-        """Record an operator of torch's that fills, copies or reads memory."""
+        """Record one of torch's operators that fills, copies or reads memory."""
         if self._plain:
             self.recording.memory_operators.setdefault(self._direction, []).append(name)
 
@@ -260,7 +260,7 @@ class Recorder:
         self._direction = direction
 
     def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
-        """Triton's hook before a compilation. True skips the compilation and the launch."""
+        """Serve as Triton's hook before a compilation. The result True skips compilation and launch."""
         kernel = fn.jit_function
         launch = Launch(
             module=fn.module,
@@ -280,7 +280,7 @@ class Recorder:
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
-        if not self._plain or not kernel.is_gluon():  # all others are interpreted, and their results checked
+        if not self._plain or not kernel.is_gluon():  # The interpreter checks the results of other kernels.
             return
         bound = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
         text = " ".join(
@@ -293,7 +293,7 @@ class Recorder:
         arguments.setdefault(kernel.fn.__name__, []).append(text)
 
     def _tune(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note the tuning, and launch every configuration that the tuner would time."""
+        """Record the tuning, and launch every configuration that the tuner would time."""
         key, numbered = self._tuned(tuner, args, kwargs)
         self.recording.tunings.append(Tuning(tuner.base_fn.__name__, key, len(numbered), direction=self._direction))
         given = {**tuner.nargs, **kwargs}
@@ -304,7 +304,7 @@ class Recorder:
                 configuration.pre_hook({**given, **configuration.all_kwargs()})
             tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
         self._configuration = outer
-        tuner.nargs = None  # as after Triton's own run
+        tuner.nargs = None  # Triton's own run ends like this.
 
     def _tuned(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[tuple[int, Any]]]:
         """The key under which a tuner would look up its choice, and the configurations that it would time."""
@@ -321,7 +321,7 @@ class Recorder:
 
 
 def grid_of(kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> Sequence[int]:
-    """The programs of a launch along each axis."""
+    """The number of programs of a launch along each axis."""
     if not callable(grid):
         return tuple(grid)
     parameters = kernel.signature.parameters.items()
@@ -346,7 +346,7 @@ def _described(value: Any) -> str:
 
 
 def _tells(part: Any) -> bool:
-    """Whether an argument has this part. A user's may hold anything there, which is not asked for its truth."""
+    """Whether an argument has this part. A user's object is never tested for truth."""
     return part is not None and not (isinstance(part, list | tuple) and len(part) == 0)
 
 
@@ -355,18 +355,18 @@ def source_file(kernel: Any) -> str:
     return os.path.abspath(inspect.getsourcefile(kernel.fn) or "")
 
 
-_forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> the kernel, its compiled form
+_forms: dict[int, tuple[Any, Any]] = {}  # id of an interpreted kernel -> the kernel and its compiled form
 
 
 def compiled_form(kernel: Any) -> Any:
-    """The kernel that Triton would compile for an interpreted one. Cached, as its source has to be found and parsed."""
+    """The kernel that Triton would compile for an interpreted one. It is cached, because parsing its source is slow."""
     if id(kernel) not in _forms:
         _forms[id(kernel)] = kernel, FUNCTION.get()(kernel.fn, **kernel.kwargs)
     return _forms[id(kernel)][1]
 
 
 def _canonical(data: str) -> str:
-    """The specialisation without its key: equal text for equal work."""
+    """The specialisation without its key, so that equal specialisations have equal texts."""
     described = json.loads(data)
     described.pop("key", None)
     return json.dumps(described)

@@ -1,4 +1,4 @@
-"""Which launches of the base and of the working tree are the same: a renaming hides nothing and accuses nobody."""
+"""Matches the launches of the base with those of the working tree, across renamings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from perfguard.measure.binaries.call_binaries import named
 from perfguard.measure.binaries.launch_recorder import Launch, Recording, specialised, types_of
 
-Kernels = Mapping[str, Sequence[Launch]]  # kernel -> its launches, in the order of their first ones
+Kernels = Mapping[str, Sequence[Launch]]  # kernel -> its launches, in the order of the first launches
 Named = tuple[str, Launch]
 
 
@@ -20,9 +20,9 @@ class Matched:
 
     Attributes:
         pairs: the name in the working tree (`rows`, `rows@1`, `rows/2`), the base's launch, the working tree's.
-        unmatched: the base's and the working tree's launches without a counterpart, with their names. A configuration
-            that a call does not choose is none of them.
-        renamed: the base's kernel -> the working tree's, of all that have a counterpart.
+        unmatched: the base's and the working tree's launches without a counterpart, with their names, but without
+            configurations that the call does not choose.
+        renamed: the base's kernel -> the working tree's, for all kernels with a counterpart.
     """
 
     pairs: list[tuple[str, Launch, Launch]]
@@ -31,17 +31,17 @@ class Matched:
 
 
 def match(base: Recording, work: Recording) -> Matched:
-    """Match kernels by their names, else by their place among the launches and the types of their parameters; then the
+    """Match kernels by name, or else by their place among the launches and their parameters' types; then match the
     launches of each kernel."""
     before, after = kernels_of(base), kernels_of(work)
     renamed = _counterparts(before, after)
-    found = [
+    pairs = [
         pair
         for old, new in renamed.items()
         for pair in _launch_pairs(before[old], after[new])
     ]  # fmt: skip
     names = {id(launch): name for recording in (base, work) for name, launch in named(recording.launches)}
-    paired = {id(launch) for pair in found for launch in pair}
+    paired = {id(launch) for pair in pairs for launch in pair}
     unmatched = [
         [
             (names[id(each)], each)
@@ -51,19 +51,19 @@ def match(base: Recording, work: Recording) -> Matched:
         ]
         for kernels in (before, after)
     ]
-    return Matched([(names[id(new)], old, new) for old, new in found], (unmatched[0], unmatched[1]), renamed)
+    return Matched([(names[id(new)], old, new) for old, new in pairs], (unmatched[0], unmatched[1]), renamed)
 
 
 def kernels_of(recording: Recording) -> dict[str, list[Launch]]:
-    """Kernel -> its launches, but for those of a walk."""
-    found: dict[str, list[Launch]] = {}
+    """Kernel -> its launches, without those of a walk."""
+    by_kernel: dict[str, list[Launch]] = {}
     for launch in recording.launches:
-        found.setdefault(launch.kernel, []).append(launch)
-    return found
+        by_kernel.setdefault(launch.kernel, []).append(launch)
+    return by_kernel
 
 
 def chosen(launches: Sequence[Launch]) -> list[Launch]:
-    """A kernel's launches in the plain call; where a tuner is to choose, all that it chooses from."""
+    """A kernel's launches in the plain call; if a tuner chooses, the launches of all configurations."""
     return [each for each in launches if each.configuration is None] or list(launches)
 
 
@@ -74,36 +74,36 @@ def _counterparts(base: Kernels, work: Kernels) -> dict[str, str]:
 
 
 def _places(kernels: Kernels, common: set[str]) -> dict[tuple[object, ...], str]:
-    """Place -> kernel: its name, or the last common kernel before it, its types, and which one of these it is."""
+    """Place -> kernel. The place is a common name, or the last common kernel before it, its types, and a number."""
     counts: Counter[tuple[object, ...]] = Counter()
-    found: dict[tuple[object, ...], str] = {}
+    by_place: dict[tuple[object, ...], str] = {}
     last = ""
     for name, launches in kernels.items():
         if name in common:
             last = name
-            found[name,] = name
+            by_place[name,] = name
         else:
             place = last, json.dumps(types_of(launches[0]))
             counts[place] += 1
-            found[*place, counts[place]] = name
-    return found
+            by_place[*place, counts[place]] = name
+    return by_place
 
 
 def _launch_pairs(base: Sequence[Launch], work: Sequence[Launch]) -> list[tuple[Launch, Launch]]:
-    """The launches of one kernel by their specialisations, whichever of them the plain call chooses. Of the others,
-    those of the plain call are paired in their order, and configurations if there are as many on both sides: one that
-    was inserted makes no other one worse."""
+    """Pair the launches of one kernel by their specialisations, whether or not the plain call chooses them. Of the
+    rest, launches of the plain call are paired in order, and so are configurations if both sides have equally many:
+    otherwise an inserted configuration would shift the pairs behind it."""
     pairs: list[tuple[Launch, Launch]] = []
     before, after = list(base), list(work)
 
     def pair(candidates: list[Launch], fits: Callable[[Launch, Launch], bool]) -> None:
         for launch in list(after):
-            found = next((each for each in candidates if fits(each, launch)), None)
-            if found is not None:
-                pairs.append((found, launch))
+            counterpart = next((each for each in candidates if fits(each, launch)), None)
+            if counterpart is not None:
+                pairs.append((counterpart, launch))
                 after.remove(launch)
-                if found in before:
-                    before.remove(found)
+                if counterpart in before:
+                    before.remove(counterpart)
 
     pair(before, lambda old, new: _is_plain(old) is _is_plain(new) and specialised(old) == specialised(new))
     pair(before, lambda old, new: _is_plain(old) and _is_plain(new))

@@ -1,7 +1,7 @@
-"""What a call starts on inputs other than the given ones: followed on a target like the call itself, and not run.
+"""The work of a call on derived inputs, which is followed on a target like the call itself, and not run.
 
-Sizes and layouts that no test has are what kernels are compiled, and inputs copied, for. Which are followed depends on
-no budget and no rotation, so that two runs see the same.
+Sizes and layouts that no test has may cause copies and compilations. Their choice depends on no budget and no rotation,
+so two runs follow the same inputs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from perfguard.measure.binaries.launch_recorder import Recorder, Recording, grid_of, uncompiled
+from perfguard.measure.binaries.launch_recorder import LaunchRecorder, Recording, grid_of, uncompiled
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import Target
 from perfguard.measure.binaries.unwritten import Unwritten
@@ -26,19 +26,19 @@ from perfguard.measure.replay import buffers_kept, traced_step
 from perfguard.model.call import Call, OtherCall
 from perfguard.model.records import Pass
 
-_MOST_SECONDS = 5.0  # processor time; what is not followed until then is not compared
-_MOST_NAMED = 3  # values of a constant
-FARTHEST = 65_535  # programs along the second and third axis of a grid, on every GPU of NVIDIA's
+_MOST_SECONDS = 5.0  # Calls that are not followed within this processor time are not compared.
+_MOST_NAMED = 3  # values of a constant in a note
+AXIS_LIMIT = 65_535  # the most programs along the second and third axis of a grid on NVIDIA's GPUs
 
 
 def follow_others(call: Call, target: Target | None, sources: Sources, into: Recording, *, on_the_host: bool) -> None:
-    """Count what the derived calls of `call` start, and note it in `into`. Those that refuse their input count nothing.
+    """Add the counts of the derived calls of `call` to `into`. Calls that refuse their input count nothing.
 
     Args:
-        target: present or simulated; None where no kernel of Triton's can be launched.
+        target: a present or simulated target; None if no Triton kernel can be launched.
     """
-    recorder = _Recorder(target, sources) if target is not None else None
-    found: dict[Pass, list[_Seen]] = {}
+    recorder = _DerivedRecorder(target, sources) if target is not None else None
+    runs_by_pass: dict[Pass, list[_DerivedRun]] = {}
     deadline = time.thread_time() + _MOST_SECONDS
     accepted: set[str] = set()
     with ExitStack() as stack:
@@ -52,16 +52,16 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
             if time.thread_time() < deadline and not (other.instead and other.name in accepted):
                 passes = _followed(other, recorder, on_the_host)
                 accepted.update([other.name] * bool(passes and not other.instead))
-                for direction, seen in passes.items():
-                    found.setdefault(direction, []).append(seen)
-    for direction, all_seen in found.items():
-        into.others[direction] = _parts(all_seen)
-        into.other_notes[direction] = _notes(all_seen)
+                for direction, run in passes.items():
+                    runs_by_pass.setdefault(direction, []).append(run)
+    for direction, derived in runs_by_pass.items():
+        into.others[direction] = _parts(derived)
+        into.other_notes[direction] = _notes(derived)
 
 
 @dataclass(frozen=True)
-class _Start:
-    """One launch. `code` tells specialisations apart."""
+class _DerivedLaunch:
+    """One launch. `code` distinguishes specialisations."""
 
     kernel: str
     code: str
@@ -70,11 +70,11 @@ class _Start:
 
 
 @dataclass
-class _Seen:
-    """What one derived call started in one pass."""
+class _DerivedRun:
+    """The launches, operators and tunings of one derived call in one pass."""
 
     other: OtherCall
-    starts: list[_Start] = field(default_factory=list)
+    launches: list[_DerivedLaunch] = field(default_factory=list)
     operators: Counter[str] = field(default_factory=Counter)
     tunings: set[tuple[str, str]] = field(default_factory=set)
 
@@ -82,45 +82,45 @@ class _Seen:
         return sum(self.operators[each] for each in kinds)
 
 
-def _followed(other: OtherCall, recorder: _Recorder | None, on_the_host: bool) -> dict[Pass, _Seen]:
-    """By pass; empty if the call refuses its input, as it may."""
-    found: dict[Pass, _Seen] = {}
-    here: list[_Seen] = []
+def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: bool) -> dict[Pass, _DerivedRun]:
+    """The runs of a derived call by pass; empty if the call refuses its input."""
+    by_pass: dict[Pass, _DerivedRun] = {}
+    current: list[_DerivedRun] = []
 
     def enter(direction: Pass) -> None:
-        here[:] = [found.setdefault(direction, _Seen(other))]
+        current[:] = [by_pass.setdefault(direction, _DerivedRun(other))]
         if recorder is not None:
-            recorder.seen = here[0]
+            recorder.run = current[0]
 
     def note(operator: str) -> None:
-        for seen in here:
-            seen.operators[operator] += 1
+        for run in current:
+            run.operators[operator] += 1
 
     try:
-        with Unwritten(on_the_host, note):  # the inputs, too, are made on the host
+        with Unwritten(on_the_host, note):  # The inputs are made on the host, too.
             traced_step(other.make(), {}, enter)
     except Exception:
         return {}
-    return found
+    return by_pass
 
 
-class _Recorder(Recorder):
-    """Notes launches for `seen`, of autotuned kernels in the first configuration that is left."""
+class _DerivedRecorder(LaunchRecorder):
+    """Adds launches to `run`; those of autotuned kernels in the first configuration after pruning."""
 
-    seen: _Seen
+    run: _DerivedRun
     _grid: Sequence[int] = ()
 
     def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
         data = json.loads(compile["specialization_data"])
-        told = [data["signature"], data["attrs_keys"], data["attrs_vals"], data["constant_keys"], data["constant_vals"]]
+        code_parts = [data[key] for key in ("signature", "attrs_keys", "attrs_vals", "constant_keys", "constant_vals")]
         names = fn.jit_function.arg_names
         constants = [
             (names[path[0]], str(value))
             for path, value in compile["constants"].items()
             if isinstance(path, tuple) and len(path) == 1 and isinstance(value, int | float | str)
         ]
-        code = hashlib.sha256(json.dumps(told).encode()).hexdigest()
-        self.seen.starts.append(_Start(fn.name.rpartition(".")[2], code, constants, self._grid))
+        code = hashlib.sha256(json.dumps(code_parts).encode()).hexdigest()
+        self.run.launches.append(_DerivedLaunch(fn.name.rpartition(".")[2], code, constants, self._grid))
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class _Recorder(Recorder):
 
     def _tune(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         key, configurations = self._tuned(tuner, args, kwargs)
-        self.seen.tunings.add((tuner.base_fn.__name__, key))
+        self.run.tunings.add((tuner.base_fn.__name__, key))
         for _, configuration in configurations[:1]:
             tuner.fn.run(*args, **kwargs, **configuration.all_kwargs())
         tuner.nargs = None
@@ -137,76 +137,76 @@ class _Recorder(Recorder):
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-def _parts(all_seen: Sequence[_Seen]) -> dict[str, int]:
-    layouts = [seen for seen in all_seen if not seen.other.size]
-    compiled = [seen for _, runs in _by_size(all_seen) for seen in _but_largest(runs)]
-    parts = {f"copies ({seen.other.name})": seen.number_of(COPIES) for seen in layouts}
+def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
+    layouts = [run for run in derived if not run.other.size]
+    compiled = [run for _, runs in _by_size(derived) for run in _without_largest(runs)]
+    parts = {f"copies ({run.other.name})": run.number_of(COPIES) for run in layouts}
     if compiled:
-        parts["copies (sizes)"] = max(seen.number_of(COPIES) for seen in compiled)
+        parts["copies (sizes)"] = max(run.number_of(COPIES) for run in compiled)
     for name, runs in (("layouts", layouts), ("sizes", compiled)):
         if runs:
-            parts[f"host reads ({name})"] = max(seen.number_of(READS) for seen in runs)
-            if most := max(len(seen.starts) for seen in runs):
+            parts[f"host reads ({name})"] = max(run.number_of(READS) for run in runs)
+            if most := max(len(run.launches) for run in runs):
                 parts[f"launches ({name})"] = most
-    for name, runs in _by_size(all_seen):
-        parts |= {part: len(codes) for part, codes in _compilations(name, _but_largest(runs)).items()}
+    for name, runs in _by_size(derived):
+        parts |= {part: len(codes) for part, codes in _compilations(name, _without_largest(runs)).items()}
         parts |= {part: int(axis > 0) for part, axis in _axes(name, runs).items()}
     return parts
 
 
-def _by_size(all_seen: Sequence[_Seen]) -> Iterator[tuple[str, list[_Seen]]]:
-    """The runs in which one size is another, by its name, ascending; at least two of each."""
-    sized = sorted((seen for seen in all_seen if seen.other.size), key=lambda seen: (seen.other.name, seen.other.size))
-    for name, runs in groupby(sized, lambda seen: seen.other.name):
+def _by_size(derived: Sequence[_DerivedRun]) -> Iterator[tuple[str, list[_DerivedRun]]]:
+    """The runs with a changed size, by the size's name and in ascending order, if there are at least two."""
+    sized = sorted((run for run in derived if run.other.size), key=lambda run: (run.other.name, run.other.size))
+    for name, runs in groupby(sized, lambda run: run.other.name):
         several = [*runs]
         if len(several) > 1:
             yield name, several
 
 
-def _but_largest(runs: list[_Seen]) -> list[_Seen]:
-    """The largest shows how grids grow. It may need other tiles than the rest."""
+def _without_largest(runs: list[_DerivedRun]) -> list[_DerivedRun]:
+    """The runs without the largest size, which shows how grids grow, but may need other tiles than the rest."""
     return runs[:-1] if len(runs) > 2 else runs
 
 
-def _compilations(name: str, runs: Sequence[_Seen]) -> dict[str, set[str]]:
-    """What each kernel is compiled, and tuned, for."""
-    found: dict[str, set[str]] = {}
-    for seen in runs:
-        for start in seen.starts:
-            found.setdefault(f"compilations of {start.kernel} ({name})", set()).add(start.code)
-        for kernel, key in seen.tunings:
-            found.setdefault(f"tunings of {kernel} ({name})", set()).add(key)
-    return found
+def _compilations(name: str, runs: Sequence[_DerivedRun]) -> dict[str, set[str]]:
+    """The specialisations and the tuning keys of each kernel, by part."""
+    codes: dict[str, set[str]] = {}
+    for run in runs:
+        for launch in run.launches:
+            codes.setdefault(f"compilations of {launch.kernel} ({name})", set()).add(launch.code)
+        for kernel, key in run.tunings:
+            codes.setdefault(f"tunings of {kernel} ({name})", set()).add(key)
+    return codes
 
 
-def _axes(name: str, runs: Sequence[_Seen]) -> dict[str, int]:
-    """The axis by which each kernel's grid grows, of several the last. None for a grid that does not grow."""
-    found = {}
+def _axes(name: str, runs: Sequence[_DerivedRun]) -> dict[str, int]:
+    """The last axis along which each kernel's grid grows, by part. A grid that does not grow has no part."""
+    axes = {}
     least, most = _grids(runs[0]), _grids(runs[-1])
     for kernel in most.keys() & least.keys():
         grown = [axis for axis, (few, many) in enumerate(zip(least[kernel], most[kernel], strict=True)) if many > few]
         if grown:
-            found[f"grid axis of {kernel} ({name})"] = grown[-1]
-    return dict(sorted(found.items()))
+            axes[f"grid axis of {kernel} ({name})"] = grown[-1]
+    return dict(sorted(axes.items()))
 
 
-def _grids(seen: _Seen) -> dict[str, list[int]]:
-    """The most programs along each axis, by kernel."""
-    found: dict[str, list[int]] = {}
-    for start in seen.starts:
-        grid = [*start.grid, 1, 1, 1][:3]
-        found[start.kernel] = [max(pair) for pair in zip(found.get(start.kernel, grid), grid, strict=True)]
-    return found
+def _grids(run: _DerivedRun) -> dict[str, list[int]]:
+    """The highest number of programs along each axis, by kernel."""
+    grids: dict[str, list[int]] = {}
+    for launch in run.launches:
+        grid = [*launch.grid, 1, 1, 1][:3]
+        grids[launch.kernel] = [max(pair) for pair in zip(grids.get(launch.kernel, grid), grid, strict=True)]
+    return grids
 
 
-def _notes(all_seen: Sequence[_Seen]) -> list[str]:
-    """Why a kernel is compiled again, and where a grid ends."""
+def _notes(derived: Sequence[_DerivedRun]) -> list[str]:
+    """Notes on kernels that are compiled again, and on grids that may end."""
     notes = []
-    for name, runs in _by_size(all_seen):
-        starts = [start for seen in _but_largest(runs) for start in seen.starts]
-        for kernel in dict.fromkeys(start.kernel for start in starts):
+    for name, runs in _by_size(derived):
+        launches = [launch for run in _without_largest(runs) for launch in run.launches]
+        for kernel in dict.fromkeys(launch.kernel for launch in launches):
             values: dict[str, dict[str, None]] = {}
-            for constant, value in (each for start in starts if start.kernel == kernel for each in start.constants):
+            for constant, value in (each for one in launches if one.kernel == kernel for each in one.constants):
                 values.setdefault(constant, {})[value] = None
             for constant, different in values.items():
                 if len(different) > 1:
@@ -215,6 +215,6 @@ def _notes(all_seen: Sequence[_Seen]) -> list[str]:
                         f"{kernel} is compiled anew for each size of {name}: its constant {constant} is {named}"
                     )
         notes += [
-            f"{part} is {axis}: it ends at {FARTHEST:,} programs" for part, axis in _axes(name, runs).items() if axis
+            f"{part} is {axis}: it ends at {AXIS_LIMIT:,} programs" for part, axis in _axes(name, runs).items() if axis
         ]
     return notes

@@ -21,18 +21,18 @@ from perfguard.model.atomic_files import write_atomically
 # Identified by their versions, which are part of the toolchain.
 _TOOLCHAIN = {"torch", "triton", "numpy", "pytest", "perfguard"}
 
-_FORMAT = 2  # of what is read of a file
+_FORMAT = 2  # the version of `_File`'s content
 
 
 class _File(Struct, frozen=True):
-    """One file as it was read. `state`: what would be another one if the file were."""
+    """The result of reading one file. `state` changes with the file, and with the version of this format."""
 
     state: str
     digest: str
     imported: list[str]
 
 
-Described = tuple[str, frozenset[str]]  # hash of a module's own statements, and the names that they import
+Described = tuple[str, frozenset[str]]  # hash of a module's own statements, and the imported names
 
 
 class Sources:
@@ -42,22 +42,22 @@ class Sources:
         known: the modules read so far, by name.
 
     Args:
-        cache: a file that keeps what was read of files that have not changed since. A library may import hundreds of
-            others, and parsing them takes seconds in every process.
+        cache: a file that keeps the results of unchanged files. A library may import hundreds of modules, and parsing
+            them takes seconds in every process.
     """
 
     def __init__(self, cache: Path | None = None) -> None:
         self.known: dict[str, Described] = {}
         self._cache = cache
         self._files: dict[str, _File] = {}
-        self._read_now = 0  # files parsed since the cache was written
+        self._read_now = 0  # number of files parsed since the cache was written
         if cache is not None:
-            with contextlib.suppress(OSError, msgspec.MsgspecError):  # absent, or of another version
+            with contextlib.suppress(OSError, msgspec.MsgspecError):  # The cache is absent or has another version.
                 self._files = msgspec.json.decode(cache.read_bytes(), type=dict[str, _File])
 
     def hash_of(self, *modules: str) -> str:
-        """Hash of the code of loaded modules and of all code that they import, except the toolchain's; empty if the
-        first one is not loaded. It does not depend on what else the process has loaded."""
+        """Hash of the code of loaded modules and of all code that they import, without the toolchain's; empty if the
+        first module is not loaded. It is independent of other modules that the process has loaded."""
         if modules[0] not in sys.modules:
             return ""
         reached: set[str] = set()
@@ -78,7 +78,7 @@ class Sources:
         return self.known[name]
 
     def _described(self, module: ModuleType) -> Described:
-        """What the cache holds of the module's file, if that has not changed; otherwise what is read of it."""
+        """The hash and imports of a module, from the cache if its file has not changed."""
         path = str(getattr(module, "__file__", None) or "")
         try:
             status = os.stat(path)
@@ -96,7 +96,7 @@ class Sources:
         if self._cache is None or not self._read_now:
             return
         self._read_now = 0
-        with contextlib.suppress(OSError):  # an unwritable cache is only slow
+        with contextlib.suppress(OSError):  # An unwritable cache only costs time.
             write_atomically(self._cache, msgspec.json.encode(self._files))
 
 
@@ -125,8 +125,8 @@ def _described(module: ModuleType) -> Described:
 
 
 def _imports(tree: ast.AST, package: str) -> Iterator[str]:
-    """The modules that a module imports whenever it is loaded. Kernels see its globals alone; and whether an import
-    within a function was reached would differ between runs of other tests."""
+    """The modules that a module imports whenever it is loaded. Imports within functions are omitted: kernels see only
+    globals, and whether such an import was executed depends on other tests."""
     for node in _reached(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -1,4 +1,4 @@
-"""The architectures that can be compiled for, with the capacity of one of their processors, one row each.
+"""The architectures for which kernels can be compiled, with the capacity of one of their processors.
 
 NVIDIA: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". AMD: the CDNA 3 and CDNA 4
 instruction set manuals; a compute unit has four SIMDs.
@@ -16,13 +16,13 @@ KB = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """One architecture. A processor is a multiprocessor, or a compute unit.
+    """One architecture. A processor is a multiprocessor (NVIDIA) or a compute unit (AMD).
 
     Attributes:
         chip: a product with this architecture, with `processors` processors.
         block_shared_bytes: the most shared memory that one block may request.
         reserved_shared_bytes: shared memory that the system reserves on a processor for each block.
-        registers: of a processor, 32 bits each; None if the compiler itself states the waves that they allow.
+        registers: registers of 32 bits per processor; None if the compiler itself states the waves that they allow.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def capability(self) -> tuple[int, int]:
-        """NVIDIA's compute capability; for AMD the digits that torch reports in its place."""
+        """NVIDIA's compute capability; for AMD the digits that torch reports instead."""
         digits = self.name.removeprefix("sm_").removeprefix("gfx")
         return (int(digits[:-1]), int(digits[-1])) if self.backend == "cuda" else (int(digits[0]), int(digits[1]))
 

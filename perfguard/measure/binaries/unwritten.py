@@ -1,4 +1,4 @@
-"""Operators of a call whose kernels do not run: what they would have left is zeros."""
+"""A dispatch mode for calls whose kernels do not run: memory that they would write is zero."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfguard._compat.torch_internals import own_implementation
 from perfguard._compat.torch_utils import DispatchMode
 from perfguard.measure.devices.operator_kinds import COPIES, READS
 
-_FRESH = ("empty", "new_empty")  # operators whose result is uninitialised
+_FRESH = ("empty", "new_empty")  # These operators leave their result uninitialised.
 _FILLS = {
     f"aten.{name}" for name in (
         "zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones",
@@ -24,8 +24,8 @@ _MEMORY = COPIES | _FILLS | READS
 class Unwritten(DispatchMode):
     """Fills uninitialised memory with zeros; with `on_the_host`, operators for a GPU run on the host.
 
-    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid, and differ in
-    every run.
+    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid and would
+    differ in every run.
     """
 
     def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:
@@ -37,7 +37,7 @@ class Unwritten(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         own = own_implementation(func)
-        if own is not None:  # a user's operator: its own calls must pass through here too
+        if own is not None:  # Calls within a user's operator are followed, too.
             with self:
                 return own(*args, **kwargs)
         if str(func.overloadpacket) in _MEMORY:

@@ -1,1 +1,1 @@
-"""Observation of a case of several ranks: its exchanges between ranks, by dimension of its mesh."""
+"""Observation of the exchanges between the ranks of a case, by dimension of its mesh."""

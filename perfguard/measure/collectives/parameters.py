@@ -1,4 +1,4 @@
-"""Parameters that FSDP shards: what a gather adds as padding, and what stays gathered after a pass."""
+"""Parameters that FSDP shards: the padding of a gather, and parameters that stay gathered after a pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfguard.model.mesh import Mesh, dimension_of
 
 
 def sharded(module: object) -> dict[str, Any]:
-    """The DTensors among a module's parameters by name; none if no part of it is under FSDP."""
+    """The DTensors among a module's parameters by name; empty if no part of the module is under FSDP."""
     if not isinstance(module, torch.nn.Module) or not any(isinstance(part, FSDPModule) for part in module.modules()):
         return {}
     return {name: value for name, value in module.named_parameters() if isinstance(value, DTensor)}
@@ -24,7 +24,7 @@ def sharded(module: object) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Padded:
-    """What a gather of one parameter moves: `rows` of its dimension over `ranks`, each of which has as many."""
+    """The gather of one parameter: `rows` of its sharded dimension over `ranks`, which all have equally many rows."""
 
     name: str
     dimension: str
@@ -39,9 +39,9 @@ class Padded:
 
 
 def padded(module: object, mesh: Mesh) -> Iterator[Padded]:
-    """For each parameter under FSDP that has rows, its padding over the dimension of the mesh that FSDP shards.
+    """The padding of each parameter under FSDP that has rows, over the dimension of the mesh that FSDP shards.
 
-    FSDP's dimension is the outermost that shards; those inside it (tensor parallelism) have taken their part before.
+    FSDP's dimension is the outermost sharded one. Inner dimensions (tensor parallelism) split the parameter before.
     """
     for name, value in sharded(module).items():
         cuts = [(at, placement.dim) for at, placement in enumerate(value.placements) if hasattr(placement, "dim")]
@@ -59,7 +59,7 @@ def padded(module: object, mesh: Mesh) -> Iterator[Padded]:
 
 
 def still_gathered(module: object, before: Mapping[str, object]) -> Mapping[str, int]:
-    """Bytes of the parameters that were DTensors `before` a pass and are plain now, by name."""
+    """Bytes by name of the parameters that were DTensors `before` a pass and are plain tensors now."""
     if not before:
         return {}
     assert isinstance(module, torch.nn.Module)

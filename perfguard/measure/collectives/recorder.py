@@ -1,6 +1,6 @@
-"""Records the exchanges among the operators of a call, with the flop that hide each, and missing waits.
+"""Records the exchanges among the operators of a call, with the flop that hide each exchange, and missing waits.
 
-Facts that depend on no clock and no backend: equal for gloo, NCCL and torch's fake backend, eager and compiled.
+These facts depend on no clock and no backend: gloo, NCCL and torch's fake backend give the same, eager or compiled.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class _Launch:
     functional: bool
 
 
-class Recorder:
-    """Fed with every operator of a call, in order.
+class ExchangeRecorder:
+    """Records exchanges from the operators of a call, which it is given in order.
 
     Args:
-        call: whose mesh names groups, and whose module FSDP may shard; None: any call.
+        call: the call, whose mesh names groups, and whose module FSDP may shard; None for any call.
     """
 
     def __init__(self, call: Call | None = None) -> None:
@@ -69,19 +69,19 @@ class Recorder:
         self._module = None if call is None else call.fn
         self.exchanges: list[Exchange] = []
         self.flop = 0
-        self.gathered: Mapping[str, int] = {}  # at the end, bytes of parameters that are still gathered
+        self.gathered: Mapping[str, int] = {}  # bytes of parameters that are gathered at the end
         self._implicit = ""  # the operator for which DTensor is moving data
-        self._pending: dict[int, _Launch] = {}  # by the storage of the result
+        self._pending: dict[int, _Launch] = {}  # The key is the address of the result's storage.
         self._flop_of = torch_distributed.flop_formulas()
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Mark exchanges that DTensor makes by itself while inside; at the end, note what is gathered."""
+        """Mark exchanges that DTensor makes by itself while inside, and note the gathered parameters at the end."""
         before = sharded(self._module)
         with torch_distributed.implicit_redistributions(self._entering):
             yield
         self.gathered = still_gathered(self._module, before)
-        for launch in self._pending.values():  # not used in this pass
+        for launch in self._pending.values():  # These results are not used in this pass.
             self._end(launch)
         self._pending.clear()
 
@@ -89,11 +89,11 @@ class Recorder:
         self._implicit = operator
 
     def exchanges_by(self, func: OpOverload[..., Any]) -> bool:
-        """Whether an operator is one that exchanges data, or one of FSDP's copies around that."""
+        """Whether an operator exchanges data, or is one of FSDP's copies around an exchange."""
         return func.namespace in _NAMESPACES
 
     def run(self, func: OpOverload[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run such an operator, and record it if it is an exchange."""
+        """Run an operator of `exchanges_by`, and record it if it is an exchange."""
         self.used(func, tree_tensors((args, kwargs)))
         results = func(*args, **kwargs)
         if _name(func) in _KINDS:
@@ -101,7 +101,7 @@ class Recorder:
         return results
 
     def used(self, func: OpOverload[..., Any], given: Sequence[torch.Tensor]) -> None:
-        """Note the first use of results under way: a wait, or any operator that reads or writes them."""
+        """Note the first use of pending results: a wait, or any operator that reads or writes them."""
         name = _name(func)
         if not self._pending or name == _BOOKKEEPING or func.is_view:
             return
@@ -111,7 +111,7 @@ class Recorder:
                 self._end(launch, waited=name == _WAIT)
 
     def _end(self, launch: _Launch, waited: bool | None = None) -> None:
-        """The result of `launch` is used now; None: it is not, and may be waited for later."""
+        """End the overlap of `launch`: its result is used now. With `waited` None it may be waited for later."""
         launch.exchange.overlap_flop = self.flop - launch.flop
         if launch.functional:
             launch.exchange.waited = waited
@@ -150,13 +150,13 @@ class Recorder:
             weakref.finalize(tensor.untyped_storage(), self._freed, address, launch).atexit = False
 
     def _freed(self, address: int, launch: _Launch) -> None:
-        """Forget a result that is gone unused: another storage may get its address."""
+        """Forget an unused result whose storage is freed, because another storage may get its address."""
         if self._pending.get(address) is launch:
             self._end(self._pending.pop(address), waited=False)
 
 
 def _name(func: OpOverload[..., Any]) -> str:
-    """`all_reduce` of an operator of these namespaces; empty for others."""
+    """The operator's name, e.g. `all_reduce`, if it is of these namespaces; empty for others."""
     return str(func.overloadpacket).partition(".")[2] if func.namespace in _NAMESPACES else ""
 
 

@@ -1,4 +1,4 @@
-"""The compiler's process-wide settings: those that a call leaves changed, and the one that lets backward passes repeat.
+"""The compiler's process-wide settings: those that a call leaves changed, and the one that lets a backward pass repeat.
 
 A leaked setting changes every other compiled function of the process: `capture_scalar_outputs`, set for one layer,
 broke a loss that was compiled separately (torchtitan #2741).
@@ -23,21 +23,21 @@ def settings() -> dict[str, str]:
     Besides the compiler's own these are deterministic algorithms, float32 matmul precision and default dtype, which
     also affect compilation. Imports no module of the compiler.
     """
-    found: dict[str, str] = {}
+    changed: dict[str, str] = {}
     for name, module in SETTINGS.items():
-        for key, entry in settings_of(module.loaded()).items():  # a module not imported is unchanged
+        for key, entry in settings_of(module.loaded()).items():  # A module that is not imported is unchanged.
             default, value = getattr(entry, "default", None), _value(entry)
             if value is not _MISSING and value != default:
-                found[f"{name}.{key}"] = f"{default!r} -> {value!r}"
-    return {**found, **_switches()}
+                changed[f"{name}.{key}"] = f"{default!r} -> {value!r}"
+    return {**changed, **_switches()}
 
 
 def _value(entry: Any) -> Any:
-    """The user's value; `_MISSING` if there is none. Values set by the environment and by torch itself are ignored, as
-    they are the same for every test of a process."""
+    """The user's value; `_MISSING` if there is none. Values set by the environment or by torch are ignored, since they
+    are the same for every test of a process."""
     value = getattr(entry, "user_override", _MISSING)
-    value = value.get() if hasattr(value, "get") and hasattr(value, "reset") else value  # a ContextVar
-    # For unset values torch has a marker object; anything but a plain value is taken for it.
+    value = value.get() if hasattr(value, "get") and hasattr(value, "reset") else value  # in a ContextVar
+    # torch marks an unset value by an object, so a value of any other type counts as unset.
     return value if isinstance(value, bool | int | float | str | list | tuple | dict | set | type(None)) else _MISSING
 
 
@@ -53,7 +53,7 @@ def _switches() -> dict[str, str]:
 
 
 def left_changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """`dynamo.capture_scalar_outputs: False -> True` for each difference, sorted."""
+    """The differences, sorted, e.g. `dynamo.capture_scalar_outputs: False -> True`."""
     names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     return [f"{name}: {after[name] if name in after else f'{before[name]}, now the default'}" for name in names]
 
@@ -65,19 +65,19 @@ _DONATED = "donated_buffer"
 
 @contextlib.contextmanager
 def replayable() -> Iterator[None]:
-    """Compile backward passes that can be repeated while inside. Does nothing if the compiler is not loaded."""
+    """Make backward passes that are compiled inside repeatable, if the compiler is loaded."""
     if not is_compiler_loaded():
         yield
         return
-    with FUNCTORCH.get().patch({_DONATED: False}):  # a patch is part of the caches' key
+    with FUNCTORCH.get().patch({_DONATED: False}):  # The patch is part of the caches' key.
         yield
 
 
 def replayed(run: Callable[[], T]) -> Callable[[], T]:
-    """`run`, a backward pass through compiled graphs, made to work with `retain_graph=True`.
+    """Make `run`, a backward pass through compiled graphs, work with `retain_graph=True`.
 
-    A compiled pass reads the setting whenever it runs, possibly in a thread of autograd's. A value is visible only in
-    the thread that set it, the default in all threads.
+    A compiled pass reads the setting whenever it runs, possibly in a thread of autograd. A value is visible only in the
+    thread that set it, but a default is visible in all threads.
     """
     config = FUNCTORCH.get()
     entry = settings_of(config)[_DONATED]

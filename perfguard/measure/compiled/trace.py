@@ -1,6 +1,6 @@
 """A trace of torch.compile: every frame, graph break and recompilation, with its reason.
 
-Read from torch's structured trace, the records that `TORCH_TRACE` writes for tlparse. Unlike counters, they hold the
+The source is torch's structured trace, which `TORCH_TRACE` writes for tlparse. Unlike counters, its records hold the
 reason and place of a graph break, and the guard that failed. Torch is not patched.
 """
 
@@ -20,13 +20,13 @@ from perfguard._compat.torch_compiler import COUNTERS, TRACE_LOGGER
 
 @dataclass(frozen=True)
 class Frame:
-    """One attempt of the compiler at a function.
+    """One attempt to compile a function.
 
     Attributes:
         function: its file and name, e.g. `block.forward`; `block.forward, resumed` is the part behind a graph break.
-        operators: number in its graph; 0 if nothing was compiled and it runs eagerly.
+        operators: number of operators in its graph; 0 if nothing was compiled and it runs eagerly.
         guards: number of guards that each call checks.
-        recompiled: the guard by which an earlier compilation could not be reused; "" for the first one.
+        recompiled: the guard by which an earlier compilation could not be reused; "" for the first compilation.
         problem: the reason why the compiler gave up, or "".
         place: the function's first line, `block.py:12 in forward`; the function alone if it is torch's own.
     """
@@ -41,7 +41,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Break:
-    """A graph break, where compiled code returns to Python.
+    """A graph break, at which compiled code returns to Python.
 
     Attributes:
         function: the function that contains it.
@@ -56,24 +56,24 @@ class Break:
 
 @dataclass
 class Trace:
-    """Compiled frames and graph breaks while tracing, in order."""
+    """The compiled frames and the graph breaks of a traced period, in order."""
 
     frames: list[Frame] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
 
     @property
     def compiled(self) -> list[Frame]:
-        """Frames with a graph that are no recompilations: one for each function and kind of call."""
+        """First compilations with a graph: one frame for each function and kind of call."""
         return [frame for frame in self.frames if frame.operators and not frame.recompiled]
 
     @property
     def recompiled(self) -> list[Frame]:
-        """Frames that were compiled again, or given up after too many recompilations."""
+        """Frames that were compiled again, or that ran eagerly after too many recompilations."""
         return [frame for frame in self.frames if frame.recompiled]
 
     @property
     def eager(self) -> list[Frame]:
-        """Frames that the compiler tried and left to Python."""
+        """Frames that the compiler tried and then left to Python."""
         return [frame for frame in self.frames if not frame.operators and not frame.recompiled]
 
 
@@ -85,7 +85,7 @@ def traced() -> Iterator[Trace]:
     logger = logging.getLogger(TRACE_LOGGER)
     propagate = logger.propagate
     logger.addHandler(handler)
-    logger.propagate = False  # as after torch's own log setup; other handlers need no megabytes of records
+    logger.propagate = False  # torch's own log setup does the same, since records are large.
     try:
         yield trace
     finally:
@@ -94,27 +94,27 @@ def traced() -> Iterator[Trace]:
 
 
 class _Handler(logging.Handler):
-    """Turns torch's records into the trace's. Records without the expected fields are ignored."""
+    """Adds torch's records to a trace. Records without the expected fields are ignored."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
         self._trace = trace
-        self._guards: dict[tuple[Any, Any], str] = {}  # failed guards by frame and compilation
+        self._guards: dict[tuple[Any, Any], str] = {}  # frame and compilation -> failed guard
 
     def emit(self, record: logging.LogRecord) -> None:
         metadata: Mapping[str, Any] = getattr(record, "metadata", {})
         payload = str(getattr(record, "payload", None) or "")
         name = (metadata.get("artifact") or {}).get("name")
-        place = metadata.get("frame_id"), metadata.get("frame_compile_id")
+        frame = metadata.get("frame_id"), metadata.get("frame_compile_id")
         if name == "recompile_reasons":
-            self._guards[place] = guard_of(payload)
+            self._guards[frame] = guard_of(payload)
         elif name == "dynamo_graph_break_reason":
-            found = break_of(payload)
-            if found not in self._trace.breaks:  # tracing restarts after a break, and reports it again
-                self._trace.breaks.append(found)
+            graph_break = break_of(payload)
+            if graph_break not in self._trace.breaks:  # Tracing restarts after a break and reports it again.
+                self._trace.breaks.append(graph_break)
         elif "compilation_metrics" in metadata:
             again = bool(metadata.get("frame_compile_id"))
-            guard = self._guards.get(place, "unknown guard") if again else ""
+            guard = self._guards.get(frame, "unknown guard") if again else ""
             self._trace.frames.append(_frame(metadata["compilation_metrics"], guard))
 
 
@@ -135,15 +135,15 @@ def _frame(metrics: Mapping[str, Any], recompiled: str) -> Frame:
 
 
 def function_of(path: str, name: str) -> str:
-    """`block.forward`: without lines and folders, which change."""
+    """A function's name for reports, e.g. `block.forward`, without lines and folders, which change."""
     resumed = re.fullmatch(r"torch_dynamo_resume_in_(.+)_at_\d+", name)
     return f"{PurePath(path).stem}.{resumed[1]}, resumed" if resumed else f"{PurePath(path).stem}.{name}"
 
 
 def guard_of(payload: str) -> str:
-    """The guard of the newest compilation that failed: `tensor 'x' size mismatch at index 0. expected 3, actual 4`.
+    """The failed guard of the newest compilation, e.g. `tensor 'x' size mismatch at index 0. expected 3, actual 4`.
 
-    torch lists one per compilation, newest first. The source line in its comment is removed, since it may change.
+    torch lists one guard per compilation, newest first. The source line in its comment is removed, since it may change.
     """
     with contextlib.suppress(ValueError):
         listed = json.loads(payload)
@@ -153,7 +153,7 @@ def guard_of(payload: str) -> str:
 
 
 def break_of(payload: str) -> Break:
-    """The break described by torch's readable text."""
+    """The graph break that torch's text describes."""
     where = re.search(r"^Graph break in user code at (.+):(\d+)$", payload, re.MULTILINE)
     traceback = payload.partition("User code traceback:")[2] or payload
     frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)\n(?! *File )(.*)$', traceback, re.MULTILINE)
@@ -165,13 +165,13 @@ def break_of(payload: str) -> Break:
 
 def _reason(payload: str, source: str) -> str:
     """The first informative line, and the source line of the break if known."""
-    _, found, text = payload.partition("Graph Break Reason: ")
-    lines = [line.strip() for line in (text if found else payload).splitlines()]
+    _, marker, text = payload.partition("Graph Break Reason: ")
+    lines = [line.strip() for line in (text if marker else payload).splitlines()]
     lines = [line for line in lines if line and not line.startswith("Encountered graph break when")]
     return lines[0] + (f" (`{source}`)" if source else "") if lines else "unknown"
 
 
 def cached_graphs() -> tuple[int, int]:
-    """Numbers of graphs in this process that inductor took from its cache, and that it compiled."""
-    found = COUNTERS.get()["inductor"]
-    return found["fxgraph_cache_hit"], found["fxgraph_cache_miss"] + found["fxgraph_cache_bypass"]
+    """The numbers of this process's graphs that inductor took from its cache, and that it compiled."""
+    counters = COUNTERS.get()["inductor"]
+    return counters["fxgraph_cache_hit"], counters["fxgraph_cache_miss"] + counters["fxgraph_cache_bypass"]

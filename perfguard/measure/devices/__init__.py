@@ -1,4 +1,4 @@
-"""Devices: `open_device` opens one by its name, `diagnose` reports what this machine has and what it lacks."""
+"""Devices: `open_device` opens a device by name, and `diagnose` reports on this machine's hardware and packages."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _AUTO = "auto"
 
 
 def known_names() -> list[str]:
-    """What `--perfguard-device` takes on some machine."""
+    """The values of `--perfguard-device`, including devices that this machine lacks."""
     return list(dict.fromkeys([_AUTO, *(name for vendor in all_vendors() for name in vendor.names)]))
 
 
 def open_device(name: str) -> Device:
-    """The device called `name`, one of `known_names`. 'auto' takes a CUDA or ROCm GPU, else an Intel GPU, else the CPU.
-    The CPU needs no torch.
+    """Open the device called `name`, one of `known_names`. 'auto' takes a CUDA or ROCm GPU, else an Intel GPU, else the
+    CPU. The CPU needs no torch.
 
     Raises:
-        UsageError: no such name.
-        DeviceError: the device is absent, or torch is.
+        UsageError: the name is unknown.
+        DeviceError: the device or torch is absent.
     """
     vendor, meant = _vendor_of(name)
     return vendor.open(meant)
@@ -31,19 +31,19 @@ def open_device(name: str) -> Device:
 def find_devices(name: str) -> dict[str, str]:
     """The devices that `name` allows: names for `open_device` -> `Device.key`. No GPU is opened.
 
-    'auto', 'cuda' and 'xpu' stand for all of a kind, 'fake*2' for two simulated ones, a name with an index for one.
+    'auto', 'cuda' and 'xpu' mean all devices of a kind, 'fake*2' two simulated ones, and a name with an index one.
 
     Raises:
-        UsageError: no such name.
-        DeviceError: the device is absent, or torch is.
+        UsageError: the name is unknown.
+        DeviceError: the device or torch is absent.
     """
     vendor, meant = _vendor_of(name)
-    found = vendor.find(meant)
-    return {name: found[meant]} if list(found) == [meant] else found
+    devices = vendor.find(meant)
+    return {name: devices[meant]} if list(devices) == [meant] else devices
 
 
 def _vendor_of(name: str) -> tuple[Vendor, str]:
-    """The vendor, and what it calls the device: 'auto' is a name of none."""
+    """The vendor of a device, and the vendor's own name for the device: 'auto' is no vendor's."""
     if name == _AUTO:
         vendor = next(vendor for vendor in all_vendors() if vendor.auto is not None and vendor.is_here())
         return vendor, vendor.names[0]
@@ -54,7 +54,7 @@ def _vendor_of(name: str) -> tuple[Vendor, str]:
 
 
 def diagnose(device: str = _AUTO) -> list[Finding]:
-    """Everything `perfguard doctor` prints about this machine; never raises, and works without torch."""
+    """All findings that `perfguard doctor` prints about this machine. It never raises, and works without torch."""
     from perfguard.measure.devices import doctor
 
     return doctor.findings(lambda: open_device(device))

@@ -1,4 +1,4 @@
-"""What a device reports about one call, or one observed test: the work that it started, and its memory."""
+"""A device's report on one call or one observed test: the work that it started, and its memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Copied:
-    """Copies of one kind: their name, the bytes moved and the line of Python, 0 and "" where they are unknown, and
-    their number."""
+    """Copies of one kind: their name, the moved bytes (0 if unknown), the line of Python ("" if unknown), and their
+    number."""
 
     name: str
     bytes: int = 0
@@ -24,11 +24,11 @@ class Copied:
 
 @dataclass(frozen=True)
 class Waited:
-    """The host waited for the device, or read a tensor's data.
+    """Waits of the host for the device, or reads of a tensor's data by the host.
 
     Attributes:
-        name: of the operator or of the runtime's function, e.g. `aten._local_scalar_dense`.
-        place: the line of Python that caused it, `moe/dispatch.py:57 in counts`; empty if none did.
+        name: the operator or the runtime's function, e.g. `aten._local_scalar_dense`.
+        place: the line of Python that caused it, e.g. `moe/dispatch.py:57 in counts`; empty if no line did.
         count: number of times.
     """
 
@@ -39,23 +39,23 @@ class Waited:
 
 @dataclass(frozen=True)
 class Activity:
-    """The work that one call started, in order, or the numbers of what one test started.
+    """The work that one call started, in order, or the counts of the work that one test started.
 
     Attributes:
-        launches: on a device with a queue, names of kernels, copies and fills; on a CPU, of the operators dispatched.
-            Of a test always the operators, with their numbers.
+        launches: names of kernels, copies and fills on a device with a queue, or of dispatched operators on a CPU. A
+            test always has operators, with their counts.
         copies: the launches that only move bytes: transfers, and layout or dtype copies.
         fills: number of memory fills (memset) among the launches; 0 on a CPU.
-        waits: where the host waited for the device or read a tensor's data.
-        tensor_bytes: peak of the bytes in tensors that operators returned. Counted on a CPU only, the same on every
-            machine; None elsewhere.
-        exchanges: the exchanges with other ranks, in order of their launches; empty where no process group exists.
+        waits: waits of the host for the device, and reads of a tensor's data by the host.
+        tensor_bytes: peak of the bytes in tensors that operators returned, which is the same on every machine; None
+            except on a CPU.
+        exchanges: the exchanges with other ranks, in order of their launches; empty without a process group.
         gathered: parameters that FSDP has gathered and not freed when the call ends, bytes by name.
-        work: what interpreted kernels went over, by kernel and what: elements that loads, stores and atomics accessed
-            (masked lanes do not count), products of dots, programs. Empty on a GPU.
+        work: work of interpreted kernels by kernel and kind: elements that loads, stores and atomics accessed (without
+            masked lanes), products of dots, programs. Empty on a GPU.
         code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
-            one toolchain mean that the device ran the very same code. None if the binary of any kernel is unknown,
-            and on a CPU.
+            one toolchain mean that the device ran the same code. None if the binary of a kernel is unknown, and on a
+            CPU.
     """
 
     launches: Sequence[str] | Counter[str] = ()
@@ -70,15 +70,15 @@ class Activity:
 
 
 @dataclass
-class Seen:
-    """What one test started, kept and left. It is read while the test runs, once, and filled in at the end.
+class ObservedActivity:
+    """The work that one test started, and the memory that it saved and left. It is filled in when the test ends.
 
     Attributes:
-        activity: operators, copies and reads of the host, each kind once with its number.
+        activity: operators, copies and reads of the host, each kind once with its count.
         left: line of Python -> bytes of the tensors made there that are alive after the test.
-        saved: what was differentiated, `MulBackward0.self at layers.py:31 in forward` -> bytes that its graph had saved
-            when its backward pass began.
-        kernels: launches of Triton kernels, in the interpreter as well, by kernel and grid.
+        saved: node of a differentiated graph, e.g. `MulBackward0.self at layers.py:31 in forward` -> bytes that it had
+            saved when the backward pass began.
+        kernels: number of launches of Triton kernels, including interpreted ones, by kernel and grid.
         compiled: Triton's compiled kernels that a GPU ran, each once.
     """
 
@@ -95,7 +95,7 @@ class MemoryUse:
 
     Attributes:
         peak: most bytes requested at once, above the level before the call; the result counts, inputs do not.
-        held: the part that the call still holds when it returns: its result, and anything else it keeps.
+        held: the bytes that the call still holds when it returns, for its result and otherwise.
         residue: bytes still allocated after the result is freed.
     """
 
@@ -105,7 +105,7 @@ class MemoryUse:
 
     @property
     def workspace(self) -> int:
-        """Temporaries at the peak: bytes needed beyond those that are held."""
+        """Temporaries at the peak: bytes beyond those that the call still holds at its end."""
         return max(0, self.peak - self.held)
 
 
@@ -127,7 +127,7 @@ class Ledger:
     peak: int = 0
 
     def add(self, address: int, count: int) -> None:
-        """Add `count` bytes at `address`; an allocation already known there is replaced."""
+        """Add `count` bytes at `address`, in place of an allocation that is already known there."""
         self.total += count - self.alive.get(address, 0)
         self.alive[address] = count
         self.peak = max(self.peak, self.total)

@@ -1,5 +1,5 @@
-"""The interface of a device: identity, versions, state, and the primitives that measurement is built on. What it tells
-of one call stands in `activity`.
+"""The interface of a device: identity, versions, state, and the primitives of measurements. Its report on one call is
+in `activity`.
 
 Each vendor has one file in `vendors/`, with a subclass of `Device`. Differences between vendors stay behind this
 interface, so timers and metrics never ask which vendor they run on.
@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, Seen
+from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, ObservedActivity
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware, Toolchain
 
@@ -37,7 +37,7 @@ class Event(Protocol):
 
 
 class ClockMark(Protocol):
-    """A reading of the cycle counters of the device's processors, beside its timer, on its queue."""
+    """A reading of the processors' cycle counters and the device's timer at one position in its queue."""
 
     def mhz_until(self, end: ClockMark) -> float | None:
         """Mean clock of the processors from this mark to `end`, MHz; None if unknown. Both must have been passed."""
@@ -48,48 +48,48 @@ Within = Callable[[AbstractContextManager[object]], object]
 
 
 class Graph(Protocol):
-    """Captured work, enqueued again as a whole."""
+    """Captured work, which can be enqueued again as a whole."""
 
     def replay(self) -> None:
-        """Enqueue all of it."""
+        """Enqueue all captured work."""
 
 
 class Device(abc.ABC):
-    """One device of one kind, guarded by this process."""
+    """One device, which this process measures."""
 
-    #: True where calls only enqueue work (GPUs); False where they return when the work is done (CPU).
+    #: True if calls only enqueue work (GPUs); False if they return when the work is done (CPU).
     asynchronous: bool = True
 
-    #: True where `capture` works, for calls without operations that cannot be captured.
+    #: True if `capture` works for calls whose operations can all be captured.
     captures: bool = False
 
     @property
     @abc.abstractmethod
     def identity(self) -> Hardware:
-        """The hardware's identity; read once."""
+        """The hardware's identity, which is read once."""
 
     @property
     def key(self) -> str:
-        """Identifies this device within the machine, the same in all processes. Its lock has this name."""
+        """The device's identifier within the machine, equal in all processes. The device's lock has this name."""
         return f"{self.identity.slug}-{self.identity.index}"
 
     @property
     def board(self) -> str | None:
-        """Identifies this board among all machines, the same in all processes; None if the device cannot."""
+        """The board's identifier among all machines, equal in all processes; None if the device has none."""
         return None
 
-    def free_memory(self) -> None:  # noqa: B027  # nothing to do where nothing is cached
+    def free_memory(self) -> None:  # noqa: B027  # Some devices cache nothing.
         """Return cached memory to the device, after a call ran out of memory."""
 
     def take_memory(self, count: int) -> object:
-        """Allocate `count` bytes where a case's inputs belong, for the lifetime of the returned object."""
+        """Allocate `count` bytes in the memory of a case's inputs, for the lifetime of the returned object."""
         import torch
 
         return torch.empty(count, dtype=torch.uint8, device=self.torch_device)
 
     @property
     def torch_device(self) -> torch.device:
-        """The torch device that a case's inputs belong on."""
+        """The torch device of a case's inputs."""
         import torch
 
         return torch.device("cpu")
@@ -123,16 +123,16 @@ class Device(abc.ABC):
     def conditions(self) -> Conditions:
         """Current clocks, temperature, throttle reasons and other processes; unknown fields stay empty."""
 
-    def settle(self) -> None:  # noqa: B027  # a device whose times depend on no such state has nothing to do
-        """Bring the process into the state in which everything is timed; once, before the first work on the device.
+    def settle(self) -> None:  # noqa: B027  # Times of some devices depend on no such state.
+        """Prepare the process for timing; called once, before the first work on the device.
 
-        The cost of a launch must not depend on earlier cases or on the metrics read of them.
+        The cost of a launch must not depend on earlier cases or their metrics.
         """
 
-    def close(self) -> None:  # noqa: B027  # as above
+    def close(self) -> None:  # noqa: B027  # `settle` may change nothing.
         """Undo what `settle` changed in the process."""
 
-    def synchronize(self) -> None:  # noqa: B027  # nothing to wait for where calls return when the work is done
+    def synchronize(self) -> None:  # noqa: B027  # Calls may return when their work is done.
         """Wait for all enqueued work."""
 
     def now_us(self) -> float:
@@ -140,7 +140,7 @@ class Device(abc.ABC):
         return time.perf_counter_ns() / 1e3
 
     def event(self) -> Event:
-        """A new mark that can be timed; asynchronous devices only, as `sleep` and `flush_cache`."""
+        """A new mark that can be timed. Only asynchronous devices have it, `sleep` and `flush_cache`."""
         raise NotImplementedError
 
     def sleep(self, microseconds: float) -> None:
@@ -156,11 +156,11 @@ class Device(abc.ABC):
         raise NotImplementedError
 
     def aside(self) -> AbstractContextManager[None]:
-        """Run the work inside on the queue that `capture` captures on; waits for all work before and after.
+        """Run the work inside on the queue of `capture`; waits for all work before and after.
 
-        The whole guarded test runs inside: on an H200, once two queues have alternated, each launch takes 0.1 to
-        0.4 µs more, on and off from then on. Calls to be captured must be made and warmed up inside: autograd runs a
-        backward pass on the queue of its forward pass, and libraries keep a workspace per queue.
+        The whole guarded test runs inside, because on an H200, after two queues have alternated, each launch takes 0.1
+        to 0.4 µs more, on and off. Calls for a capture must be made and warmed up inside: autograd runs a backward pass
+        on the queue of its forward pass, and libraries keep a workspace per queue.
         """
         return nullcontext()
 
@@ -168,11 +168,11 @@ class Device(abc.ABC):
         """The work of all `calls`, in sequence, as a graph. A failure leaves the device as usable as before.
 
         Args:
-            calls: must be warmed up; they may repeat.
+            calls: warmed-up calls, which may repeat.
             keep: number of results that stay allocated while the next calls run, so that these write elsewhere.
 
         Raises:
-            DeviceError: the calls cannot be captured; with the reason.
+            DeviceError: the calls cannot be captured. The message has the reason.
         """
         raise DeviceError(f"{self.identity.slug}: this kind of device captures no work; time it by events")
 
@@ -182,24 +182,24 @@ class Device(abc.ABC):
         """Intervals of each call's kernels and copies on the device: (start, end) by start, µs on the device's clock.
 
         Args:
-            before: runs before each call, and is waited for; its work is left out of the intervals.
+            before: runs, with its work, to its end before each call, and has no intervals in the result.
 
         Raises:
-            DeviceError: the device, or its profiler here, does not report intervals.
+            DeviceError: the device, or this installation's profiler, does not report intervals.
         """
         raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
 
     def kernel_times(self) -> AbstractContextManager[dict[str, float]]:
-        """Device time by kernel of what runs inside, µs, copies and fills included; filled in at the end.
+        """Device time by kernel of the work inside, µs, including copies and fills; filled in at the end.
 
         Raises:
-            DeviceError: at the end: nothing was seen, or this kind of device has no kernels.
+            DeviceError: at the end, if no work was seen; or if this kind of device has no kernels.
         """
         raise DeviceError(f"{self.identity.slug}: this kind of device has no time by kernel")
 
     def interconnect(self, count: int) -> str:
-        """How the first `count` devices of this host are connected, and by which library and settings data travels
-        between them; empty if unknown. Times of several ranks are comparable only if it is equal."""
+        """The links between the first `count` devices of this host, and library and settings of their exchanges; empty
+        if unknown. Times of several ranks are comparable only if it is equal."""
         return ""
 
     @abc.abstractmethod
@@ -208,18 +208,18 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def growth(self, call: Callable[[], object], calls: int) -> Growth:
-        """Growth of memory from one call to `calls` further ones, their results dropped."""
+        """Growth of memory from one call to `calls` further ones, whose results are freed."""
 
     def occupy(self) -> list[torch.Tensor]:
-        """Take every free block of the allocator and fill it with the byte 0xFF; the caller holds the blocks."""
+        """Take every free block of the allocator and fill it with bytes 0xFF; returns the blocks."""
         return []
 
     @abc.abstractmethod
     def activity(self, call: Callable[[], object]) -> Activity:
         """Activity of a warm `call`: launches, copies and fills in order, their code, and the host's waits."""
 
-    def observed(self, interpreted: Callable[..., None] | None = None) -> AbstractContextManager[Seen]:
-        """What runs inside, once and as it is. Needs torch.
+    def observed(self, interpreted: Callable[..., None] | None = None) -> AbstractContextManager[ObservedActivity]:
+        """Observe the work inside, which runs once and unchanged. Needs torch.
 
         Args:
             interpreted: called at each launch in Triton's interpreter: kernel, arguments, grid, keywords.
@@ -230,11 +230,11 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def copy_bytes_per_second(self) -> float:
-        """The copy ceiling: bytes read plus written per second by a large device-to-device copy, measured now."""
+        """Measure the copy ceiling: bytes read plus bytes written per second by a large device-to-device copy."""
 
 
 def _torch_version() -> str | None:
-    """Version of torch, with its build; None if it is not installed, as for benchmarks that do not need it."""
+    """Version of torch, with its build; None if torch is not installed."""
     try:
         import torch
     except ImportError:

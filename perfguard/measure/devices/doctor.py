@@ -1,4 +1,4 @@
-"""The findings of `perfguard doctor`: what is present, what is missing, and the next step for each."""
+"""The findings of `perfguard doctor`: parts that are present, parts that are missing, and the next step for each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def findings(
     """All findings, from the machine down to the device.
 
     Args:
-        open_device: opens the device to be described.
+        open_device: opens the device.
         root: the folder that holds `/proc`, `/sys` and `/dev`.
         load: imports a module by name.
     """
@@ -42,7 +42,7 @@ def findings(
 def _safely(topic: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
     try:
         yield from check()
-    except Exception as error:  # every failed check becomes a finding; the doctor itself must not fail
+    except Exception as error:  # A failed check becomes a finding; the doctor itself must not fail.
         yield Finding(topic, "", f"{type(error).__name__}: {error}", "mend this, then run `perfguard doctor` again")
 
 
@@ -76,8 +76,8 @@ def _drivers(root: Path, load: Import, vendors: Sequence[Vendor]) -> Iterator[Fi
         *names, last = (vendor.driver for vendor in vendors if vendor.driver)
         step = "none needed to guard the CPU; to guard a GPU install its driver (in a container: pass the GPU in)"
         yield Finding("GPU driver", "", f"no {', '.join(names)} or {last} driver is loaded", step)
-        found = "are interpreted: pytest --perfguard sets TRITON_INTERPRET=1; for plain pytest set it yourself"
-        yield Finding("Triton kernels", found)
+        interpreted = "are interpreted: pytest --perfguard sets TRITON_INTERPRET=1; for plain pytest set it yourself"
+        yield Finding("Triton kernels", interpreted)
     for vendor in present:
         missing = step = ""
         if build is not None and vendor.build not in build:
@@ -129,15 +129,15 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
     if device.asynchronous:
         yield _profiler(device)
     for warning in identity.warnings:
-        said, _, step = warning.rpartition("; ")
-        yield Finding("device", "", said, step)
+        missing, _, step = warning.rpartition("; ")
+        yield Finding("device", "", missing, step)
 
 
 def _profiler(device: Device) -> Finding:
-    """Whether the profiler sees the device's work: it counts launches, and times short calls and those that wait."""
+    """Whether the profiler sees the device's work. It counts launches, and times short calls and calls that wait."""
     try:
         device.intervals([device.flush_cache])
-    except Exception as error:  # profilers fail in many ways
+    except Exception as error:  # Profilers fail in many ways.
         step = "end other profilers of this device; use a build of torch with Kineto"
         return Finding("device profiler", "", str(error).partition(";")[0], step)
     return Finding("device profiler", "works")

@@ -1,8 +1,8 @@
 """A hash of a profile: the code of every kernel, its launch parameters, and the order of launches.
 
 Triton's kernels are hashed by their machine code, library kernels by their full name. The libraries themselves are
-hashed by version (torch's own) or by content (other libraries with device code in this process). A kernel of unknown
-origin means that there is no fingerprint.
+hashed by version (torch's own) or by content (other libraries with device code in this process). If the origin of a
+kernel is unknown, there is no fingerprint.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from perfguard._compat.torch_compiler import CACHE_FOLDER, CACHE_KEY, is_inducto
 from perfguard._compat.triton_internals import is_compiled, launches_noted
 from perfguard.measure.devices.kineto import Work, normalized
 
-# Names that the profiler gives to kernels of libraries: C++ ones by namespace or by the types of their arguments, plain
-# ones by prefixes that are not used in handwritten kernels.
+# The profiler's names of library kernels. C++ names are known by namespace or argument types, other names by prefixes
+# that handwritten kernels do not use.
 _LIBRARY = re.compile(
     r"(void )?(\(anonymous namespace\)::)?"
     r"(at|at_cuda_detail|c10|cub|thrust|rocprim|hipcub|cutlass|cudnn|cublas|cublasLt|pytorch_flash|ck|ck_tile|oneapi)::"
@@ -44,12 +44,12 @@ _PACKAGES = ("torch/", "nvidia/", "triton/", "cusparselt/", "rocm", "_rocm")
 _TOOLKITS = ("/usr/local/cuda", "/opt/rocm", "/opt/intel/oneapi")
 
 
-_froze = False  # True if this module froze the collector's objects
+_froze = False  # It is True if this module froze the collector's objects.
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A Triton kernel loaded in this process: `handle` is the driver's, `code` hashes its machine code."""
+    """A Triton kernel that this process has loaded. `handle` is the driver's, `code` is a hash of its machine code."""
 
     name: str
     handle: int
@@ -58,26 +58,26 @@ class Kernel:
     code: str | None
 
 
-class Launch(NamedTuple):
-    """One launch by Triton's launcher. `scalars`: its arguments other than tensors, as text."""
+class TritonLaunch(NamedTuple):
+    """One launch by Triton's launcher. `scalars` are its arguments other than tensors, as text."""
 
     name: str
     handle: int
     scalars: str = ""
 
 
-Launched = list[Launch]  # in order
+Launched = list[TritonLaunch]  # Launches are in order.
 
-_LEAST_ADDRESS = 2**40  # larger integers are taken for addresses, which differ from process to process
+_LEAST_ADDRESS = 2**40  # Larger integers are taken for addresses, which differ between processes.
 
 
 @contextmanager
 def triton_launches() -> Iterator[Launched]:
-    """List every launch by Triton's own launcher while inside, with its scalars: a binary's time may depend on them."""
+    """List every launch by Triton's own launcher while inside, with its scalars, on which its time may depend."""
     launched: Launched = []
 
     def note(kernel: Any, grid: Any, args: Sequence[Any]) -> None:
-        launched.append(Launch(kernel.name, kernel.function, repr([_scalar(each) for each in args])))
+        launched.append(TritonLaunch(kernel.name, kernel.function, repr([_scalar(each) for each in args])))
 
     with launches_noted(note):
         yield launched
@@ -93,7 +93,7 @@ def _scalar(argument: object) -> object:
 
 
 def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
-    """16 hex digits of the work of a call on the device; None if the code of any kernel is unknown.
+    """16 hex digits over a call's work on the device; None if the code of a kernel is unknown.
 
     Args:
         work: kernels, copies and fills in launch order.
@@ -123,36 +123,36 @@ def _name(work: Work, codes: dict[int, str]) -> tuple[str, ...]:
 
 
 def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:
-    """id(work) -> hash of its machine code, for kernels that must be Triton's; None if any hash is unavailable."""
+    """id(work) -> hash of its machine code, for Triton kernels; None if a hash is unavailable."""
     if not work:
         return {}
     loaded: dict[str, list[Kernel]] = defaultdict(list)
-    for kernel in loaded_kernels({each.name for each in work}):
+    for kernel in loaded_kernels({item.name for item in work}):
         loaded[kernel.name].append(kernel)
     handles: dict[str, list[int]] = defaultdict(list)
     for launch in launched:
         handles[launch.name].append(launch.handle)
-    counts = Counter(each.name for each in work)
+    counts = Counter(item.name for item in work)
     seen: Counter[str] = Counter()
     codes: dict[int, str] = {}
-    for each in work:
-        candidates = loaded[each.name]
-        if len(handles[each.name]) == counts[each.name]:  # the handle of every launch is known
-            handle = handles[each.name][seen[each.name]]
+    for item in work:
+        candidates = loaded[item.name]
+        if len(handles[item.name]) == counts[item.name]:  # The handle of every launch is known.
+            handle = handles[item.name][seen[item.name]]
             candidates = [kernel for kernel in candidates if kernel.handle == handle]
         else:
-            candidates = [kernel for kernel in candidates if _fits(kernel, each)]
-        seen[each.name] += 1
-        found = {kernel.code for kernel in candidates}
-        code = found.pop() if len(found) == 1 else None
+            candidates = [kernel for kernel in candidates if _fits(kernel, item)]
+        seen[item.name] += 1
+        hashes = {kernel.code for kernel in candidates}
+        code = hashes.pop() if len(hashes) == 1 else None
         if code is None:
             return None
-        codes[id(each)] = code
+        codes[id(item)] = code
     return codes
 
 
 def _fits(kernel: Kernel, work: Work) -> bool:
-    """Whether the launch may be one of `kernel`: registers and threads agree, where both sides have them."""
+    """Whether the launch may be one of `kernel`: registers and threads agree, if both sides have them."""
     block, registers = work.facts.get("block"), work.facts.get("registers per thread")
     threads = block[0] * block[1] * block[2] if isinstance(block, list) and len(block) == 3 else None
     return all(
@@ -164,10 +164,10 @@ def _fits(kernel: Kernel, work: Work) -> bool:
 def loaded_kernels(names: set[str]) -> list[Kernel]:
     """Triton's compiled kernels with these names that are alive and loaded, including inductor's.
 
-    Neither Triton nor inductor lists them, but both keep them as ordinary objects, known by their types' names:
-    `CompiledKernel`, and `StaticallyLaunchedCudaKernel` and its kin.
+    Neither Triton nor inductor lists its kernels, but both keep them as objects of types with known names, such as
+    `CompiledKernel` and `StaticallyLaunchedCudaKernel`.
     """
-    found = []
+    kernels = []
     for kernel in _compiled():
         if getattr(kernel, "name", None) in names and kernel.function is not None:
             triton = _launcher(type(kernel)) == "triton"
@@ -177,16 +177,16 @@ def loaded_kernels(names: set[str]) -> list[Kernel]:
             warp = getattr(getattr(metadata, "target", None), "warp_size", None)
             threads = metadata.num_warps * warp if warp else None
             registers = getattr(kernel, "n_regs", None)
-            found.append(Kernel(kernel.name, kernel.function, threads, registers, code))
-    return found
+            kernels.append(Kernel(kernel.name, kernel.function, threads, registers, code))
+    return kernels
 
 
 def forget_objects_without_kernels() -> None:
-    """Hide all present objects from `loaded_kernels`. Imports leave a million objects behind; checking each of them
-    took 50 ms a case. Does nothing if one of them is a kernel."""
+    """Hide all present objects from `loaded_kernels`, if no kernel is among them. Imports leave a million objects, and
+    checking them took 50 ms per case."""
     global _froze
     if not _compiled():
-        _froze = _froze or not gc.get_freeze_count()  # objects that others froze stay frozen
+        _froze = _froze or not gc.get_freeze_count()  # Objects that others froze stay frozen.
         gc.freeze()
 
 
@@ -201,7 +201,7 @@ def remember_objects() -> None:
 def _compiled() -> list[Any]:
     """Triton's and inductor's compiled kernels."""
     objects = gc.get_objects()
-    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # few types match
+    kinds = {kind for kind in set(map(type, objects)) if _launcher(kind)}  # Few types match.
     return [each for each in objects if type(each) in kinds] if kinds else []
 
 
@@ -215,21 +215,21 @@ def _launcher(kind: type) -> str:
 
 
 def _binary_of_static(kernel: Any) -> bytes | None:
-    """The binary that inductor's static launcher loaded. It keeps the key in Triton's cache, but not the path."""
+    """The binary that inductor's static launcher has loaded, found by its key in Triton's cache."""
     try:
         cache = Path(CACHE_FOLDER.get()(torch.accelerator.current_device_index()))
         folder = cache / CACHE_KEY.get()(kernel.hash)
-        found = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
-        return found[0].read_bytes() if len(found) == 1 else None
-    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # all of these names are private
+        paths = [path for path in folder.glob("*") if path.suffix in (".cubin", ".hsaco") and path.stem == kernel.name]
+        return paths[0].read_bytes() if len(paths) == 1 else None
+    except (ImportError, AttributeError, TypeError, RuntimeError, OSError):  # All of these names are private.
         return None
 
 
 def machine_code(binary: bytes) -> str | None:
     """Hash of the loaded sections of an ELF binary (cubin, hsaco); None for other formats.
 
-    Other sections hold line numbers, paths and comments of the compiler, which do not affect speed. The exception is
-    NVIDIA's `.nv.info` with registers and stack: it is not loaded, but is part of the hash.
+    Other sections hold line numbers, paths and compiler comments, which do not affect speed. The exception is NVIDIA's
+    `.nv.info` with registers and stack, which is not loaded but is part of the hash.
     """
     sections = _sections(binary)
     if not sections:
@@ -242,13 +242,13 @@ def machine_code(binary: bytes) -> str | None:
 
 
 def instructions(binary: bytes) -> bytes:
-    """The instructions of an ELF binary, its sections concatenated; empty for other formats."""
+    """The concatenated executable sections of an ELF binary; empty for other formats."""
     return b"".join(binary[section.start : section.end] for section in _sections(binary) if section.flags & _EXECUTABLE)
 
 
 @dataclass(frozen=True)
 class _Section:
-    """A section of an ELF file; one without bits takes no space in the file."""
+    """A section of an ELF file. A section without bits takes no space in the file."""
 
     name: bytes
     kind: int
@@ -274,14 +274,14 @@ def _sections(binary: bytes | mmap.mmap) -> list[_Section]:
             _Section(binary[names + name : binary.find(b"\0", names + name)], kind, flags, offset, size)
             for name, kind, flags, _, offset, size in headers
         ]
-    except (struct.error, IndexError):  # cut short
+    except (struct.error, IndexError):  # The file is cut short.
         return []
 
 
 def foreign_libraries(maps: Path) -> str | None:
     """Hash of this process's libraries with device code outside the toolchain; None if unknown.
 
-    An extension may instantiate the templates of ATen, CUB or CUTLASS with code of its own under any name.
+    An extension may instantiate templates of ATen, CUB or CUTLASS with its own code, under any name.
     """
     try:
         paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if ".so" in line}
@@ -302,5 +302,5 @@ def _device_code(path: str) -> str:
             if not any(section.name in _DEVICE_CODE for section in _sections(content)):
                 return ""
             return hashlib.sha256(content).hexdigest()[:16]
-    except (OSError, ValueError):  # deleted, or empty
+    except (OSError, ValueError):  # The file is deleted or empty.
         return ""

@@ -20,15 +20,15 @@ _REGION = "perfguard: the call"
 _COPY_KERNEL = re.compile(r"\[\w*copy_kernel\w*\]$")
 
 # Functions of CUDA's, ROCm's and oneAPI's runtimes and drivers that return when the device is done. Copies without
-# Async in their name block; those with it block by synchronising a stream, which is an event of its own.
+# Async in their name block. Copies with it block by synchronising a stream, which is a separate event.
 _WAIT = re.compile(r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*(Async|Peer))|^(ur|pi)(Queue|Event)(Finish|Wait)")
 
 
 def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: str) -> Activity:
-    """Everything that a warm `call` ran on the device, in launch order.
+    """All work of a warm `call` on the device, in launch order.
 
     If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python. In a process group
-    it always is, since all ranks must make equally many calls. Of a `Step` only the pass that it reads counts.
+    it is always repeated, since all ranks must make equally many calls. Only the observed pass of a `Step` counts.
 
     Args:
         synchronize: waits for the device.
@@ -50,7 +50,7 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
         events = kineto.trace_events(finished, kind)
     if step is None:
         activity = replace(activity_of(events), code=fingerprints.fingerprint(kineto.work_of(events), launched))
-    else:  # whose launches are those of both passes
+    else:  # The launches belong to both passes.
         activity = activity_of(events, part=True)
     if not activity.waits and not in_group():
         return activity
@@ -60,22 +60,22 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
 
 
 def activity_of(events: Sequence[Mapping[str, Any]], *, part: bool = False) -> Activity:
-    """The activity in the events of a Chrome trace that annotates the call; `part`: only of what it annotates."""
+    """The activity in the events of a Chrome trace with an annotated call; with `part`, only that of the call."""
     work = kineto.work_of(events, _REGION if part else "")
     launches, copies = [], []
-    for each in work:
-        name = kineto.normalized(each.name)
+    for item in work:
+        name = kineto.normalized(item.name)
         launches.append(name)
-        if each.kind == "copy" or _COPY_KERNEL.search(name):
-            copies.append(Copied(name, int(each.facts.get("bytes", 0)) if each.kind == "copy" else 0))
+        if item.kind == "copy" or _COPY_KERNEL.search(name):
+            copies.append(Copied(name, int(item.facts.get("bytes", 0)) if item.kind == "copy" else 0))
     waits = [Waited(name) for name in kineto.runtime_calls(events, _REGION) if _WAIT.search(name)]
-    return Activity(launches, copies, sum(each.kind == "fill" for each in work), waits)
+    return Activity(launches, copies, sum(item.kind == "fill" for item in work), waits)
 
 
 def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
-    """The runtime's waits, with the lines of Python where known; waits from C++ alone have no line."""
-    places = [f"{each.place} ({each.name})" for each in located if each.place]
-    spare = len(activity.waits) - len(places)
-    places += [""] * spare
-    waits = [Waited(wait.name, place) for wait, place in zip(activity.waits, places, strict=False)]
+    """Add lines of Python to the runtime's waits, if known. Waits that C++ causes have no line."""
+    lines = [f"{each.place} ({each.name})" for each in located if each.place]
+    spare = len(activity.waits) - len(lines)
+    lines += [""] * spare
+    waits = [Waited(wait.name, line) for wait, line in zip(activity.waits, lines, strict=False)]
     return replace(activity, waits=waits)

@@ -1,6 +1,6 @@
 """Work on a GPU's queue: captures as torch's graphs, and waits.
 
-A failed capture restores the previous state. A wait is a spinning kernel where torch has one, else a chain of matrix
+A failed capture restores the previous state. A wait is a spinning kernel if torch has one, else a chain of matrix
 products.
 """
 
@@ -25,10 +25,10 @@ Spin = Callable[[int], None]
 
 _SHORT_CYCLES = 1_000_000
 _LONG_CYCLES = 6_000_000
-_LINK_US = 200.0  # a link this long takes the device much longer than the host
+_LINK_US = 200.0  # A link this long takes the device much longer than the host.
 _LARGEST_SIDE = 16384
 
-# Only this thread's unsafe calls end a capture, not those of others, such as a thread that reads clocks.
+# Only unsafe calls of this thread end a capture, not those of other threads, such as one that reads clocks.
 _ERRORS = "thread_local"
 
 
@@ -42,7 +42,7 @@ def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, inde
     Args:
         keep: number of results that stay allocated while the next calls run.
         backend: `torch.cuda`, also of a ROCm build.
-        index: of the device.
+        index: the device's number.
 
     Raises:
         NotCapturable: a call raised, used an operation that cannot be captured, or put no work on this stream.
@@ -50,9 +50,9 @@ def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, inde
     scratch = torch.zeros(1, device=torch.device("cuda", index))
     try:
         graph, problem = _captured(calls, keep, backend, index)
-    except Exception as error:  # candidates raise various errors when they may not synchronise
-        # Random generators assume a running capture, and refuse to work, until one has ended well. If even this one
-        # fails, the device is lost and its next use reports so.
+    except Exception as error:  # Candidates raise various errors when they may not synchronise.
+        # Random generators assume a running capture, and raise, until a capture has succeeded. If even this one fails,
+        # the device is lost, and its next use reports this.
         with contextlib.suppress(Exception):
             _captured([scratch.zero_], 1, backend, index)
         raise NotCapturable(_first_line(error)) from error
@@ -62,7 +62,7 @@ def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, inde
 
 
 def _captured(calls: Sequence[Callable[[], object]], keep: int, backend: Any, index: int) -> tuple[Any, str]:
-    """The graph, and the problem that torch warned of when the capture ended."""
+    """The graph, and a problem of which torch warned at the end of the capture."""
     graph, pool = backend.CUDAGraph(), backend.graph_pool_handle()
     kept: collections.deque[object] = collections.deque(maxlen=keep)
     graph.capture_begin(pool=pool, capture_error_mode=_ERRORS)
@@ -70,7 +70,7 @@ def _captured(calls: Sequence[Callable[[], object]], keep: int, backend: Any, in
         for call in calls:
             kept.append(call())
     except BaseException:
-        with contextlib.suppress(Exception):  # the first error is more useful than that of the broken capture
+        with contextlib.suppress(Exception):  # The first error is more useful than that of the broken capture.
             graph.capture_end()
         leave_pool(index, pool)
         raise
@@ -90,7 +90,7 @@ def _first_line(error: Exception) -> str:
 
 
 def calibrated_wait(device: Device, backend: Any) -> Wait:
-    """A wait on the device's queue, of about the µs that it is called with.
+    """A function that enqueues a wait of about the given µs on the device's queue.
 
     Raises:
         DeviceError: no wait could be calibrated.
@@ -103,13 +103,13 @@ def calibrated_wait(device: Device, backend: Any) -> Wait:
 def _spinning(device: Device, spin: Spin) -> Wait | None:
     """A wait by `spin(cycles)`, calibrated against events; None if `spin` does not work.
 
-    Cycles per µs are the slope between two lengths, so launch and event costs cancel.
+    Cycles per µs are the slope between two lengths, so the costs of launches and events cancel.
     """
     try:
-        spin(10 * _LONG_CYCLES)  # lets the clocks rise from idle
+        spin(10 * _LONG_CYCLES)  # The clocks rise from idle.
         short_us = _median_us(device, lambda: spin(_SHORT_CYCLES))
         long_us = _median_us(device, lambda: spin(_LONG_CYCLES))
-    except (RuntimeError, TypeError):  # torch's spin is private and may change
+    except (RuntimeError, TypeError):  # torch's spin is private and may change.
         return None
     if long_us <= 2 * short_us:
         return None
@@ -118,7 +118,7 @@ def _spinning(device: Device, spin: Spin) -> Wait | None:
 
 
 def _matmul_chain(device: Device) -> Wait:
-    """A wait by matrix products that fill the time, rounded up to whole products (200 µs or more each)."""
+    """A wait by matrix products, rounded up to whole products of 200 µs or more."""
     side = 512
     while side <= _LARGEST_SIDE:
         left = torch.zeros(side, side, dtype=torch.bfloat16, device=device.torch_device)

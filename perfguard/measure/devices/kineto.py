@@ -1,4 +1,4 @@
-"""What torch.profiler (Kineto) reports: device work in order, with details; intervals of calls; allocations of the CPU;
+"""Reports of torch.profiler (Kineto): device work in order, with details; intervals of calls; allocations of the CPU;
 readable names of kernels."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# torch.profiler's own class imports torch's whole compiler to look at one setting: 1.5 s in every process.
+# The class of torch.profiler imports torch's whole compiler to look at one setting: 1.5 s in every process.
 from torch.autograd.profiler import profile, record_function
 
 from perfguard._compat.torch_internals import DEVICE_TYPE, EVENT
@@ -24,9 +24,9 @@ from perfguard.measure.devices.device import Interval
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _QUIET = "99"
 
-# ATen's generic kernels: the operation is one of their template arguments …
+# ATen's generic kernels have the operation among their template arguments.
 _GENERIC = re.compile(r"(elementwise_kernel\w*|reduce_kernel)$")
-# … and these words there are only wrappers around it.
+# These template arguments are only wrappers around the operation.
 _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|func_wrapper|Load|Store|memory$")
 
 
@@ -36,12 +36,12 @@ _ALLOCATION = EVENT.get().Allocation
 _MARK = "perfguard: mark"
 _CALL = "perfguard call"
 
-# Names of launching functions in CUDA's, ROCm's and oneAPI's runtimes and drivers. Other events of the host number
-# their correlations separately, so the same number may mean two things.
+# Launching functions of CUDA's, ROCm's and oneAPI's runtimes and drivers. Other host events have separate correlation
+# numbers, so the same number may have two meanings.
 _RUNTIME = re.compile(r"(cuda|cu|hip|hsa|ur|ze|sycl)_?[A-Z]")
 
-# Categories of device work in a trace, and the arguments that are kept. Other arguments (bandwidth, occupancy, ids)
-# change from run to run, or follow from these.
+# Categories of device work in a trace, and the stored arguments. Other arguments (bandwidth, occupancy, ids) vary
+# between runs, or follow from these.
 _WORK = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "fill"}
 _FACTS = ("grid", "block", "shared memory", "registers per thread", "bytes")
 
@@ -54,8 +54,8 @@ class Work:
         kind: "kernel", "copy" or "fill".
         name: the profiler's name, with all template arguments.
         stream: number of its stream, in order of first use.
-        facts: grid and block (three numbers each), shared memory and bytes copied (bytes), registers, as far as
-            this vendor's profiler reports them.
+        facts: grid and block (three numbers each), shared memory and copied bytes, registers, if this vendor's profiler
+            reports them.
     """
 
     kind: str
@@ -81,8 +81,8 @@ def trace_events(call: Callable[[], object], kind: str) -> list[dict[str, Any]]:
 
 
 def work_of(events: Sequence[Mapping[str, Any]], region: str = "") -> list[Work]:
-    """The device's work in the events of a Chrome trace, in launch order; only what the host launched inside the
-    annotation `region`, if one is named.
+    """The device's work in the events of a Chrome trace, in launch order. With a `region`, only work that the host
+    launched inside that annotation.
 
     Launches are numbered (`correlation`). All work of one graph launch shares its number, and is sorted by start.
     Facts that the device's event lacks (AMD: grid, block, bytes) are taken from the launch's event.
@@ -137,13 +137,13 @@ def intervals(
 ) -> list[list[Interval]]:
     """(start, end) of every kernel and copy of each call, by start, µs since the first call on the profiler's clock.
 
-    Each call and the `before` ahead of it are waited for, so the work of two calls never overlaps.
+    The device finishes each `before` and each call before the next begins, so the work of two calls never overlaps.
 
     Args:
         kind: 'cuda' or 'xpu', as torch names its devices.
     """
 
-    def conducted() -> None:
+    def profiled() -> None:
         for call in calls:
             if before is not None:
                 before()
@@ -152,19 +152,19 @@ def intervals(
                 call()
                 synchronize()
 
-    return joined(raw_events(conducted, kind), _DEVICES[kind])
+    return joined(raw_events(profiled, kind), _DEVICES[kind])
 
 
 def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
     """The intervals of the device's events by start, each joined to the call during which the host launched it.
 
     Launch and work share a correlation number. Work without a known launch (a runtime with other function names) is
-    joined by its own time, which is as good as long as calls are waited for and the clocks agree. Times count from the
-    first call: as µs since 1970, a float would resolve only a quarter of a microsecond.
+    joined by its own time, which is as good if calls do not overlap and the clocks agree. Times count from the first
+    call, because floats of µs since 1970 would resolve only a quarter of a microsecond.
 
     Args:
         events: raw events of a profile; an annotation named `perfguard call` marks each call.
-        device: device type of the work events.
+        device: the device type of the device's events.
     """
     host = [event for event in events if event.device_type() != device]
     windows = sorted((event.start_ns(), event.end_ns()) for event in host if event.name() == _CALL)
@@ -175,53 +175,53 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
         return index if index >= 0 and moment_ns <= windows[index][1] else None
 
     launched = {event.correlation_id(): call_at(event.start_ns()) for event in host if _RUNTIME.match(event.name())}
-    found: list[list[Interval]] = [[] for _ in windows]
+    by_call: list[list[Interval]] = [[] for _ in windows]
     for event in sorted(events, key=lambda event: event.start_ns()):
         if event.device_type() == device and not event.is_user_annotation():
             known = event.correlation_id() in launched
             call = launched[event.correlation_id()] if known else call_at(event.start_ns())
             if call is not None:
-                found[call].append(((event.start_ns() - starts[0]) / 1e3, (event.end_ns() - starts[0]) / 1e3))
-    return found
+                by_call[call].append(((event.start_ns() - starts[0]) / 1e3, (event.end_ns() - starts[0]) / 1e3))
+    return by_call
 
 
 @contextmanager
 def kernel_times(synchronize: Callable[[], None], kind: str) -> Iterator[dict[str, float]]:
-    """Device time of what runs inside, µs, by `normalized` name; filled in at the end. The host is not followed.
+    """Device time of the work inside, µs, by `normalized` name; filled in at the end. Host events are not recorded.
 
     Args:
         kind: 'cuda' or 'xpu', as torch names its devices.
     """
-    found: dict[str, float] = {}
+    times_us: dict[str, float] = {}
     synchronize()
     with _quiet(), profile(use_cpu=False, use_device=kind, use_kineto=True, acc_events=True) as profiler:
-        yield found
+        yield times_us
         synchronize()
     results = profiler.kineto_results
-    found |= by_kernel([] if results is None else results.events(), _DEVICES[kind])
+    times_us |= by_kernel([] if results is None else results.events(), _DEVICES[kind])
 
 
 def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
-    """Device time of the raw events of a profile, µs, by `normalized` name; by their own of inductor's kernels."""
-    found: dict[str, float] = {}
+    """Device time of a profile's raw events, µs, by `normalized` name, or by the full name for inductor's kernels."""
+    times_us: dict[str, float] = {}
     for event in events:
         if event.device_type() == device and not event.is_user_annotation():
             name = event.name() if event.name().startswith("triton_") else normalized(event.name())
-            found[name] = found.get(name, 0.0) + (event.end_ns() - event.start_ns()) / 1e3
-    return found
+            times_us[name] = times_us.get(name, 0.0) + (event.end_ns() - event.start_ns()) / 1e3
+    return times_us
 
 
 @dataclass(frozen=True)
-class Allocation:
-    """Memory of torch's CPU allocator at `address`: bytes allocated, or freed if negative."""
+class CpuAllocation:
+    """An action of torch's CPU allocator at `address`: `bytes` are allocated, or freed if negative."""
 
     at_ns: int
     address: int
     bytes: int
 
 
-def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allocation], list[int]]:
-    """Actions of torch's CPU allocator during `call`, in order, and the times at which `call` called its mark, ns.
+def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuAllocation], list[int]]:
+    """Actions of torch's CPU allocator during `call`, in order, and the times of the calls of its `mark`, ns.
 
     Memory allocated before the call does not appear, even if the call frees it.
     """
@@ -231,7 +231,7 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allo
             pass
 
     results = _results(lambda: call(mark), memory=True)
-    found: list[Allocation] = []
+    actions: list[CpuAllocation] = []
     marks: list[int] = []
     waiting = [] if results is None else list(results.experimental_event_tree())
     while waiting:
@@ -241,8 +241,8 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[Allo
             marks.append(event.start_time_ns)
         elif event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
             fields = event.extra_fields
-            found.append(Allocation(event.start_time_ns, fields.ptr, fields.alloc_size))
-    return sorted(found, key=lambda each: each.at_ns), sorted(marks)
+            actions.append(CpuAllocation(event.start_time_ns, fields.ptr, fields.alloc_size))
+    return sorted(actions, key=lambda each: each.at_ns), sorted(marks)
 
 
 def normalized(name: str) -> str:
@@ -251,7 +251,7 @@ def normalized(name: str) -> str:
     Return types, arguments and template arguments are removed, except for the operation in ATen's generic kernels:
     `void at::native::elementwise_kernel<128, 4, at::native::…direct_copy_kernel_cuda(…)…>(int, …)` becomes
     `at::native::elementwise_kernel[direct_copy_kernel_cuda]`. Inductor's counters (`triton_poi_fused_add_0`) and the
-    places in `Memcpy DtoH (Device -> Pageable)` are removed as well. Triton's own names are unchanged.
+    kinds of memory in `Memcpy DtoH (Device -> Pageable)` are removed as well. Triton's own names are unchanged.
     """
     if name.startswith(("Memcpy", "Memset")):
         return name.split(" (", maxsplit=1)[0]
@@ -260,14 +260,14 @@ def normalized(name: str) -> str:
     if plain.startswith("triton_"):
         return re.sub(r"_\d+$", "", plain)
     if _GENERIC.search(plain):
-        words = re.findall(r"at::native::(?:\w+::)*(\w+)", name.partition("<")[2])
-        operation = next((word for word in words if not _WRAPPERS.match(word)), None)
+        identifiers = re.findall(r"at::native::(?:\w+::)*(\w+)", name.partition("<")[2])
+        operation = next((identifier for identifier in identifiers if not _WRAPPERS.match(identifier)), None)
         return plain if operation is None else f"{plain}[{operation}]"
     return plain
 
 
 def _outside_brackets(name: str) -> str:
-    """`a::b<c<d>, e>::f(g)` -> `a::b::f`: template arguments dropped, cut at the argument list."""
+    """Drop template arguments and the argument list: `a::b<c<d>, e>::f(g)` -> `a::b::f`."""
     kept: list[str] = []
     depth = 0
     for letter in name:
@@ -292,14 +292,14 @@ def _results(call: Callable[[], object], kind: str | None = None, *, memory: boo
     """Kineto's recording of `call` on the host, and on the device of this kind if one is named; None if it recorded
     nothing."""
     with _quiet(), profile(use_device=kind, use_kineto=True, profile_memory=memory, acc_events=True) as profiler:
-        result = call()  # held until the profile ends, as a caller holds it
+        result = call()  # The result is held until the profile ends, as a caller would hold it.
     del result
     return profiler.kineto_results
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence kineto, which writes a line to stderr at every start and stop. It reads this variable at first start."""
+    """Silence kineto, which writes to stderr at every start and stop. It reads the variable at its first start."""
     before = os.environ.get(_LOG_LEVEL)
     os.environ.setdefault(_LOG_LEVEL, _QUIET)
     try:

@@ -1,4 +1,4 @@
-"""Memory of one call, as torch's allocators give it out: the CPU's, and the caching one of a GPU."""
+"""Memory of one call from torch's allocators: the CPU's, and the caching allocator of a GPU."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from perfguard.measure.devices import kineto
 from perfguard.measure.devices.activity import Growth, Ledger, MemoryUse
 from perfguard.measure.gc_pause import collect_young, collector_paused
 
-_MOST_OCCUPIED = 2 * 2**30  # bytes: filling more would take too long
+_MOST_OCCUPIED = 2 * 2**30  # Filling more bytes would take too long.
 
-# Larger requests are served from "large" segments (torch.cuda.memory, Segment.segment_type), never from a free block of
-# a "small" segment, whatever its size.
+# Larger requests get memory from "large" segments (torch.cuda.memory, Segment.segment_type), and never from a free
+# block of a "small" segment.
 _LARGEST_SMALL = 2**20  # bytes
 
-# The backward pass runs in a thread of autograd's, which frees its last tensors after `backward` has returned and needs
-# Python's lock for it. So the residue is read again, after pauses in which that thread can take the lock.
+# The backward pass runs in a thread of autograd, which frees its last tensors after `backward` has returned, and needs
+# Python's lock for this. So the residue is read again after pauses in which that thread can take the lock.
 _PAUSES = (0.002, 0.01, 0.05, 0.2)  # s
 
 
 def cpu_use(call: Callable[[], object]) -> MemoryUse:
-    """Bytes that torch's CPU allocator gives out, inside custom operators as well: at the peak, held at the end, and
-    left after the result is freed."""
+    """Bytes of torch's CPU allocator, also inside custom operators: at the peak, held at the end, and left after the
+    result is freed."""
 
     def once(mark: Callable[[], None]) -> None:
         result = call()
@@ -54,11 +54,11 @@ def cpu_growth(call: Callable[[], object], calls: int) -> Growth:
 
 
 def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, list[int]]:
-    """Bytes that `call` has allocated and not freed: their peak, and their number at each of its marks."""
+    """Bytes that `call` has allocated and not freed: their peak, and their total at each of its marks."""
     with collector_paused():
         collect_young()
         allocations, marks = kineto.allocations(call)
-    ledger, found = Ledger(), []
+    ledger, totals = Ledger(), []
     waiting = collections.deque(allocations)
     for mark in marks:
         while waiting and waiting[0].at_ns <= mark:
@@ -67,8 +67,8 @@ def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, 
                 ledger.add(allocation.address, allocation.bytes)
             else:
                 ledger.remove(allocation.address)
-        found.append(ledger.total)
-    return ledger.peak, found
+        totals.append(ledger.total)
+    return ledger.peak, totals
 
 
 class GpuMemory:
@@ -76,7 +76,7 @@ class GpuMemory:
 
     Args:
         backend: `torch.cuda` or `torch.xpu`.
-        index: of the device.
+        index: the device's number.
     """
 
     def __init__(self, backend: Any, index: int) -> None:
@@ -86,8 +86,8 @@ class GpuMemory:
     def use_of(self, call: Callable[[], object]) -> MemoryUse:
         """Bytes requested at the peak, held at the end, and left after the result is freed.
 
-        The residue is found by the blocks' addresses: a call that replaces its cached tensor leaves the total
-        unchanged, and yet keeps a block of its own.
+        The residue consists of blocks with new addresses: a call that replaces its cached tensor leaves the total
+        unchanged, but keeps a block.
         """
         backend, index = self._backend, self._index
         with collector_paused():
@@ -102,7 +102,7 @@ class GpuMemory:
             result = call()
             backend.synchronize(index)
             held, peak = self._requested()
-            del result  # a caller holds its result, so the peak includes it
+            del result  # A caller holds its result, so the peak includes it.
             collect_young()
 
             def left() -> int:
@@ -133,10 +133,10 @@ class GpuMemory:
         return Growth(calls, after[0] - before[0], after[1] - before[1])
 
     def occupy(self, device: torch.device) -> list[torch.Tensor]:
-        """Take the allocator's free blocks, largest first, and fill them with 0xFF. Blocks of graphs are left alone."""
+        """Take the allocator's free blocks, largest first, except those of graphs, and fill them with bytes 0xFF."""
         backend, index = self._backend, self._index
         taken: list[torch.Tensor] = []
-        for stream in (backend.default_stream(index), backend.current_stream(index)):  # blocks belong to a stream
+        for stream in (backend.default_stream(index), backend.current_stream(index)):  # Blocks belong to a stream.
             with backend.stream(stream):
                 for size in sorted(self.free_sizes(stream.cuda_stream), reverse=True):
                     if sum(block.numel() for block in taken) + size > _MOST_OCCUPIED:
@@ -149,7 +149,7 @@ class GpuMemory:
         return taken
 
     def free_sizes(self, stream: int) -> list[int]:
-        """The request sizes that together fill the free blocks of a stream, which no graph owns."""
+        """The sizes of requests that fill all free blocks of a stream, except those of graphs."""
         return [
             piece
             for segment in self._segments() or ()
@@ -160,7 +160,7 @@ class GpuMemory:
         ]
 
     def blocks(self) -> dict[int, int] | None:
-        """Address -> size of every allocated block; None if this torch does not report them."""
+        """Address -> size of every allocated block; None if this version of torch does not report blocks."""
         segments = self._segments()
         if segments is None:
             return None
@@ -185,8 +185,8 @@ class GpuMemory:
     def _requested(self) -> tuple[int, int]:
         """Bytes requested for live tensors, now and at the peak.
 
-        Allocated bytes depend on the blocks that the allocator happens to have: on an H200 the same call differed by
-        1.5 to 2.2 MiB between processes. They are read only where the allocator does not count requested bytes.
+        Allocated bytes depend on the allocator's present blocks: on an H200 the same call differed by 1.5 to 2.2 MiB
+        between processes. They are read only if the allocator does not count requested bytes.
         """
         stats = self._backend.memory_stats(self._index)
         name = "requested_bytes" if stats.get("requested_bytes.all.allocated") else "allocated_bytes"
@@ -194,17 +194,17 @@ class GpuMemory:
 
 
 def _settled(read: Callable[[], int], at_best: int) -> int:
-    """The minimum of several readings; a reading of `at_best` or less ends the series."""
-    found = read()
+    """The minimum of several readings. A reading of `at_best` or less ends the series."""
+    least = read()
     for pause in _PAUSES:
-        if found <= at_best:
+        if least <= at_best:
             break
         time.sleep(pause)
-        found = min(found, read())
-    return found
+        least = min(least, read())
+    return least
 
 
 def _pieces(size: int, small: bool) -> list[int]:
-    """The request sizes that together fill a free block of `size` bytes."""
+    """The sizes of requests that fill a free block of `size` bytes."""
     most = _LARGEST_SMALL if small else size
     return [min(most, size - start) for start in range(0, size, most)]

@@ -1,8 +1,8 @@
-"""Observes a test while it runs: its operators, its memory, what it saves for backward passes, its Triton kernels.
+"""Observes a test while it runs: its operators, its memory, tensors saved for backward passes, its Triton kernels.
 
-A test runs once, and its body may do anything, so nothing is repeated here, and nothing that the test could notice is
-changed: no hook on saved tensors (torch.func refuses them), no reset of the compiler, no statistics of the allocator.
-What is kept is bounded by the number of different operators and lines, not by the length of the test.
+A test runs once, and its body may do anything. So this module repeats nothing, and changes nothing that the test could
+notice: it has no hook on saved tensors (torch.func refuses them), and resets neither the compiler nor the allocator's
+statistics. The memory of its counts is bounded by the number of different operators and lines.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import launches_noted
 from perfguard.interpreter.running import counted
 from perfguard.measure.devices import operators
-from perfguard.measure.devices.activity import Activity, Copied, Seen, Waited
+from perfguard.measure.devices.activity import Activity, Copied, ObservedActivity, Waited
 from perfguard.tensors.graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
-# Called with kernel, arguments, grid, keywords.
+# The arguments are kernel, arguments, grid, keywords.
 Interpreted = Callable[[Any, Sequence[Any], Sequence[int], Mapping[str, Any]], None]
 
 
 @contextmanager
-def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Seen]:
-    """Observe what runs inside.
+def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[ObservedActivity]:
+    """Observe the work inside.
 
     Args:
         kind: device type whose tensors count.
         interpreted: called at each launch in Triton's interpreter.
     """
-    seen, tally = Seen(), _Tally(kind, interpreted)
+    seen, tally = ObservedActivity(), _Tally(kind, interpreted)
     saved = _Saved(tally.maker)
     with (
         counted() as work,
-        launches_noted(tally.saw_launch),
+        launches_noted(tally.on_launch),
         backward_noted(saved.count),
         operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
     ):
         yield seen
-    tally.tell(seen)
+    tally.fill(seen)
     seen.activity = replace(seen.activity, work=work)
     for (name, line), count in saved.by_node.items():
         seen.saved[f"{name} at {text_of(line)}" if line else name] += count
 
 
 class _Tally(operators.Operators):
-    """Counts what is seen, by operator and line of Python."""
+    """Counts operators, copies and waits, by operator and line of Python."""
 
-    sees_fakes = False
+    counts_fakes = False
 
     def __init__(self, kind: str, interpreted: Interpreted | None) -> None:
         super().__init__(kind)
         self._interpreted = interpreted
-        self.compiled: dict[str, Any] = {}  # kernels launched on a GPU, by hash
+        self.compiled: dict[str, Any] = {}  # It holds the kernels launched on a GPU, by hash.
         self.names: Counter[str] = Counter()
         self.kernels: Counter[tuple[str, str]] = Counter()
         self._copies: Counter[tuple[str, Line | None]] = Counter()
@@ -69,40 +69,40 @@ class _Tally(operators.Operators):
         self._waits: Counter[tuple[str, Line | None]] = Counter()
         self._collections = _collections()
 
-    def saw_operator(self, name: str) -> None:
+    def on_operator(self, name: str) -> None:
         self.names[name] += 1
 
-    def saw_launch(self, kernel: Any, grid: Any, args: Sequence[Any]) -> None:
-        """Triton launches a compiled kernel."""
+    def on_launch(self, kernel: Any, grid: Any, args: Sequence[Any]) -> None:
+        """Count a launch of a compiled Triton kernel."""
         self.kernels[kernel.name, str(tuple(grid))] += 1
         self.compiled.setdefault(kernel.hash, kernel)
 
-    def saw_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
+    def on_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
         self.kernels[kernel.fn.__name__, str(tuple(grid))] += 1
         if self._interpreted is not None:
             self._interpreted(kernel, args, grid, kwargs)
 
-    def saw_copy(self, name: str, moved: int) -> None:
+    def on_copy(self, name: str, moved: int) -> None:
         at = name, line_in_python()
         self._copies[at] += 1
         self._copied[at] += moved
 
-    def saw_wait(self, name: str) -> None:
+    def on_wait(self, name: str) -> None:
         self._waits[name, line_in_python()] += 1
 
     def maker(self, address: int) -> Line | None:
-        """The line that made the storage at `address`; None if it is not known."""
-        found = self.alive.get(address)
-        return None if found is None else found.line
+        """The line that made the storage at `address`; None if unknown."""
+        storage = self.alive.get(address)
+        return None if storage is None else storage.line
 
     def _oldest(self) -> int:
-        """The oldest generation of the garbage collector in which an object of the test may be. It gets to the last one
-        by a collection of the one before, and to look through that one takes as long as ten tests."""
+        """The oldest generation of the garbage collector that may have objects of the test. They reach the last one
+        only by a collection of the one before. Collecting the last one takes as long as ten tests."""
         return 1 if self._collections == _collections() else 2
 
-    def tell(self, seen: Seen) -> None:
-        """Fill in what was counted. Tensors that only a cycle of Python objects holds are freed first."""
-        for generation in range(self._oldest() + 1):  # the youngest first: most cycles are there
+    def fill(self, seen: ObservedActivity) -> None:
+        """Fill in the counts. Tensors that only a cycle of Python objects holds are freed before."""
+        for generation in range(self._oldest() + 1):  # Most cycles are in the youngest generation.
             if self.alive:
                 gc.collect(generation)
         left: Counter[str] = Counter()
@@ -120,8 +120,8 @@ class _Tally(operators.Operators):
 
 
 def _collections() -> list[int]:
-    """How often the garbage collector has moved objects to its last generation, by the generation that it looked
-    through. Since Python 3.14 each collection does."""
+    """How often the garbage collector has moved objects to its last generation, by collected generation. Since Python
+    3.14 every collection does so."""
     return [stats["collections"] for stats in gc.get_stats()[0 if sys.version_info >= (3, 14) else 1 :]]
 
 
@@ -129,7 +129,7 @@ class _Saved:
     """Bytes that graphs hold when they are first differentiated, by node, and by the line that made the tensor.
 
     Args:
-        maker: the line that made a storage, by its address.
+        maker: returns the line that made a storage, from its address.
     """
 
     def __init__(self, maker: Callable[[int], Line | None]) -> None:
@@ -137,14 +137,14 @@ class _Saved:
         self._maker = maker
 
     def count(self, outputs: Sequence[Any]) -> None:
-        """Count what the graph behind the outputs of a backward pass holds. gradcheck differentiates one graph
-        thousands of times, so each is marked when it is counted."""
+        """Count the bytes that the graph of a backward pass's outputs holds. Each counted graph is marked, because
+        gradcheck differentiates one graph thousands of times."""
         new = []
-        for each in outputs:
-            node: Any = each.grad_fn if isinstance(each, torch.Tensor) else None
+        for output in outputs:
+            node: Any = output.grad_fn if isinstance(output, torch.Tensor) else None
             if node is not None and self not in node.metadata:
                 node.metadata[self] = True
-                new.append(each)
+                new.append(output)
         storages: dict[int, tuple[str, Line | None, int]] = {}
         for name, tensor in saved_tensors(new):
             if is_fake(type(tensor)) or tensor.is_meta:

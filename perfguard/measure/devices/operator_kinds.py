@@ -1,4 +1,4 @@
-"""Operators by what matters of them: copies, reads of the host, libraries' own."""
+"""Kinds of operators: copies, reads by the host, operators of libraries."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ _OVERLOAD = OVERLOAD.get()
 # Operators that only move bytes: to another layout, dtype or device.
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
 
-# Operators whose result or its shape the host needs. On a device with a queue, each waits for all work before it.
+# The host needs the result of these operators, or its shape. On a device with a queue, each waits for all prior work.
 READS = {
     "aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.nonzero_numpy", "aten.masked_select",
     "aten.repeat_interleave", "aten._unique", "aten._unique2", "aten.unique_dim", "aten.unique_consecutive",
     "aten.unique_dim_consecutive", "aten.bincount", "aten._linalg_check_errors",
 }  # fmt: skip
-# … and those that do so if an index is a mask.
+# The host needs these results if an index is a mask.
 _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
-# … and those that do so if they copy to the host.
-_LEAVING = {"aten._to_copy", "aten.copy_"}
+# The host needs these results if the operator copies to the host.
+_TRANSFERS = {"aten._to_copy", "aten.copy_"}
 
-# Operators that do nothing to data: marks for torch itself and for its profiler, and a question that fake tensors ask.
+# These operators do not touch data: marks for torch and for its profiler, and a query of fake tensors.
 _BOOKKEEPING = {
     "_c10d_functional._wrap_tensor_autograd", "prim.device", "profiler._record_function_enter_new",
     "profiler._record_function_exit",
 }  # fmt: skip
 
-_SCALARS = {int, float, bool, str, type(None), torch.device, torch.dtype}  # arguments that are or hold no tensors
+_SCALARS = {int, float, bool, str, type(None), torch.device, torch.dtype}  # They are no tensors and hold none.
 
-_TORCH_S = {"aten", "prim"}  # operators of other namespaces belong to libraries
+_TORCH_NAMESPACES = {"aten", "prim"}  # Operators of other namespaces belong to libraries.
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of an operator before it is called.
+    """Properties of an operator that do not depend on its arguments.
 
     Attributes:
-        operator: the operator itself; as long as it is held, no other one has its address.
-        run: calls it, as it does itself.
-        name: `aten.mul.Tensor`.
+        operator: the operator itself. While it is referenced, no other operator has its address.
+        run: the function that the operator calls.
+        name: the name with its overload, e.g. `aten.mul.Tensor`.
         packet: the name without its overload.
-        named: whether it does something to data.
+        named: whether it reads or writes data.
         copies: whether it only moves bytes.
         may_read: whether the host may need its result (`host_reads`).
         library: whether it belongs to no namespace of torch.
@@ -66,18 +66,18 @@ class Kind:
     higher_order: bool = False
 
 
-KINDS: dict[int, Kind] = {}  # by address of the operator, whose hash is slow
+KINDS: dict[int, Kind] = {}  # The key is the operator's address, because its hash is slow.
 
 
 def kind_of(func: Any) -> Kind:
-    """What is known of an operator that is not in `KINDS` yet. It is kept there."""
+    """The kind of an operator that is not in `KINDS` yet. It is stored there."""
     if isinstance(func, _OVERLOAD):
-        found = _kind_of_overload(func)
+        kind = _kind_of_overload(func)
     else:
         name = f"higher_order.{func.name()}"
-        found = Kind(func, func, name, name, higher_order=True)
-    KINDS[id(func)] = found
-    return found
+        kind = Kind(func, func, name, name, higher_order=True)
+    KINDS[id(func)] = kind
+    return kind
 
 
 def _kind_of_overload(func: Any) -> Kind:
@@ -89,8 +89,8 @@ def _kind_of_overload(func: Any) -> Kind:
         packet=packet,
         named=packet not in _BOOKKEEPING,
         copies=packet in COPIES,
-        may_read=packet in READS | _INDEXED | _LEAVING,
-        library=func.namespace not in _TORCH_S,
+        may_read=packet in READS | _INDEXED | _TRANSFERS,
+        library=func.namespace not in _TORCH_NAMESPACES,
     )
 
 
@@ -99,14 +99,14 @@ def host_reads(kind: Kind, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return (
         kind.packet in READS
         or (kind.packet in _INDEXED and _indexes_by_mask(args))
-        or (kind.packet in _LEAVING and _leaves_device(kind, args, kwargs))
+        or (kind.packet in _TRANSFERS and _is_blocking_transfer(kind, args, kwargs))
     )
 
 
 def _indexes_by_mask(args: tuple[Any, ...]) -> bool:
-    """Whether an indexing operator has a mask as index, so that the host must count its ones.
+    """Whether an indexing operator has a mask as index, so that the host must count the mask's ones.
 
-    A single value needs no count: `x[mask] = 0` is a fill.
+    Writing a single value needs no count: `x[mask] = 0` is a fill.
     """
     indices = args[1] if len(args) > 1 else ()
     if len(args) > 2 and args[2].numel() == 1 and not (len(args) > 3 and args[3]):
@@ -114,19 +114,19 @@ def _indexes_by_mask(args: tuple[Any, ...]) -> bool:
     return any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-def _leaves_device(kind: Kind, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+def _is_blocking_transfer(kind: Kind, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     """Whether a copy transfers data to the host and waits for it."""
     if kind.packet == "aten._to_copy":
         target = options.get("device")
-        there = target is not None and torch.device(target).type == "cpu"
-        return there and args[0].device.type != "cpu" and not options.get("non_blocking", False)
+        to_host = target is not None and torch.device(target).type == "cpu"
+        return to_host and args[0].device.type != "cpu" and not options.get("non_blocking", False)
     waits = not (args[2] if len(args) > 2 else options.get("non_blocking", False))
     return bool(args[0].device.type == "cpu" and args[1].device.type != "cpu" and waits)
 
 
 def computes_shapes(types: Iterable[type], given: Sequence[torch.Tensor], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator computes shapes alone: on fake tensors, on the meta device. torch keeps the shapes of fake
-    tensors in a cache, so that the number of these operators depends on what ran before."""
+    """Whether an operator computes only shapes, on fake tensors or on the meta device. torch caches the shapes of fake
+    tensors, so the number of these operators depends on earlier calls."""
     if types and any(is_fake(each) for each in types):
         return True
     if given:
@@ -141,16 +141,16 @@ def _is_meta(device: Any) -> bool:
 
 
 def tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
-    """The tensors among an operator's arguments or results, which nest in lists and tuples alone."""
-    found = []
+    """The tensors among an operator's arguments or results, which nest only in lists and tuples."""
+    tensors = []
     for value in values:
         kind = type(value)
         if kind is torch.Tensor:
-            found.append(value)
+            tensors.append(value)
         elif kind in _SCALARS:
             continue
         elif isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += tensors_in(value)
-    return found
+            tensors += tensors_in(value)
+    return tensors

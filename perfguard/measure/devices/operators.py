@@ -35,7 +35,7 @@ from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
 if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
-    from perfguard.measure.collectives.recorder import Recorder
+    from perfguard.measure.collectives.recorder import ExchangeRecorder
 
 _KEYS, _MODES = KEYS.get(), MODES.get()
 _COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
@@ -48,12 +48,12 @@ METHODS: tuple[Method, ...] = tuple((torch.Tensor, name, f"Tensor.{name}") for n
 
 
 class Storage(weakref.ref[torch.UntypedStorage]):
-    """A storage that an operator has made, until it is freed.
+    """A weak reference to a storage that an operator has made.
 
     Attributes:
-        address: of the storage.
-        bytes: its size.
-        line: that called the operator; None if no line of Python did.
+        address: the storage's address.
+        bytes: the storage's size.
+        line: the line of Python that called the operator; None if no line did.
     """
 
     __slots__ = ("address", "bytes", "line")
@@ -66,54 +66,54 @@ class Storage(weakref.ref[torch.UntypedStorage]):
 class Operators(DispatchMode):
     """Follows every operator that reaches a kernel, and the memory of its results.
 
-    Subclasses say what is kept of what was seen.
+    Subclasses define the hooks that record operators, copies and waits.
 
     Args:
-        kind: device type whose tensors count: their memory, and what the host reads of them.
-        recorder: of exchanges with other ranks; None: there are none.
+        kind: device type whose tensors count, for memory and for reads by the host.
+        recorder: records exchanges with other ranks; None outside of a process group.
     """
 
-    sees_fakes = True  # whether operators on tensors without data, meta and fake ones, count as well
+    counts_fakes = True  # If False, operators on meta and fake tensors do not count.
 
-    supports_higher_order_operators = True  # one entry each for torch.cond and the like; torch would raise otherwise
+    supports_higher_order_operators = True  # Otherwise torch.cond and the like would raise.
 
-    def __init__(self, kind: str, recorder: Recorder | None = None) -> None:
+    def __init__(self, kind: str, recorder: ExchangeRecorder | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
         self.recorder = recorder
-        self.alive: dict[int, Storage] = {}  # by address
-        self.bytes = self.peak = 0  # in the storages alive: now, and at most
-        self.inside = 0  # nesting depth of operators implemented by libraries
+        self.alive: dict[int, Storage] = {}  # The key is the address.
+        self.bytes = self.peak = 0  # of the storages that are alive
+        self.inside = 0  # the nesting depth of operators implemented by libraries
         self.interpreting = False
         self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
-    def saw_operator(self, name: str) -> None:
-        """An operator is called, or a kernel in Triton's interpreter."""
+    def on_operator(self, name: str) -> None:
+        """Record a call of an operator, or of a kernel in Triton's interpreter."""
         raise NotImplementedError
 
-    def saw_copy(self, name: str, moved: int) -> None:
-        """An operator has moved `moved` bytes."""
+    def on_copy(self, name: str, moved: int) -> None:
+        """Record an operator that has moved `moved` bytes."""
         raise NotImplementedError
 
-    def saw_wait(self, name: str) -> None:
-        """The host reads a tensor's data."""
+    def on_wait(self, name: str) -> None:
+        """Record a read of a tensor's data by the host, or a wait for the device."""
         raise NotImplementedError
 
-    def saw_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
-        """Triton's interpreter launches a kernel."""
+    def on_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
+        """Record a launch by Triton's interpreter."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        __tracebackhide__ = True  # pytest leaves it out where a test's own error is shown
+        __tracebackhide__ = True  # pytest omits this frame from a test's own error.
         kwargs = kwargs or {}
         if self.interpreting:
             return func(*args, **kwargs)
         if types and torch_utils.are_unfolded(types):
             return NotImplemented
-        plain = args and not types and type(args[0]) in PLAIN and not args[0].is_meta  # as of most operators
+        plain = args and not types and type(args[0]) in PLAIN and not args[0].is_meta  # Most operators take this path.
         given = None if plain else tensors_in((args, *kwargs.values()))
-        if not (given is None or self.sees_fakes) and computes_shapes(types, given, kwargs):
+        if not (given is None or self.counts_fakes) and computes_shapes(types, given, kwargs):
             return func(*args, **kwargs)
         kind = KINDS.get(id(func)) or kind_of(func)
         if (
@@ -121,9 +121,9 @@ class Operators(DispatchMode):
             and host_reads(kind, args, kwargs)
             and any(map(self._is_here, tensors_in((args, *kwargs.values()))))
         ):
-            self.saw_wait(kind.packet)
+            self.on_wait(kind.packet)
         if kind.named and not self.inside:
-            self.saw_operator(kind.name)
+            self.on_operator(kind.name)
         if kind.higher_order:
             return func(*args, **kwargs)
         if kind.library or self.inside or self.recorder is not None:
@@ -134,18 +134,18 @@ class Operators(DispatchMode):
             return results
         returned = (results,) if type(results) in PLAIN else tensors_in((results,))
         if kind.copies:
-            self.saw_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
+            self.on_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
         self._count_storages(returned, given, args, kwargs)
         return results
 
     def _count_storages(
         self,
         returned: Sequence[torch.Tensor],
-        given: Sequence[torch.Tensor] | None,  # all tensors in `args` and `kwargs`, where they are known already
+        given: Sequence[torch.Tensor] | None,  # all tensors in `args` and `kwargs`, if known already
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        """Count new storages until they are freed; storages of the caller's tensors are never counted."""
+        """Count new storages until they are freed. Storages of the caller's tensors are not counted."""
         for tensor in returned:
             if (storage := _storage_of(tensor)) is None or not self._is_here(tensor):
                 continue
@@ -154,7 +154,7 @@ class Operators(DispatchMode):
             if known is None:
                 if given is None:
                     given = tensors_in((args, *kwargs.values()) if kwargs else args)
-                if storage in map(_storage_of, given):  # compared by identity
+                if storage in map(_storage_of, given):  # Storages are compared by identity.
                     continue
                 self.alive[address] = known = Storage(storage, self._freed)
                 known.address, known.bytes, known.line = address, 0, line_in_python()
@@ -162,7 +162,7 @@ class Operators(DispatchMode):
                 self._sized(known, size)
 
     def _run(self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator, and pass it to the recorder of exchanges, if there is one."""
+        """Run an operator, through the recorder of exchanges if there is one."""
         __tracebackhide__ = True
         given = tensors_in((args, *kwargs.values()))
         recorder = self.recorder
@@ -178,10 +178,10 @@ class Operators(DispatchMode):
     def _opened(
         self, func: OpOverload[..., Any], kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any
     ) -> Any:
-        """Run an operator; the implementation of a library's operator runs with this mode on, so its reads are seen.
+        """Run an operator. The implementation of a library's operator runs under this mode, so that its reads are seen.
 
-        The operator itself must not come here again, so it is called from below the modes. Autograd, which splits
-        composite operators outside (`aten.item`), is off inside, so these are split here.
+        The operator itself must not reach this mode again, so it is called below the modes. Autograd, which splits
+        composite operators (`aten.item`), is off inside, so they are split here.
         """
         __tracebackhide__ = True
         opened = kind.library or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
@@ -202,7 +202,7 @@ class Operators(DispatchMode):
             self.peak = self.bytes
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """A storage has been resized, by no operator."""
+        """Count a storage that was resized without an operator."""
         known = self.alive.get(address_of(storage))
         if known is not None:
             self._sized(known, storage.nbytes())
@@ -213,51 +213,51 @@ class Operators(DispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        return True  # otherwise torch.compile is skipped under this mode, and eager operators are counted
+        return True  # Otherwise torch.compile is skipped, and eager operators are counted.
 
 
-class _Listed(Operators):
-    """Lists what is seen, in order."""
+class _OrderedOperators(Operators):
+    """Lists operators, copies and waits in order."""
 
-    def __init__(self, kind: str, recorder: Recorder | None) -> None:
+    def __init__(self, kind: str, recorder: ExchangeRecorder | None) -> None:
         super().__init__(kind, recorder)
         self.names: list[str] = []
         self.copies: list[Copied] = []
         self.waits: list[Waited] = []
 
-    def saw_operator(self, name: str) -> None:
+    def on_operator(self, name: str) -> None:
         self.names.append(name)
 
-    def saw_copy(self, name: str, moved: int) -> None:
+    def on_copy(self, name: str, moved: int) -> None:
         self.copies.append(Copied(name, moved, place_in_python()))
 
-    def saw_wait(self, name: str) -> None:
+    def on_wait(self, name: str) -> None:
         self.waits.append(Waited(name, place_in_python()))
 
 
 def device_waits(kind: str) -> list[Method]:
-    """Python methods that wait for a device of this kind without any operator; none for a CPU."""
+    """Python methods that wait for a device of this kind without any operator; empty for a CPU."""
     backend = getattr(torch, kind)
     known = ((backend, "synchronize"), (backend.Stream, "synchronize"), (backend.Event, "synchronize"))
-    there = [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]
-    return [] if kind == "cpu" else there
+    methods = [(owner, name, f"{owner.__name__}.{name}") for owner, name in known if hasattr(owner, name)]
+    return [] if kind == "cpu" else methods
 
 
 def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Method] = METHODS) -> Activity:
-    """Operators that `call` dispatches below autograd, e.g. `aten.mul.Tensor`; a custom operator is one entry.
+    """Operators that `call` dispatches below autograd, e.g. `aten.mul.Tensor`. A custom operator is one entry.
 
-    A torch.compile'd region contributes only the operators that it calls, not its fused loops. Reads inside a custom
-    operator are listed, since the host would wait for a GPU there; copies inside it are not. A kernel in Triton's
-    interpreter is one entry without reads, e.g. `triton._rms_norm`: on a GPU it would be one launch.
+    A compiled region (torch.compile) contributes only the operators that it calls, not its fused loops. Reads inside a
+    custom operator are listed, since the host would wait for a GPU there, but copies inside it are not. A kernel in
+    Triton's interpreter is one entry without reads, e.g. `triton._rms_norm`, because on a GPU it would be one launch.
 
-    In a process group the exchanges with other ranks are recorded. Of a `Step` only the pass that it reads counts.
+    In a process group the exchanges with other ranks are recorded. Only the observed pass of a `Step` counts.
 
     Args:
-        kind: device type whose tensors count as read.
+        kind: device type whose tensors count.
         waiting: methods that read data, or wait for the device, without any operator.
     """
     step = call if isinstance(call, Step) else None
-    seen = _Listed(kind, _recorder(step))
+    seen = _OrderedOperators(kind, _exchange_recorder(step))
     with collector_paused(), counted() as work:
         if step is None:
             with followed(seen, waiting):
@@ -266,18 +266,18 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
             result = step.within(followed(seen, waiting))
         del result
     activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.peak, work=work)
-    found = seen.recorder
-    if found is None:
+    recorder = seen.recorder
+    if recorder is None:
         return activity
-    return replace(activity, exchanges=found.exchanges, gathered=found.gathered)
+    return replace(activity, exchanges=recorder.exchanges, gathered=recorder.gathered)
 
 
-def _recorder(step: Step | None) -> Recorder | None:
+def _exchange_recorder(step: Step | None) -> ExchangeRecorder | None:
     if not in_group():
         return None
-    from perfguard.measure.collectives.recorder import Recorder
+    from perfguard.measure.collectives.recorder import ExchangeRecorder
 
-    return Recorder(None if step is None else step.call)
+    return ExchangeRecorder(None if step is None else step.call)
 
 
 @contextmanager
@@ -296,9 +296,9 @@ def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[N
 
 @contextmanager
 def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
-    """Note calls of `methods` while inside. One that is replaced meanwhile stays as it then is."""
+    """Note calls of `methods` while inside. A method that others replace meanwhile is not restored."""
     before = [vars(owner).get(attribute) for owner, attribute, _ in methods]
-    noting = [_Noting(name, getattr(owner, attribute), seen) for owner, attribute, name in methods]
+    noting = [_NotedMethod(name, getattr(owner, attribute), seen) for owner, attribute, name in methods]
     for (owner, attribute, _), ours in zip(methods, noting, strict=True):
         setattr(owner, attribute, ours)
     try:
@@ -308,14 +308,14 @@ def _noted(methods: Sequence[Method], seen: Operators) -> Iterator[None]:
             if vars(owner).get(attribute) is not ours:
                 continue
             if original is None:
-                delattr(owner, attribute)  # was inherited, as Tensor's methods are from the C base class
+                delattr(owner, attribute)  # Tensor's methods are inherited from the C base class.
             else:
                 setattr(owner, attribute, original)
 
 
 @contextmanager
 def _resized(seen: Operators) -> Iterator[None]:
-    """Note storages that shrink or grow in place while inside: so FSDP frees gathered parameters, by no operator."""
+    """Note storages that are resized in place while inside, because FSDP frees gathered parameters in this way."""
     original = torch.UntypedStorage.resize_
 
     def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
@@ -329,7 +329,7 @@ def _resized(seen: Operators) -> Iterator[None]:
 
 @contextmanager
 def _interpreted(seen: Operators) -> Iterator[None]:
-    """Record each launch in Triton's interpreter as one entry; operators, copies and reads inside are not listed."""
+    """Record each launch of Triton's interpreter as one entry, without the operators, copies and reads inside."""
     kind = INTERPRETED.loaded()
     if kind is None:
         yield
@@ -339,11 +339,11 @@ def _interpreted(seen: Operators) -> Iterator[None]:
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         if warmup or seen not in _MODES():
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
-        if not seen.inside:  # inside a custom operator, that operator is the entry
-            seen.saw_operator(f"triton.{kernel.fn.__name__}")
+        if not seen.inside:  # A custom operator around the launch is the entry.
+            seen.on_operator(f"triton.{kernel.fn.__name__}")
         sizes = grid
 
-        def computed(bound: Mapping[str, Any]) -> Any:  # by the interpreter, which knows the kernel's defaults
+        def computed(bound: Mapping[str, Any]) -> Any:  # The interpreter knows the kernel's defaults.
             nonlocal sizes
             sizes = grid(bound)
             return sizes
@@ -351,7 +351,7 @@ def _interpreted(seen: Operators) -> Iterator[None]:
         seen.interpreting = True
         try:
             result = original(kernel, *args, grid=computed if callable(grid) else grid, warmup=warmup, **kwargs)
-            seen.saw_interpreted(kernel, args, sizes, kwargs)
+            seen.on_interpreted(kernel, args, sizes, kwargs)
             return result
         finally:
             seen.interpreting = False
@@ -360,9 +360,9 @@ def _interpreted(seen: Operators) -> Iterator[None]:
         yield
 
 
-class _Noting:
-    """A method whose calls are noted. It is equal to the method: torch passes it to `__torch_function__` of a subclass,
-    which looks it up in a table."""
+class _NotedMethod:
+    """A method whose calls are noted. It equals the original, because torch passes it to `__torch_function__` of a
+    subclass, which looks it up in a table."""
 
     def __init__(self, name: str, original: Callable[..., Any], seen: Operators) -> None:
         functools.update_wrapper(self, original)
@@ -371,7 +371,7 @@ class _Noting:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if not (self._seen.interpreting or torch.compiler.is_compiling()):
-            self._seen.saw_wait(self._name)
+            self._seen.on_wait(self._name)
         return self._original(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -385,6 +385,6 @@ class _Noting:
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of a tensor; None of one that has no memory of its own."""
+    """The storage of a tensor; None if the tensor has no memory of its own."""
     plain = type(tensor) in PLAIN or torch_utils.is_plain(tensor)
     return tensor.untyped_storage() if plain and tensor.layout is _STRIDED else None

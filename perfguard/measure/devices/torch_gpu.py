@@ -1,6 +1,6 @@
 """A GPU behind torch.cuda (NVIDIA, AMD) or torch.xpu (Intel): everything except its identity and its state.
 
-Importing this loads no torch: files of vendors import it, and `perfguard doctor` asks them where there is none.
+Importing this module loads no torch, because the vendors' files import it, and `perfguard doctor` works without torch.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ class TorchEvent:
         self._event = event
 
     def record(self) -> None:
-        """Enqueue the mark on the current stream."""
+        """Enqueue the event on the current stream."""
         self._event.record()
 
     def query(self) -> bool:
-        """Whether the device has passed the mark."""
+        """Whether the device has passed the event."""
         return bool(self._event.query())
 
     def elapsed_us(self, end: Event) -> float:
-        """Device time from this mark to `end`, µs.
+        """Device time from this event to `end`, µs.
 
         Raises:
-            DeviceError: a mark was never recorded, or the device has not passed it yet.
+            DeviceError: an event was never recorded, or the device has not passed it yet.
         """
         assert isinstance(end, TorchEvent)
         try:
@@ -60,16 +60,16 @@ class TorchGpu(Device):
     """Base class of the vendors. A subclass adds `identity`, `conditions` and `driver`.
 
     Args:
-        index: number of the device; it becomes torch's current device, since a process guards one device.
+        index: number of the device, which becomes torch's current device, since a process measures one device.
         backend: `torch.cuda` or `torch.xpu`.
 
     Raises:
-        DeviceError: no such device.
+        DeviceError: the device does not exist.
     """
 
     kind: ClassVar[str] = "cuda"
 
-    #: Name of the vendor's toolkit in `torch.version`.
+    #: The name of the vendor's toolkit in `torch.version`.
     built_for: ClassVar[str] = "cuda"
 
     def __init__(self, index: int = 0, *, backend: Any = None) -> None:
@@ -90,7 +90,7 @@ class TorchGpu(Device):
 
     @property
     def board(self) -> str | None:
-        """A digest, so that baselines do not reveal the serial number."""
+        """A digest of the device's UUID, which baselines must not reveal."""
         uuid = getattr(self.properties, "uuid", None)
         return None if uuid is None else f"{self.kind}-{hashlib.sha256(str(uuid).encode()).hexdigest()[:8]}"
 
@@ -116,11 +116,11 @@ class TorchGpu(Device):
         return getattr(torch.version, self.built_for, None)
 
     def settle(self) -> None:
-        """Run the profiler once: on an H200 each launch takes 10 ns more after the first profile."""
+        """Run the profiler once, because on an H200 each launch takes 10 ns more after the first profile."""
         from perfguard.measure.devices import fingerprints, kineto
 
         self.synchronize()
-        with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works
+        with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works.
             kineto.raw_events(self._touch, self.kind)
         fingerprints.forget_objects_without_kernels()
 
@@ -151,7 +151,7 @@ class TorchGpu(Device):
             try:
                 yield
             finally:
-                with contextlib.suppress(Exception):  # a lost device; its next use reports the error
+                with contextlib.suppress(Exception):  # The next use of a lost device reports the error.
                     self.synchronize()
 
     def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
@@ -171,18 +171,18 @@ class TorchGpu(Device):
     ) -> list[list[Interval]]:
         from perfguard.measure.devices import kineto
 
-        found = kineto.intervals(calls, before, self.synchronize, self.kind)
-        if not any(found):
+        by_call = kineto.intervals(calls, before, self.synchronize, self.kind)
+        if not any(by_call):
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
-        return found
+        return by_call
 
     @contextlib.contextmanager
     def kernel_times(self) -> Iterator[dict[str, float]]:
         from perfguard.measure.devices import kineto
 
-        with kineto.kernel_times(self.synchronize, self.kind) as found:
-            yield found
-        if not found:
+        with kineto.kernel_times(self.synchronize, self.kind) as times_us:
+            yield times_us
+        if not times_us:
             raise DeviceError(f"{self.identity.name}: the profiler sees no work of the device; run `perfguard doctor`")
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
@@ -253,7 +253,7 @@ class TorchGpu(Device):
 
 
 def device_key(kind: str, index: int, properties: Any) -> str:
-    """`cuda-<uuid>`; without a uuid the address on the bus; without either the index.
+    """The device's key: `cuda-<uuid>`; without a UUID the address on the bus; without either the index.
 
     Args:
         properties: the result of torch's `get_device_properties`.

@@ -1,7 +1,7 @@
 """The metrics of a case, with one family of quantities per file.
 
-Metric modules are found because they are in this folder. Importing them loads no torch: the trusted side of a pull
-request gathers their limits, and has none.
+Every module in this folder that has a metric's names is a metric. Importing it loads no torch, because the job that
+comments on a pull request gathers limits, and has no torch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Metric(Protocol):
-    """The interface of a metric module. Those with TIMED read times, except those that `subject.skipped` names.
+    """The interface of a metric module. Modules with TIMED read times, except those that `subject.skipped` names.
 
-    Optional: a true `TESTS`, if the module also reads observed tests (`subject.test`); a true `LAST`, if it is read
-    after all other exact ones, because it changes the process; `LIMITS`, the most lenient limits of its metrics by
-    name; `LIMITS_OF_TARGETS`, the same for metrics that are read for each target (`sm_90.spills`), by their name after
-    the target.
+    Optional names: `TESTS` is true if the module also reads observed tests (`subject.test`). `LAST` is true if it is
+    read after all other exact modules, because it changes the process. `LIMITS` are the most lenient limits of its
+    metrics by name. `LIMITS_OF_TARGETS` are those of metrics that are read per target (`sm_90.spills`), by the name
+    after the target.
     """
 
     TIMED: bool
@@ -39,10 +39,10 @@ class Metric(Protocol):
         """
 
 
-@functools.cache  # asked for in every case
+@functools.cache  # Every case needs it.
 def all_metrics() -> tuple[Metric, ...]:
-    """The metric modules: exact ones before timed ones, because counting may disturb times; LAST ones behind the others
-    of their kind; then by name."""
+    """The metric modules: exact before timed ones, because counting may disturb times; LAST ones behind others of their
+    kind; then by name."""
     metrics = modules_in(__name__, "TIMED", "read")
     metrics.sort(key=lambda module: (module.TIMED, getattr(module, "LAST", False)))
     return cast(tuple[Metric, ...], tuple(metrics))
@@ -50,13 +50,13 @@ def all_metrics() -> tuple[Metric, ...]:
 
 @functools.cache
 def all_limits() -> Mapping[str, Limits]:
-    """Metric -> the limits that its file declares."""
+    """Metric -> limits that its file declares."""
     return _declared("LIMITS")
 
 
 @functools.cache
 def all_limits_of_targets() -> Mapping[str, Limits]:
-    """The same of the metrics read for each target, by their name after the target."""
+    """Limits of the metrics that are read per target, by their name after the target."""
     return _declared("LIMITS_OF_TARGETS")
 
 
@@ -73,7 +73,7 @@ def read_exact(subject: Subject, device: Device) -> list[Reading]:
 
 
 def read_timed(subject: Subject, device: Device, skipped: Collection[str] = ()) -> list[Reading]:
-    """The timed readings of `subject`, except those named in `skipped`. The first one is the judged one."""
+    """The timed readings of `subject`, except those in `skipped`. The first reading is the judged one."""
     return _read(True, replace(subject, skipped=skipped), device)
 
 

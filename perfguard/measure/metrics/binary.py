@@ -1,8 +1,8 @@
-"""A call's Triton kernels: fingerprints of their code (docs/binaries.md).
+"""Fingerprints of the code of a call's Triton kernels (docs/binaries.md).
 
-Nothing is compiled for a target here. `code` tells whether the record was made of the same kernels. If it was not, the
-base's kernels are compared with the working tree's (`perfguard.measure.binaries.comparison`), whose readings have their
-limits here. On a GPU `autotune` is what tuners have chosen.
+Nothing is compiled for a target here. `code` shows whether the record was made of the same kernels. If not, the base's
+kernels are compared with the working tree's (`perfguard.measure.binaries.comparison`), whose limits are declared here.
+On a GPU `autotune` holds the configurations that tuners have chosen.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LIMITS_OF_TARGETS = comparison.LIMITS_OF_TARGETS
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """The readings of what the pass, or the test, launches; none if nothing was followed. A call that launches no
-    kernel has an empty `code`, which is reported only where some is recorded."""
+    """The readings of the launches of a pass or a test; empty if nothing was followed. A call without kernels has an
+    empty `code`, which is reported only if the record has some code."""
     followed = _followed(subject, device)
     if not followed or subject.binaries is None:
         return []

@@ -1,9 +1,9 @@
 """Whether a graph can capture the call, and whether its replay is right after others have used the memory.
 
-Captured calls can be replayed without host cost, and are timed best. But a graph keeps addresses. It still reads and
-writes a workspace that the call has freed, or a tensor dropped by a cache, when the memory belongs to someone else. So
+Captured calls can be replayed without host cost, and are timed best. But a graph keeps addresses: it still reads and
+writes a workspace that the call has freed, or a tensor that a cache has dropped, when the memory has another owner. So
 the graph is replayed at once, and again after each of two more calls, with every free block of the allocator taken and
-filled: results must not change, and the blocks must stay filled. Further replays in the same memory identify results
+filled. Results must not change, and the blocks must stay filled. Further replays in the same memory identify results
 that vary by chance, for example by atomic additions.
 """
 
@@ -28,23 +28,23 @@ TIMED = False
 LIMITS = {"capturable": Limits(Better.SAME)}
 
 _WARM_UPS = 3
-_ROUNDS = 2  # a cache that alternates between two tensors holds the graph's own after every other call
-_BEFORE, _AFTER = 4, 11  # replays in untouched memory, and in filled memory
-_MEND = "allocate it in the call, or keep it as long as the graph"
-_READS = f"a replayed graph reads memory that it does not own, and others have used; {_MEND}"
-_WRITES = f"a replayed graph writes to memory that it does not own; {_MEND}"
+_ROUNDS = 2  # A cache may alternate between two tensors.
+_BEFORE, _AFTER = 4, 11  # numbers of replays in untouched memory, and in filled memory
+_REMEDY = "allocate it in the call, or keep it as long as the graph"
+_READS = f"a replayed graph reads memory that it does not own, and others have used; {_REMEDY}"
+_WRITES = f"a replayed graph writes to memory that it does not own; {_REMEDY}"
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`capturable`, "yes" or "no" with the reason as its note; nothing on a device without graphs.
+    """`capturable`, which is "yes" or "no" with the reason as its note; empty on a device without graphs.
 
-    A candidate that newly waits for the device is then CHANGED, instead of just getting another timer. A graph that
-    uses memory of others is its `problem`: the case is WRONG, even if its first call returns right results.
+    If a candidate newly waits for the device, it is CHANGED, instead of just getting another timer. If its graph uses
+    memory of others, the reading has a `problem`, and the case is WRONG even if its first call returns right results.
 
     Raises:
         Exception: raised by the call outside a capture.
     """
-    if not device.captures or subject.together:  # a replay that one rank repeats, the others would have to make, too
+    if not device.captures or subject.has_ranks:  # All ranks would have to replay.
         return []
     reason = problem = ""
     with collector_paused(), device.aside():
@@ -69,8 +69,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _problem(call: Callable[[], object], replay: Callable[[], list[int]], device: Device) -> str:
-    """The error of a replay in used memory. Empty if there is none, or if it cannot be decided: the results differ from
-    replay to replay, or no memory is left."""
+    """The error of a replay in used memory; empty if there is none, or if the results differ between replays, or if no
+    memory is left."""
     import torch
 
     try:
@@ -78,11 +78,11 @@ def _problem(call: Callable[[], object], replay: Callable[[], list[int]], device
         if any(replay() != first for _ in range(1, _BEFORE)):
             return ""
         for _ in range(_ROUNDS):
-            call()  # caches now hold tensors of this call
+            call()  # Caches now hold tensors of this call.
             collect_young()
             blocks = device.occupy()
-            # Reads of filled memory are wrong each time. A result that varies by chance, and did not vary in earlier
-            # replays, equals the first again sooner or later.
+            # Results from filled memory are wrong each time. A result that varies by chance, but did not in earlier
+            # replays, equals the first one again sooner or later.
             different = set(range(len(first)))
             for _ in range(_AFTER):
                 different &= {
@@ -101,7 +101,7 @@ def _problem(call: Callable[[], object], replay: Callable[[], list[int]], device
 
 
 def _replay(graph: Graph, outputs: list[Any], device: Device) -> list[int]:
-    """The sum of each output's bits after a replay. Copies of outputs could lie in memory that the graph writes."""
+    """The sum of each output's bits after a replay. Copies of outputs might be in memory that the graph writes."""
     import torch
 
     from perfguard.tensors.snapshot import bits

@@ -1,7 +1,7 @@
-"""Exchanges between ranks: which, over which dimension of the mesh, how many bytes, hidden by what, waited for or not.
+"""Exchanges between ranks: their kinds, dimensions of the mesh, bytes, hiding work, and missing waits.
 
-Read in a case of several ranks alone, of one warm training step. Each reading is of one pass of it. They depend on no
-clock and on no backend, so gloo, NCCL and torch's fake backend give the same.
+Only cases of several ranks have these readings, each of one pass of a warm training step. They depend on no clock and
+no backend, so gloo, NCCL and torch's fake backend give the same.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 TIMED = False
 
-_RANK = 20  # in an explanation: before compilation and launches, which follow from how the module is split
-_MOST_NAMED = 5
+_RANK = 20  # Compilation and launches follow from how the module is split.
+_MOST_NAMED = 5  # places or parameters per note
 
 LIMITS = {
     "collectives": Limits(Better.SAME, portable=True),
@@ -39,8 +39,8 @@ LIMITS = {
     "unwaited": Limits(Better.LOWER, portable=True),
 }
 
-#: Metrics that follow the rank: its place in a pipeline, or the rows that were routed to it. All others of a case are
-#: equal on all ranks; ranks that disagree on one are a fault.
+#: Metrics that depend on the rank: on its place in a pipeline, or on the rows routed to it. All other metrics of a case
+#: must be equal on all ranks.
 PER_RANK = frozenset({"exchange_bytes", "messages", "overlap_flop"})
 
 _MESSAGES = ("send", "recv")
@@ -48,8 +48,8 @@ _NOTABLE_PADDING = 1.05
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`collectives`, in order; `collective_bytes` and `exchange_bytes` by collective; `messages` from rank to rank;
-    `unwaited`, which is wrong by itself; `implicit_redistributions`; `overlap_flop`; and of a module under FSDP
+    """`collectives` in order; `collective_bytes` and `exchange_bytes` by collective; `messages` between ranks;
+    `unwaited`, any of which is a fault; `implicit_redistributions`; `overlap_flop`; and for a module under FSDP
     `gather_padding` and `gathered_bytes_left`. Empty outside of a process group."""
     if subject.call is None or not in_group():
         return []
@@ -81,7 +81,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _of_parameters(step: Step, gathered: Mapping[str, int]) -> list[Reading]:
-    """What FSDP gathers beyond the parameters, in the forward pass, and what it leaves gathered after either."""
+    """The padding that FSDP gathers in the forward pass, and the bytes that it leaves gathered after either pass."""
     from perfguard.measure.collectives.parameters import padded, sharded
 
     if not sharded(step.call.fn):
@@ -102,7 +102,7 @@ def _of_parameters(step: Step, gathered: Mapping[str, int]) -> list[Reading]:
 
 
 def _padding(worst: Padded, factors: Mapping[str, Any]) -> str:
-    """A remark on padding that costs; empty below 5 %."""
+    """A note on padding; empty below 5 %."""
     if max(factors.values()) <= _NOTABLE_PADDING:
         return ""
     return (
@@ -113,31 +113,31 @@ def _padding(worst: Padded, factors: Mapping[str, Any]) -> str:
 
 def _reading(metric: str, value: Value, **others: Any) -> Reading:
     unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES if "bytes" in metric else Unit.COUNT
-    # Other versions of torch may exchange otherwise.
+    # Another version of torch may exchange differently, so all readings drift.
     across = Across.EACH if metric in PER_RANK else Across.EQUAL
     return LIMITS[metric].reading(metric, unit, value, drifts=True, rank=_RANK, across=across, **others)
 
 
 def _sums(exchanges: Sequence[Exchange], of: Callable[[Exchange], int]) -> Parts:
     sums: Counter[str] = Counter()
-    for each in exchanges:
-        sums[each.name] += of(each)
+    for exchange in exchanges:
+        sums[exchange.name] += of(exchange)
     return dict(sums)
 
 
 def _implicit(exchanges: Sequence[Exchange]) -> str:
-    words = _places(exchanges, "")
-    return f"DTensor moves data by itself: {words}; redistribute where it is meant, or shard otherwise" if words else ""
+    text = _places(exchanges, "")
+    return f"DTensor moves data by itself: {text}; redistribute where it is meant, or shard otherwise" if text else ""
 
 
 def _hides(exchange: Exchange) -> bool:
-    """Whether the first use of the result says how much work hides the exchange. FSDP's reduced gradients are first
-    used by the optimiser, or by a division where the backend has no mean."""
+    """Whether the first use of the result shows how much work hides the exchange. FSDP's reduced gradients are first
+    used by the optimiser, or by a division if the backend has no mean."""
     return exchange.kind in ("all_gather", "all_to_all") or exchange.waited is not None
 
 
 def _places(exchanges: Sequence[Exchange], what: str) -> str:
-    """`all_gather tp float32 for aten.mm at block.py:12 in forward (2 times); …`"""
+    """The places of exchanges as text: `all_gather tp float32 for aten.mm at block.py:12 in forward (2 times); …`"""
     texts = Counter(
         " ".join(filter(None, [each.name, each.implicit and f"for {each.implicit}", each.place and f"at {each.place}"]))
         for each in exchanges

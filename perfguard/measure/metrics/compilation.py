@@ -1,8 +1,8 @@
 """The results of torch.compile for a call and its walk: graphs, their operators, breaks, recompilations, leaks.
 
 One training step (forward, and backward if there are gradients) is compiled as a whole, so its readings belong to the
-forward case. The call's inputs are walked over twice from empty compiler caches, to find first compilations and
-recompilations. docs/compilation.md explains each reading.
+forward case. Two walks over the call's inputs, from empty compiler caches, find first compilations and recompilations.
+docs/compilation.md explains each reading.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 TIMED = False
 TESTS = True
-LAST = True  # it leaves nothing compiled
+LAST = True  # Reading it leaves nothing compiled.
 
-_RANK = 25  # in an explanation: behind the binary's metrics, before launches, which follow from compilation
+_RANK = 25  # Launches follow from compilation, and come later in an explanation.
 
-_LAST = 60  # the number of operators, which tells least
+_LAST = 60  # The number of operators explains least.
 
-_MOST_NAMED = 3  # in a note; the lists beside the counts are complete
+_MOST_NAMED = 3  # per note; the lists beside the counts are complete
 
 _COUNT = Limits(Better.LOWER, portable=True)
 _NAMES = Limits(Better.SAME, gated=False, portable=True)
@@ -73,7 +73,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if subject.test is not None:
         readings = _readings(Walked(subject.test.compiled, Trace(), dict(subject.test.generated)), [])
         return [msgspec.structs.replace(each, portable=not device.asynchronous) for each in readings]
-    # What has run before, and compiled nothing then, compiles nothing on a walk either.
+    # If a warm call has compiled nothing, its walk compiles nothing either.
     if not subject.steps or not is_compiler_loaded() or (subject.warm and not has_compiled()):
         return []
     leaks = left_changed(subject.settings, settings()) if subject.settings is not None else []
@@ -84,7 +84,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
-    """The readings of a walk. `leaks`: compiler settings that have changed since the test began."""
+    """The readings of a walk. `leaks` are compiler settings that have changed since the test began."""
 
     def reading(metric: str, value: Value, note: str = "", rank: int = _RANK, **others: Any) -> Reading:
         unit = Unit.TEXT if isinstance(value, list) else Unit.COUNT
@@ -118,12 +118,12 @@ def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
     ]
 
 
-def _note(words: str, items: Sequence[str]) -> str:
-    """`recompiled for f: n == 2; f: n == 3; and 4 more`, or nothing."""
+def _note(intro: str, items: Sequence[str]) -> str:
+    """A note such as `recompiled for f: n == 2; f: n == 3; and 4 more`; empty without items."""
     if not items:
         return ""
     more = f"; and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    return f"{words} {'; '.join(items[:_MOST_NAMED])}{more}"
+    return f"{intro} {'; '.join(items[:_MOST_NAMED])}{more}"
 
 
 @dataclass(frozen=True)
@@ -143,21 +143,21 @@ class Walked:
 
     @property
     def recompiled(self) -> list[Frame]:
-        """Recompilations on both laps; on the second, every compilation is one."""
+        """Recompilations on both laps. On the second lap, every compilation is a recompilation."""
         return self.first.recompiled + self.second.frames
 
 
 def walk(steps: Sequence[Callable[[], object]], *, go_on: bool = True) -> Walked | None:
-    """Take the steps twice; None if the first step compiles nothing.
+    """Run the steps twice; None if the first step compiles nothing.
 
     torch's compiler is reset before and after. The first lap bypasses disk caches of graphs, since cached graphs are
     not counted. Compiled C++ and Triton kernels are taken from their caches.
 
     Args:
-        go_on: repeat the first step at the end, so that the process continues as if it had seen only that one.
+        go_on: repeat the first step at the end, so that the process continues as if it had run only that step.
 
     Raises:
-        Exception: raised by a step, with a note on which.
+        Exception: raised by a step, with a note that names the step.
     """
     forget_compiled()
     with traced() as first, _inductor_counted() as generated:
@@ -185,14 +185,14 @@ def _take(steps: Sequence[Callable[[], object]], first: int, how: str = "") -> N
 
 @contextlib.contextmanager
 def observed_compilations() -> Iterator[tuple[Trace, dict[str, int]]]:
-    """The compilations inside, as a test makes them: nothing is reset before, and caches stay in use."""
+    """Observe a test's compilations while inside: nothing is reset before, and caches stay in use."""
     with traced() as trace, _counted() as generated:
         yield trace, generated
 
 
 @contextlib.contextmanager
 def _inductor_counted() -> Iterator[dict[str, int]]:
-    """Make inductor generate code for every graph while inside, and count it."""
+    """Make inductor generate code for every graph while inside, and count its kernels and library calls."""
     if COMPILE_FX.loaded() is None:
         yield {}
         return
@@ -206,7 +206,7 @@ def _inductor_counted() -> Iterator[dict[str, int]]:
 
 @contextlib.contextmanager
 def _counted() -> Iterator[dict[str, int]]:
-    """Yields counts that are filled in afterwards. They stay empty if inductor is not loaded then."""
+    """Yield counts, which are filled in at the end. They stay empty if inductor is not loaded at that time."""
     counts: dict[str, int] = {}
     before = _counters()
     yield counts

@@ -1,7 +1,7 @@
 """The output contract: the properties besides values that a caller may rely on.
 
-A text, `contract`, e.g. `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`, followed by the
-call's prints, if any: `; prints 9 bytes ('debug: 1')`.
+`contract` is a text such as `float8_e4m3fn[64,48] strides (48,1); float32[64,1] strides (1,1)`, followed by the call's
+prints, if any: `; prints 9 bytes ('debug: 1')`.
 """
 
 from __future__ import annotations
@@ -36,25 +36,24 @@ LIMITS = {
     "nondeterministic_outputs": Limits(Better.LOWER, portable=True, unrecorded=0),
 }
 
-_RANK = 57  # behind memory: a text tells less at a glance than a number
+_RANK = 57  # The rank is behind memory's, because a text says less at a glance than a number.
 
-# Compilers specialise on pointers divisible by 16; every allocator gives at least that.
+# Compilers specialise on pointers divisible by 16. Every allocator aligns to that at least.
 _FULL_ALIGNMENT = 16
 
-_LONGEST_PRINT = 40  # characters of the first line
-_ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # differs between processes
+_LONGEST_PRINT = 40  # characters of the first line that a note quotes
+_ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # Addresses differ between processes.
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`contract`: dtype, shape and strides of every output or gradient. Unusual properties follow: requires_grad,
     storage offset, alignment below 16 bytes, another device, shared memory, prints.
 
-    Of the strides only those bind that the reference's outputs have, too: how a gradient lies in memory nobody
-    declares.
+    Strides are binding only if the reference's outputs have the same ones. The strides of gradients are not declared.
     """
     import torch
 
-    if is_layout():  # whose tensors have no addresses
+    if is_layout():  # Tensors of a layout have no addresses.
         return []
     subject.warm_up(device)
     outputs, printed = _run(subject.run, device)
@@ -63,7 +62,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     note = ""
     if printed:
         line = (printed.decode(errors="replace").strip().splitlines() or [""])[0][:_LONGEST_PRINT]
-        # Ranks of one group print apart, and make equal numbers of calls.
+        # Ranks of one group print separately, but must make equal numbers of calls, so a step is not repeated.
         same = not isinstance(subject.run, Step) and _run(subject.run, device)[1] == printed
         text += f"; prints {len(printed)} bytes ({line!r})" if same else "; prints"
         note = f"a call prints {line!r}: printing takes time; remove it before the case is measured"
@@ -74,17 +73,17 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def nondeterministic(outputs: Sequence[str]) -> Reading:
-    """`nondeterministic_outputs`: 1 where the check saw `outputs` differ from run to run, else 0. It is no count: what
-    follows from such a result, in a layer, differs in some runs and not in others. A process that checks nothing has no
-    such reading."""
+    """`nondeterministic_outputs`: 1 if `outputs` differed from run to run in the check, else 0. It is no count, because
+    results that depend on such an output differ in some runs only. A process that checks nothing has no such
+    reading."""
     note = f"from run to run another {', another '.join(outputs)}" if outputs else ""
     limits = LIMITS["nondeterministic_outputs"]
     return limits.reading("nondeterministic_outputs", Unit.COUNT, int(bool(outputs)), note=note, across=Across.MOST)
 
 
 def _run(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
-    """The outputs of `call`, and the bytes that it wrote to stdout and stderr, including the device's printf, without
-    addresses. The bytes are then passed on to their stream."""
+    """The outputs of `call`, and the bytes, without addresses, that it wrote to stdout and stderr, including the
+    device's printf. The bytes are then passed on to their stream."""
     device.synchronize()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
@@ -95,15 +94,15 @@ def _run(call: Callable[[], Outputs], device: Device) -> tuple[Outputs, bytes]:
             printed = b""
             for file, stream in ((out, sys.stdout), (err, sys.stderr)):
                 file.seek(0)
-                words = file.read()
-                stream.write(words.decode(errors="replace"))
-                printed += words
+                content = file.read()
+                stream.write(content.decode(errors="replace"))
+                printed += content
     return outputs, _ADDRESS.sub(b"0x", printed)
 
 
 @contextlib.contextmanager
 def _redirected(name: str, number: int, file: IO[bytes]) -> Iterator[None]:
-    """Point both Python's stream and the file descriptor at `file`: under pytest's capture they are separate."""
+    """Redirect Python's stream and the file descriptor, which pytest's capture separates, to `file` while inside."""
     stream = getattr(sys, name)
     stream.flush()
     _flush_c()
@@ -130,7 +129,7 @@ def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -
 
     Args:
         outputs: a tensor, or any nesting of tuples, lists and dicts of tensors and other values.
-        device: where tensors are expected.
+        device: the expected device of tensors.
         inputs: tensors, possibly nested, that an output may share its memory with.
     """
     import torch
@@ -147,7 +146,7 @@ def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -
     def text(value: Any) -> str:
         if isinstance(value, torch.Tensor):
             name = f"output {len(seen)}"
-            seen.append(value)  # alive, so that its address is not used again
+            seen.append(value)  # Its address is not used again while it is alive.
             address = _address(value)
             owner = owners.setdefault(address, name) if address else name
             return _tensor(value, device) + (f" shares memory with {owner}" if owner != name else "")
@@ -182,7 +181,7 @@ def _tensor(tensor: torch.Tensor, device: torch.device) -> str:
         parts.append(f"strides ({','.join(map(str, tensor.stride()))})")
         if tensor.storage_offset():
             parts.append(f"offset {tensor.storage_offset()}")
-        alignment = tensor.data_ptr() & -tensor.data_ptr()  # the lowest set bit; 0 without memory
+        alignment = tensor.data_ptr() & -tensor.data_ptr()  # This is the lowest set bit, and 0 without memory.
         if 0 < alignment < _FULL_ALIGNMENT:
             parts.append(f"aligned to {alignment}")
     else:

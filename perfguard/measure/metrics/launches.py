@@ -1,10 +1,10 @@
 """The work that a call starts: launches, copies, fills, waits of the host for the device, and a hash of it all.
 
-On a GPU `launches` counts everything that the device ran (kernels, copies, fills) and `kernels` lists it in order. On
+On a GPU `launches` counts everything that the device ran (kernels, copies, fills), and `kernels` lists it in order. On
 a CPU `operators` and `operator_names` replace them, and `host_reads` replaces `syncs`. All are equal on every CPU.
 
-If `fingerprint` is unchanged, the device time cannot have changed. The code of every kernel, grids and order come from
-the device (`Activity.code`). This module adds the conditions under which the same code runs differently: the inputs'
+If `fingerprint` is unchanged, the device time cannot have changed. The device provides the code of every kernel, the
+grids and the order (`Activity.code`). This module adds the conditions that change how this code runs: the inputs'
 shapes, strides, alignment and contents, the state of the cache, the environment variables that libraries read, and the
 kind of device.
 """
@@ -26,18 +26,18 @@ from perfguard.model.units import Unit
 if TYPE_CHECKING:
     import torch
 
-    from perfguard.measure.devices.activity import Seen
+    from perfguard.measure.devices.activity import ObservedActivity
     from perfguard.measure.devices.device import Device
 
 TIMED = False
 TESTS = True
 
 _READS = "the host reads a tensor's data"
-_RANK = 30  # in an explanation: behind the binary's metrics, before memory
-_LAST = 60  # operators: whatever changes changes their number, and it costs nothing by itself
+_RANK = 30  # An explanation has the binary's metrics before these, and memory behind them.
+_LAST = 60  # Any change alters the number of operators, which costs nothing by itself.
 _MOST_PLACES = 5
 _TOLERANCE = 0.005
-_FLOOR_BYTES = 2**12  # as for the peak on a CPU: a temporary of one page is a real one
+_FLOOR_BYTES = 2**12  # A temporary of one page counts, as in the peak on a CPU.
 
 LIMITS = {
     "copies": Limits(Better.LOWER, portable=EITHER),
@@ -60,10 +60,10 @@ LIMITS = {
 UNKNOWN = "unknown"
 
 
-# Compilers specialise on pointers divisible by 16; caches depend on more. No allocator gives less than this.
+# Compilers specialise on pointers divisible by 16, and caches depend on more bits. Every allocator aligns to this.
 _FULL_ALIGNMENT = 64
 
-# Integers steer kernels (offsets, indices, masks): small tensors of them are hashed to the last bit.
+# Integers control kernels (offsets, indices, masks), so small tensors of integers are hashed exactly.
 _FEW_BYTES = 2**20
 
 # Variables that make the same kernels and calls run differently, or that choose between them at run time. Variables
@@ -81,7 +81,7 @@ _VARIABLES = (
 def read(subject: Subject, device: Device) -> list[Reading]:
     """Counts, which fail on any rise, and names, which explain them, all from one warm call. With times on a device
     with a queue also `fingerprint`: 16 hex digits, which cover the device time, or `unknown`, which covers nothing, if
-    the code of any kernel is unavailable."""
+    the code of a kernel is unavailable."""
     activity = subject.activity(device)
 
     def reading(metric: str, value: Value, unit: Unit = Unit.COUNT, rank: int = _RANK, **others: Any) -> Reading:
@@ -104,8 +104,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         return [*readings, *_of_test(subject.test.seen, copies, waits, reading, timed)]
     count, names = len(activity.launches), list(activity.launches)
     if not device.asynchronous:
-        # Ranks call other operators, as rows are routed to them. Threads of a process group let go of what was sent a
-        # moment later, so that the peak differs from run to run; a layout has none.
+        # Operators of ranks differ with the rows that are routed to them. Threads of a process group free sent tensors
+        # a moment later, so the peak differs from run to run. A layout has no such threads.
         alone = not in_group()
         peak = activity.tensor_bytes if alone or is_layout() else None
         called = [
@@ -125,7 +125,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         reading("fills", activity.fills, rank=_RANK + 1),
         reading("syncs", waits.total(), rank=_RANK - 3, note=_listed("the host waits for the device", waits)),
     ]
-    if subject.timed and not subject.together:  # whose times no code covers: other ranks take part in them
+    if subject.timed and not subject.has_ranks:  # Times of several ranks depend on more than this rank's code.
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
         covers = [] if activity.code is None else list(LIMITS["fingerprint"].covers)
         readings.append(reading("fingerprint", value, Unit.TEXT, rank=50, covers=covers))
@@ -133,12 +133,12 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _of_test(
-    seen: Seen, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading], timed: list[str]
+    seen: ObservedActivity, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading], timed: list[str]
 ) -> list[Reading]:
-    """The readings of a test: operators on any device, by number, and Triton's launches by kernel.
+    """The readings of a test: numbers of operators, on any device, and Triton's launches by kernel.
 
     Args:
-        timed: times that cannot have moved if the launches did not.
+        timed: times that cannot have changed if the launches did not.
     """
     operators = Counter(seen.activity.launches)
     launches, grids = Counter[str](), dict[str, str]()
@@ -159,7 +159,7 @@ def _of_test(
 
 
 def _listed(what: str, places: Counter[str]) -> str:
-    """`copies: aten.clone at f.py:3 in g (2 times); …`; empty without places."""
+    """A note such as `copies: aten.clone at f.py:3 in g (2 times); …`; empty without places."""
     texts = [place if count == 1 else f"{place} ({count} times)" for place, count in places.items()]
     hidden = len(texts) - _MOST_PLACES
     more = f"; and {hidden} more places" if hidden > 0 else ""
@@ -167,7 +167,7 @@ def _listed(what: str, places: Counter[str]) -> str:
 
 
 def _fingerprint(code: str, subject: Subject, device: Device) -> str:
-    """16 hex digits of `code`, the hash of the device's work, and of all conditions that change how it runs."""
+    """16 hex digits over `code`, the hash of the device's work, and over all conditions that change how it runs."""
     facts = [
         device.identity.slug,
         subject.direction,
@@ -192,7 +192,7 @@ def _inputs(inputs: tuple[Any, ...]) -> list[object]:
             described.append(_tensor(leaf.detach()))
         elif isinstance(leaf, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
             described.append(repr(leaf))
-        else:  # a repr may contain an address, which differs between processes
+        else:  # A repr may contain an address, which differs between processes.
             described.append(type(leaf).__qualname__)
     return described
 
@@ -204,9 +204,9 @@ def _tensor(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _contents(tensor: torch.Tensor) -> str:
-    """A digest of the tensor's values: exact for few integers, else a sum of 64-bit words of the tensor's memory.
+    """A digest of the tensor's values: exact for few integers, else the sum of the 64-bit words of its memory.
 
-    Sums of integers do not depend on their order, so the same values give the same sum on every run.
+    A sum of integers does not depend on their order, so the same values give the same sum in every run.
     """
     import torch
 
@@ -216,5 +216,5 @@ def _contents(tensor: torch.Tensor) -> str:
     storage = tensor.untyped_storage()
     flat = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),))  # type: ignore[call-overload]
     whole = flat.numel() // 8 * 8
-    words = int(flat[:whole].view(torch.int64).sum())
-    return f"{words} {flat[whole:].tolist()}"
+    total = int(flat[:whole].view(torch.int64).sum())
+    return f"{total} {flat[whole:].tolist()}"

@@ -1,12 +1,11 @@
-"""Memory of a call: at its peak, between calls, after many of them, and kept for the backward pass.
+"""Memory of a call: at its peak, between calls, after many calls, and kept for the backward pass.
 
 Peak and workspace are bytes requested above the level before the call; outputs count, inputs do not. Bytes left after
-the outputs are freed are residue: a cache of results, a tensor in a closure. Growth over 50 calls is a leak.
+the outputs are freed are residue, such as a cache of results or a tensor in a closure. Growth over 50 calls is a leak.
 
-What a forward pass keeps for the backward pass is counted by unique storage. Autograd passes saved tensors to
-`saved_tensors_hooks`. Tensors that a custom function keeps on its context are found by walking the graph. A storage
-counts once and as a whole, however many tensors share it: a view pins all of it. Tensors that a checkpoint will
-recompute are not kept.
+Memory that a forward pass keeps for the backward pass is counted by unique storage. Autograd passes saved tensors to
+`saved_tensors_hooks`, and a walk over the graph finds tensors that a custom function keeps on its context. Each storage
+counts once and as a whole, because a view keeps all of it alive. Tensors that a checkpoint will recompute are not kept.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ TESTS = True
 # On a GPU libraries keep workspaces, so changes below 1 MiB are no finding.
 _FLOOR_BYTES = 2**20
 
-# On a CPU allocations are counted to the byte and cases are small: a temporary of one page is a real one.
+# On a CPU allocations are counted exactly and cases are small, so a temporary of one page counts.
 _CPU_FLOOR_BYTES = 2**12
 
-# The allocator takes memory from the device in segments of up to 20 MiB; one more segment is no leak.
+# The allocator takes memory from the device in segments of up to 20 MiB, so one more segment is no leak.
 _SEGMENT_BYTES = 20 * 2**20
 
-_CALLS = 50  # over which memory must not grow
-_CALLS_US = 25_000.0  # time limit of these calls; slow calls are fewer, and their growth is scaled up
+_CALLS = 50  # Memory must not grow over so many calls.
+_CALLS_US = 25_000.0  # the limit of these calls; the growth over fewer slow calls is scaled up
 
 LIMITS = {
     "growth_bytes": Limits(Better.LOWER, portable=EITHER),
-    # It includes the libraries' scratch memory, which changes with their versions.
+    # The peak includes the libraries' scratch memory, which changes with their versions.
     "peak_memory_bytes": Limits(Better.LOWER, tolerance=0.005, floor=_FLOOR_BYTES),
     "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT_BYTES),
     "residue_bytes": Limits(Better.LOWER, portable=EITHER),
@@ -70,18 +69,18 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """`peak_memory_bytes`, gated by 0.5 % and 1 MiB (4 KiB on a CPU); `residue_bytes` and `growth_bytes`, which fail
     on any rise. `workspace_bytes` explains the peak.
 
-    For a forward pass with a backward one also `saved_activation_bytes` and `saved_input_bytes`, which fail on any
+    A forward pass with a backward pass also has `saved_activation_bytes` and `saved_input_bytes`, which fail on any
     rise; `saved_weight_bytes`, which exist anyway; and `saved_tensors`, the list that explains them. Activations are
     made by the call, inputs are passed to it, weights are a module's parameters and inputs that are `nn.Parameter`s.
     Tensors saved by torch.compile count as well, with an unknown producer.
 
-    Of a test: `residue_bytes` with the lines that made the tensors, and `saved_bytes` of the graphs that it
+    A test has `residue_bytes` with the lines that made the tensors, and `saved_bytes` of the graphs that it
     differentiates, with their nodes (`saved_by`).
     """
 
     def reading(metric: str, value: Value, rank: int, *, drifts: bool = True, **others: Any) -> Reading:
         limits = LIMITS[metric]
-        # A residue, or a saved tensor, on one CPU is one on every CPU.
+        # Residues and saved tensors are equal on all CPUs.
         portable = limits.portable is EITHER and not device.asynchronous
         unit = Unit.TEXT if isinstance(value, list) else Unit.BYTES
         across = Across.EACH if unit is Unit.TEXT else Across.MOST
@@ -96,7 +95,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
             by_place(seen.saved, lambda **parts: reading("saved_by", rank=54, details="saved_bytes", **parts)),
         ]
     subject.warm_up(device)
-    readings = [] if is_layout() else _allocated(subject, device, reading)  # whose tensors have no memory
+    readings = [] if is_layout() else _allocated(subject, device, reading)  # Tensors of a layout have no memory.
     saved = saved_by(subject) if subject.direction == "forward" else None
     if saved is not None:
         for kind in ("activation", "input", "weight"):
@@ -108,18 +107,18 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _allocated(subject: Subject, device: Device, reading: Callable[..., Reading]) -> list[Reading]:
-    """What the allocator gave out."""
+    """The readings of allocated memory: peak, workspace, residue and growth."""
     use = device.memory(subject.run)
     floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
     readings = [
         reading("peak_memory_bytes", use.peak, 50, floor=floor),
         reading("workspace_bytes", use.workspace, 50, details="peak_memory_bytes"),
     ]
-    # Ranks that make another number of calls would wait for each other; and threads of a process group let go of a
-    # call's tensors a moment after it has returned.
+    # Ranks that make different numbers of calls would wait for each other. Threads of a process group free a call's
+    # tensors a moment after its return.
     if not isinstance(subject.run, Step):
         readings.append(reading("residue_bytes", use.residue, 55, drifts=False))
-        # Counting is slow on a CPU, whose allocator is watched by the profiler. There, no residue means no growth.
+        # Counting is slow on a CPU, because the profiler observes its allocator. On a CPU no residue means no growth.
         growth = _growth(subject, device) if device.asynchronous or use.residue > 0 else Growth(_CALLS, 0)
         readings.append(reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False))
         if device.asynchronous:
@@ -128,7 +127,8 @@ def _allocated(subject: Subject, device: Device, reading: Callable[..., Reading]
 
 
 def _growth(subject: Subject, device: Device) -> Growth:
-    """Growth over 50 calls, or as many as fit into the limit. A single step, as of a cache that fills, is no leak."""
+    """Growth over 50 calls, or as many as fit into the limit. If memory grows only once, like a cache that fills, it is
+    no leak, so the growth is measured again."""
     started = device.now_us()
     subject.run()
     device.synchronize()
@@ -146,7 +146,7 @@ def _scaled(count: int, growth: Growth) -> int:
 
 @dataclass(frozen=True)
 class Saved:
-    """One kept storage: its kind, its bytes, and a text on the first tensor saved in it."""
+    """One kept storage: its kind, its bytes, and a description of the first tensor saved in it."""
 
     kind: Kind
     bytes: int
@@ -155,17 +155,17 @@ class Saved:
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a storage comes from: its kind, and the operator or input that made it."""
+    """The origin of a storage: its kind, and the operator or input that made it."""
 
     kind: Kind = "activation"
     maker: str = "unknown"
 
 
 class _Handle:
-    """Placeholder in the graph for a saved tensor, with the lifetime of the graph."""
+    """A placeholder in the graph for a saved tensor. It lives as long as the graph."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor.detach()  # an undetached tensor would form a cycle with the graph
+        self.tensor = tensor.detach()  # An undetached tensor would form a cycle with the graph.
 
 
 def saved_by(subject: Subject) -> list[Saved] | None:
@@ -174,7 +174,7 @@ def saved_by(subject: Subject) -> list[Saved] | None:
 
     step = subject.run if isinstance(subject.run, Step) else None
     if step is None and not subject.has_graph:
-        return None  # skips imports of a dispatch mode, which take seconds in every process
+        return None  # Importing a dispatch mode takes seconds in every process.
     origins: dict[int, _Origin] = {}
     for position, tensor in enumerate(filter(has_storage, tree_tensors(subject.args))):
         kind: Kind = "weight" if isinstance(tensor, torch.nn.Parameter) else "input"
@@ -190,11 +190,11 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     started = None if step is None else step.prepare()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda handle: handle.tensor), _producers(origins):
         outputs = subject.run() if step is None or started is None else step.run(started).outputs
-    # Those that FSDP has gathered are others than before the pass.
+    # FSDP has gathered new tensors for its weights during the pass.
     origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, _weights(subject))}
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
     for node in graph_nodes(tree_tensors(outputs)):
-        kept += tensors_held_by(getattr(node, "__dict__", {}))  # on a context, without a handle in the graph
+        kept += tensors_held_by(getattr(node, "__dict__", {}))  # A context holds tensors without handles.
     saved: dict[int, Saved] = {}
     for tensor in filter(has_storage, map(local, kept)):
         count, key = tensor.untyped_storage().nbytes(), storage_address(tensor)
@@ -217,11 +217,11 @@ def _text(tensor: torch.Tensor, maker: str, count: int) -> str:
 
 
 def _producers(origins: dict[int, _Origin]) -> Any:
-    """A dispatch mode that notes the operator that made each storage. An address may have belonged to a freed one."""
+    """A dispatch mode that notes the operator that made each storage. A new storage may reuse a freed address."""
     from perfguard._compat import torch_utils
 
     class Producers(torch_utils.DispatchMode):
-        supports_higher_order_operators = True  # torch would raise otherwise
+        supports_higher_order_operators = True  # Otherwise torch would raise.
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if torch_utils.are_unfolded(types):
@@ -235,6 +235,6 @@ def _producers(origins: dict[int, _Origin]) -> Any:
 
         @classmethod
         def ignore_compile_internals(cls) -> bool:
-            return True  # a compiled region stays compiled
+            return True  # A compiled region stays compiled.
 
     return Producers()  # type: ignore[no-untyped-call]

@@ -1,12 +1,12 @@
-"""What inputs cost that no test has: other layouts and sizes, on which the call is followed and not run.
+"""The cost of layouts and sizes that no test has. The call is followed on them, but not run.
 
-`other_inputs` has these parts, of which more is worse:
-- `copies (transposed argument 0)`: copies that torch makes of that input, or for it; `(sizes)`: the most of any size.
-- `host reads (…)`, `launches (…)`: the most of any layout, and of any size.
+`other_inputs` has these parts, and a higher value is worse:
+- `copies (transposed argument 0)`: copies that torch makes of, or for, that input; `(sizes)`: the most for any size.
+- `host reads (…)`, `launches (…)`: the most for any layout, and for any size.
 - `compilations of K (argument 0 dim 0)`: specialisations of a kernel over a few sizes of that dimension; `tunings of …`
-  the keys that its tuner looks up. More than one: the size, or what follows from it, is a constant of the kernel.
-- `grid axis of K (argument 0 dim 0)`: 0 where that size makes the first axis of the grid grow, and 1 where it is one of
-  the others, which end at 65,535 programs.
+  are the keys that its tuner looks up. Above one, a constant of the kernel depends on the size.
+- `grid axis of K (argument 0 dim 0)`: 0 if that size makes the first axis of the grid grow, and 1 if another axis
+  grows, which ends at 65,535 programs.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ TIMED = False
 LIMITS = {"other_inputs": Limits(Better.LOWER, portable=EITHER)}
 
 _MOST_NOTES = 6
-_RANK = 40  # in an explanation: behind what the given inputs cost
+_RANK = 40  # Metrics of the given inputs come first in an explanation.
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`other_inputs`; none where the call has no derived ones. Of several targets the most counts."""
+    """`other_inputs`, with the highest value over all targets; empty if the call has no derived inputs."""
     if subject.binaries is None or subject.call is None:
         return []
     parts: Parts = {}
     notes: dict[str, None] = {}
     for recording in subject.binaries.followed(subject.call, device):
-        found = recording.others.get(subject.direction, {})
-        parts |= {part: max(number, int(parts.get(part, 0))) for part, number in found.items()}
+        own_parts = recording.others.get(subject.direction, {})
+        parts |= {part: max(number, int(parts.get(part, 0))) for part, number in own_parts.items()}
         notes |= dict.fromkeys(recording.other_notes.get(subject.direction, ()))
     if not parts:
         return []

@@ -1,7 +1,7 @@
-"""The time of a call that several ranks make, each on a device of its own.
+"""The time of a call that several ranks make, each on its own device.
 
-It is shown and stored, and not gated: what could be gated follows from the noise between sessions. All ranks read the
-same value, from the data that they exchange.
+It is shown and stored but not gated, because a gate would need the noise between sessions. All ranks read the same
+value, from the data that they exchange.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 TIMED = True
 
 _TIME = "ranks_time_us"
-_HOST_RANKS = "LOCAL_WORLD_SIZE"  # of torchrun
+_HOST_RANKS = "LOCAL_WORLD_SIZE"  # torchrun sets it.
 LIMITS = {_TIME: Limits(Better.LOWER, gated=False)}
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`ranks_time_us`, the time of the slowest rank. Its note names that rank, and what connects the devices."""
+    """`ranks_time_us`, the time of the slowest rank. Its note names that rank and the links between the devices."""
     step, call = subject.run, subject.call
     if not subject.timed or call is None or call.together is None or not isinstance(step, Step):
         return []
@@ -39,16 +39,16 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     from perfguard.measure.timers.ranks import Ranks, measure
 
     on_host, on_device = torch.zeros(1), torch.zeros(1, device=device.torch_device)
-    ranks = Ranks(  # hosts meet over gloo, devices over their own backend
+    ranks = Ranks(  # The hosts' barrier uses gloo, the devices' their own backend.
         device,
         call.together.exchange,
-        meet_hosts=lambda: dist.all_reduce(on_host),
-        meet_devices=lambda: dist.all_reduce(on_device),
+        host_barrier=lambda: dist.all_reduce(on_host),
+        device_barrier=lambda: dist.all_reduce(on_device),
         cache=subject.cache,
     )
     meter, blocks = measure(step.within, ranks, subject.seconds)
     links = device.interconnect(int(os.environ.get(_HOST_RANKS, call.together.ranks)))
-    if links:  # times over other links are of another kind
+    if links:  # Times over other links are not comparable.
         digest = hashlib.sha256(links.encode()).hexdigest()[:8].upper()
         meter = replace(meter, timer=f"{meter.timer}-{digest}", note=f"{meter.note}; {links}")
     reading = meter.reading(_TIME, blocks, promise=LIMITS[_TIME].promise)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from perfguard.measure.devices.activity import Activity, Seen
+from perfguard.measure.devices.activity import Activity, ObservedActivity
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Outputs
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observed:
-    """What was observed of one test.
+    """The observations of one test.
 
     Attributes:
         seen: operators, memory and launches.
         compiled: compilations by torch.compile.
-        generated: inductor's kernels, and its calls of others.
+        generated: numbers of inductor's generated kernels and library calls.
         binaries: the launches of Triton kernels, on every target.
     """
 
-    seen: Seen
+    seen: ObservedActivity
     compiled: Trace
     generated: Mapping[str, int]
     binaries: Sequence[OnTarget] = ()
@@ -46,30 +46,30 @@ class Subject:
     Attributes:
         run: runs the pass once and returns its outputs (backward: the gradients). It handles grad mode, the forward
             pass before a backward one, and the upstream gradients itself.
-        direction: forward or backward.
+        direction: forward, backward, or test.
         cache: state of the last-level cache when a timed call starts.
         timed: if False, only exact metrics are read.
         seconds: limit of the measuring time for each timed metric.
-        skipped: timed metrics that need no reading, because they cannot have changed or nobody judges them.
+        skipped: timed metrics that need no reading, because they cannot have changed or are not judged.
         stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
-        args: the inputs, so that outputs sharing memory with them are reported.
-        declared_strides: of the dense outputs of the reference, in order: `48,1`. Empty for gradients, and if unknown.
-        weights: parameters of the called module; their memory exists whatever a call does.
+        args: the inputs. Outputs that share memory with them are reported.
+        declared_strides: of the reference's dense outputs, in order, e.g. `48,1`; empty for gradients or if unknown.
+        weights: parameters of the called module, whose memory exists independently of a call.
         copies: n passes like `run`, each on its own inputs (`timers.timing.Workload`); None if they cannot be copied.
         bytes: device memory that one call touches, inputs and outputs; 0 if unknown.
-        collect: collects the blocks of a timed metric; another process may conduct it.
+        collect: collects the blocks of a timed metric; another process may direct it.
         call: the guarded call, for recorders of its launches; the same object for both passes.
-        binaries: follows launches on targets; if None, nothing is read of their kernels.
-        known_code: the record's fingerprints by kernel; those of unchanged kernels need no compilation.
+        binaries: follows launches on targets; if None, kernels have no readings.
+        known_code: the record's fingerprints by kernel. Unchanged kernels need no compilation.
         steps: the whole case from scratch (forward, then backward if there are gradients), on its own inputs and then
-            on each of its walk. Empty if compilation is not checked, and in backward cases, as the forward case has it.
+            on each entry of its walk. Empty if compilation is not checked, and in backward cases.
         settings: the compiler's settings when the test began; None if they were not read.
         rival: prepares the same pass of the rival; None if the test names no rival.
         cold: starts a process that makes the call for the first time, and returns its readings; None if not wanted.
         warm: whether earlier calls have done the compilation and autotuning.
         differentiated: whether the outputs are known to have a graph.
-        put_back: restores the inputs that the call uses up; called after each metric.
-        test: what was observed of a test; None for a call. Create it with `of_test`.
+        put_back: restores the inputs that the call overwrites; called after each metric.
+        test: the observations of a test; None for a call. Create such a subject with `of_test`.
     """
 
     run: Callable[[], Outputs]
@@ -105,7 +105,7 @@ class Subject:
     def of_test(
         cls, test: Observed, binaries: Binaries | None = None, known_code: Mapping[str, str] | None = None
     ) -> Subject:
-        """An observed test; of its kernels something is read only with `binaries`."""
+        """The subject of an observed test. Without `binaries` its kernels have no readings."""
 
         def again() -> Outputs:
             raise RuntimeError("an observed test cannot be run again")
@@ -122,8 +122,8 @@ class Subject:
         )
 
     @property
-    def together(self) -> bool:
-        """Whether several ranks make the call: none may decide alone how often."""
+    def has_ranks(self) -> bool:
+        """Whether several ranks make the call. They must then make equally many calls."""
         return self.call is not None and self.call.together is not None
 
     @cached_property
@@ -132,32 +132,32 @@ class Subject:
         return Workload(self.run, self.cache, self.copies, self.bytes)
 
     def warm_up(self, device: Device) -> None:
-        """Call once, at a metric's first request: compilation and autotuning are not the call's own work."""
+        """Call once, at a metric's first request, because compilation and autotuning are not the call's own work."""
         if not self.warm and not self._warmed:
             self.run()
             device.synchronize()
             self._warmed.append(True)
 
     def note_graph(self, outputs: Outputs) -> None:
-        """Note whether these outputs of the pass have a graph, so that no further call is made to find out."""
+        """Note whether these outputs of the pass have a graph, so that `has_graph` needs no call."""
         self._graphs.append(any(tensor.grad_fn is not None for tensor in tree_tensors(outputs)))
 
     @property
     def has_graph(self) -> bool:
-        """Whether the outputs have a graph, for which a call is made where none has told yet."""
+        """Whether the outputs have a graph. If no call has shown this yet, one is made."""
         if not self.differentiated and not self._graphs:
             self.note_graph(self.run())
         return self.differentiated or self._graphs[0]
 
     def activity(self, device: Device) -> Activity:
-        """Activity of one warm call, read once: a profile often takes longer than all times of a case."""
+        """Activity of one warm call, read once, because a profile often takes longer than all times of a case."""
         if not self._activity:
             self.warm_up(device)
             self._activity.append(device.activity(self.run))
         return self._activity[0]
 
     def dispatched(self, device: Device) -> Activity:
-        """Activity of one warm call, read from its operators once: a GPU's profile knows no mesh."""
+        """Activity of one warm call, read once from its operators, because a GPU's profile has no mesh."""
         if not device.asynchronous:
             return self.activity(device)
         if not self._dispatched:
@@ -171,7 +171,7 @@ _LINE = re.compile(r"(?<=\.py):\d+(?= in )")
 
 
 def by_place(places: Mapping[str, int], reading: Callable[..., Reading]) -> Reading:
-    """A reading with a part for each place. Its name lacks the line's number, which changes with any edit above it."""
+    """A reading with a part for each place, without line numbers, which change with any edit above the line."""
     parts, lines = Counter[str](), dict[str, str]()
     for place, count in places.items():
         name = _LINE.sub("", place)

@@ -1,9 +1,9 @@
-"""The times of a case.
+"""The time metrics of a case.
 
-A device with a queue has `device_time_us`, while one call keeps it busy, and `host_time_us`, which decides if kernels
-are short. A CPU has `cpu_time_us` on one thread, since wall time includes the work of others, and `wall_time_us` with
-the user's number of threads: what a user waits for, shown and not judged. `beside_rival_us` is the device time, or the
-CPU time, in turns with a rival's. `cold_start_us` and the times of compiling come from processes of their own.
+A device with a queue has `device_time_us`, the time that one call keeps it busy, and `host_time_us`, which matters if
+kernels are short. A CPU has `cpu_time_us` on one thread, since wall time includes the work of others, and
+`wall_time_us` with the user's number of threads, which is shown but not judged. `beside_rival_us` is the device or CPU
+time, measured alternately with a rival's. `cold_start_us` and compile times come from separate processes.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ TIMED = True
 
 CPU_TIME, DEVICE_TIME, HOST_TIME, WALL_TIME = "cpu_time_us", "device_time_us", "host_time_us", "wall_time_us"
 BESIDE_RIVAL = "beside_rival_us"
-_BESIDE = "-beside-"  # between the two timers of a reading beside a rival
+_BESIDE = "-beside-"  # It separates the two timers of a reading beside a rival.
 
-_WALL_SECONDS = 0.05  # for its blocks; the warm-up takes half as long
+_WALL_SECONDS = 0.05  # limit of the blocks of wall time
 
 # Between processes the host time of one Python launch path differed by 2-11 % (coefficient of variation, 39 cases,
-# five sessions on an H200 machine). With five sessions stored this resolves 20-44 %. A stray 50 µs of Python
+# five sessions on an H200 machine). With five stored sessions this resolves 20-44 %. An additional 50 µs of Python
 # lengthens a launch by half.
 _HOST_PROMISE = 0.50
 _HOST_FLOOR_US = 2.0
 
-# Disks, other processes and the linker vary by seconds. A slowdown below 50 % or 2 s is therefore no finding (the judge
-# fails above a third of the promise). One more layer costs almost nothing if layers share their graph.
+# Disks, other processes and the linker vary by seconds, so a slowdown below 50 % or 2 s is no finding (the judge fails
+# above a third of the promise). One more layer costs almost nothing if layers share their graph.
 _COLD = Limits(Better.LOWER, promise=3 * 0.405, floor=2e6)  # ln 1.5
 _LAYER = Limits(Better.LOWER, promise=3 * 0.405, floor=5e5)
 
 LIMITS = {
-    # Between processes it varies by 0.6 to 3 %, and by up to 9 % on a crowded machine (docs/measuring.md).
+    # CPU time varies between processes by 0.6 to 3 %, and by up to 9 % on a busy machine (docs/measuring.md).
     CPU_TIME: Limits(Better.LOWER, promise=0.10, floor=2.0),
     DEVICE_TIME: Limits(Better.LOWER, promise=0.03, floor=COARSEST_TIMER_US),
     HOST_TIME: Limits(Better.LOWER, promise=_HOST_PROMISE, floor=_HOST_FLOOR_US),
@@ -54,15 +54,15 @@ LIMITS = {
     "compile_time_us": _COLD,
     "compiled_kernels": Limits(Better.LOWER),
     "graph_cache_misses": Limits(Better.LOWER),
-    KERNEL_TIME: KERNEL_TIME_LIMITS,  # of observed tests
+    KERNEL_TIME: KERNEL_TIME_LIMITS,  # Only observed tests have it.
     "warm_compile_layer_us": _LAYER,
     "warm_compile_time_us": _COLD,
 }
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """The judged time first: the device's, or on a CPU that of one thread."""
-    if not subject.timed or subject.together:  # of several ranks: `rank_times`
+    """The times of a case. The judged one is first: device time, or on a CPU the time of one thread."""
+    if not subject.timed or subject.has_ranks:  # `rank_times` measures several ranks.
         return []
     readings: list[Reading] = []
     for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME, WALL_TIME):
@@ -78,7 +78,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 def _time(metric: str, subject: Subject, device: Device) -> Reading:
     prepare = {HOST_TIME: host.prepare, WALL_TIME: cpu.prepare_wall_time}.get(metric, prepare_device_time)
-    shown = metric == WALL_TIME  # it takes little time, and needs no conductor
+    shown = metric == WALL_TIME  # It is not judged, so this process collects it alone.
     seconds = min(_WALL_SECONDS, subject.seconds) if shown else subject.seconds
     meter = prepare(subject.workload, device, seconds=seconds, stored=subject.stored_timers.get(metric))
     blocks = (collect if shown else subject.collect)(metric, meter, device, seconds)
@@ -88,10 +88,10 @@ def _time(metric: str, subject: Subject, device: Device) -> Reading:
 
 
 def _beside_rival(subject: Subject, rival: Workload, device: Device) -> list[Reading]:
-    """The time of one call beside the rival's, so that neither older runs nor the machine's state matter.
+    """The time of one call beside the rival's, which is independent of older runs and of the machine's state.
 
-    Blocks alternate in the order ours, theirs, theirs, ours, so that a steady drift moves both alike. The time of a
-    block is the ratio in such a group of four, times the rival's first block, µs. Only the ratio is judged.
+    Blocks have the order ours, theirs, theirs, ours, so that a steady drift changes both alike. The time of a block is
+    the ratio in such a group of four, times the rival's first block, µs. Only the ratio is judged.
     """
     our_timer, _, their_timer = subject.stored_timers.get(BESIDE_RIVAL, "").partition(_BESIDE)
     ours, theirs = (
@@ -120,7 +120,7 @@ def _beside_rival(subject: Subject, rival: Workload, device: Device) -> list[Rea
 
 
 def _more_launches(subject: Subject, rival: Workload, device: Device) -> str:
-    """`6 launches, its rival 1`; empty if the candidate makes no more than its rival."""
+    """A note such as `6 launches, its rival 1`; empty if the candidate makes no more launches than its rival."""
     if not device.asynchronous:
         return ""
     ours, theirs = len(subject.activity(device).launches), len(device.activity(rival.run).launches)

@@ -1,8 +1,8 @@
-"""The work of interpreted kernels, counted: without a GPU the only sign of a kernel that does more than it did.
+"""The counted work of interpreted kernels, which without a GPU is the only sign of a kernel that does more than before.
 
-`kernel_work` has the parts `loads`, `stores` and `atomics`, elements accessed without those that a mask leaves out, and
-`products`, the multiplications of dots, padding included. They are sums over all kernels, whose names may change.
-`programs` of each is shown beside it, and gates nothing: other tiles have other numbers of them.
+`kernel_work` has the parts `loads`, `stores` and `atomics`, which count unmasked elements, and `products`, the
+multiplications of dots, including padding. They are sums over all kernels, whose names may change. `programs` of each
+kernel is shown beside it, but not gated, because other tiles have other numbers of programs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 TIMED = False
 TESTS = True
 
-# Other tiles read edges again and pad otherwise. A twentieth is the least that a kernel bound by its accesses or its
-# products would lose, as seen in a time on a GPU.
+# Other tiles read edges again and pad differently. If a kernel is bound by its accesses or its products, a twentieth is
+# about the least change that a time on a GPU shows.
 _TOLERANCE = 0.05
-_MOST_NAMED = 2  # kernels whose names stand before a part
-_RANK = 20  # in an explanation: before launches and memory, which follow from other things
+_MOST_NAMED = 2  # More kernels than this are not named before a part.
+_RANK = 20  # Launches and memory come later in an explanation.
 
 LIMITS = {
     "kernel_work": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
@@ -33,7 +33,7 @@ LIMITS = {
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`kernel_work` and `programs` of one warm call, or of a test; none where nothing was interpreted."""
+    """`kernel_work` and `programs` of one warm call, or of a test; empty if no kernel was interpreted."""
     if device.asynchronous:
         return []
     work = subject.activity(device).work

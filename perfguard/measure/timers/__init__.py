@@ -1,6 +1,6 @@
 """The measurement engine, with one file per timer. A case's timer is chosen here once, and then stored.
 
-Timers are found because they are in this folder.
+Every module in this folder that has a timer's names is a timer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def prepare_device_time(
 ) -> Meter:
     """A meter of one call's device time, or of its CPU time on a CPU.
 
-    It uses the timer of the baseline, or else the first timer that can time the call. A stored id that cannot be
-    reproduced is not an error: the reading then has another id, and is not compared.
+    It uses the timer of the baseline, or else the first timer that can time the call. If a stored id cannot be
+    reproduced, the reading has another id and is not compared.
 
     Raises:
         DeviceError: no timer suits this kind of device.

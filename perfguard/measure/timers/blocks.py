@@ -19,31 +19,32 @@ if TYPE_CHECKING:
 _LEAST_BLOCKS = 3
 _MOST_BLOCKS = 9
 _MOST_REJECTED = 3
-_SETTLED = 0.001  # relative standard error of the blocks' median below which no more blocks are needed
-SAMPLE_US = 1_000.0  # a sample of short calls holds enough of them to last this long
+_SETTLED = 0.001  # Below this relative standard error of the median no more blocks are needed.
+SAMPLE_US = 1_000.0  # A sample of short calls holds enough calls to last this long.
 _BLOCK_US = 10_000.0
 _LONGEST_BLOCK_US = 25_000.0
 _ENOUGH_US = 100_000.0
 _LEAST_SAMPLES = 5
-_MOST_SAMPLES = 500  # their median is accurate to 0.1 % if single calls scatter by 2 %
+_MOST_SAMPLES = 500  # Their median is accurate to 0.1 % if single calls scatter by 2 %.
 _WARM_UP_US = 25_000.0
 _WARM_UP_CALLS = 5
 _MOST_WARM_UP_CALLS = 50_000
-_ODD_BLOCK = 0.015  # a block this far off the others leads to a check of the device
+_ODD_BLOCK = 0.015  # A block this far off the others leads to a check of the device.
 _LONGEST_SAMPLE_US = 100_000.0
-AGREEING = 3  # blocks that must agree on the floor of a time
-LEAST_FOR_FLOOR = 8  # blocks before the floor can be accepted
+AGREEING = 3  # So many blocks must agree on the floor of a time.
+LEAST_FOR_FLOOR = 8  # So many blocks are needed before the floor can be accepted.
 _PASSES = 3
-_SHARE_OF_MEMORY = 4  # kept meters take at most a quarter of the device's memory; cases need the rest
+_SHARE_OF_MEMORY = 4  # Kept meters take at most a quarter of the device's memory.
 
-# Words of every vendor's throttle reasons for a device that is slower than it should be. A power cap is not
-# included: it is the normal state of tensor-core work, and filtering on it would reject every block.
+# Parts of the vendors' throttle reasons that mean an abnormal slowdown. A power cap is normal for tensor-core work, and
+# rejecting it would reject every block.
 _SLOWED_DOWN = ("thermal", "hardware", "hw_", "brake", "reliability", "prochot")
 _POWER_CAP = ("power_cap", "power cap", "power-cap")
 
 
 def warm_up(call: Callable[[], object], device: Device, seconds: float, least_us: float = _WARM_UP_US) -> float:
-    """Call for `least_us` and at least 5 times, `seconds` at most; returns the time of one call with its wait, µs."""
+    """Call for `least_us` and at least 5 times, but no longer than `seconds`; returns the time of one call with its
+    wait, µs."""
     times: list[float] = []
     started = now = device.now_us()
     while True:
@@ -57,9 +58,9 @@ def warm_up(call: Callable[[], object], device: Device, seconds: float, least_us
 
 
 def warmed_up(workload: Workload, call: Callable[[], object], device: Device, seconds: float) -> float:
-    """`warm_up` with `call`, once for all timers of a workload; the time of one call with its wait, µs.
+    """Run `warm_up` once for all timers of a workload; returns the time of one call with its wait, µs.
 
-    Several timers may be tried, for device and for host time; only the first finds the workload cold.
+    Several timers may be tried, for device and for host time, and only the first finds the workload cold.
     """
     if not workload.warmed:
         workload.warmed.append(warm_up(call, device, seconds))
@@ -67,7 +68,7 @@ def warmed_up(workload: Workload, call: Callable[[], object], device: Device, se
 
 
 def power_of_two(count: float, most: int) -> int:
-    """The smallest power of two >= `count`, in [1, most], so that an id does not change with every measurement."""
+    """The smallest power of two >= `count`, in [1, most]: an id should not change with every measurement."""
     return int(min(most, 2 ** math.ceil(math.log2(max(1.0, count)))))
 
 
@@ -94,37 +95,36 @@ def samples_in_block(sample_us: float, seconds: float, longest_us: float = _LONG
 
 
 def lowest(times: Sequence[float]) -> tuple[float, ...]:
-    """The lowest blocks, ascending: at most three, whose median is the floor of a time that other work can only
+    """The lowest three blocks, or fewer, ascending. Their median is the floor of a time that other work can only
     lengthen.
 
-    The CPU time of a process on a shared processor grows by half or threefold while others use its caches, its memory
-    or, behind a hypervisor, the processor itself. This happens in bursts of seconds. The lowest blocks lie outside of
-    them.
+    On a shared processor the CPU time of a process grows by half or threefold while others use its caches, its memory
+    or, below a hypervisor, the processor itself. This happens in bursts of seconds, which the lowest blocks miss.
     """
     return tuple(sorted(times)[:AGREEING])
 
 
 def agree(times: Sequence[float], near: float) -> bool:
-    """Whether enough of the lowest blocks agree to `near`, relative to the lowest."""
-    found = lowest(times)
-    return len(times) >= LEAST_FOR_FLOOR and found[-1] <= (1 + near) * found[0]
+    """Whether the lowest blocks agree to within `near`, relative to the lowest, and enough blocks were read."""
+    floor = lowest(times)
+    return len(times) >= LEAST_FOR_FLOOR and floor[-1] <= (1 + near) * floor[0]
 
 
 def budget_us(device: Device, seconds: float) -> float:
     """Time for the blocks of one metric, µs: `seconds`, but at most a tenth of a second on an asynchronous device.
 
-    There, more blocks of one process do not bring it closer to other processes, and device time is expensive.
+    On such a device, more blocks of one process bring its time no closer to that of other processes.
     """
     return min(1e6 * seconds, _ENOUGH_US) if device.asynchronous else 1e6 * seconds
 
 
-#: Collects the blocks of a meter for a metric, as `collect` does; another process may conduct it.
+#: A function like `collect`, which collects the blocks of a meter for a metric. Another process may direct it.
 Collect = Callable[[str, Meter, "Device", float], Blocks]
 
 
 def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-    """Consecutive blocks, at least three, until their median is settled or the time (`budget_us`) is over. For a meter
-    with `near`, until the lowest blocks agree.
+    """Measure at least three blocks, until their median is settled or the time (`budget_us`) is over. With a meter's
+    `near`, measure until the lowest blocks agree.
 
     Blocks that `read_block` rejects are measured again, at most 3 times.
 
@@ -166,7 +166,7 @@ def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float |
 
 
 def checked(metric: str, meter: Meter, times: Sequence[float], rejected: int) -> Blocks:
-    """The blocks that count, from `times` in the order of measurement.
+    """The blocks of a reading, selected from `times`, which are in the order of measurement.
 
     Raises:
         MeasurementError: no block could be read.
@@ -184,7 +184,7 @@ def _odd(block_us: float, others: Sequence[float]) -> bool:
 
 
 def slowed_down(device: Device) -> bool:
-    """Whether the device reports a slowdown by heat or hardware protection; a power cap is not one."""
+    """Whether the device reports a slowdown by heat or hardware protection. A power cap does not count."""
     reasons = [reason.lower() for reason in device.conditions().throttle_reasons]
     return any(
         any(word in reason for word in _SLOWED_DOWN)
@@ -194,11 +194,11 @@ def slowed_down(device: Device) -> bool:
 
 
 @dataclass
-class _Kept:
+class _KeptMeter:
     """A meter between its passes, with the times read so far."""
 
     meter: Meter
-    most_us: float  # for one pass
+    most_us: float  # the limit of one pass
     times: list[float] = field(default_factory=list)
     rejected: int = 0
 
@@ -207,10 +207,10 @@ class _Kept:
 
 
 class Interleaved:
-    """Collects the blocks of a session: a first pass when a case runs, two more at the end over all cases.
+    """Collects the blocks of a session: a first pass when a case runs, and two more at the end over all cases.
 
-    Meters stay alive until then, as long as together they hold no more than a quarter of the device's memory. A meter
-    that does not fit gets all its blocks at once. Use::
+    Meters stay alive until then, as long as they hold no more than a quarter of the device's memory. A meter that does
+    not fit gets all its blocks at once. Use::
 
         session = Interleaved(device)
         ...  # subject.collect = session.of(case) for each case
@@ -219,19 +219,19 @@ class Interleaved:
     """
 
     def __init__(self, device: Device, *, seed: int = 0) -> None:
-        """`seed`: of the order in the later passes."""
+        """`seed` determines the order of meters in the later passes."""
         self._device = device
         self._random = random.Random(seed)
-        self._kept: dict[tuple[Hashable, str], _Kept] = {}
+        self._kept: dict[tuple[Hashable, str], _KeptMeter] = {}
         self._free_bytes = (device.identity.memory_bytes or 0) // _SHARE_OF_MEMORY
 
     def of(self, case: Hashable) -> Collect:
-        """A function that collects the blocks of `case`, by any name that no other case has."""
+        """A function that collects the blocks of `case`, which is any key that no other case has."""
 
         def first_pass(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
             if meter.bytes > self._free_bytes:
                 return collect(metric, meter, device, seconds)
-            kept = _Kept(meter, budget_us(device, seconds) / _PASSES)
+            kept = _KeptMeter(meter, budget_us(device, seconds) / _PASSES)
             self._read(kept)
             blocks = kept.blocks(metric)
             if kept.rejected < _MOST_REJECTED:
@@ -242,18 +242,18 @@ class Interleaved:
         return first_pass
 
     def finish(self) -> dict[tuple[Hashable, str], Blocks]:
-        """Run the later passes over all kept meters and release these; returns their blocks by case and metric."""
+        """Run the later passes over all kept meters and release them; returns their blocks by case and metric."""
         for _ in range(1, _PASSES):
             order = list(self._kept.values())
             self._random.shuffle(order)
             for kept in order:
                 self._read(kept)
-        found = {key: kept.blocks(key[1]) for key, kept in self._kept.items()}
+        blocks_by_key = {key: kept.blocks(key[1]) for key, kept in self._kept.items()}
         self._kept.clear()
-        return found
+        return blocks_by_key
 
-    def _read(self, kept: _Kept) -> None:
-        """Read one pass: usually three blocks, fewer if they take too long."""
+    def _read(self, kept: _KeptMeter) -> None:
+        """Read the blocks of one pass, usually three, or fewer if they take too long."""
         started = self._device.now_us()
         wanted = len(kept.times) + kept.meter.in_pass
         with collector_paused():

@@ -1,9 +1,9 @@
 """CPU time on one thread, and wall time, for devices whose calls return when the work is done.
 
-Ids: `cpu-u16` and `wall-u16`, 16 calls per sample. Wall time on a shared processor depends on other processes: threads
-wait for each other and for their turn. It is shown, but not judged. CPU time depends on others less, and its lowest
-samples least. So a block of CPU time is its lowest sample, and only the lowest blocks count (`blocks.lowest`). Always
-warm: the cache of a case holds whatever its last call left there.
+Ids: `cpu-u16` and `wall-u16` have 16 calls per sample. Wall time on a shared processor depends on other processes, so
+it is shown, but not judged. CPU time depends on them less, and its lowest samples depend least. So a block of CPU time
+is its lowest sample, and only the lowest blocks count (`blocks.lowest`). Both times are warm: the cache is in the state
+that the last call left.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from perfguard.measure.timers.timing import Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-RANK = 60  # in the order of preference (`Timer`)
+RANK = 60  # This is the timer's place in the order of preference (`Timer`).
 
 _MOST_CALLS = 2**16
 _NEAR = 0.01
@@ -43,8 +43,8 @@ class _Clock:
     Attributes:
         kind: the beginning of the timer's id.
         now_us: reads the clock, µs.
-        grid_us: about the time of reading the clock twice and storing the difference.
-        middle: the time of a block, from those of its samples.
+        grid_us: the approximate time of reading the clock twice and storing the difference.
+        middle: computes the time of a block from the times of its samples.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class _Clock:
     middle: Callable[[Iterable[float]], float]
 
     def stored_calls(self, timer: str | None) -> int | None:
-        """Calls per sample in an id of this clock."""
+        """The number of calls per sample in a timer's id; None if the id belongs to another clock."""
         match = re.fullmatch(rf"{self.kind}-u(\d{{1,6}})", timer or "")
         return int(match[1]) if match and 1 <= int(match[1]) <= _MOST_CALLS else None
 
@@ -86,22 +86,22 @@ def understands(timer: str) -> bool:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
-    """CPU time of one call; the workload's `cache` changes nothing here."""
+    """A meter of one call's CPU time, which does not depend on the workload's `cache`."""
     with one_thread():
-        workload.run()  # torch.compile specialises on the number of threads, and compiles again for one
+        workload.run()  # torch.compile specialises on the number of threads, so it compiles again.
         call_us = warm_up(workload.run, device, seconds)
     meter = _cpu_clock().meter(workload, call_us, seconds, stored)
     return replace(meter, block=one_thread()(meter.block), in_pass=LEAST_FOR_FLOOR, near=_NEAR)
 
 
 def prepare_wall_time(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
-    """Wall time of one call, on as many threads as the user has set."""
+    """A meter of one call's wall time, on the user's number of threads."""
     call_us = warm_up(workload.run, device, seconds)
     return _Clock("wall", device.now_us, 0.1, statistics.median).meter(workload, call_us, seconds, stored)
 
 
 def _cpu_clock() -> _Clock:
-    # the clock ticks in nanoseconds, but a sample includes the system call that reads it
+    # The clock ticks in nanoseconds, but a sample includes the system call that reads it.
     return _Clock("cpu", used_us, 1.0, min)
 
 

@@ -1,15 +1,14 @@
-"""Device time by captured graphs, one event pair around each replay. The host launches a replay as a whole, so host
-time is excluded.
+"""Device time by captured graphs, with one event pair around each replay. The host launches a replay as a whole, so
+host time is excluded.
 
 - `graph-cold-u64-r16`: a replay is 64 calls over 16 copies of the inputs, enough for a copy to leave the cache before
   its next use. `graph-warm-u64`: 64 calls on the same inputs. The event pair's own time is divided by all calls.
-- `graph-flushed-r16`: a replay is one call; 16 captures are replayed in turn, each on its own inputs (the first two on
-  those of the call), the cache flushed before each, outside the event pair. For calls on so few bytes that no number of
-  copies leaves the cache cold. In a graph a launch costs the same in every process. Behind a filled queue thirty
-  launches of a microsecond took 160 to 186 µs, depending on the process. But each capture has a time of its own as
-  long as it lives, probably because of the addresses of its memory: thirty launches backward took 73.4 to 76.4 µs,
-  depending on the capture. So a block is the mean over several captures at different addresses. Each contributes its
-  median, since disturbed replays are outliers.
+- `graph-flushed-r16`: a replay is one call. 16 captures are replayed in turn, each on its own inputs (the first two on
+  those of the call), and the cache is flushed before each, outside the event pair. This is for calls on so few bytes
+  that no number of copies leaves the cache cold. A launch in a graph costs the same in every process, whereas thirty
+  launches of a microsecond behind a filled queue took 160 to 186 µs, depending on the process. But each capture has its
+  own time, probably because of its addresses: thirty backward launches took 73.4 to 76.4 µs, depending on the capture.
+  So a block is the mean over several captures of their medians, since disturbed replays are outliers.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Graph
 
-RANK = 10  # in the order of preference (`Timer`)
+RANK = 10  # This is the timer's place in the order of preference (`Timer`).
 
-_MOST_CALLS = 256  # in a replay
+_MOST_CALLS = 256  # per replay
 _MOST_CAPTURES = 16
-_CACHES = 5  # size of all copies in caches, so that no copy survives there (FlashInfer's rule)
+_CACHES = 5  # All copies are five times the cache's size, so that none survives there (FlashInfer's rule).
 _WARM_UPS = 3
-_MOST_AHEAD = 16  # replays in a batch
+_MOST_AHEAD = 16  # replays per batch
 _ROTATED = re.compile(r"graph-(?:cold-u(?P<cold>\d{1,3})-r(?P<copies>\d{1,3})|warm-u(?P<warm>\d{1,3}))")
 _FLUSHED = re.compile(r"graph-flushed-r(?P<captures>[1-9]\d?)")
 
@@ -45,10 +44,10 @@ _Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class _Rotation:
-    """Calls over copies of the inputs: the parameters in the id."""
+    """The parameters in the id of calls over copies of the inputs."""
 
     cache: Cache
-    calls: int | None  # per replay; None: not decided yet
+    calls: int | None  # per replay; None if not decided yet
     copies: int = 1
 
     def __str__(self) -> str:
@@ -81,7 +80,7 @@ def understands(timer: str) -> bool:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call by replays; None if it cannot be captured, or neither copies nor a flush make it cold."""
+    """A meter by replays; None if the call cannot be captured, or if neither copies nor a flush make it cold."""
     ways = [_rotated, _flushed]
     if _captures(stored) is not None:
         ways.reverse()
@@ -89,7 +88,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         try:
             meter = way(workload, device, seconds, stored)
         except DeviceError:
-            continue  # the reading of `capturable` has the reason
+            continue  # The reading of `capturable` has the reason.
         if meter is not None:
             return meter
     return None
@@ -98,8 +97,8 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 def copies_for_cold(bytes: int, cache_bytes: int) -> int | None:
     """Number of copies of inputs and outputs of `bytes` that keeps each out of a cache of `cache_bytes`.
 
-    ⌈5·cache/bytes⌉ + 1, or 1 if a single call fills the cache five times. Rounded up to a power of two, so that the
-    copies of one replay join on to those of the next. None if more than 256 are needed.
+    It is ⌈5·cache/bytes⌉ + 1, or 1 if a single call fills the cache five times; rounded up to a power of two, so that
+    successive replays rotate evenly over the copies. None if more than 256 are needed.
     """
     if bytes <= 0 or cache_bytes <= 0:
         return None
@@ -124,7 +123,7 @@ def _rotated(workload: Workload, device: Device, seconds: float, stored: str | N
     estimate = queue.estimated(replay, device, "warm", count=2)
     if estimate is None:
         return None
-    # several replays are enqueued ahead to hide the host time of their launches
+    # Several replays are enqueued ahead to hide the host time of their launches.
     samples = samples_in_block(estimate.call_us, seconds)
     rounds = queue.Rounds(queue.pairs(replay, device, "warm", 1), captured)
     batches = queue.Batches(rounds, device, size=min(samples, _MOST_AHEAD), smallest=1, in_block=samples)
@@ -133,7 +132,8 @@ def _rotated(workload: Workload, device: Device, seconds: float, stored: str | N
 
 
 def _possible_rotation(workload: Workload, device: Device, stored: str | None) -> _Rotation | None:
-    """The stored rotation if it fits, else a new one whose number of calls is still open."""
+    """The stored rotation if it fits the workload, else a new one without a number of calls; None if it needs copies
+    that cannot be made."""
     wanted = _rotation(stored)
     if wanted is None or wanted.cache != workload.cache:
         copies = 1
@@ -145,7 +145,7 @@ def _possible_rotation(workload: Workload, device: Device, stored: str | None) -
 
 
 def _warm(workload: Workload, calls: Sequence[_Call], device: Device, seconds: float) -> float:
-    """Run every copy, then all in turn until they are warm; returns the approximate device time of one call, µs."""
+    """Run all copies in turn until they are warm; returns the approximate device time of one call, µs."""
     for call in calls:
         call()
     turns = itertools.cycle(calls)
@@ -157,10 +157,10 @@ def _warm(workload: Workload, calls: Sequence[_Call], device: Device, seconds: f
 
 
 def _flushed(workload: Workload, device: Device, seconds: float, stored: str | None) -> Meter | None:
-    """A meter of replays of one call in a flushed cache, over as many captures as last 1 ms together, 16 at most.
+    """A meter of replays of one call in a flushed cache, over captures that last 1 ms in total, 16 at most.
 
-    None if the call needs no flush, or if it is so short that the event pair costs as much and no stored id requires
-    this way.
+    None if the call needs no flush. Also None, unless the stored id requires this method, if the call is so short that
+    the event pair costs as much.
     """
     if workload.cache != "cold":
         return None
@@ -195,5 +195,5 @@ def _captured(workload: Workload, device: Device, count: int, seconds: float) ->
 
 
 def _replay(graph: Graph, calls: Sequence[_Call]) -> None:
-    """Replay `graph`; `calls` keep the memory that it reads alive."""
+    """Replay `graph`. The reference to `calls` keeps the memory alive that the graph reads."""
     graph.replay()

@@ -1,8 +1,8 @@
 """Host time per call on asynchronous devices: the time of enqueueing while the device sleeps.
 
-Ids: `host-low-u16`, 16 calls per group, fewer of long ones; `host-low-u16-blocked` if the call itself waits for the
-device, so that its host time includes device time. The lowest of several groups counts, since other work on the
-processor, or a process that has just woken up, only adds time.
+Ids: `host-low-u16` has 16 calls per group, or fewer if calls are long; `host-low-u16-blocked` if the call itself waits
+for the device, so that its host time includes device time. The lowest of several groups counts, because other work on
+the processor only adds time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from perfguard.measure.timers.timing import Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
-_WARM_UP_US = 5_000.0  # if nothing was timed before; the device's clock need not settle
+_WARM_UP_US = 5_000.0  # This applies if no timer ran before. The device's clock need not settle.
 _CALLS = 16
-_GROUPS = 5  # in a block, back to back, as the first one finds the caches cold
+_GROUPS = 5  # A block has several groups, because the first one finds the caches cold.
 _LEAST_CALLS = 4
-_GROUP_US = 10_000.0  # of a group; longer groups improve nothing, and twice their length is waited for
-# A host time is promised to 50 %. On a GPU's machine the lowest blocks agreed to 1 % after four seconds or never.
+_GROUP_US = 10_000.0  # A longer group improves nothing, and the device sleeps twice as long.
+# The promise of a host time is 50 %. On GPU machines the lowest blocks agreed to 1 % after four seconds or never.
 _NEAR = 0.05
 _CLOCK_GRID_US = 0.1
 _NOTE = "the call waits for the device: its host time includes device time"
@@ -32,7 +32,7 @@ _ID = re.compile(r"host-low-u(?P<calls>\d{1,3})(?P<blocked>-blocked)?")
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:
-    """Host time of one call, µs, in groups that are proven not to have waited for the device."""
+    """A meter of one call's host time, µs, in groups that provably do not wait for the device, if possible."""
     run = workload.run
 
     def enqueue(count: int) -> None:
@@ -63,21 +63,21 @@ def _calls_in_group(waited_us: float) -> int:
     return calls
 
 
-_Group = Callable[[], float | None]  # the host time of a group, µs; None if it cannot be read
+_Group = Callable[[], float | None]  # It returns the host time of a group, µs; None if it cannot be read.
 
 
 def _meter(timer: str, group: _Group, calls: int, note: str = "") -> Meter:
     def block() -> float | None:
-        found = [us for _ in range(_GROUPS) if (us := group()) is not None]
-        return max(min(found), _CLOCK_GRID_US) / calls if len(found) == _GROUPS else None
+        times = [us for _ in range(_GROUPS) if (us := group()) is not None]
+        return max(min(times), _CLOCK_GRID_US) / calls if len(times) == _GROUPS else None
 
     return Meter(timer, block, floor_us(_CLOCK_GRID_US, calls), note=note, in_pass=1, near=_NEAR)
 
 
 def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> tuple[_Group, int] | None:
-    """Groups of `calls`, or of half or a quarter as many, during which the device sleeps; None if it cannot."""
+    """A group of `calls`, or half or a quarter as many, behind a device sleep, and its size; None if the calls wait."""
     while calls >= _LEAST_CALLS:
-        queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # the id contains its size
+        queue = FilledQueue(device, enqueue, size=calls, smallest=calls)  # The id contains the size.
 
         def group(queue: FilledQueue = queue) -> float | None:
             filled = queue.run(enqueue)

@@ -1,8 +1,8 @@
 """Device time on asynchronous devices by the profiler: the intervals in which kernels and copies of a call ran.
 
-Ids: `profile-cold` (the cache flushed before each call) and `profile-warm`. A call's time is the length of the union
-of its intervals: gaps between kernels and host time do not count. Preferred over event pairs for short calls, where
-the pair costs as much as the call, and for calls that wait for the device or overfill its queue.
+Ids: `profile-cold` (the cache is flushed before each call) and `profile-warm`. A call's time is the length of the union
+of its intervals, without host time and gaps between kernels. The profiler is preferred to event pairs for short calls,
+for which the pair costs as much as the call, and for calls that wait for the device or overfill its queue.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Interval
 
-RANK = 30  # in the order of preference (`Timer`)
+RANK = 30  # This is the timer's place in the order of preference (`Timer`).
 
-_MOST_CALLS = 50  # in a block; the profiler keeps tens of events per call
+_MOST_CALLS = 50  # per block; the profiler keeps tens of events per call
 
 
 def suits(device: Device) -> bool:
-    """Whether the device is asynchronous. `prepare` finds out whether it can be profiled."""
+    """Whether the device is asynchronous. `prepare` tests whether it can be profiled."""
     return device.asynchronous
 
 
@@ -44,10 +44,10 @@ def covered_us(intervals: Iterable[Interval]) -> float:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call, as the profiler reports it.
+    """A meter of one call's device time by the profiler.
 
-    None if it reports nothing. Also None, unless the stored id requires this timer, if event pairs are as good: the
-    host can be kept ahead, and the call is so long that a pair costs little.
+    None if the profiler reports nothing. Also None, unless the stored id requires this timer, if event pairs are as
+    good: the host can be kept ahead, and the call is so long that a pair costs little.
     """
     timer = f"profile-{workload.cache}"
     waited_us = warmed_up(workload, workload.run, device, seconds)
@@ -65,7 +65,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         except DeviceError:
             return None
         times = [covered_us(intervals) for intervals in calls]
-        return statistics.median(times) if all(times) else None  # a zero means that the profiler lost a call's work
+        return statistics.median(times) if all(times) else None  # A zero means that the profiler lost a call's work.
 
     if block() is None:
         return None

@@ -1,7 +1,7 @@
 """Device time on asynchronous devices: event pairs around calls that are all enqueued behind a device sleep.
 
-Ids: `queue-cold` (one call per pair, the cache flushed before each, outside the pair) and `queue-warm-u64` (64 calls
-per pair, no flush). Other timers use the filled queue, too.
+Ids: `queue-cold` has one call per pair, and the cache is flushed before each pair; `queue-warm-u64` has 64 calls per
+pair and no flush. Other timers use the filled queue, too.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from perfguard.measure.timers.timing import Cache, Meter, Workload, floor_us
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import ClockMark, Device, Event
 
-RANK = 40  # in the order of preference (`Timer`)
+RANK = 40  # This is the timer's place in the order of preference (`Timer`).
 
 T = TypeVar("T")
 Pair = tuple["Event", "Event"]
 Enqueue = Callable[[int], list[Pair]]
 
-SHORT_US = 20.0  # an event pair around a shorter call costs as much as the call
-_MOST_CALLS = 256  # in a pair; a queue holds about a thousand launches
-_MOST_PAIRS = 32  # in a batch
-_LEAST_CALLS = 4  # in a batch; with fewer, the host's lead does not last
+SHORT_US = 20.0  # An event pair around a shorter call costs as much as the call.
+_MOST_CALLS = 256  # per pair; a queue holds about a thousand launches
+_MOST_PAIRS = 32  # per batch
+_LEAST_CALLS = 4  # per batch; with fewer, the host's lead does not last
 _BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
-_LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # number of samples; they last half a millisecond or more
+_LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # Blocks with so many samples use a trimmed mean.
 _ID = re.compile(r"queue-(?:cold|warm-u(?P<calls>\d{1,4}))")
 
 _LONGEST_SLEEP_US = 250_000.0
 _SHORTEST_SLEEP_US = 200.0
-_PATIENCE_US = 20_000.0
-_TRIED = 4  # items enqueued for a first estimate of an item's host time
+_LEAST_SLEEP_LIMIT_US = 20_000.0
+_ESTIMATE_ITEMS = 4  # So many items give a first estimate of an item's host time.
 _GRID_MARKS = 64
 _GRID_LEAD_US = 2_000.0
 _DEFAULT_GRID_US = 0.032
@@ -56,9 +56,9 @@ def understands(timer: str) -> bool:
 
 
 def prepare(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter | None:
-    """Device time of one call, without host time; None if the host cannot be kept ahead of the device.
+    """A meter of one call's device time; None if the host cannot be kept ahead of the device.
 
-    A stored id that fits the workload's `cache` is reproduced, unless its batches no longer fit into the queue.
+    A stored id that fits the workload's `cache` is reproduced, if its batches still fit into the queue.
     """
     warmed_up(workload, workload.run, device, seconds)
     estimate = estimated(workload.run, device, workload.cache)
@@ -66,7 +66,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         return None
     counted = _stored_calls(stored, workload.cache)
     if counted is None:
-        # as many as last 1 ms, or one if each needs a cold cache
+        # A pair has as many calls as last 1 ms, or one if each needs a cold cache.
         calls = SAMPLE_US / max(estimate.call_us, 1e-3)
         counted = 1 if workload.cache == "cold" else power_of_two(calls, _MOST_CALLS)
     while True:
@@ -82,7 +82,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
 
 def _stored_calls(timer: str | None, cache: Cache) -> int | None:
-    """Calls per pair in an id for `cache`."""
+    """The number of calls per pair in a timer's id; None if the id is not for `cache`."""
     match = _ID.fullmatch(timer or "")
     if match is None or (match["calls"] is None) is not (cache == "cold"):
         return None
@@ -91,29 +91,28 @@ def _stored_calls(timer: str | None, cache: Cache) -> int | None:
 
 
 @dataclass(frozen=True)
-class Filled(Generic[T]):
-    """A batch that was completely enqueued before the device began with it."""
+class FilledBatch(Generic[T]):
+    """A batch that was completely enqueued before the device began it."""
 
     result: T
     size: int
-    host_us: float  # host time of enqueueing the batch
+    host_us: float  # the host time of enqueueing the batch, µs
 
 
 class FilledQueue:
     """Enqueues batches behind a device sleep, and adapts the length of the sleep and the size of a batch.
 
-    The proof: when the whole batch is enqueued, the device must not have passed a mark right behind the sleep. Then
-    no item of the batch waited for the host. A candidate that waits for the device, or that overfills the queue,
-    cannot pass this check.
+    A batch is proven if the device has not passed a mark right behind the sleep when the whole batch is enqueued: then
+    no item waited for the host. A candidate that waits for the device, or overfills the queue, fails this check.
     """
 
     def __init__(self, device: Device, enqueue: Callable[[int], object], *, size: int, smallest: int) -> None:
-        """`enqueue(n)` puts n items on the queue. A batch has `size` items, and at least `smallest` after halving."""
+        """`enqueue(n)` enqueues n items. A batch has `size` items, and at least `smallest` after halving."""
         self._device = device
         self._smallest = smallest
         self.size = size
         device.synchronize()
-        tried = min(size, _TRIED)
+        tried = min(size, _ESTIMATE_ITEMS)
         started = device.now_us()
         enqueue(tried)
         self._item_us = (device.now_us() - started) / tried
@@ -127,12 +126,12 @@ class FilledQueue:
     @property
     def _longest_sleep_us(self) -> float:
         # If a sleep many times as long as enqueueing is still too short, a longer one will not help.
-        return min(_LONGEST_SLEEP_US, max(_PATIENCE_US, 8 * self.size * self._item_us))
+        return min(_LONGEST_SLEEP_US, max(_LEAST_SLEEP_LIMIT_US, 8 * self.size * self._item_us))
 
-    def run(self, enqueue: Callable[[int], T]) -> Filled[T] | None:
-        """One proven and completed batch; None if the host cannot be kept ahead of the device.
+    def run(self, enqueue: Callable[[int], T]) -> FilledBatch[T] | None:
+        """Run one proven batch; None if the host cannot be kept ahead of the device.
 
-        A batch without proof is dropped. The next one has twice the sleep, or, at the longest sleep, half the size.
+        A batch without proof is dropped. The next one has twice the sleep or, at the longest sleep, half the size.
         """
         while self.size >= self._smallest:
             self._device.synchronize()
@@ -145,7 +144,7 @@ class FilledQueue:
             ahead = not behind_sleep.query()
             self._device.synchronize()
             if ahead:
-                return Filled(result, self.size, host_us)
+                return FilledBatch(result, self.size, host_us)
             if self.sleep_us < self._longest_sleep_us:
                 self.sleep_us = min(2 * self.sleep_us, self._longest_sleep_us)
             else:
@@ -157,7 +156,7 @@ class FilledQueue:
 def event_grid_us(device: Device) -> float:
     """Step of the clock behind the device's events, µs: the least difference between different elapsed times.
 
-    32 ns on an H200, about 1 µs elsewhere. Probed once per process, at the first call.
+    It is 32 ns on an H200, and about 1 µs on other GPUs. The first call in a process probes it.
     """
     if device not in _grids:
         _grids[device] = _probed_grid_us(device)
@@ -165,9 +164,9 @@ def event_grid_us(device: Device) -> float:
 
 
 def _probed_grid_us(device: Device) -> float:
-    """Each gap contains a sleep 10 ns longer than the last, so gaps differ even on a device without jitter."""
+    """Probe the step of the clock. Each sleep is 10 ns longer than the last, so gaps differ even without jitter."""
     marks = []
-    device.sleep(_GRID_LEAD_US)  # without it the gaps would be host time
+    device.sleep(_GRID_LEAD_US)  # Without this lead the gaps would be host time.
     for index in range(_GRID_MARKS):
         mark = device.event()
         mark.record()
@@ -181,7 +180,7 @@ def _probed_grid_us(device: Device) -> float:
 
 
 def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) -> Enqueue:
-    """A function that enqueues n × [flush if cold, start, calls, end] and returns the n pairs."""
+    """A function that enqueues n × [flush if cold, start, `calls` calls, end], and returns the n pairs."""
 
     def enqueue(count: int) -> list[Pair]:
         marks = []
@@ -203,7 +202,7 @@ def pairs(call: Callable[[], object], device: Device, cache: Cache, calls: int) 
 class Estimate:
     """Times from a first batch of single calls, µs."""
 
-    call_us: float  # device time, including the event pair's
+    call_us: float  # device time, including that of the event pair
     pair_host_us: float  # host time of one event pair with its call
 
 
@@ -213,7 +212,7 @@ def estimated(
     """A first estimate of a warmed-up call behind a filled queue; None if the host cannot be kept ahead.
 
     Args:
-        count: number of calls, fewer if the host falls behind.
+        count: number of calls, which is reduced if the host falls behind.
     """
     grid_us = event_grid_us(device)
     enqueue = pairs(call, device, cache, 1)
@@ -226,8 +225,8 @@ def estimated(
 
 @dataclass(frozen=True)
 class Rounds:
-    """What is enqueued: `enqueue(n)` puts n rounds on the queue. A round has one event pair around `calls` calls for
-    each of `turns` callables."""
+    """A function `enqueue(n)` that enqueues n rounds. A round has one event pair around `calls` calls for each of
+    `turns` callables."""
 
     enqueue: Enqueue
     calls: int
@@ -238,7 +237,7 @@ def metered(timer: str, rounds: Rounds, device: Device, estimate: Estimate, seco
     """A meter of `rounds`; None if the host falls behind."""
     per_round = rounds.turns * rounds.calls
     count = samples_in_block(per_round * estimate.call_us, seconds)
-    # A batch with little host time fits into the queue and needs a short sleep only (clocks drop in long ones).
+    # A batch with little host time fits into the queue and needs only a short sleep. Clocks drop in long sleeps.
     size = min(count, _MOST_PAIRS, int(_BATCH_HOST_US / max(per_round * estimate.pair_host_us, 1e-3)))
     smallest = min(count, max(1, _LEAST_CALLS // per_round))
     batches = Batches(rounds, device, size=max(size, smallest), smallest=smallest, in_block=count)
@@ -251,7 +250,7 @@ class Batches:
     def __init__(self, rounds: Rounds, device: Device, *, size: int, smallest: int, in_block: int) -> None:
         """
         Args:
-            size: rounds in a batch at first.
+            size: initial number of rounds in a batch.
             smallest: least number of rounds in a batch.
             in_block: number of rounds in a block.
         """
@@ -259,8 +258,8 @@ class Batches:
         self._device = device
         self._samples = rounds.turns * in_block
         self._grid_us = event_grid_us(device)
-        self._marks: list[tuple[ClockMark, ClockMark]] = []  # around the batches of the last block
-        device.clock_mark()  # compiles the clock's kernel, where there is one, before the first block
+        self._marks: list[tuple[ClockMark, ClockMark]] = []  # These pairs surround the batches of the last block.
+        device.clock_mark()  # This compiles the clock's kernel, if there is one, before the first block.
         self._queue = FilledQueue(device, self._marked, size=size, smallest=smallest)
 
     def proven(self) -> bool:
@@ -268,7 +267,7 @@ class Batches:
         return self._queue.run(self._marked) is not None
 
     def meter(self, timer: str) -> Meter:
-        """The meter called `timer`."""
+        """The meter with the id `timer`."""
         return Meter(timer, self._block, floor_us(self._grid_us, self._rounds.calls), clock_mhz=self._clock_mhz)
 
     def _marked(self, count: int) -> tuple[ClockMark | None, list[Pair], ClockMark | None]:
@@ -282,11 +281,11 @@ class Batches:
             batch = self._queue.run(self._marked)
             if batch is None:
                 return None
-            first, found, last = batch.result
+            first, pairs, last = batch.result
             if first is not None and last is not None:
                 self._marks.append((first, last))
             # A call without launches takes no time.
-            times += [max(start.elapsed_us(end), self._grid_us) / self._rounds.calls for start, end in found]
+            times += [max(start.elapsed_us(end), self._grid_us) / self._rounds.calls for start, end in pairs]
         return middle(times, self._rounds.turns)
 
     def _clock_mhz(self) -> float | None:
@@ -295,10 +294,10 @@ class Batches:
 
 
 def middle(times: Sequence[float], turns: int = 1) -> float:
-    """The time of a block: the median of its samples, or with several `turns` the mean of the median of each turn.
+    """The time of a block: the median of its samples, or with several `turns` the mean of the turns' medians.
 
-    For a few long samples it is the mean without the smallest and the largest. If a kernel takes one of two times, the
-    median of nine would jump between the two.
+    For a few long samples it is the mean without the smallest and the largest: if a kernel takes one of two times, the
+    median of nine samples would jump between the two.
     """
     if turns > 1:
         return statistics.fmean(statistics.median(times[turn::turns]) for turn in range(turns))

@@ -22,7 +22,7 @@ Cache = Literal["cold", "warm"]
 _MAD_TO_SD = 1.4826
 _MEDIAN_TO_MEAN = 1.2533
 
-# No device clock known to us resolves a smaller change, whatever its event grid.
+# No known device clock resolves a smaller change, even with a finer event grid.
 _LEAST_FLOOR_US = 0.05
 
 
@@ -36,7 +36,7 @@ class Workload:
         copies: `copies(n)` returns n calls like `run`, each on its own copy of the inputs with the same strides,
             alignment and shared memory (the first may be `run` itself); None if the inputs cannot be copied.
         bytes: device memory that one call touches: its inputs and outputs, each storage once; 0 if unknown.
-        warmed: after warm-up, the time of one call with its wait, µs (`perfguard.measure.timers.blocks.warmed_up`).
+        warmed: after warm-up, the time of one call with its wait, µs (`timers.blocks.warmed_up`); empty before.
     """
 
     run: Callable[[], object]
@@ -56,20 +56,20 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Meter:
-    """A timer ready for one workload: compiled, warmed up, captured, proven by a first block.
+    """A timer that is ready for one workload: compiled, warmed up, captured, and tested by a first block.
 
     Attributes:
-        timer: the method's id, e.g. `queue-cold`; part of the reading's key, so times by different ids are never
-            compared.
+        timer: the method's id, e.g. `queue-cold`. It is part of the reading's key, so times with different ids are
+            never compared.
         block: measures one block (about 10 ms) and returns its time as the device ran it, µs per call; None if the
             block could not be read. Blocks of several meters may alternate on one device.
         floor_us: the smallest change of the time that this timer can resolve, µs.
-        note: anything unusual about the method that a reader must know; usually empty.
+        note: a remark on an unusual property of the method; usually empty.
         bytes: approximate device memory that stays allocated while the meter lives.
         in_pass: blocks per pass, in a session that passes over its cases several times.
         clock_mhz: the mean clock of the device's processors during the last block, MHz; None if unknown.
-        near: above 0, only the lowest blocks count, since other work can only lengthen them. They must agree so far,
-            relative to the lowest (`blocks.agree`).
+        near: if above 0, only the lowest blocks count, since other work can only lengthen blocks. They must agree to
+            within this, relative to the lowest (`blocks.agree`).
     """
 
     timer: str
@@ -85,8 +85,8 @@ class Meter:
         """The session's reading of a timed metric: the median of `blocks`.
 
         Args:
-            floor: µs; smaller changes do not matter even if they can be resolved. If it is a large part of the time, it
-                raises the promise (the ladder fails from a third of the promise).
+            floor: changes below this, µs, do not matter even if they can be resolved. If it is a large part of the
+                time, it raises the promise (the ladder fails from a third of the promise).
         """
         value_us = statistics.median(blocks.times)
         return Reading(
@@ -132,8 +132,8 @@ class Timer(Protocol):
     """The interface of a timer module for device time.
 
     Attributes:
-        RANK: place in the order of preference, the lowest first. Ours stand at 10 (`graph`), 30 (`profiler`),
-            40 (`queue`) and 60 (`cpu`).
+        RANK: place in the order of preference, the lowest first: 10 (`graph`), 30 (`profiler`), 40 (`queue`) and
+            60 (`cpu`).
     """
 
     RANK: float

@@ -21,7 +21,7 @@ from perfguard.measure.binaries.compiler import Job, binaries_of
 from perfguard.measure.binaries.kernel_code import code_of
 from perfguard.measure.binaries.observed_launches import ObservedLaunches
 from perfguard.measure.binaries.targets import target_of
-from perfguard.measure.devices.activity import Seen
+from perfguard.measure.devices.activity import ObservedActivity
 from perfguard.measure.devices.fingerprints import machine_code
 from tests.measure.binaries.test_kernel_code import A, B, X
 from tests.measure.metrics.binaries import GLUON, PRODUCT, SCALE, Reader
@@ -47,13 +47,13 @@ def test_a_kernel_that_a_gpu_ran_is_the_one_that_is_compiled_again(
         compiled = call.fn.__globals__[name].preload(json.dumps(json.loads(launch.data) | {"key": launch.data}))
     hopper: Any = SimpleNamespace(holds_cpu_tensors=False, identity=SimpleNamespace(architecture="sm_90"))
     observed = ObservedLaunches(Binaries(("gfx942",), reader.compiler), hopper)
-    (seen,) = observed.followed(Seen(compiled=[compiled]))
+    (seen,) = observed.followed(ObservedActivity(compiled=[compiled]))
     (again,) = seen.recording.launches
     (facts,) = binaries_of([Job(reader.compiler, "sm_90", again)]).values()
     assert (seen.target, facts.error, facts.binary) == ("sm_90", "", machine_code(compiled.kernel))
     if name != "shift_kernel":  # a call's fingerprint is of its arguments, too, where nothing interprets the kernel
         assert code_of(of_pass([seen], "test"), reader.compiler) == code_of(followed, reader.compiler)
-    assert observed.followed(Seen()) == []
+    assert observed.followed(ObservedActivity()) == []
 
 
 def _pass_where_nothing_is_interpreted(test: pytest.Item) -> None:
@@ -69,7 +69,9 @@ def test_a_kernel_of_no_module_is_known_by_its_binary(reader: Reader) -> None:
     hopper: Any = SimpleNamespace(holds_cpu_tensors=False, identity=SimpleNamespace(architecture="sm_90"))
     observed = ObservedLaunches(Binaries((), reader.compiler), hopper)
     kernels = [SimpleNamespace(name="generated", kernel=b"", hash=text, src=None) for text in ("one", "another")]
-    codes = [code_of(observed.followed(Seen(compiled=[each])), reader.compiler, new=False) for each in kernels]
+    codes = [
+        code_of(observed.followed(ObservedActivity(compiled=[each])), reader.compiler, new=False) for each in kernels
+    ]
     assert codes[0].keys() == codes[1].keys() == {"generated"}
     assert codes[0] != codes[1]
     assert torch.cuda.is_available() or codes[0]["generated"].endswith("-")

@@ -212,7 +212,7 @@ def test_large_inputs_are_cut_and_the_same_in_two_runs(reader: Reader) -> None:
 def test_calls_without_kernels_are_followed_where_they_run(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     from perfguard.measure.binaries import call_binaries
 
-    monkeypatch.setattr(call_binaries, "knows_triton", lambda: False)
+    monkeypatch.setattr(call_binaries, "is_triton_loaded", lambda: False)
     seen: list[int] = []
 
     def doubled(x: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.measure.devices import fingerprints
-from perfguard.measure.devices.fingerprints import Launch, fingerprint, machine_code
+from perfguard.measure.devices.fingerprints import TritonLaunch, fingerprint, machine_code
 from perfguard.measure.devices.kineto import Work
 
 ROOT = Path(__file__).parents[3]
@@ -162,9 +162,9 @@ def frozen() -> Iterator[int]:
 )
 def test_every_part_of_a_launch_counts(work: list[Work], own_libraries: None) -> None:
     alive = CompiledKernel("_rows", 1, b"code")
-    base = fingerprint([kernel()], [Launch("_rows", alive.function)])
+    base = fingerprint([kernel()], [TritonLaunch("_rows", alive.function)])
     rows = sum(each.name == "_rows" for each in work)
-    other = fingerprint(work, [Launch("_rows", 1)] * rows)
+    other = fingerprint(work, [TritonLaunch("_rows", 1)] * rows)
     assert other is not None
     assert other != base
 
@@ -178,7 +178,7 @@ def test_kernels_of_one_name_are_told_apart_by_the_code_behind_their_handles() -
     small, large = CompiledKernel("_rows", 1, b"small"), CompiledKernel("_rows", 2, b"large")
     work = [kernel(), kernel()]
     told = {
-        handles: fingerprint(work, [Launch("_rows", handle) for handle in handles])
+        handles: fingerprint(work, [TritonLaunch("_rows", handle) for handle in handles])
         for handles in ((small.function, large.function), (large.function, small.function), (1, 1), (2, 2))
     }
     assert len(set(told.values())) == 4
@@ -186,13 +186,13 @@ def test_kernels_of_one_name_are_told_apart_by_the_code_behind_their_handles() -
     first = told[1, 1]
     del small
     again = CompiledKernel("_rows", 3, b"small")
-    assert fingerprint(work, [Launch("_rows", again.function)] * 2) == first
+    assert fingerprint(work, [TritonLaunch("_rows", again.function)] * 2) == first
 
 
 def test_without_handles_registers_and_threads_must_tell() -> None:
     lean, fat = CompiledKernel("_rows", 1, b"lean", registers=40), CompiledKernel("_rows", 2, b"fat", registers=255)
     by_registers = fingerprint([kernel()], [])
-    assert by_registers == fingerprint([kernel()], [Launch("_rows", lean.function)])
+    assert by_registers == fingerprint([kernel()], [TritonLaunch("_rows", lean.function)])
     assert fingerprint([kernel(registers_per_thread=255)], []) is not None
     fat.n_regs = 40
     assert fingerprint([kernel()], []) is None  # either of two
@@ -219,7 +219,7 @@ def test_kernels_that_come_after_the_imports_are_found_without_looking_at_those(
     assert gc.get_freeze_count() > frozen + 10_000
     assert len(gc.get_objects()) < 10_000
     kernel_made = CompiledKernel("_rows", 1, b"code")
-    assert fingerprint([kernel()], [Launch("_rows", kernel_made.function)]) is not None
+    assert fingerprint([kernel()], [TritonLaunch("_rows", kernel_made.function)]) is not None
     del imported
     hidden = gc.get_freeze_count()
     fingerprints.forget_objects_without_kernels()  # does nothing, since there is a kernel
@@ -241,7 +241,7 @@ def test_kernels_that_come_after_the_imports_are_found_without_looking_at_those(
 def test_unknown_origin_leaves_no_fingerprint(work: list[Work]) -> None:
     alive = CompiledKernel("_rows", 1, b"code")
     static = StaticallyLaunchedCudaKernel("triton_poi_fused_add_0")
-    assert fingerprint(work, [Launch("_rows", 1)] * sum(each.name == "_rows" for each in work)) is None
+    assert fingerprint(work, [TritonLaunch("_rows", 1)] * sum(each.name == "_rows" for each in work)) is None
     del alive, static
 
 
@@ -291,7 +291,7 @@ def test_launches_by_triton_are_listed_while_listening() -> None:
     with fingerprints.triton_launches() as launched:
         compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0)
     compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0)
-    assert launched == [Launch("_rows", 5, "[]")]
+    assert launched == [TritonLaunch("_rows", 5, "[]")]
     # A hook that stays would keep inductor from its own launcher, and slow every launch.
     assert list(knobs.runtime.launch_enter_hook.calls) == before
 
@@ -301,7 +301,7 @@ def test_the_scalars_of_a_launch_count() -> None:
     compiler = pytest.importorskip("triton.compiler.compiler")
     kept = compiler.CompiledKernel.launch_metadata
 
-    def launches(*args: object) -> list[Launch]:
+    def launches(*args: object) -> list[TritonLaunch]:
         kernel = SimpleNamespace(name="_rows", function=5, src=None, _init_handles=lambda: None)
         with fingerprints.triton_launches() as launched:
             compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0, *args)

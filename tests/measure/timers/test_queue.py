@@ -54,7 +54,7 @@ def test_a_batch_is_proven_to_be_ahead_of_the_device(
     if size is None:
         assert batch is None
     else:
-        assert batch == queue.Filled(size, size, pytest.approx(10 * size))  # type: ignore[arg-type]
+        assert batch == queue.FilledBatch(size, size, pytest.approx(10 * size))  # type: ignore[arg-type]
         assert filled.sleep_us == pytest.approx(sleep_us)
 
 

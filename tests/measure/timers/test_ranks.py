@@ -46,7 +46,7 @@ def test_the_slowest_rank_counts_and_is_named() -> None:
 
 
 def test_the_least_time_is_that_of_a_meeting_with_the_spread_of_the_start() -> None:
-    _, time_us, _ = timed(lambda rank, _: rank.meet_devices())
+    _, time_us, _ = timed(lambda rank, _: rank.device_barrier())
     assert time_us == pytest.approx(MEETING_US + SPREAD_US)
 
 
@@ -80,7 +80,7 @@ def test_links_that_slept_are_awake_when_the_call_begins() -> None:
     host_us = 20_000.0
 
     def part(rank: Simulated, _: int) -> None:
-        rank.meet_devices()
+        rank.device_barrier()
         rank.device.enqueue(0.0, host_us=host_us)
 
     assert 2 * host_us > IDLE_US  # devices sleep for twice as long as hosts enqueue

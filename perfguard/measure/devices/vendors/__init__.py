@@ -1,6 +1,6 @@
-"""The vendors and their interface: names of devices, how these are found and opened, what `perfguard doctor` reports.
+"""The vendors and their interface: names of devices, finding and opening them, findings of `perfguard doctor`.
 
-Each vendor is one file in this folder, with a `VENDOR`. Importing it loads no torch: the doctor works without it.
+Each vendor is one file in this folder, with a `VENDOR`. Importing it loads no torch, because the doctor works without.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
     from perfguard.measure.devices.torch_gpu import TorchGpu
 
-_SIMULATED = "perfguard.testing.fake_vendor"  # of a room above this one, which imports this one
+_SIMULATED = "perfguard.testing.fake_vendor"  # Its room is above this one and imports this one.
 
-# Words of a marketing name that do not distinguish kinds of devices.
+# These words of a marketing name do not distinguish kinds of devices.
 _NOISE = re.compile(
     r"\((?:r|tm|c)\)|\bhbm\d+e?\b|\binstinct\b|\boam\b|\bcpu\b|\bprocessors?\b|\b\d+-core\b|@.*", re.IGNORECASE
 )
 
 
-#: Imports a module by its name, as `importlib.import_module` does.
+#: A function that imports a module by name, as `importlib.import_module` does.
 Import = Callable[[str], ModuleType]
 
 
 class Finding(Struct, frozen=True):
-    """One checked topic. `missing` is empty if all is well; otherwise `next_step` is the remedy."""
+    """The finding on one topic. `missing` is empty if nothing is missing; otherwise `next_step` is the remedy."""
 
     topic: str
     value: str = ""
@@ -44,10 +44,10 @@ class Finding(Struct, frozen=True):
 
 
 def tool(load: Import, name: str, next_step: str) -> Finding:
-    """The finding about a module that reads a vendor's clocks."""
+    """The finding on a module that reads a vendor's clocks."""
     try:
         module = load(name)
-    except Exception as error:  # amdsmi raises various errors if its library is missing
+    except Exception as error:  # amdsmi raises various errors if its library is missing.
         return Finding(name, "", f"cannot be imported: {error}; clocks and throttling may be unknown", next_step)
     return Finding(name, str(getattr(module, "__version__", "imports")))
 
@@ -55,10 +55,10 @@ def tool(load: Import, name: str, next_step: str) -> Finding:
 class Vendor(abc.ABC):
     """One vendor's devices."""
 
-    #: What `--perfguard-device` takes, as messages list it. The first name means all devices of the vendor.
+    #: The values of `--perfguard-device`, as messages list them. The first name means all devices of the vendor.
     names: ClassVar[tuple[str, ...]]
 
-    #: Place in what 'auto' tries, the lowest first; None: a device that is opened by its name only.
+    #: The place in the order of 'auto', the lowest first; None if devices are opened by name only.
     auto: ClassVar[float | None] = None
 
     #: The vendor as `perfguard doctor` calls its driver ("NVIDIA"), and a build of torch for it ("CUDA"); "" if its
@@ -71,40 +71,40 @@ class Vendor(abc.ABC):
         """Whether `name` means devices of this vendor, present or not."""
 
     def is_here(self) -> bool:
-        """Whether this machine has such a device, and this process can use it; asked for 'auto'."""
+        """Whether this machine has such a device that this process can use, which 'auto' needs to know."""
         return False
 
     @abc.abstractmethod
     def open(self, name: str) -> Device:
-        """The device called `name`.
+        """Open the device called `name`.
 
         Raises:
-            DeviceError: it is absent, or what it needs is.
+            DeviceError: the device, or a package that it needs, is absent.
         """
 
     def find(self, name: str) -> dict[str, str]:
-        """The devices that `name` allows: names for `open` -> `Device.key`. Opens no GPU.
+        """The devices that `name` allows: names for `open` -> `Device.key`. No GPU is opened.
 
         Raises:
-            DeviceError: no such device.
+            DeviceError: the device does not exist.
         """
         return {name: self.open(name).key}
 
     def built_for(self, torch: ModuleType) -> str | None:
-        """Version of the vendor's toolkit that this torch is built for; None if it is built for others."""
+        """Version of the vendor's toolkit for which this torch is built; None if torch is built for another vendor."""
         return None
 
     def has_driver(self, root: Path) -> bool:
-        """Whether the driver is loaded, on a machine whose `/proc`, `/sys` and `/dev` stand in `root`."""
+        """Whether the driver is loaded on a machine whose `/proc`, `/sys` and `/dev` are in `root`."""
         return False
 
     def tools(self, root: Path, load: Import) -> Iterator[Finding]:
-        """Findings about what is needed beside the driver: packages, permissions; asked where the driver is loaded."""
+        """Findings on packages and permissions that are needed beside a loaded driver."""
         yield from ()
 
 
 class TorchVendor(Vendor):
-    """A vendor whose GPUs are driven by torch, as `torch.<kind>`: 'cuda' and 'cuda:1'."""
+    """A vendor whose GPUs torch drives as `torch.<kind>`. Their names are such as 'cuda' and 'cuda:1'."""
 
     kind: ClassVar[str]
     opens: ClassVar[type[TorchGpu]]
@@ -114,7 +114,7 @@ class TorchVendor(Vendor):
         return kind == self.kind and (index.isdecimal() or not colon) and self.is_built()
 
     def is_built(self) -> bool:
-        """Whether `torch.<kind>` means this vendor, where several share it."""
+        """Whether `torch.<kind>`, which several vendors may share, means this vendor."""
         return True
 
     def is_here(self) -> bool:
@@ -130,7 +130,7 @@ class TorchVendor(Vendor):
 
     def find(self, name: str) -> dict[str, str]:
         if name != self.kind or not self.is_here():
-            return super().find(name)  # reports best what is absent
+            return super().find(name)  # Opening a device reports best what is absent.
         import torch
 
         from perfguard.measure.devices.torch_gpu import device_key
@@ -144,13 +144,13 @@ class TorchVendor(Vendor):
 
 
 def slugify(name: str, vendor: str) -> str:
-    """'NVIDIA H100 80GB HBM3' -> 'nvidia-h100-80gb'; the vendor comes first, once."""
+    """A slug from a marketing name: 'NVIDIA H100 80GB HBM3' -> 'nvidia-h100-80gb'. The vendor comes first, once."""
     words = re.findall(r"[a-z0-9]+", _NOISE.sub(" ", name).lower())
     return "-".join([vendor, *(word for word in words if word != vendor)])
 
 
 def read_text(path: Path) -> str:
-    """A small file of the system without surrounding white space; "" if it cannot be read."""
+    """The content of a small system file without surrounding white space; "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -158,7 +158,7 @@ def read_text(path: Path) -> str:
 
 
 def is_rocm() -> bool:
-    """Whether torch.cuda means AMD's GPUs here."""
+    """Whether torch.cuda means AMD's GPUs in this process."""
     try:
         import torch
     except ImportError:

@@ -14,7 +14,7 @@ from perfguard.measure.devices.torch_gpu import TorchGpu
 from perfguard.measure.devices.vendors import Finding, Import, TorchVendor, is_rocm, read_text, slugify, tool
 from perfguard.model.records import Conditions, Hardware
 
-_WHOLE = "SPX/NPS1"  # an undivided device: left out of the slug
+_WHOLE = "SPX/NPS1"  # The slug omits this mode, that of an undivided device.
 _VIOLATIONS = {
     "active_prochot_thrm": "processor_hot",
     "active_ppt_pwr": "power_cap",
@@ -34,7 +34,7 @@ class AmdDevice(TorchGpu):
         index: torch's number of the device.
         backend: `torch.cuda` of a ROCm build, or a stand-in for it.
         amdsmi: the module, if not the installed one.
-        sysfs: root of the kernel's device files.
+        sysfs: the folder of the kernel's device files.
     """
 
     built_for = "hip"
@@ -51,7 +51,7 @@ class AmdDevice(TorchGpu):
         architecture = properties.gcnArchName.split(":")[0]
         name = properties.name or f"AMD {architecture}"
         slug = slugify(name, "amd")
-        if slug == "amd-radeon-graphics":  # the driver's name for every device that it has no name for
+        if slug == "amd-radeon-graphics":  # The driver uses this name for every device unknown to it.
             slug = f"{slug}-{architecture}"
         if partition not in (None, _WHOLE):
             slug = f"{slug}-{partition.lower().replace('/', '-')}"
@@ -59,7 +59,7 @@ class AmdDevice(TorchGpu):
         try:
             with self._smi() as (smi, handle):
                 microwatts = _number(lambda: smi.amdsmi_get_power_cap_info(handle)["power_cap"])
-        except Exception as error:  # amdsmi raises its own errors, and plain ones if its library is missing
+        except Exception as error:  # amdsmi raises its own errors, or others if its library is missing.
             warnings.append(f"amdsmi: {error}; clocks and throttling are unknown: install it from ROCm")
         reported = getattr(properties, "L2_cache_size", 0) or 0
         return Hardware(
@@ -78,7 +78,7 @@ class AmdDevice(TorchGpu):
 
     @property
     def driver(self) -> str | None:
-        return read_text(self._sysfs / "module/amdgpu/version") or os.uname().release  # built into the kernel
+        return read_text(self._sysfs / "module/amdgpu/version") or os.uname().release  # A built-in driver has no file.
 
     def conditions(self) -> Conditions:
         try:
@@ -86,7 +86,7 @@ class AmdDevice(TorchGpu):
                 clock = _number(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)["clk"])
                 violations = _asked(lambda: smi.amdsmi_get_violation_status(handle)) or {}
                 processes = _asked(lambda: smi.amdsmi_get_gpu_process_list(handle))
-        except Exception:  # identity.warnings reports the cause
+        except Exception:  # `identity.warnings` reports the cause.
             return Conditions()
         return Conditions(
             clock_mhz=None if clock is None else int(clock),
@@ -96,7 +96,7 @@ class AmdDevice(TorchGpu):
 
     @property
     def _partition(self) -> str | None:
-        """Compute and memory partition, e.g. 'SPX/NPS1'; None where the driver has none."""
+        """Compute and memory partition, e.g. 'SPX/NPS1'; None if the driver reports none."""
         if self._address is None:
             return None
         folder = self._sysfs / "bus/pci/devices" / self._address
@@ -123,16 +123,16 @@ class AmdDevice(TorchGpu):
             if address is None:
                 yield smi, handles[self._index]
             else:
-                here = [handle for handle in handles if smi.amdsmi_get_gpu_device_bdf(handle).lower() == address]
-                if not here:
+                matching = [handle for handle in handles if smi.amdsmi_get_gpu_device_bdf(handle).lower() == address]
+                if not matching:
                     raise LookupError(f"knows no device at {address}")
-                yield smi, here[0]
+                yield smi, matching[0]
         finally:
             smi.amdsmi_shut_down()
 
 
 def _asked(question: Callable[[], Any]) -> Any:
-    """The answer, or None: amdsmi raises for queries that this device or driver does not support."""
+    """The answer, or None if amdsmi raises because this device or driver does not support the query."""
     try:
         return question()
     except Exception:
@@ -140,7 +140,7 @@ def _asked(question: Callable[[], Any]) -> Any:
 
 
 def _number(question: Callable[[], Any]) -> float | None:
-    """The answer if it is a number; None for the 'N/A' that amdsmi mixes in."""
+    """The answer if it is a number; None otherwise, because amdsmi may answer 'N/A'."""
     answer = _asked(question)
     return answer if isinstance(answer, int | float) and not isinstance(answer, bool) else None
 

@@ -1,5 +1,5 @@
-"""The CPU, which 'auto' takes where no GPU can be used. Calls return when their work is done, so there is no queue.
-Dispatched operators stand for launches. Nothing here needs torch before a call of it is measured."""
+"""The CPU, which 'auto' takes if no GPU can be used. Calls return when their work is done, so there is no queue, and
+dispatched operators replace launches. torch is not needed before one of its calls is measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from perfguard.model.records import Conditions, Hardware
 _LEAST_COPY_BYTES = 256 * 2**20
 _COPIES = 11
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # M_… of glibc's malloc.h
-_LARGEST_THRESHOLD = 32 * 2**20  # bytes: the largest that glibc accepts
+_LARGEST_THRESHOLD = 32 * 2**20  # glibc accepts no larger threshold (bytes).
 
 
 class CpuDevice(Device):
@@ -64,10 +64,10 @@ class CpuDevice(Device):
         return Conditions(clock_mhz=None if kilohertz is None else kilohertz // 1000)
 
     def settle(self) -> None:
-        """Make the C library keep freed memory. By default it returns large blocks to the kernel or keeps them,
-        depending on the process's history. A call that has to take its memory anew each time is two or three times as
-        slow, so two processes with the same code would differ."""
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+        """Make the C library keep freed memory. By default, the process's history decides whether it keeps large blocks
+        or returns them to the kernel. A call that takes its memory anew each time is two or three times as slow, so two
+        processes with the same code would differ."""
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # Other C libraries may lack it.
         for parameter, value in ((_MMAP_THRESHOLD, _LARGEST_THRESHOLD), (_TRIM_THRESHOLD, 2**31 - 1)):
             if mallopt is not None:
                 mallopt(parameter, value)
@@ -76,7 +76,7 @@ class CpuDevice(Device):
         return bytearray(count)
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
-        """Memory that torch's CPU allocator gives out, inside custom operators as well."""
+        """Memory of torch's CPU allocator, also inside custom operators."""
         from perfguard.measure.devices import memory
 
         return memory.cpu_use(call)
@@ -106,14 +106,14 @@ class CpuDevice(Device):
 
 
 def model_name(root: Path) -> str:
-    """The processor's name, or its implementer and part numbers where the kernel gives no name (Arm)."""
+    """The processor's name, or its implementer and part numbers if the kernel reports no name (Arm)."""
     cpuinfo = read_text(root / "proc/cpuinfo")
     fields = {
         key.strip(): value.strip()
         for key, _, value in (line.partition(":") for line in cpuinfo.split("\n\n")[0].splitlines())
     }
     name = fields.get("model name", "")
-    if name and not re.search(r"\d{3}", name):  # hypervisors shorten it: "AMD EPYC"
+    if name and not re.search(r"\d{3}", name):  # Hypervisors shorten it: "AMD EPYC".
         name = f"{name.split('@')[0].strip()} family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"
     if not name and "CPU part" in fields:
         name = f"{platform.machine()} implementer {fields.get('CPU implementer', '?')} part {fields['CPU part']}"
@@ -121,7 +121,7 @@ def model_name(root: Path) -> str:
 
 
 def cores_in_use(root: Path) -> int:
-    """The minimum of torch's threads, the cores this process may run on, and its control group's quota."""
+    """The minimum of torch's threads, the cores on which this process may run, and its control group's quota."""
     limits = [len(os.sched_getaffinity(0))]
     try:
         import torch
@@ -136,7 +136,7 @@ def cores_in_use(root: Path) -> int:
 
 
 def cache_bytes(root: Path) -> int | None:
-    """Size of the last-level cache: the sum of all instances that this process' cores use."""
+    """Size of the last-level cache, bytes: the sum over all instances that this process's cores use."""
     instances: dict[tuple[int, str], int] = {}
     for core in os.sched_getaffinity(0):
         for folder in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*"):

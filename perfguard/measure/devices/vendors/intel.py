@@ -1,4 +1,4 @@
-"""Intel GPUs, through torch.xpu. It has no spin kernel, so waits are chains of matrix products."""
+"""Intel GPUs, through torch.xpu, which has no spin kernel, so that waits are chains of matrix products."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfguard.model.records import Conditions, Hardware
 
 
 class IntelDevice(TorchGpu):
-    """One Intel GPU (or tile), as torch.xpu numbers them."""
+    """One Intel GPU, or one tile, with torch.xpu's number."""
 
     kind = built_for = "xpu"
 
@@ -27,7 +27,7 @@ class IntelDevice(TorchGpu):
             slug=slugify(properties.name, "intel"),
             vendor="intel",
             name=properties.name,
-            # the PCI device number identifies the generation
+            # The PCI device number identifies the generation.
             architecture=f"xe-{number:04x}" if isinstance(number, int) else "xe",
             memory_bytes=properties.total_memory,
             cache_bytes=cache,

@@ -17,7 +17,7 @@ from perfguard.measure.devices.torch_gpu import TorchGpu
 from perfguard.measure.devices.vendors import Finding, Import, TorchVendor, is_rocm, read_text, slugify, tool
 from perfguard.model.records import Conditions, Hardware
 
-#: Bits of NVML's clock event reasons (nvml.h), without the bit for an idle GPU, which is no slowdown.
+#: Bits of NVML's clock event reasons (nvml.h), without the bit of an idle GPU, which is no slowdown.
 _THROTTLE_REASONS: dict[int, str] = {
     0x002: "applications_clocks_setting",
     0x004: "sw_power_cap",
@@ -73,18 +73,18 @@ class NvidiaDevice(TorchGpu):
         return self._state().conditions
 
     def interconnect(self, count: int) -> str:
-        """`18 NVLinks a pair; NCCL 2.28.9; NVLS off`."""
+        """Links and NCCL's version and setting, e.g. `18 NVLinks a pair; NCCL 2.28.9; NVLS off`."""
         properties = [self._backend.get_device_properties(index) for index in range(count)]
         uuids = [f"GPU-{str(getattr(each, 'uuid', '')).removeprefix('GPU-')}" for each in properties]
         try:
             matrix = _links(self._pynvml or importlib.import_module("pynvml"), uuids)
-        except Exception:  # as in `_state`; and a partition has no links
+        except Exception:  # pynvml is missing or fails, or a partition has no links.
             return ""
         importlib.import_module("torch.cuda.nccl")
         pairs = {links for row, many in enumerate(matrix) for column, links in enumerate(many) if column != row}
         links = f"{pairs.pop()} NVLinks a pair" if len(pairs) == 1 else f"NVLinks {matrix}"
         version = ".".join(map(str, self._backend.nccl.version()))
-        # NCCL takes NVLink multicast where it can, unless it is switched off.
+        # NCCL uses NVLink multicast if available, unless it is switched off.
         return f"{links}; NCCL {version}; NVLS {'off' if os.environ.get('NCCL_NVLS_ENABLE') == '0' else 'allowed'}"
 
     def clock_mark(self) -> ClockMark | None:
@@ -92,44 +92,44 @@ class NvidiaDevice(TorchGpu):
 
     @cached_property
     def _read_clock(self) -> Callable[[], ClockMark] | None:
-        """A function that enqueues a mark; None if triton, which compiles it, is missing or does not work here."""
+        """A function that enqueues a mark; None if Triton, which compiles it, is missing or does not work."""
         try:
             with catch_warnings():
-                simplefilter("ignore")  # triton's warnings about its defaults concern no kernel of the suite
+                simplefilter("ignore")  # Triton's warnings about its defaults concern no kernel of the suite.
                 from perfguard.measure.devices import sm_clock
 
                 return sm_clock.proven(self.torch_device, self.properties.multi_processor_count)
-        except Exception:  # compilers fail in many ways, and times need no clock
+        except Exception:  # Compilers fail in many ways, and times need no clock.
             return None
 
     @property
     def _partition(self) -> str | None:
-        found = re.search(r"\bMIG (\S+)", self.properties.name)
-        return found[1] if found else None
+        match = re.search(r"\bMIG (\S+)", self.properties.name)
+        return match[1] if match else None
 
     @cached_property
     def _first_state(self) -> _State:
         return self._state()
 
     def _state(self) -> _State:
-        """The present state; never raises."""
+        """Read the present state. This never raises."""
         try:
             return _read_state(self._pynvml or importlib.import_module("pynvml"), self._uuid, self._index)
         except ImportError:
             problem = "pynvml is not installed"
-        except Exception as error:  # pynvml's errors have no common base class outside the module
+        except Exception as error:  # The base class of pynvml's errors is in the module itself.
             problem = f"pynvml: {error}"
         hint = "clocks and throttling are unknown: pip install nvidia-ml-py"
         return _State(driver=self._kernel_driver, warning=f"NVIDIA driver state: {problem}; {hint}")
 
     @property
     def _kernel_driver(self) -> str | None:
-        found = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", read_text(self._version_file))
-        return found[1] if found else None
+        match = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", read_text(self._version_file))
+        return match[1] if match else None
 
     @property
     def _uuid(self) -> str | None:
-        """UUID in the driver's form: 'GPU-…', or 'MIG-…' for a partition."""
+        """The UUID in the driver's form: 'GPU-…', or 'MIG-…' for a partition."""
         uuid = getattr(self.properties, "uuid", None)
         if uuid is None:
             return None
@@ -150,19 +150,19 @@ class _State:
 
 
 def _read_state(pynvml: Any, uuid: str | None, index: int) -> _State:
-    """The state of the GPU with this UUID, or with number `index` if there is none."""
+    """The state of the GPU with this UUID, or with number `index` if there is no UUID."""
     pynvml.nvmlInit()
     try:
-        # with CUDA_VISIBLE_DEVICES set, torch's device numbers differ from the driver's; UUIDs are the same
+        # With CUDA_VISIBLE_DEVICES, torch's device numbers differ from the driver's. UUIDs are the same.
         by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
         handle = board = by_index(index) if uuid is None else by_uuid(uuid)
-        if uuid is not None and uuid.startswith("MIG-"):  # clocks and power belong to the whole board
+        if uuid is not None and uuid.startswith("MIG-"):  # Clocks and power belong to the whole board.
             board = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
 
         def asked(name: str, *args: object) -> Any:
             try:
                 return getattr(pynvml, name)(*args)
-            except (pynvml.NVMLError, AttributeError):  # not supported by this GPU or this driver
+            except (pynvml.NVMLError, AttributeError):  # This GPU or driver does not support it.
                 return None
 
         mask = asked("nvmlDeviceGetCurrentClocksEventReasons", board)
@@ -185,7 +185,7 @@ def _read_state(pynvml: Any, uuid: str | None, index: int) -> _State:
 
 
 def _links(pynvml: Any, uuids: list[str]) -> list[list[int]]:
-    """The number of active NVLinks between each two of these GPUs. Links to a switch reach all GPUs on it."""
+    """The number of active NVLinks between each two of these GPUs. A link to a switch reaches all of its GPUs."""
     pynvml.nvmlInit()
     try:
         handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
@@ -205,13 +205,13 @@ def _links(pynvml: Any, uuids: list[str]) -> list[list[int]]:
 
 
 def _ends(pynvml: Any, handle: Any) -> Iterator[object]:
-    """The address on the bus of the GPU that each active link leads to; None for a switch, or for what a virtual
-    machine hides."""
+    """The address on the bus of the GPU at the other end of each active link; None for a switch, or if a virtual
+    machine hides it."""
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
             if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_NVLINK_STATE_ACTIVE:
                 continue
-        except pynvml.NVMLError:  # no such link
+        except pynvml.NVMLError:  # The link does not exist.
             continue
         try:
             kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
@@ -224,8 +224,8 @@ def _ends(pynvml: Any, handle: Any) -> Iterator[object]:
 def _others(pids: list[int]) -> int:
     """Number of processes other than this one.
 
-    In a container the driver may report the host's process ids. One of them is then this process, because it
-    holds a context itself.
+    In a container the driver may report the host's process ids. One of them is then this process, which has a context
+    itself.
     """
     foreign = any(not Path(f"/proc/{pid}").exists() for pid in pids)
     return len(pids) - 1 if os.getpid() in pids or foreign else len(pids)
