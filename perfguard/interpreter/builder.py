@@ -12,7 +12,7 @@ import numpy as np
 
 from perfguard._compat.triton_interpreter import BUILDER, HANDLE, MEMORY, ROUNDING
 from perfguard.interpreter.formats import CODED, FP8, Array, decoded, encoded
-from perfguard.interpreter.running import RUNNING, NotInterpreted, NotTried, line
+from perfguard.interpreter.running import RUNNING, NotInterpreted, StrictRunImpossible, line
 
 if TYPE_CHECKING:
     _Builder: Any = object
@@ -190,7 +190,7 @@ class Builder(_Builder):  # type: ignore[misc]
 
     def create_int_to_ptr(self, src: Any, dst_type: Any) -> Any:
         if RUNNING.strict is not None and RUNNING.strict.poisons is not None:
-            raise NotTried(f"{RUNNING.kernel}: it makes addresses of integers")
+            raise StrictRunImpossible(f"{RUNNING.kernel}: it makes addresses of integers")
         RUNNING.spans = None
         return super().create_int_to_ptr(src, dst_type)
 

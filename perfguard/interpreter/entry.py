@@ -14,7 +14,7 @@ import numpy as np
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
 from perfguard._compat.triton_internals import in_configuration
-from perfguard.interpreter.running import RUNNING, NotInterpreted, NotTried, OutsideMemory
+from perfguard.interpreter.running import RUNNING, NotInterpreted, StrictRunImpossible, OutsideMemory
 from perfguard.model.errors import PerfguardError
 
 Replacement = Callable[..., Any]
@@ -233,11 +233,11 @@ def _named_if_gluon() -> Replacement:
     return run
 
 
-def said_of(error: BaseException | None) -> PerfguardError | None:
+def interpreter_error(error: BaseException | None) -> PerfguardError | None:
     """What the interpreter says of a kernel in an error, however Triton has wrapped it; None if it says nothing."""
     met: set[int] = set()
     while error is not None and id(error) not in met:
-        if isinstance(error, NotInterpreted | NotTried | OutsideMemory):
+        if isinstance(error, NotInterpreted | StrictRunImpossible | OutsideMemory):
             return error
         met.add(id(error))
         error = error.__cause__ or error.__context__

@@ -36,7 +36,7 @@ class NotInterpreted(PerfguardError):
         super().__init__(f"{operation} needs a GPU: Triton's interpreter cannot run it")
 
 
-class NotTried(PerfguardError):
+class StrictRunImpossible(PerfguardError):
     """A strict run says nothing about this kernel."""
 
 
@@ -105,7 +105,7 @@ class Running:
 
         Raises:
             OutsideMemory: some of it is none of the launch's, in a strict run.
-            NotTried: programs wait for later ones, in a strict run.
+            StrictRunImpossible: programs wait for later ones, in a strict run.
         """
         number = int(np.count_nonzero(mask))
         self.count(what, number)
@@ -114,7 +114,7 @@ class Running:
         if strict is None or not number:
             return number == mask.size
         if self._here > _MOST_ACCESSES * self.accesses.get(self.kernel, 0) + _SOME:
-            raise NotTried(f"{self.kernel}: it does not end, as it waits for a program that has not run")
+            raise StrictRunImpossible(f"{self.kernel}: it does not end, as it waits for a program that has not run")
         active = addresses[mask] if number < mask.size else addresses.reshape(-1)
         if self.spans is not None:
             starts, ends = self.spans

@@ -25,7 +25,7 @@ def ranks_of(which: Iterable[int], ranks: int) -> str:
     return f"rank{'s' * (len(named) > 1)} {', '.join(map(str, named))} of {ranks}"
 
 
-def said_of_ranks(problems: Sequence[Sequence[str]]) -> list[str]:
+def with_ranks(problems: Sequence[Sequence[str]]) -> list[str]:
     """The problems of all ranks, each once, with the ranks that have it.
 
     Args:
@@ -70,7 +70,7 @@ def _merged(own: Sequence[CaseResult]) -> CaseResult:
         readings=readings,
         verdicts=verdicts,
         doubts=_doubts(own),
-        notes=said_of_ranks([result.notes for result in own]) if _differ([r.notes for r in own]) else first.notes,
+        notes=with_ranks([result.notes for result in own]) if _differ([r.notes for r in own]) else first.notes,
         seconds=max(result.seconds for result in own),
         ranks=len(own),
     )

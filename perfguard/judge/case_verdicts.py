@@ -18,7 +18,7 @@ from perfguard.judge.exact import describe_difference, judge_exact, machine_chan
 from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
-from perfguard.judge.places import unlike_a_name
+from perfguard.judge.places import unstable_id
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, within_record
 from perfguard.judge.statistics import remember
 from perfguard.model.limits import timed_kernel
@@ -45,7 +45,7 @@ from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.records.code import CODE, CONFIGURATION
 from perfguard.model.units import Unit, format_change
 
-_WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is named as the cause
+_NOTICEABLE = 0.01  # slowdown of unchanged code from which the machine is named as the cause
 
 
 def judge_case(result: CaseResult, lane: Lane, controls: Mapping[str, Controls] = NO_CONTROLS) -> list[Verdict]:
@@ -163,7 +163,7 @@ class _Case:
         if self._base.equal:
             return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}, whose code this is: {doubt.problem}")
         if self._base.commit is None:
-            return Verdict(Word.WRONG, doubt.output, "\n".join(filter(None, (doubt.problem, self._unasked))))
+            return Verdict(Word.WRONG, doubt.output, "\n".join(filter(None, (doubt.problem, self._no_base_reason))))
         if self.beside is None:
             return Verdict(Word.SUSPECT, reason=doubt.problem)  # of no metric, unlike a time in question
         answer = self._answers.get(doubt.name)
@@ -175,7 +175,7 @@ class _Case:
         return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}\nright at {at}")
 
     @property
-    def _unasked(self) -> str:
+    def _no_base_reason(self) -> str:
         """Why nobody can be asked whether a fault is old; empty for a case without a record, which is new."""
         return "" if self._base in (NO_BASE, NO_RECORD) else f"no base was asked: {self._base.problem}"
 
@@ -218,7 +218,7 @@ class _Case:
         """The verdict on an exact reading by its record alone."""
         record = self.lane.record(self.result, reading)
         entry = record.implied
-        if reading.tells_of_nothing and not entry:
+        if reading.is_empty and not entry:
             return _unjudged(Word.PASS, reading, "")
         if record.baseline is None and self._is_known_to_the_target_alone(reading):
             return _unjudged(Word.PASS, reading, f"not gated: {self.lane.hardware.slug} has no record of its own")
@@ -277,7 +277,7 @@ class _Case:
     def unchanged(self, reading: Reading, why: str) -> Verdict:
         """The verdict on a time that cannot have changed. If it did, the machine is named."""
         shown = self._shown(reading)
-        if self._machine and (shown.ratio or 1.0) > 1 + _WORTH_TELLING:
+        if self._machine and (shown.ratio or 1.0) > 1 + _NOTICEABLE:
             why += f", so the machine: {self._machine}"
         return replace(shown, word=Word.UNCHANGED, reason=why)
 
@@ -361,7 +361,7 @@ class _Case:
             reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
             return _unjudged(Word.OTHER_HARDWARE, reading, reason)
         where = lane.hardware.target if portable else folder_of_ranks(lane.hardware, self.result.ranks)
-        why = unlike_a_name(record.key)
+        why = unstable_id(record.key)
         return replace(_unjudged(Word.NEW, reading, why or f"no baseline on {where}"), storable=not why)
 
     def _other_method(self, record: Record, entry: Entry) -> str:

@@ -55,7 +55,7 @@ def word_by(reading: Reading, stored: Value) -> Word:
 def _words(reading: Reading, stored: Value) -> dict[str, Word]:
     """Part -> the word on it."""
     before, after = _both(reading, stored)
-    if stored and reading.tells_of_nothing:
+    if stored and reading.is_empty:
         return dict.fromkeys(before, Word.CHANGED)
     return {name: _word(reading, before.get(name), after.get(name)) for name in _names(before, after)}
 

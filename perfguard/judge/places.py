@@ -40,7 +40,7 @@ def _has_code_of(case: CaseBaseline, result: CaseResult) -> bool:
     return isinstance(stored, dict) and isinstance(now, dict) and same_parts(stored, now)
 
 
-def unlike_a_name(key: str) -> str:
+def unstable_id(key: str) -> str:
     """Why a case of this key has no name that lasts; empty if it has."""
     found = _ADDRESS.search(key)
     if found is None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perfguard.judge.case_verdicts import not_read
 from perfguard.judge.exact import word_by
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own
-from perfguard.judge.places import unlike_a_name
+from perfguard.judge.places import unstable_id
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import Growth, TimeRecord, anchor_of, grow
 from perfguard.model.config import Category
@@ -72,7 +72,7 @@ def plan(
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
             planned = _Planner(lane, result, alike, provenance, paired, result.id in unedited).changes()
-            changes += [replace(each, refused=unlike_a_name(each.key) or each.refused) for each in planned]
+            changes += [replace(each, refused=unstable_id(each.key) or each.refused) for each in planned]
             changes += _metrics_gone(lane, result)
     changes += [
         Change(category="stale", folder=file.hardware, suite=verdict.suite, key=verdict.case, note=verdict.reason)
@@ -111,19 +111,19 @@ def _category(result: CaseResult, reading: Reading, entry: Entry | None) -> Cate
         return None
     if verdict.word in (Word.PASS, Word.UNCHANGED) and verdict.storable and verdict.metric:
         if entry is None and verdict.before is not None:
-            return None if goes_unsaid(result, reading) else "new"
+            return None if is_implied(result, reading) else "new"
         if verdict.before not in (None, entry) or BY_TOOLCHAIN in verdict.reason:
             return "changed"
     category = category_of(verdict, reading)
     return None if category == "stale" else category
 
 
-def goes_unsaid(result: CaseResult, reading: Reading) -> bool:
+def is_implied(result: CaseResult, reading: Reading) -> bool:
     """Whether a record without the metric implies the reading's value."""
     if Record(None, result.case.key, reading).is_of_test and reading.value == NOTHING.get(type(reading.value)):
         return True
     values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
-    if reading.tells_of_nothing:
+    if reading.is_empty:
         return True
     return reading.unrecorded is not None and all(value == reading.unrecorded for value in values)
 
@@ -149,7 +149,7 @@ class _Planner:
             each
             for each in self.result.readings
             if each.is_recorded
-            if self.before(each) is not None or not goes_unsaid(self.result, each) or self.is_unstable(each)
+            if self.before(each) is not None or not is_implied(self.result, each) or self.is_unstable(each)
         ]
         moved = {each.metric: change for each in readings if not each.timed and (change := self.fact(each))}
         is_other = any(change.before is not None for change in moved.values())

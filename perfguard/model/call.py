@@ -117,7 +117,7 @@ class Hard:
 
 
 @dataclass(frozen=True)
-class Together:
+class RankGroup:
     """The ranks that make a call in lock step, as one of them sees them.
 
     Attributes:
@@ -175,7 +175,7 @@ class Call:
             None if they were not read.
         mesh: of a case of several ranks, sizes by dimension, ranks in row-major order: {"efsdp": 2, "ep": 2}. Empty for
             one rank.
-        together: the ranks that make the call; None: this process alone.
+        rank_group: the ranks that make the call; None: this process alone.
         procedure: how each run of candidate and reference is made (check/numerics/procedure.py); None: plainly.
         others: derived calls, of which launches, copies and reads of the host are counted.
     """
@@ -201,7 +201,7 @@ class Call:
     rival: Callable[..., Outputs] | None = None
     hard: Hard | None = Hard()
     mesh: Mapping[str, int] = field(default_factory=dict)
-    together: Together | None = None
+    rank_group: RankGroup | None = None
     procedure: Any = None
     others: Sequence[OtherCall] = ()
 
@@ -209,10 +209,10 @@ class Call:
         """The candidate, once."""
         return self.fn(*self.args, **self.kwargs)
 
-    def agreed(self, flag: bool) -> bool:
+    def on_any_rank(self, flag: bool) -> bool:
         """Whether `flag` is set on any of the ranks that make the call. What decides about further calls must be asked
         like this: a rank that makes one call more than the others waits for them forever."""
-        return flag if self.together is None else any(self.together.exchange("a decision", flag))
+        return flag if self.rank_group is None else any(self.rank_group.exchange("a decision", flag))
 
     @property
     def choices(self) -> list[tuple[str, Mapping[str, Any]]]:

@@ -18,7 +18,7 @@ import pytest
 
 from perfguard._compat.pytest_internals import benchmark_rounds, uncaptured
 from perfguard._compat.torch_compiler import TRACE_LOGGER, forget_compiled
-from perfguard.interpreter.entry import interpreting, said_of
+from perfguard.interpreter.entry import interpreting, interpreter_error
 from perfguard.interpreter.running import NotInterpreted
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
@@ -223,7 +223,7 @@ class Guarded:
             with interpreting(self._interprets):
                 self._guard(call, case)
         except Exception as error:
-            said = said_of(error)
+            said = interpreter_error(error)
             if not isinstance(said, NotInterpreted):
                 raise
             missing = str(said)

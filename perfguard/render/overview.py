@@ -27,7 +27,7 @@ from perfguard.model.records.case import (
     words_of,
     worst,
 )
-from perfguard.model.records.code import tells_of_other_code
+from perfguard.model.records.code import shows_other_code
 from perfguard.model.units import Unit, counted, format_apart, format_value
 from perfguard.render.causes import by_cause
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided
@@ -258,7 +258,7 @@ class LaneView(Struct, frozen=True, dict=True):
             (result, reading, verdict)
             for result, uncovered, covered in (self._judged if self.exact_only else [])
             for verdict in (*uncovered, *covered)
-            if (reading := result.reading(verdict.metric)) is not None and tells_of_other_code(reading, verdict)
+            if (reading := result.reading(verdict.metric)) is not None and shows_other_code(reading, verdict)
         ])  # fmt: skip
 
     @cached_property

@@ -41,7 +41,7 @@ def lenient(results: Sequence[CaseResult]) -> Counter[str]:
     return Counter(each.metric for result in results for each in result.readings if _held(each) != each)
 
 
-def _tells_of_code(reading: Reading) -> bool:
+def _identifies_code(reading: Reading) -> bool:
     """Whether equal values mean equal code: a hash, or a part for each kernel."""
     return isinstance(reading.value, dict) or bool(_HASH.fullmatch(str(reading.value)))
 
@@ -67,5 +67,5 @@ def _held(reading: Reading) -> Reading:
         floor=floor,
         tolerance=min(reading.tolerance, own.tolerance),
         unrecorded=own.unrecorded,
-        covers=[metric for metric in reading.covers if metric in own.covers and _tells_of_code(reading)],
+        covers=[metric for metric in reading.covers if metric in own.covers and _identifies_code(reading)],
     )

@@ -168,7 +168,7 @@ class Reading(Struct, frozen=True, omit_defaults=True):
         return self.gated or bool(self.covers) or self.stored or (self.timed and self.across is Across.EQUAL)
 
     @property
-    def tells_of_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether it says that no part is there: of interest only where some are recorded. That no part has a problem
         is a value, where less is better."""
         return self.value in ({}, []) and self.better is Better.SAME
@@ -288,7 +288,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
     @property
     def all_notes(self) -> list[str]:
         """The remarks on the case and on its readings, but for readings that say that no part is there."""
-        told = [reading.note for reading in self.readings if reading.note and not reading.tells_of_nothing]
+        told = [reading.note for reading in self.readings if reading.note and not reading.is_empty]
         return [*self.notes, *told]
 
     @property

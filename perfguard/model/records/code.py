@@ -30,7 +30,7 @@ def kernel_of(part: str) -> str:
     return _KERNEL.split(part, maxsplit=1)[0]
 
 
-def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
+def shows_other_code(reading: Reading, verdict: Verdict) -> bool:
     """Whether kernels are not those of the record, nor UNCHANGED, as the base's are by other names. It never fails."""
     before, after = verdict.before, reading.value
     if (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from perfguard.judge.across_ranks import said_of_ranks
-from perfguard.model.call import Call, Together
+from perfguard.judge.across_ranks import with_ranks
+from perfguard.model.call import Call, RankGroup
 from perfguard.model.config import Config
 from perfguard.model.errors import WrongResult
 from perfguard.model.records import Case, CaseResult
@@ -56,13 +56,13 @@ class RankGuard:
         __tracebackhide__ = True
         exchange, world = self.agreement.exchange, self.world
         # Which inputs can be derived would be another thing on each rank.
-        call = replace(call, together=Together(world.rank, world.ranks, exchange), hard=None)
+        call = replace(call, rank_group=RankGroup(world.rank, world.ranks, exchange), hard=None)
         if self.runner is not None:
             self.results += self.runner.measure(call, case)
             return
         from perfguard.check.hard_inputs.search import wrong_of
 
-        problems = said_of_ranks(exchange("the check's problems", wrong_of(call, self.extra_seconds)))
+        problems = with_ranks(exchange("the check's problems", wrong_of(call, self.extra_seconds)))
         if problems:
             raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 
