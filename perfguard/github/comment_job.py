@@ -17,7 +17,14 @@ import msgspec
 
 from perfguard.github.api.client import Client, open_client
 from perfguard.github.api.comment import post_comment
-from perfguard.github.api.measured_run import MEASURE_WORKFLOW, Found, fetch_run, find_pull, read_event, reason_to_stop
+from perfguard.github.api.measured_run import (
+    MEASURE_WORKFLOW,
+    PullSearch,
+    fetch_run,
+    find_pull,
+    read_event,
+    reason_to_stop,
+)
 from perfguard.github.api.statuses import set_statuses
 from perfguard.github.gather import gather, link_of
 from perfguard.github.outcome import exit_status, given_up, is_resolved, statuses, wants_comment
@@ -112,7 +119,7 @@ def post(job: Job) -> ExitStatus:
         raise
 
 
-def _report(job: Job, client: Client, found: Found, overview: Overview) -> ExitStatus:
+def _report(job: Job, client: Client, found: PullSearch, overview: Overview) -> ExitStatus:
     """The verdict's status, or NOT_POSTED if only posting failed."""
     strict = job.settings.strict
     text = render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)

@@ -14,7 +14,7 @@ import numpy as np
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
 from perfguard._compat.triton_internals import in_configuration
-from perfguard.interpreter.running import RUNNING, NotInterpreted, StrictRunImpossible, OutsideMemory
+from perfguard.interpreter.running import RUNNING, NotInterpreted, OutsideMemory, StrictRunImpossible
 from perfguard.model.errors import PerfguardError
 
 Replacement = Callable[..., Any]
@@ -81,9 +81,9 @@ def _builder() -> Any:
 
 @functools.cache
 def _helpers() -> dict[str, Replacement]:
-    from perfguard.interpreter.sources import INVERT, JOIN, TURNS, invert, join, turns
+    from perfguard.interpreter.sources import INVERT, JOIN, LOOP_INDICES, invert, join, loop_indices
 
-    return {JOIN: join, INVERT: invert, TURNS: turns}
+    return {JOIN: join, INVERT: invert, LOOP_INDICES: loop_indices}
 
 
 @functools.cache

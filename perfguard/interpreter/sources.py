@@ -13,7 +13,7 @@ from typing import Any
 from perfguard._compat.triton_interpreter import REWRITER
 
 #: The names that rewritten kernels call.
-JOIN, INVERT, TURNS = "interpreter_join", "interpreter_invert", "interpreter_turns"
+JOIN, INVERT, LOOP_INDICES = "interpreter_join", "interpreter_invert", "interpreter_turns"
 
 
 def rewriter() -> Any:
@@ -37,7 +37,7 @@ def rewriter() -> Any:
 
     def visit_loop(self: Any, node: ast.For) -> ast.AST:
         self.generic_visit(node)
-        node.iter = ast.copy_location(ast.Call(ast.Name(id=TURNS, ctx=ast.Load()), [node.iter], []), node.iter)
+        node.iter = ast.copy_location(ast.Call(ast.Name(id=LOOP_INDICES, ctx=ast.Load()), [node.iter], []), node.iter)
         return node
 
     def visit_value(self: Any, node: ast.Assign) -> ast.AST:
@@ -49,7 +49,7 @@ def rewriter() -> Any:
     return type("Rewriter", (base,), {f"visit_{name}": visit for name, visit in visits.items()})()
 
 
-class Turn(int):
+class LoopIndex(int):
     """The number of a loop's turn."""
 
     def to(self, dtype: Any, *_: Any, **__: Any) -> Any:
@@ -59,9 +59,9 @@ class Turn(int):
         return language.full([], int(self), dtype)
 
 
-def turns(given: Iterable[Any]) -> Iterable[Any]:
+def loop_indices(given: Iterable[Any]) -> Iterable[Any]:
     """What a loop goes over."""
-    return map(Turn, given) if type(given) is range else given
+    return map(LoopIndex, given) if type(given) is range else given
 
 
 def _is_block(value: Any) -> bool:

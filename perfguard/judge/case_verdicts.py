@@ -20,7 +20,7 @@ from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ran
 from perfguard.judge.pair_test import judge_rival
 from perfguard.judge.places import unstable_id
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, within_record
-from perfguard.judge.statistics import remember
+from perfguard.judge.statistics import history_of
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
     BY_TOOLCHAIN,
@@ -292,7 +292,7 @@ class _Case:
         for metric in sorted(self.lane.to_read(suite, key) - {reading.metric for reading in self.result.readings}):
             if metric in same:
                 reason = f"{same[metric]} is as recorded; not timed"
-                before = math.exp(remember(self.lane.timed[ReadingId(suite, key, metric)].sessions).centre)
+                before = math.exp(history_of(self.lane.timed[ReadingId(suite, key, metric)].sessions).centre)
                 verdicts.append(Verdict(Word.UNCHANGED, metric, reason, before=before, unit=Unit.MICROSECONDS))
             else:
                 verdicts.append(Verdict(Word.UNRESOLVED, metric, not_read(metric)))
@@ -344,7 +344,7 @@ class _Case:
         value = reading.value
         if not isinstance(entry, TimedEntry) or entry.timer != reading.timer or not isinstance(value, int | float):
             return shown
-        centre = remember(entry.sessions).centre
+        centre = history_of(entry.sessions).centre
         slowdown = math.log(value) - centre if 0 < value < math.inf else 0.0
         ratio = math.exp(-slowdown if reading.better is Better.HIGHER else slowdown)
         return replace(shown, before=math.exp(centre), ratio=ratio)

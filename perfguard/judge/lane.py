@@ -11,7 +11,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from perfguard.judge.places import key_of_record
-from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
+from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, history_of
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     NO_BASE,
@@ -173,7 +173,7 @@ class Lane:
     def _priors(self) -> Mapping[str, Prior]:
         histories: dict[str, list[History]] = defaultdict(list)
         for entry in self.timed.values():
-            histories[timer_class(entry.timer)].append(remember(entry.sessions))
+            histories[timer_class(entry.timer)].append(history_of(entry.sessions))
         return {name: fit_prior(found) for name, found in histories.items()}
 
     def prior(self, name: str) -> Prior:

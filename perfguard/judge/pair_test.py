@@ -122,22 +122,22 @@ def judge_pairs(
     last = pairs >= most_pairs
     alpha = FAMILY_ERROR / max(family, 1)
     before = max(most_pairs - LEAST_PAIRS, 1)
-    accusing = margin(_LAST_SHARE * alpha if last else (1 - _LAST_SHARE) * alpha / before)
-    acquitting = margin(MISS_ERROR / max(most_pairs - LEAST_PAIRS_ALIKE + 1, 1))
+    change_margin = margin(_LAST_SHARE * alpha if last else (1 - _LAST_SHARE) * alpha / before)
+    equal_margin = margin(MISS_ERROR / max(most_pairs - LEAST_PAIRS_ALIKE + 1, 1))
     word, settling = Word.UNRESOLVED if last else None, None
     lucky = pairs < LEAST_PAIRS or undecided * luck(pairs) > FAMILY_ERROR / 2
-    if abs(effect) > max(theta, accusing) and not lucky:
+    if abs(effect) > max(theta, change_margin) and not lucky:
         word = Word.SLOWER if effect > 0 else Word.FASTER
-    elif pairs >= LEAST_PAIRS_ALIKE and abs(effect) <= theta and abs(effect) + acquitting < 2 * theta:
+    elif pairs >= LEAST_PAIRS_ALIKE and abs(effect) <= theta and abs(effect) + equal_margin < 2 * theta:
         word = Word.PASS
     elif last:  # a margin falls as one over the square root of the pairs
-        short = accusing / abs(effect) if abs(effect) > theta else acquitting / (2 * theta - abs(effect))
+        short = change_margin / abs(effect) if abs(effect) > theta else equal_margin / (2 * theta - abs(effect))
         settling = max(math.ceil(pairs * min(short, _LARGEST) ** 2), pairs + 1)
     smallest = None
     if word is Word.PASS:
-        smallest = abs(effect) + acquitting
+        smallest = abs(effect) + equal_margin
     elif pairs >= LEAST_PAIRS:
-        smallest = max(theta, accusing) + margin(MISS_ERROR)
+        smallest = max(theta, change_margin) + margin(MISS_ERROR)
     if smallest is not None:
         smallest = math.expm1(min(smallest, _LARGEST))
     half = margin(MISS_ERROR / 2)

@@ -15,7 +15,7 @@ from statistics import median
 
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, same_board, timer_class
-from perfguard.judge.statistics import COARSE, Prior, least_effect, moderate, remember
+from perfguard.judge.statistics import COARSE, Prior, history_of, least_effect, moderate
 from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry
 from perfguard.model.records.baseline import MIN_SESSIONS
 from perfguard.model.records.code import CODE, same_parts
@@ -120,7 +120,7 @@ def _deviations(result: CaseResult, lane: Lane) -> Iterator[tuple[str, float, fl
             or not same_board(lane.baselines[suite].provenance_of(key), result)
         ):
             continue
-        history, name = remember(entry.sessions), timer_class(entry.timer)
+        history, name = history_of(entry.sessions), timer_class(entry.timer)
         noise = moderate(history, lane.prior(name))
         yield name, math.log(_value(reading)) - history.centre, noise.against_record
 
@@ -133,7 +133,7 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
     if not _comparable(reading, entry):
         few = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} are needed"
         return few if len(entry.sessions) < MIN_SESSIONS else "its reading was disturbed"
-    history = remember(entry.sessions)
+    history = history_of(entry.sessions)
     theta = least_effect(reading.promise, reading.floor, math.exp(history.centre))
     effect = math.log(_value(reading)) - history.centre
     noise = moderate(history, prior)

@@ -104,7 +104,7 @@ def _special() -> Any:
     return special
 
 
-def remember(sessions: Sequence[float]) -> History:
+def history_of(sessions: Sequence[float]) -> History:
     """Centre and variance of stored session values (µs, at least one)."""
     logs = [math.log(value) for value in without_wild(sessions)]
     return History(median(logs), _variance(logs), len(logs))

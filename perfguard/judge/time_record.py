@@ -15,7 +15,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from perfguard.judge.lane import Lane, Record, differing_versions, other_power
-from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, least_effect, moderate, remember
+from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, history_of, least_effect, moderate
 from perfguard.model.config import Category
 from perfguard.model.records import (
     Better,
@@ -50,13 +50,13 @@ class Growth:
 
     Attributes:
         over: change for the worse over the anchor, a natural logarithm.
-        asks: whether it needs a reason.
+        needs_reason: whether it needs a reason.
         is_open: whether it grew by more than the promise, but in one recording on another board, which is no proof.
         entry: the entry to store, with its anchor.
     """
 
     over: float
-    asks: bool
+    needs_reason: bool
     is_open: bool
     entry: TimedEntry
 
@@ -83,9 +83,11 @@ def grow(before: TimedEntry, after: TimedEntry, reading: Reading, *, one_board: 
         return effect > math.log1p(reading.promise) and anchor * math.expm1(effect) > reading.floor
 
     grew = beyond(over)
-    asks = grew and (proves or beyond(before_over) or over > math.log1p(OTHER_BOARD))
+    needs_reason = grew and (proves or beyond(before_over) or over > math.log1p(OTHER_BOARD))
     fell = beyond(-over) and (proves or beyond(-before_over))
-    return Growth(over, asks, grew and not asks, replace(after, anchor=None if asks or fell else anchor))
+    return Growth(
+        over, needs_reason, grew and not needs_reason, replace(after, anchor=None if needs_reason or fell else anchor)
+    )
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class TimeRecord:
 
 def _noise(before: Sequence[float], after: Sequence[float]) -> float:
     """Distance by which noise alone separates two medians, a logarithm; sigma is pooled from both."""
-    old, new = (moderate(remember(values), UNLEARNT) for values in (before, after))
+    old, new = (moderate(history_of(values), UNLEARNT) for values in (before, after))
     degrees = old.degrees + new.degrees
     sigma = math.sqrt((old.degrees * old.sigma**2 + new.degrees * new.sigma**2) / degrees)
     error = sigma * math.sqrt(MEDIAN_PENALTY * (1 / old.sessions + 1 / new.sessions))

@@ -276,13 +276,13 @@ class _Planner:
 
     def grown(self, change: Change, growth: Growth, entry: TimedEntry, then: Provenance) -> Change:
         """The change of a time that has an anchor. `entry`, `then`: the stored time and its provenance."""
-        change = replace(change, after=as_stored(growth.entry), needs_reason=growth.asks)
-        if not growth.asks and not growth.is_open:
+        change = replace(change, after=as_stored(growth.entry), needs_reason=growth.needs_reason)
+        if not growth.needs_reason and not growth.is_open:
             return change
         since = " at ".join(filter(None, (then.recorded, then.commit)))
         last = f", last recorded {since}" if since else ""
         over = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
-        if growth.asks:  # by sessions that joined, too
+        if growth.needs_reason:  # by sessions that joined, too
             return replace(change, grown=over, category="slower" if change.category == "new" else change.category)
         more = f"{over}, in one recording on another board: the next one that reads so needs a reason"
         return replace(change, grown=over, note="; ".join(filter(None, (change.note, more))))

@@ -43,7 +43,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
-class Beside(Struct, frozen=True):
+class CompareOptions(Struct, frozen=True):
     """How `perfguard compare` judges: by the base alone.
 
     Attributes:
@@ -68,7 +68,7 @@ class Config(Struct, frozen=True):
     session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
     device: str = ""  # named by the option; settings.device also by the configuration file
     here: Path | None = None  # where pytest was started; None: in root
-    beside: Beside | None = None
+    beside: CompareOptions | None = None
 
     def typed(self, nodeid: str) -> str:
         """A node id, which begins in root, as one types it where pytest was started."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfguard.model.records import CaseResult, Reading, Verdict, Word
 from perfguard.model.records.code import kernel_of, same_code
 from perfguard.model.units import Unit, counted, format_apart, format_percent, format_value
-from perfguard.render.words import AS_USUAL, Started, interval_text, most_common, moved, next_step, percent
+from perfguard.render.words import PLAIN_PREFIX, CommandPrefix, interval_text, most_common, moved, next_step, percent
 
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
@@ -147,7 +147,7 @@ class Undecided:
         """The most common cause in words without names."""
         return next((text for start, text in _KINDS.items() if self.most_common[0].startswith(start)), "not read")
 
-    def cause(self, nodeids: Sequence[str], by: Started = AS_USUAL) -> tuple[str, str]:
+    def cause(self, nodeids: Sequence[str], by: CommandPrefix = PLAIN_PREFIX) -> tuple[str, str]:
         """The most common cause, and what follows it: its share of the times, if not all, and the next step. Requires
         at least one finding.
 

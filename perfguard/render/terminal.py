@@ -21,6 +21,7 @@ from perfguard.render.words import (
     OLD_FAULT,
     accept_command,
     checked_beside,
+    command_prefix,
     compare_command,
     describe_verdict,
     environment,
@@ -32,7 +33,6 @@ from perfguard.render.words import (
     one_line,
     rates,
     reproduce_command,
-    started,
     tally,
 )
 
@@ -235,7 +235,7 @@ class _Writer:
         return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
 
     def _commands(self, result: CaseResult, grouped: bool) -> list[str]:
-        nodeid, by = self.typed(result.case.nodeid), started(self.report)
+        nodeid, by = self.typed(result.case.nodeid), command_prefix(self.report)
         commands = [f"reproduce: {reproduce_command(nodeid, by)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
@@ -254,7 +254,7 @@ class _Writer:
         if not open_.findings:
             return []
         nodeids = dict.fromkeys(self.typed(finding.result.case.nodeid) for finding in open_.findings)
-        why, rest = open_.cause(list(nodeids), started(self.report))
+        why, rest = open_.cause(list(nodeids), command_prefix(self.report))
         start = "inconclusive: " if self.found.is_inconclusive else "UNRESOLVED  "
         text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}"
         return [Line(text, "yellow"), *self._names(_by_case(open_.findings))]
@@ -270,7 +270,7 @@ class _Writer:
         why, share = most_common([finding.verdict.reason for finding in rest])
         some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
         cases = self._cases(each.result.id for each in rest)
-        remove = accept_command({Word.STALE}, by=started(self.report))  # in full, to be pasted
+        remove = accept_command({Word.STALE}, by=command_prefix(self.report))  # in full, to be pasted
         why = clean(why, MOST_CHARACTERS).replace("--perfguard-update=stale", remove)
         text = f"UNRESOLVED  {cases}: {why}{some}"
         return [Line(text, "yellow"), *self._names(_by_case(rest))]
@@ -295,7 +295,7 @@ class _Writer:
         for group in ({name: found for name, found in open_.items() if name not in nameless}, nameless):
             reasons = [verdict.reason for verdicts in group.values() for verdict in verdicts if verdict.reason]
             why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
-            accept = accept_command({word}, by=started(self.report))
+            accept = accept_command({word}, by=command_prefix(self.report))
             command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
             if group is nameless:
                 command = f", nor recorded: {next(iter(reasons), '')}"
@@ -317,7 +317,7 @@ class _Writer:
         hidden = len(cases) - len(lines)
         open_ = {each.verdict.word for each in cases if each.verdict.storable and not self.accepted(each.verdict)}
         said = [f"… and {hidden} more"] if hidden else []
-        said += [f"accept: {accept_command(open_, by=started(self.report))}"] if open_ else []
+        said += [f"accept: {accept_command(open_, by=command_prefix(self.report))}"] if open_ else []
         return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
 
     def _cases(self, ids: Iterable[CaseId]) -> str:

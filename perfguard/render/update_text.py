@@ -84,7 +84,9 @@ def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:
     return [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1:,} more; all: -v"]
 
 
-def set_recorded_verdicts(results: dict[CaseId, CaseResult], planned: Sequence[Change], held: Collection[CaseId]) -> None:
+def set_recorded_verdicts(
+    results: dict[CaseId, CaseResult], planned: Sequence[Change], held: Collection[CaseId]
+) -> None:
     """Set the verdicts of times in the update, which follow from their records and not from a comparison with the base.
 
     Args:

@@ -274,7 +274,7 @@ def environment(report: Report) -> str:
     return " · ".join(filter(None, parts))
 
 
-class Started(NamedTuple):
+class CommandPrefix(NamedTuple):
     """How the commands of a run begin, so that they read the same again: `variables`, `TRITON_INTERPRET=1 `, and
     `options`, ` --perfguard-lane=cpu`."""
 
@@ -287,17 +287,17 @@ class Started(NamedTuple):
         return f"{self.variables}pytest --perfguard{self.options}"
 
 
-AS_USUAL = Started()
+PLAIN_PREFIX = CommandPrefix()
 
 
-def started(report: Report) -> Started:
+def command_prefix(report: Report) -> CommandPrefix:
     """The variables and options without which commands would read something else on the same machine: the lane that
     reads fewer metrics, the device that an option named, and the observation of tests. Only plain values are shown."""
     given = report.invocation
     variables = [(name, given.variables.get(name, "")) for name in VARIABLES]
     options = [("lane", report.lane if report.exact_only else ""), ("device", given.device)]
     observes = any(result.case.direction == "test" for result in report.results)
-    return Started(
+    return CommandPrefix(
         "".join(f"{name}={value} " for name, value in variables if _PLAIN.fullmatch(value)),
         "".join(f" --perfguard-{name}={value}" for name, value in options if _PLAIN.fullmatch(value))
         + " --perfguard-observe=." * observes,
@@ -312,17 +312,17 @@ def toolchain_moves(before: Toolchain | None, now: Toolchain) -> str:
     return ", ".join(f"{name} {then or 'none'} -> {here or 'none'}" for name, then, here in both if then != here)
 
 
-def reproduce_command(nodeid: str, by: Started = AS_USUAL) -> str:
+def reproduce_command(nodeid: str, by: CommandPrefix = PLAIN_PREFIX) -> str:
     """The command that measures one test again."""
     return f"{by.pytest} {shlex.quote(nodeid)}"
 
 
-def compare_command(nodeid: str, by: Started = AS_USUAL) -> str:
+def compare_command(nodeid: str, by: CommandPrefix = PLAIN_PREFIX) -> str:
     """The command that compares one test with its merge base, without any baseline."""
     return f"{by.variables}perfguard compare -- {shlex.quote(nodeid)}"
 
 
-def accept_command(words: set[Word], nodeid: str = "", by: Started = AS_USUAL) -> str:
+def accept_command(words: set[Word], nodeid: str = "", by: CommandPrefix = PLAIN_PREFIX) -> str:
     """The command that writes the measured values into the baselines, for acceptable verdicts; else empty."""
     categories = sorted({CATEGORY_OF[word] for word in words if word in CATEGORY_OF})
     if not categories:
@@ -333,7 +333,7 @@ def accept_command(words: set[Word], nodeid: str = "", by: Started = AS_USUAL) -
     return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command
 
 
-def next_step(reason: str, nodeids: Sequence[str], by: Started = AS_USUAL) -> str:
+def next_step(reason: str, nodeids: Sequence[str], by: CommandPrefix = PLAIN_PREFIX) -> str:
     """The next step for times that could not be judged for this `cause`; empty if the cause names it."""
     compare = compare_command(nodeids[0], by) if len(nodeids) == 1 else f"{by.variables}perfguard compare"
     if reason == TOO_NOISY:

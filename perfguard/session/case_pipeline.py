@@ -148,7 +148,9 @@ class Runner:
         elif self.plan.beside and given is not None:
             results = self._beside(call, results, given)
         # A rank keeps empty readings: the other ranks may have found something.
-        return [each for each in results if each.readings or each.verdicts or each.doubts or call.rank_group is not None]
+        return [
+            each for each in results if each.readings or each.verdicts or each.doubts or call.rank_group is not None
+        ]
 
     @contextlib.contextmanager
     def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:

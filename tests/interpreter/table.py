@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from perfguard.interpreter.entry import interpreting, interpreter_error
+from perfguard.interpreter.entry import interpreter_error, interpreting
 from tests.interpreter import jit
 
 ROOT = Path(__file__).parents[2]

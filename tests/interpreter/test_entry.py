@@ -17,7 +17,7 @@ from triton.runtime.autotuner import Autotuner
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
 from perfguard.check.hard_inputs.search import wrong_of
-from perfguard.interpreter.entry import interpreting, interpreter_error
+from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import counted
 from perfguard.judge.exact import judge_exact
 from perfguard.measure.metrics.work import read

@@ -156,7 +156,7 @@ def _needs_reason(verdict: Verdict, reading: Reading | None, metric: str, old: R
     if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
         return False
     one_board = old.provenance.board is not None and old.provenance.board == new.provenance.board
-    return old.inputs in ("", new.inputs) and grow(before, after, reading, one_board=one_board).asks
+    return old.inputs in ("", new.inputs) and grow(before, after, reading, one_board=one_board).needs_reason
 
 
 def _is_read(verdict: Verdict, reading: Reading, before: Entry | None, after: Entry) -> bool:

@@ -10,7 +10,7 @@ from perfguard.model.units import format_value
 from perfguard.render.escaping import clean
 from perfguard.render.findings import Finding
 from perfguard.render.overview import LaneView, Overview
-from perfguard.render.words import Started, limit_text, rates, reproduce_command, started, why
+from perfguard.render.words import CommandPrefix, command_prefix, limit_text, rates, reproduce_command, why
 
 MOST_REASON = 2000  # characters of a reason or note
 MOST_OF_A_VALUE = 1000
@@ -20,7 +20,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
     for place, lane in enumerate(overview.lanes):
-        own = started(lane.report) if lane.report else Started()
+        own = command_prefix(lane.report) if lane.report else CommandPrefix()
         for result, word in lane.cases:
             case = result.case
             accepted = lane.covered[case]
