@@ -85,7 +85,7 @@ def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
     Raises:
         UsageError: a file that cannot be read or is no report, or no report of the lane.
     """
-    found = []
+    reports = []
     for path in paths:
         try:
             if path.stat().st_size > MOST_BYTES:
@@ -96,10 +96,10 @@ def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
             raise UsageError(f"{path}: {why}; make one with: pytest --perfguard") from error
         hardware = received.report.hardware
         if lane in (None, hardware.slug, hardware.target):
-            found.append(received)
-    if not found:
+            reports.append(received)
+    if not reports:
         raise UsageError(f"--lane {lane}: none of the reports is of it; leave --lane out, or name its report")
-    return found
+    return reports
 
 
 def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> list[Received]:
@@ -114,11 +114,11 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> 
     client = open_client(environ)
     measured = fetch_run(client, number)
     received = receive_all(fetch_artifacts(client, measured, lanes), measured.head_sha)
-    found = [each for each in received.values() if isinstance(each, Received)]
-    if not found:
+    reports = [each for each in received.values() if isinstance(each, Received)]
+    if not reports:
         problems = "; ".join(f"{lane}: {why}" for lane, why in received.items())
         raise UsageError(f"--run {number}: {problems}; run the lane again")
-    return found
+    return reports
 
 
 def _accept(baselines: Path, received: Sequence[Received], expression: str, reason: str) -> ExitStatus:
@@ -132,17 +132,17 @@ def _accept(baselines: Path, received: Sequence[Received], expression: str, reas
     written: list[Path] = []
     left: list[str] = []
     matched = 0
-    for each in received:  # check all reports before the first is written
-        _check_commit(each.report, baselines)
-    for each in received:
-        report = each.report
+    for lane_report in received:  # check all reports before the first is written
+        _check_commit(lane_report.report, baselines)
+    for lane_report in received:
+        report = lane_report.report
         stored = BaselineSet({folder: store.baselines(folder) for folder in folders_of(report)})
         lane = stored.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
         judged = judge_again(report, lane)
         results = [result for result in judged.results if chosen(result)]
         matched += len(results)
         changes, refusals = _changes(lane, judged, results, reason)
-        left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in each.refused)]
+        left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in lane_report.refused)]
         for change in changes:
             _print(change.describe())
         written += apply(store, changes, judged.provenance, reason)

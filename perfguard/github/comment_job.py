@@ -103,9 +103,9 @@ def post(job: Job) -> ExitStatus:
         if stop:
             _log(job, [f"nothing to post: {stop}"])
             return ExitStatus.PASSED
-        found = find_pull(client, measured)
-        overview = gather(client, measured, found.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
-        return _report(job, client, found, overview)
+        search = find_pull(client, measured)
+        overview = gather(client, measured, search.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
+        return _report(job, client, search, overview)
     except Exception as error:
         if isinstance(error, GitHubError):
             next_step = "the lanes' reports are artifacts of their run; run this job again"
@@ -119,13 +119,13 @@ def post(job: Job) -> ExitStatus:
         raise
 
 
-def _report(job: Job, client: Client, found: PullSearch, overview: Overview) -> ExitStatus:
+def _report(job: Job, client: Client, search: PullSearch, overview: Overview) -> ExitStatus:
     """The verdict's status, or NOT_POSTED if only posting failed."""
     strict = job.settings.strict
     text = render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)
     wants, marks = wants_comment(overview, strict), statuses(overview, strict)
     never = "comment is never in [tool.perfguard]" if job.settings.comment == "never" else ""
-    no_comment = found.reason if found.pull is None else never
+    no_comment = search.reason if search.pull is None else never
     failures: list[str] = []
     _write_files(job, overview)
     if job.dry:
@@ -134,16 +134,16 @@ def _report(job: Job, client: Client, found: PullSearch, overview: Overview) -> 
         print(_harmless(job, "\n".join([*lines, "", text])))
     else:
         _write_summary(job, overview)
-        if found.alone:
+        if search.alone:
             failures += set_statuses(client, overview.head, marks)
-        elif found.pull is not None:
+        elif search.pull is not None:
             _log(job, [f"no statuses: {overview.head[:12]} is also the head of another pull request"])
-        if found.pull is None or no_comment:
+        if search.pull is None or no_comment:
             _log(job, [f"no comment: {no_comment}"])
         else:
             author = job.settings.author
             try:
-                _log(job, [post_comment(client, found.pull, text, wants=wants, key=job.key, author=author)])
+                _log(job, [post_comment(client, search.pull, text, wants=wants, key=job.key, author=author)])
             except GitHubError as error:
                 failures.append(f"comment not posted: {error}")
         _log(job, failures)

@@ -180,23 +180,23 @@ def _as_index(self: Any) -> int:
 
 def _spans(arguments: Any) -> tuple[Any, Any] | None:
     """First and last addresses of the storages of a launch, ascending; None where they lie on another device."""
-    found: dict[int, int] = {}
+    ends: dict[int, int] = {}
     waiting = list(arguments)
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, tuple | list):
-            waiting += each
-        elif hasattr(each, "untyped_storage"):
-            if each.device.type != "cpu":
+        argument = waiting.pop()
+        if isinstance(argument, tuple | list):
+            waiting += argument
+        elif hasattr(argument, "untyped_storage"):
+            if argument.device.type != "cpu":
                 return None
-            storage = each.untyped_storage()
-            found[storage.data_ptr()] = max(found.get(storage.data_ptr(), 0), storage.data_ptr() + storage.nbytes())
-        elif hasattr(each, "base"):  # a descriptor, or a tensor that is read as another type
-            waiting.append(each.base)
-        elif hasattr(each, "data_ptr"):
+            storage = argument.untyped_storage()
+            ends[storage.data_ptr()] = max(ends.get(storage.data_ptr(), 0), storage.data_ptr() + storage.nbytes())
+        elif hasattr(argument, "base"):  # This is a descriptor, or a tensor that is read as another type.
+            waiting.append(argument.base)
+        elif hasattr(argument, "data_ptr"):
             return None
-    starts = sorted(found)
-    return np.array(starts, dtype=np.uint64), np.array([found[each] for each in starts], dtype=np.uint64)
+    starts = sorted(ends)
+    return np.array(starts, dtype=np.uint64), np.array([ends[start] for start in starts], dtype=np.uint64)
 
 
 def _in_first_configuration() -> Replacement:

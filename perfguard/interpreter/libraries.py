@@ -44,19 +44,19 @@ _KNOWN: dict[str, Callable[..., Array]] = {
 def replace_libraries(scope: dict[str, Any]) -> Callable[[], None]:
     """Replace functions of libdevice, wherever a kernel with these globals finds them. Returns what puts them back."""
     before: list[tuple[dict[str, Any], str, Any]] = []
-    for place in (scope, *_libraries(len(sys.modules))):
-        for name, value in list(place.items()):
+    for namespace in (scope, *_libraries(len(sys.modules))):
+        for name, value in list(namespace.items()):
             if (
                 callable(value)
                 and not isinstance(value, type)
                 and _is_library(getattr(value, "__module__", None) or "")
             ):
-                before.append((place, name, value))
-                place[name] = _stand_in(getattr(value, "__name__", name))
+                before.append((namespace, name, value))
+                namespace[name] = _stand_in(getattr(value, "__name__", name))
 
     def undo() -> None:
-        for place, name, value in before:
-            place[name] = value
+        for namespace, name, value in before:
+            namespace[name] = value
 
     return undo
 

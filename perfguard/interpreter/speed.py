@@ -48,12 +48,12 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
 def _listed_once(is_builtin: Callable[[Any], bool]) -> Replacement:
     """What there is to replace is looked for at every launch, in modules and classes that are then as they were."""
     replace = PATCH_ONE.get()
-    found: dict[Any, list[tuple[str, Any]]] = {}
+    builtins: dict[Any, list[tuple[str, Any]]] = {}
 
     def patch_listed(package: Any, builder: Any, scope: Any) -> None:
-        if package not in found:
-            found[package] = [each for each in inspect.getmembers(package) if is_builtin(each[1])]
-        for name, member in found[package]:
+        if package not in builtins:
+            builtins[package] = [each for each in inspect.getmembers(package) if is_builtin(each[1])]
+        for name, member in builtins[package]:
             replace(package, name, member, builder, scope)
 
     return patch_listed

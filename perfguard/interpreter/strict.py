@@ -65,12 +65,12 @@ class Strict:
 
     def shared(self) -> str:
         """`kernel.py:7 stores, and kernel.py:6 loads, what other programs store`; empty if programs share nothing."""
-        words: dict[str, list[str]] = {}
+        by_kind: dict[str, list[str]] = {}
         for launch in {each[0] for each in self.accesses or ()}:
             for what, line in _shared([each for each in self.accesses or () if each[0] == launch]):
-                words.setdefault(what, []).append(line)
-        said = [f"{', '.join(sorted(set(lines)))} {what}" for what, lines in sorted(words.items(), reverse=True)]
-        return f"{', and '.join(said)} what other programs store" if said else ""
+                by_kind.setdefault(what, []).append(line)
+        parts = [f"{', '.join(sorted(set(lines)))} {what}" for what, lines in sorted(by_kind.items(), reverse=True)]
+        return f"{', and '.join(parts)} what other programs store" if parts else ""
 
 
 def _shared(accesses: list[tuple[int, int, Array, str, str]]) -> set[tuple[str, str]]:
@@ -78,11 +78,11 @@ def _shared(accesses: list[tuple[int, int, Array, str, str]]) -> set[tuple[str, 
     sizes = [len(each[2]) for each in accesses]
     programs = np.repeat([each[1] for each in accesses], sizes)
     stores = np.repeat([each[3] == "stores" for each in accesses], sizes)
-    found, at = np.unique(np.concatenate([each[2] for each in accesses]), return_inverse=True)
-    first, last = np.full(len(found), np.iinfo(np.int64).max), np.full(len(found), -1)
+    elements, at = np.unique(np.concatenate([each[2] for each in accesses]), return_inverse=True)
+    first, last = np.full(len(elements), np.iinfo(np.int64).max), np.full(len(elements), -1)
     np.minimum.at(first, at, programs)
     np.maximum.at(last, at, programs)
-    stored = np.zeros(len(found), dtype=bool)
+    stored = np.zeros(len(elements), dtype=bool)
     stored[at[stores]] = True
     shares = (first != last) & stored
     ends = np.cumsum(sizes)

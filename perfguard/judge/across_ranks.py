@@ -79,25 +79,25 @@ def _merged(own: Sequence[CaseResult]) -> CaseResult:
 def _verdicts(own: Sequence[CaseResult]) -> list[Verdict]:
     """The verdicts of all ranks, each once, with its ranks in the reason."""
     first = {(v.word, v.metric, v.reason): v for result in reversed(own) for v in reversed(result.verdicts)}
-    where = _where([dict.fromkeys((v.word, v.metric, v.reason) for v in result.verdicts) for result in own])
-    return [replace(first[key], reason=f"{key[2]} (on {ranks_of(which, len(own))})") for key, which in where.items()]
+    by_key = _where([dict.fromkeys((v.word, v.metric, v.reason) for v in result.verdicts) for result in own])
+    return [replace(first[key], reason=f"{key[2]} (on {ranks_of(which, len(own))})") for key, which in by_key.items()]
 
 
 def _doubts(own: Sequence[CaseResult]) -> list[Doubt]:
     """The doubts of all ranks, each once, with its ranks in the problem."""
     first = {doubt.problem: doubt for result in reversed(own) for doubt in reversed(result.doubts)}
-    where = _where([dict.fromkeys(doubt.problem for doubt in result.doubts) for result in own])
-    return [replace(first[text], problem=f"{text} (on {ranks_of(which, len(own))})") for text, which in where.items()]
+    by_text = _where([dict.fromkeys(doubt.problem for doubt in result.doubts) for result in own])
+    return [replace(first[text], problem=f"{text} (on {ranks_of(which, len(own))})") for text, which in by_text.items()]
 
 
 def _readings(own: Sequence[CaseResult], verdicts: list[Verdict]) -> list[Reading]:
     """The readings of all ranks in one; disagreements are added to `verdicts`."""
     readings = []
     for metric in dict.fromkeys(reading.metric for result in own for reading in result.readings):
-        found = [result.reading(metric) for result in own]
-        present = [reading for reading in found if reading is not None]
-        if len(present) < len(found):
-            which = ranks_of([rank for rank, reading in enumerate(found) if reading is not None], len(own))
+        per_rank = [result.reading(metric) for result in own]
+        present = [reading for reading in per_rank if reading is not None]
+        if len(present) < len(per_rank):
+            which = ranks_of([rank for rank, reading in enumerate(per_rank) if reading is not None], len(own))
             verdicts.append(Verdict(Word.WRONG, metric, f"ranks disagree: read on {which} only"))
             continue
         values = [reading.value for reading in present]
@@ -116,8 +116,8 @@ def _most(present: Sequence[Reading]) -> Reading:
     """The reading of the rank with the greatest value, which it names."""
     numbers = [reading.value if isinstance(reading.value, int | float) else 0 for reading in present]
     rank = numbers.index(max(numbers))
-    said = [format_bytes(number) if present[0].unit is Unit.BYTES else f"{number:g}" for number in numbers]
-    note = f"{present[0].metric}: the greatest is rank {rank}'s, of {', '.join(said)}"
+    texts = [format_bytes(number) if present[0].unit is Unit.BYTES else f"{number:g}" for number in numbers]
+    note = f"{present[0].metric}: the greatest is rank {rank}'s, of {', '.join(texts)}"
     return replace(present[rank], note=note)
 
 
@@ -177,8 +177,8 @@ def _differ(values: Sequence[object]) -> bool:
 
 def _where(of_ranks: Sequence[Iterable[Key]]) -> dict[Key, list[int]]:
     """What ranks have -> the ranks that have it."""
-    where: dict[Key, list[int]] = {}
+    ranks_by_item: dict[Key, list[int]] = {}
     for rank, own in enumerate(of_ranks):
-        for each in own:
-            where.setdefault(each, []).append(rank)
-    return where
+        for item in own:
+            ranks_by_item.setdefault(item, []).append(rank)
+    return ranks_by_item

@@ -360,9 +360,9 @@ class _Case:
         if record.case is None and slugs and not portable:
             reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
             return _unjudged(Word.OTHER_HARDWARE, reading, reason)
-        where = lane.hardware.target if portable else folder_of_ranks(lane.hardware, self.result.ranks)
+        folder = lane.hardware.target if portable else folder_of_ranks(lane.hardware, self.result.ranks)
         why = unstable_id(record.key)
-        return replace(_unjudged(Word.NEW, reading, why or f"no baseline on {where}"), storable=not why)
+        return replace(_unjudged(Word.NEW, reading, why or f"no baseline on {folder}"), storable=not why)
 
     def _other_method(self, record: Record, entry: Entry) -> str:
         stored, inputs = record.case, self.result.inputs

@@ -32,9 +32,9 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
         drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
     """
     before, after = _both(reading, stored)
-    words = _words(reading, stored)
-    word = _most_urgent(words)
-    reason = _describe(reading, before, after, [name for name, each in words.items() if each is word])
+    word_by_part = _words(reading, stored)
+    word = _most_urgent(word_by_part)
+    reason = _describe(reading, before, after, [name for name, each in word_by_part.items() if each is word])
     drifted = f"\n{BY_TOOLCHAIN}{', '.join(drift)}" if reading.drifts and drift else ""
     if not reading.gated:
         word, reason = Word.PASS, f"not gated: {reason}{drifted}" if reason else ""
@@ -201,17 +201,17 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
     causes = [reading for reading in known if not _is_hash(reading) and reading.details not in timed - {metric}]
-    told = [(each, text) for each in _in_order(causes) if (text := describe_difference(each, before[each.metric]))]
+    diffs = [(each, text) for each in _in_order(causes) if (text := describe_difference(each, before[each.metric]))]
     # A peak that moved by the bytes of a workspace explains less than the workspace does.
-    told = [(reading, text) for reading, text in told if not _is_slight(reading, before[reading.metric])] or told
+    diffs = [(reading, text) for reading, text in diffs if not _is_slight(reading, before[reading.metric])] or diffs
     moved: dict[str, list[str]] = {}  # what moved, and the targets on which it did
-    for reading, text in told:
+    for reading, text in diffs:
         moved.setdefault(text.removeprefix(f"{reading.target}."), []).append(reading.target)
     if moved:
-        said = [
+        texts = [
             f"{text} on {' '.join(on)}" if len(on) > 1 else f"{on[0]}.{text}".lstrip(".") for text, on in moved.items()
         ]
-        return f"because: {', '.join(said)}"
+        return f"because: {', '.join(texts)}"
     codes = [reading.value != before[reading.metric] for reading in known if metric in reading.covers]
     return "no exact metric moved, but the code on the device did" if any(codes) else "no exact metric moved"
 
@@ -242,18 +242,18 @@ def machine_change(before: Provenance, now: Conditions | None) -> str:
     """
     if now is None:
         return ""
-    found = []
+    evidence = []
     old, new = before.clock_mhz, now.clock_mhz
     if old and new and abs(new / old - 1) > CLOCK_SHIFT:
-        found.append(f"clocks {old} -> {new} MHz")
-    if now.throttle_reasons and (found or not old):  # power capping is normal for tensor-core work
-        found.append(f"throttled: {', '.join(now.throttle_reasons)}")
+        evidence.append(f"clocks {old} -> {new} MHz")
+    if now.throttle_reasons and (evidence or not old):  # power capping is normal for tensor-core work
+        evidence.append(f"throttled: {', '.join(now.throttle_reasons)}")
     if now.other_processes:
-        found.append(f"{now.other_processes} other process{'es' * (now.other_processes > 1)} on the device")
-    return ", ".join(found)
+        evidence.append(f"{now.other_processes} other process{'es' * (now.other_processes > 1)} on the device")
+    return ", ".join(evidence)
 
 
 def _in_order(readings: Sequence[Reading]) -> list[Reading]:
     """The readings by rank, each after the metric that it details."""
-    place = {reading.metric: (reading.rank, index) for index, reading in enumerate(readings)}
-    return sorted(readings, key=lambda each: (place.get(each.details, place[each.metric]), bool(each.details)))
+    position = {reading.metric: (reading.rank, index) for index, reading in enumerate(readings)}
+    return sorted(readings, key=lambda each: (position.get(each.details, position[each.metric]), bool(each.details)))

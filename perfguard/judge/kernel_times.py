@@ -40,7 +40,7 @@ def judge_kernel_times(result: CaseResult, lane: Lane) -> list[Verdict]:
 def moved_kernels(result: CaseResult, lane: Lane) -> dict[str, str]:
     """Kernel -> the first exact metric by which its launches or its binary differ from the record; kernels that are as
     recorded, or are not launched any more, are left out. So is what differed between processes when it was recorded."""
-    found: dict[str, str] = {}
+    moved: dict[str, str] = {}
     for reading in result.readings:
         record = lane.record(result, reading)
         before = record.implied
@@ -51,8 +51,8 @@ def moved_kernels(result: CaseResult, lane: Lane) -> dict[str, str]:
         then = before if isinstance(before, dict) else {}
         for part, value in reading.value.items() if isinstance(reading.value, dict) else ():
             if not _is_equal(reading.metric, then.get(part), value):
-                found.setdefault(part.partition("/")[0], reading.metric)  # `rows/2`: its second specialisation
-    return found
+                moved.setdefault(part.partition("/")[0], reading.metric)  # `rows/2` is the second specialisation.
+    return moved
 
 
 def _is_equal(metric: str, before: object, now: object) -> bool:

@@ -142,11 +142,11 @@ class Lane:
     @cached_property
     def elsewhere(self) -> Mapping[CaseId, Sequence[str]]:
         """(suite, case key) -> slugs of other hardware with a baseline of the case, sorted."""
-        found: dict[CaseId, list[str]] = defaultdict(list)
+        slugs_by_case: dict[CaseId, list[str]] = defaultdict(list)
         for file in sorted(self.files, key=lambda file: file.hardware):
             for key in () if self.judges_by(file) or file.hardware == EVERY_CPU else file.cases:
-                found[file.suite, key].append(file.hardware)
-        return found
+                slugs_by_case[file.suite, key].append(file.hardware)
+        return slugs_by_case
 
     @cached_property
     def remembered(self) -> frozenset[CaseId]:
@@ -257,17 +257,17 @@ def is_own(slug: str, folder: str) -> bool:
 
 def joined(files: Iterable[Baseline]) -> dict[str, Baseline]:
     """Suite -> its files of several folders as one, in which a recording's name begins with its folder."""
-    found: dict[str, Baseline] = {}
+    by_suite: dict[str, Baseline] = {}
     for file in files:
-        known = found.get(file.suite)
+        known = by_suite.get(file.suite)
         if known is None:
-            found[file.suite] = file
+            by_suite[file.suite] = file
             continue
         recordings = {f"{file.hardware}/{name}": each for name, each in file.recordings.items()}
         cases = {key: replace(case, recording=f"{file.hardware}/{case.recording}") for key, case in file.cases.items()}
         recordings, cases = known.recordings | recordings, known.cases | cases
-        found[file.suite] = replace(known, recordings=recordings, cases=cases)
-    return found
+        by_suite[file.suite] = replace(known, recordings=recordings, cases=cases)
+    return by_suite
 
 
 def timer_class(timer: str) -> str:

@@ -212,8 +212,8 @@ def in_states(readings: Sequence[PairReading], effect: float, theta: float) -> s
     section 6.12). Levels are those above the lowest of a pair, since what a pair shares is no state of a process.
     """
     levels: list[tuple[float, str]] = []
-    for each in readings:
-        three = (0.0, "base"), (each.control, "base"), (each.change - effect, "work")
+    for reading in readings:
+        three = (0.0, "base"), (reading.control, "base"), (reading.change - effect, "work")
         lowest = min(level for level, _ in three)
         levels += [(level - lowest, tree) for level, tree in three]
     levels.sort()
@@ -226,8 +226,8 @@ def in_states(readings: Sequence[PairReading], effect: float, theta: float) -> s
     if left >= limit * whole or apart < theta:
         return ""
     trees = {tree for _, tree in levels[at:]}
-    where = "in both trees" if len(trees) > 1 else "at the base" if "base" in trees else "in the working tree"
-    return f"two states {100 * math.expm1(apart):.2g} % apart, {where}"
+    in_trees = "in both trees" if len(trees) > 1 else "at the base" if "base" in trees else "in the working tree"
+    return f"two states {100 * math.expm1(apart):.2g} % apart, {in_trees}"
 
 
 def _squares(values: Sequence[float]) -> float:
@@ -258,15 +258,15 @@ def judge_rival(reading: Reading, fresh: Sequence[Reading] = ()) -> Verdict:
     if len(read) < RIVAL_PROCESSES:
         seen = f"; {len(read)} of {RIVAL_PROCESSES} fresh processes read it" if fresh else ""
         return _verdict(reading, Word.SUSPECT, f"slower than its rival in one session{seen}", slowdown)
-    found = judge_pairs(spread_of(read), len(read), theta=theta, family=1, most_pairs=2 * RIVAL_PROCESSES)
-    if found.word is Word.SLOWER:
+    outcome = judge_pairs(spread_of(read), len(read), theta=theta, family=1, most_pairs=2 * RIVAL_PROCESSES)
+    if outcome.word is Word.SLOWER:
         note = f"; {reading.note}" if reading.note else ""
-        return _verdict(reading, Word.SLOWER, f"than its rival: {found}{note}", found.effect, found)
-    if found.word in (Word.PASS, Word.FASTER) or found.effect <= theta:
-        return _verdict(reading, Word.PASS, "", found.effect)
-    if found.word is None:
-        return _verdict(reading, Word.SUSPECT, f"than its rival: so far {found}", found.effect, found)
-    return _verdict(reading, Word.UNRESOLVED, f"than its rival: {TOO_NOISY}; {found}", found.effect, found)
+        return _verdict(reading, Word.SLOWER, f"than its rival: {outcome}{note}", outcome.effect, outcome)
+    if outcome.word in (Word.PASS, Word.FASTER) or outcome.effect <= theta:
+        return _verdict(reading, Word.PASS, "", outcome.effect)
+    if outcome.word is None:
+        return _verdict(reading, Word.SUSPECT, f"than its rival: so far {outcome}", outcome.effect, outcome)
+    return _verdict(reading, Word.UNRESOLVED, f"than its rival: {TOO_NOISY}; {outcome}", outcome.effect, outcome)
 
 
 def read_again(result: CaseResult, reading: Reading, fresh: Sequence[CaseResult]) -> list[Reading]:

@@ -26,11 +26,11 @@ def key_of_record(file: Baseline | None, result: CaseResult) -> str:
     known |= {other: case for other, case in file.cases.items() if _PLACE.sub(r"\1", other) == pattern}
     fitting = [other for other, case in known.items() if case.inputs == result.inputs]
     alike = [other for other in fitting if _has_code_of(known[other], result)]
-    for found in (alike, fitting):
-        if key in found:
+    for candidates in (alike, fitting):
+        if key in candidates:
             return key
-        if len(found) == 1:
-            return found[0]
+        if len(candidates) == 1:
+            return candidates[0]
     return key
 
 
@@ -42,10 +42,10 @@ def _has_code_of(case: CaseBaseline, result: CaseResult) -> bool:
 
 def unstable_id(key: str) -> str:
     """Why a case of this key has no name that lasts; empty if it has."""
-    found = _ADDRESS.search(key)
-    if found is None:
+    address = _ADDRESS.search(key)
+    if address is None:
         return ""
     return (
-        f"its id holds an address, {found[0]}, which is another one in every process; name its parameters: "
+        f"its id holds an address, {address[0]}, which is another one in every process; name its parameters: "
         "ids=lambda each: f'{each.rows}x{each.columns}', or pytest.param(each, id='64x48')"
     )

@@ -48,11 +48,11 @@ class Question:
     @property
     def doubts(self) -> dict[str, dict[str, list[Doubt]]]:
         """Suite -> case without its pass -> faults that the given inputs do not show."""
-        found: dict[str, dict[str, list[Doubt]]] = {}
+        by_suite: dict[str, dict[str, list[Doubt]]] = {}
         for result in self.cases.values():
             if result.doubts:
-                found.setdefault(result.case.suite, {}).setdefault(result.case.name, []).extend(result.doubts)
-        return found
+                by_suite.setdefault(result.case.suite, {}).setdefault(result.case.name, []).extend(result.doubts)
+        return by_suite
 
 
 def questions(
@@ -63,7 +63,7 @@ def questions(
     Args:
         verdicts: by the record (`screen_session`).
     """
-    found: dict[str, Question] = {}
+    by_commit: dict[str, Question] = {}
     for result in results:
         base = lane.base_of(*result.id)
         if base.commit is None or base.equal:
@@ -71,12 +71,12 @@ def questions(
         times = [each for each in verdicts[result.id] if each.word is Word.SUSPECT and each.metric]
         other = has_other_code(result, lane)
         if times or other or result.doubts or any(_asks(result, each) for each in verdicts[result.id]):
-            question = found.setdefault(base.commit, Question())
+            question = by_commit.setdefault(base.commit, Question())
             question.cases[result.id] = result
             question.times |= {ReadingId(*result.id, each.metric): each for each in times}
             if other:
                 question.code.add(result.id)
-    return dict(sorted(found.items(), key=lambda item: -item[1].size))
+    return dict(sorted(by_commit.items(), key=lambda item: -item[1].size))
 
 
 def _asks(result: CaseResult, verdict: Verdict) -> bool:

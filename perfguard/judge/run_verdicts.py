@@ -119,11 +119,11 @@ def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
 
 def results_by_case(sessions: Iterable[Session]) -> dict[CaseId, list[CaseResult]]:
     """The results of fresh processes for each case, oldest first."""
-    found: dict[CaseId, list[CaseResult]] = {}
+    by_case: dict[CaseId, list[CaseResult]] = {}
     for session in sessions:
         for result in session.results:
-            found.setdefault(result.id, []).append(result)
-    return found
+            by_case.setdefault(result.id, []).append(result)
+    return by_case
 
 
 def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
@@ -150,37 +150,37 @@ def _by_pairs(
     why: str,
 ) -> Verdict:
     """The verdict on a time by its process pairs; if they cannot decide, the reason, by default `why`."""
-    metric, (track, found) = suspect.metric, pairs
+    metric, (track, outcome) = suspect.metric, pairs
     if case is not None and case.base is not None and metric in covered_beside(case.base, result):
         same = "the device runs the very same code as at the base"
         return replace(suspect, word=Word.UNCHANGED, reason=same)
     time = next((each for each in case.times if each.metric == metric), None) if case is not None else None
-    if case is None or case.problem or time is None or found is None or track is None:
+    if case is None or case.problem or time is None or outcome is None or track is None:
         problems = [each for each in (case.problem if case else "", time.problem if time else "") if each]
         if why != NO_PAIRS and not problems:  # a problem with the record would hide this reason
             return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
         return unpaired(result, metric, lane, problems[0] if problems else why)
-    about = track.readings, found.effect, track.theta
+    about = track.readings, outcome.effect, track.theta
     cycles, states = in_cycles(*about), in_states(*about)
-    if found.word is Word.PASS:
-        said = [cycles]
-    elif found.word is Word.UNRESOLVED:
-        said = [TOO_NOISY, str(found), states, cycles]
-    elif found.word is None:
-        said = [f"UNDECIDED: {time.problem or why}", str(found), states]
+    if outcome.word is Word.PASS:
+        parts = [cycles]
+    elif outcome.word is Word.UNRESOLVED:
+        parts = [TOO_NOISY, str(outcome), states, cycles]
+    elif outcome.word is None:
+        parts = [f"UNDECIDED: {time.problem or why}", str(outcome), states]
     else:
         read = [] if case.base is None else case.base.readings
         before = {each.metric: each.value for each in read if not each.timed}
-        said = [str(found), states, cycles, because(metric, result.readings, before)]
+        parts = [str(outcome), states, cycles, because(metric, result.readings, before)]
     return replace(
         suspect,
-        word=found.word or Word.UNRESOLVED,
-        reason="; ".join(filter(None, said)),
+        word=outcome.word or Word.UNRESOLVED,
+        reason="; ".join(filter(None, parts)),
         before=middle([each.base_us for each in time.readings]),
         after=middle([each.work_us for each in time.readings]),
-        ratio=math.exp(found.effect),
-        interval=(math.exp(found.interval[0]), math.exp(found.interval[1])),
-        smallest=found.smallest,
+        ratio=math.exp(outcome.effect),
+        interval=(math.exp(outcome.interval[0]), math.exp(outcome.interval[1])),
+        smallest=outcome.smallest,
         limit=math.expm1(track.theta),
     )
 
@@ -194,10 +194,10 @@ def _beside_rival(result: CaseResult, reading: Reading, fresh: Sequence[CaseResu
 
 def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
     """The results of each device: a deviation of one device says nothing about another."""
-    found: dict[int, list[CaseResult]] = defaultdict(list)
+    on_device: dict[int, list[CaseResult]] = defaultdict(list)
     for result in results:
-        found[result.device].append(result)
-    return found
+        on_device[result.device].append(result)
+    return on_device
 
 
 def middle(values: Sequence[float]) -> float:
@@ -251,16 +251,16 @@ def exit_status(
         tests_failed: whether a test failed for a reason other than a verdict on its cases.
         inconclusive: whether most timed cases are undecided.
     """
-    found = set(words)
-    if Word.WRONG in found:
+    present = set(words)
+    if Word.WRONG in present:
         return ExitStatus.WRONG
-    if found & {Word.SLOWER, Word.CHANGED}:
+    if present & {Word.SLOWER, Word.CHANGED}:
         return ExitStatus.REGRESSED
-    if tests_failed or Word.BROKEN in found:
+    if tests_failed or Word.BROKEN in present:
         return ExitStatus.TESTS_FAILED
     if measured == 0:
         return ExitStatus.NOTHING_MEASURED
-    if inconclusive or (strict and any(word.unguarded for word in found)):
+    if inconclusive or (strict and any(word.unguarded for word in present)):
         return ExitStatus.UNGUARDED
     return ExitStatus.PASSED
 

@@ -28,16 +28,16 @@ def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
     Inputs, power limit and toolchain must be those of the baseline, too.
     """
     suite, key = result.id
-    found: dict[str, str] = {}
+    covered_by: dict[str, str] = {}
     if not lane.comparable(result):
-        return found
+        return covered_by
     for reading in result.readings:
         stored = lane.record(result, reading).entry if reading.covers and not reading.timed else None
         if stored is not None and _is_equal(reading, stored):
             for metric in reading.covers:
                 if (suite, key, metric) in lane.timed:
-                    found.setdefault(metric, reading.metric)
-    return found
+                    covered_by.setdefault(metric, reading.metric)
+    return covered_by
 
 
 def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
@@ -96,12 +96,12 @@ NO_CONTROLS: Mapping[str, Controls] = {}  # timer class -> …
 
 def learn_controls(results: Sequence[CaseResult], lane: Lane) -> dict[str, Controls]:
     """Timer class -> deviation of its unchanged cases that were timed on the board of their records."""
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    deviations: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         for name, deviation, error in _deviations(result, lane):
-            found[name].append((deviation, error))
+            deviations[name].append((deviation, error))
     controls = {}
-    for name, cases in found.items():
+    for name, cases in deviations.items():
         shift = median(deviation for deviation, _ in cases)
         scale = 1.4826 * median(abs(deviation - shift) / error for deviation, error in cases)
         controls[name] = Controls(len(cases), shift, max(1.0, scale))

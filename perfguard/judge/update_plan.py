@@ -333,8 +333,8 @@ def _bind(covering: Reading, moved: dict[str, Change]) -> None:
     group = (covering.metric, *times)
     for metric in group:
         moved[metric] = replace(moved[metric], only_with=tuple(other for other in group if other != metric))
-    said = {moved[metric].category for metric in times}
-    lead = next((category for category in ("slower", "faster") if category in said), None)
+    categories = {moved[metric].category for metric in times}
+    lead = next((category for category in ("slower", "faster") if category in categories), None)
     if lead is not None and moved[covering.metric].category == "changed":
         moved[covering.metric] = replace(moved[covering.metric], category=lead)
 

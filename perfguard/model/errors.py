@@ -93,8 +93,8 @@ def next_step(error: BaseException) -> str:
 def described(error: BaseException) -> str:
     """`ValueError: its first line`, with the next step where one is known."""
     first_line = next(iter(str(error).splitlines()), "")
-    said = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    return "; ".join(filter(None, (said, next_step(error))))
+    summary = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    return "; ".join(filter(None, (summary, next_step(error))))
 
 
 class ExitStatus(enum.IntEnum):

@@ -51,11 +51,11 @@ def name_of(nodeid: str) -> str:
     return ".".join([*classes, last if rest.startswith("test") else rest]) + bracket + parameters
 
 
-def _escape(found: re.Match[str]) -> str:
-    return "+" if found[1] else "".join(f"++{byte:02x}" for byte in os.fsencode(found[0]))
+def _escape(match: re.Match[str]) -> str:
+    return "+" if match[1] else "".join(f"++{byte:02x}" for byte in os.fsencode(match[0]))
 
 
-def _unescape(found: re.Match[str]) -> str:
-    if found[0] == "+":
-        return "" if found.end() == len(found.string) else "."
-    return os.fsdecode(bytes.fromhex(found[0].replace("++", "")))
+def _unescape(match: re.Match[str]) -> str:
+    if match[0] == "+":
+        return "" if match.end() == len(match.string) else "."
+    return os.fsdecode(bytes.fromhex(match[0].replace("++", "")))

@@ -76,7 +76,7 @@ class Group:
         if target and target not in self.targets.setdefault(move.metric, []):
             self.targets[move.metric].append(target)
 
-    def told(self) -> tuple[CaseResult, Verdict]:
+    def as_finding(self) -> tuple[CaseResult, Verdict]:
         """The group as one finding, named after its cause, of the first of its tests."""
         times = self.moves.get(KERNEL_TIME, [])
         times.sort(key=lambda move: abs(math.log(move.ratio or 1.0)), reverse=True)
@@ -84,14 +84,14 @@ class Group:
         first, *rest = sorted(self.results, key=lambda each: named.index(each.case.name) if times else 0)
         tests = counted(len(self.results), "test")
         name = f"{self.cause}, in {first.case.name if not rest else f'{tests} such as {first.case.name}'}"
-        told = sorted(self.moves, key=lambda metric: _rank(first, metric))
-        lines = [line for metric in told for line in self._lines(metric)]
+        metrics = sorted(self.moves, key=lambda metric: _rank(first, metric))
+        lines = [line for metric in metrics for line in self._lines(metric)]
         if self.recorded and not times:
             least, most = (format_value(of(self.recorded), Unit.MICROSECONDS) for of in (min, max))
             lines.append(f"{KERNEL_TIME} {least}{f' to {most}' if most != least else ''} when it was recorded")
         if rest and len(times) < len(self.results):
             lines.append(f"tests: {listed([result.case.name for result in self.results])}")
-        main, move = told[0], self.moves[told[0]][0]
+        main, move = metrics[0], self.moves[metrics[0]][0]
         ratio = move.ratio if move.better is not Better.HIGHER or move.ratio is None else 1 / move.ratio
         verdict = Verdict(
             self.word, self._label(main), "\n".join(lines), move.before, move.after, move.unit, ratio=ratio
@@ -114,10 +114,10 @@ class Group:
             named = parts if metric == self.cause else []  # under its own name: no line is known
             return [self._line(metric), *([f"more of {listed(named)}"] if named else [])]
         times = self.moves[metric]
-        told = [(move, move.pairs.reason.partition("; because: ")) for move in times if move.pairs is not None]
-        lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in told[:MOST_LISTED]]
+        paired = [(move, move.pairs.reason.partition("; because: ")) for move in times if move.pairs is not None]
+        lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in paired[:MOST_LISTED]]
         lines += [f"and {counted(len(times) - MOST_LISTED, 'more test')}"] if len(times) > MOST_LISTED else []
-        cause = told[0][1][2]
+        cause = paired[0][1][2]
         return [f"{metric} {times[0]}", *lines, *([f"because: {cause}"] if cause else [])]
 
     def _line(self, metric: str) -> str:
@@ -167,22 +167,22 @@ def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResu
     for result, verdict in found:
         tests.setdefault(id(result), (result, []))[1].append(verdict)
     for result, verdicts in tests.values():
-        left: list[tuple[Verdict, str, Move]] = []
+        unnamed: list[tuple[Verdict, str, Move]] = []
         named: list[str] = []
         for verdict in verdicts:
             causes = list(_causes(result, verdict))
             for target, cause, move in causes or [("", verdict.metric, _whole(verdict, verdict.metric))]:
                 if cause in (move.metric, verdict.metric):
-                    left.append((verdict, target, move))
+                    unnamed.append((verdict, target, move))
                 else:
                     named.append(cause)
                     add(verdict.word, cause, result, target, move)
                     for extra in _of_the_same_part(result, verdict, cause):
                         add(verdict.word, cause, result, target, extra)
-        for verdict, target, move in left:
+        for verdict, target, move in unnamed:
             placed = next((cause for cause in named if (verdict.word, cause) in groups), move.metric)
             add(verdict.word, placed, result, target, move)
-    return [group.told() for group in sorted(groups.values(), key=lambda group: -len(group.results))]
+    return [group.as_finding() for group in sorted(groups.values(), key=lambda group: -len(group.results))]
 
 
 def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Move]]:
@@ -260,11 +260,11 @@ def _of_the_same_part(result: CaseResult, verdict: Verdict, part: str) -> Iterat
     if not target:
         return
     for other in result.readings:
-        told = next((each for each in result.verdicts if each.metric == other.metric), None)
-        if other.gated or other.target != target or told is None or not isinstance(told.before, Mapping):
+        shown = next((each for each in result.verdicts if each.metric == other.metric), None)
+        if other.gated or other.target != target or shown is None or not isinstance(shown.before, Mapping):
             continue
         for_the_worse = verdict.word is not Word.BETTER
-        for name, then, now in _moved(told.before, told.after, other.better, for_the_worse=for_the_worse):
+        for name, then, now in _moved(shown.before, shown.after, other.better, for_the_worse=for_the_worse):
             if name == part and other.better is not Better.SAME:
                 yield Move(other.metric.removeprefix(f"{target}."), then, now, other.unit, other.better)
 

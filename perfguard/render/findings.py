@@ -114,12 +114,12 @@ class OtherCode:
     @property
     def kernels(self) -> list[str]:
         """Kernels whose code differs, in the report's order."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for _, _, verdict in self.moved:
             then, now = (value if isinstance(value, dict) else {} for value in (verdict.before, verdict.after))
             moved = [part for part in {**now, **then} if not same_code(str(then.get(part)), str(now.get(part)))]
-            found |= {kernel_of(part): None for part in moved}
-        return list(found)
+            names |= {kernel_of(part): None for part in moved}
+        return list(names)
 
 
 @dataclass(frozen=True)

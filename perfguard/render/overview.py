@@ -119,13 +119,13 @@ class LaneView(Struct, frozen=True, dict=True):
     def _judged(self) -> list[tuple[CaseResult, list[Verdict], list[Verdict]]]:
         """Every case in the report's order, with its verdicts that no edit covers, and those that one does."""
         accepted = set(self.accepted)
-        found: list[tuple[CaseResult, list[Verdict], list[Verdict]]] = []
+        split: list[tuple[CaseResult, list[Verdict], list[Verdict]]] = []
         for result in self.report.results if self.report else []:
             by: tuple[list[Verdict], list[Verdict]] = ([], [])
             for verdict in result.verdicts:
                 by[(*result.id, verdict.metric) in accepted].append(verdict)
-            found.append((result, *by))
-        return found
+            split.append((result, *by))
+        return split
 
     @property
     def _uncovered(self) -> list[tuple[CaseResult, Verdict]]:
@@ -145,15 +145,15 @@ class LaneView(Struct, frozen=True, dict=True):
     def findings(self) -> list[Finding]:
         """The verdicts that no edit covers and that are not quiet, worst first."""
         observed: list[tuple[CaseResult, Verdict]] = []
-        found = []
+        rows = []
         new = {id(verdict) for result, _, _ in self._judged for verdict in new_metrics(result)}
         for result, verdict in self._uncovered:
             if result.case.direction == "test" and verdict.word in MOVED:
                 observed.append((result, verdict))
             elif verdict.word not in QUIET and id(verdict) not in new:
-                found.append(Finding(self.name, result, verdict))
-        found += [Finding(self.name, *each, grouped=True) for each in by_cause(observed)]
-        return sorted(found, key=lambda finding: finding.urgency)
+                rows.append(Finding(self.name, result, verdict))
+        rows += [Finding(self.name, *each, grouped=True) for each in by_cause(observed)]
+        return sorted(rows, key=lambda finding: finding.urgency)
 
     @property
     def missing(self) -> list[tuple[str, str]]:
@@ -246,9 +246,9 @@ class LaneView(Struct, frozen=True, dict=True):
         moved = {result.case for result, *_ in self.other_code.moved} | {
             result.case for result, word in self.cases if word is Word.NEW
         }
-        found = [result for result, _ in self.cases if result.unchecked]
-        asked = {name: value for result in found if result.case in moved for name, value in result.unchecked.items()}
-        varied = {name for result in found for name, value in result.unchecked.items() if not value}
+        cases = [result for result, _ in self.cases if result.unchecked]
+        asked = {name: value for result in cases if result.case in moved for name, value in result.unchecked.items()}
+        varied = {name for result in cases for name, value in result.unchecked.items() if not value}
         return [f"{name} is {value} in every case" for name, value in asked.items() if name not in varied]
 
     @cached_property
@@ -381,5 +381,5 @@ class Overview(Struct, frozen=True, dict=True):
     @cached_property
     def undecided(self) -> Undecided:
         """The timed cases of all lanes that could not be judged."""
-        found = [lane.undecided for lane in self.lanes]
-        return Undecided([each for one in found for each in one.findings], sum(one.of for one in found))
+        by_lane = [lane.undecided for lane in self.lanes]
+        return Undecided([each for one in by_lane for each in one.findings], sum(one.of for one in by_lane))

@@ -96,7 +96,7 @@ def render_summary(
     failing = [line for word in Word if word.fails for line in writer.failing(word)]
     top = [Line(environment(report)), *writer.warnings(), Line(writer.measured())]
     undecided = writer.undecided()
-    if writer.found.is_inconclusive:
+    if writer.view.is_inconclusive:
         top, undecided = [*undecided, *top], []
     bottom = [*undecided, *writer.unread()]
     bottom += [line for word in COUNTED for line in writer.of_word(word)]
@@ -121,19 +121,19 @@ class _Writer:
     """The parts of the summary of one report. `accepted`, `typed` and `verbose` are those of `render_summary`."""
 
     report: Report
-    found: LaneView
+    view: LaneView
     accepted: Accepted
     typed: Callable[[str], str]
     verbose: bool
 
     def title(self) -> str:
         report = self.report
-        title = f"{report.lane}, {self.found.guarded} guarded"
+        title = f"{report.lane}, {self.view.guarded} guarded"
         if report.remembered:
             title += f", baselines hold {report.remembered}"
         if report.exact_only:
             title += f", {NOT_TIMED}"
-        if self.found.is_inconclusive:
+        if self.view.is_inconclusive:
             title += ", inconclusive"
         return title if report.complete else f"{title} (run was cut short)"
 
@@ -146,11 +146,11 @@ class _Writer:
     def measured(self) -> str:
         """Cases by verdict, the base of their times, the slowest case, seconds, hard inputs."""
         report = self.report
-        parts = [tally(self.found.counts) or "no case"]
+        parts = [tally(self.view.counts) or "no case"]
         if unread := sum(map(_is_unread, report.results)):
             parts.append(f"{unread} not timed, whose code on the device is as recorded")
-        told = [each for each in self.found.remarks if not each[0].endswith(OLD_FAULT)]  # which has a line of its own
-        parts += [clean(f"{said}: {listed(names)}", MOST_CHARACTERS) for said, names in told]
+        remarks = [each for each in self.view.remarks if not each[0].endswith(OLD_FAULT)]  # Old faults have own lines.
+        parts += [clean(f"{remark}: {listed(names)}", MOST_CHARACTERS) for remark, names in remarks]
         if strides := self._other_strides():
             more = f" and {len(strides) - 1} more" if len(strides) > 1 else ""
             parts.append(f"other strides, which no reference declares: {strides[0]}{more}")
@@ -203,19 +203,19 @@ class _Writer:
 
     def _worst_findings(self, word: Word) -> list[Finding]:
         """One finding for every case whose worst verdict is `word`, worst case first."""
-        cases = {result.case for result, worst in self.found.cases if worst is word}
+        cases = {result.case for result, worst in self.view.cases if worst is word}
         of_case: dict[Case, list[Finding]] = {}
-        for finding in self.found.findings:
+        for finding in self.view.findings:
             if finding.verdict.word is word and (finding.grouped or finding.result.case in cases):
                 of_case.setdefault(finding.result.case, []).append(finding)
         return [min(findings, key=lambda each: each.result.place(each.verdict)) for findings in of_case.values()]
 
     def _details(self, finding: Finding) -> list[Line]:
         result, first = finding.result, finding.verdict
-        told = sorted(result.verdicts, key=result.place)
+        by_urgency = sorted(result.verdicts, key=result.place)
         quiet = [Word.PASS, Word.UNCHANGED, Word.OLD_FAULT]  # the last kind has lines of its own
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
-        rest = [each for each in told if each is not first and each.word not in quiet]
+        rest = [each for each in by_urgency if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
         head = f"{first.word}  {result.case.key}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
         commands, more = self._commands(result, finding.grouped), self._explanation(result, first, others)
@@ -226,13 +226,13 @@ class _Writer:
     def _explanation(self, result: CaseResult, first: Verdict, others: Sequence[Verdict]) -> list[str]:
         """The cause, the case's other findings, and notes, without repetitions."""
         more = [_because(line) for line in more_lines(first)]
-        said = "\n".join([one_line(first), *more])
+        shown = "\n".join([one_line(first), *more])
         for verdict in others:
             text = f"{verdict.word} {one_line(verdict)}"
-            more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in said else text)
+            more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in shown else text)
             more += [_because(line) for line in more_lines(verdict)]
-        said = "\n".join([one_line(first), *more])
-        return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
+        shown = "\n".join([one_line(first), *more])
+        return [*more, *(f"note: {note}" for note in result.all_notes if note not in shown)]
 
     def _commands(self, result: CaseResult, grouped: bool) -> list[str]:
         nodeid, by = self.typed(result.case.nodeid), command_prefix(self.report)
@@ -250,20 +250,20 @@ class _Writer:
 
     def undecided(self) -> list[Line]:
         """Times that could not be judged: their number, the most common cause, and the next step."""
-        open_ = self.found.undecided
+        open_ = self.view.undecided
         if not open_.findings:
             return []
         nodeids = dict.fromkeys(self.typed(finding.result.case.nodeid) for finding in open_.findings)
         why, rest = open_.cause(list(nodeids), command_prefix(self.report))
-        start = "inconclusive: " if self.found.is_inconclusive else "UNRESOLVED  "
+        start = "inconclusive: " if self.view.is_inconclusive else "UNRESOLVED  "
         text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}"
         return [Line(text, "yellow"), *self._names(_by_case(open_.findings))]
 
     def unread(self) -> list[Line]:
         """Cases with other undecided verdicts: not measured, or not read."""
-        times = {id(finding.verdict) for finding in self.found.undecided.findings}
+        times = {id(finding.verdict) for finding in self.view.undecided.findings}
         rest = [
-            each for each in self.found.findings if each.verdict.word in INCONCLUSIVE and id(each.verdict) not in times
+            each for each in self.view.findings if each.verdict.word in INCONCLUSIVE and id(each.verdict) not in times
         ]
         if not rest:
             return []
@@ -281,7 +281,7 @@ class _Writer:
         gone, old = word is Word.STALE, word is Word.OLD_FAULT
         about = {
             result.id: [each for each in result.verdicts if each.word is word]
-            for result, worst in self.found.cases
+            for result, worst in self.view.cases
             if worst is word or (old and any(each.word is word for each in result.verdicts))
         }
         about |= {(each.suite, each.case): [each] for each in self.report.stale if gone}
@@ -316,18 +316,18 @@ class _Writer:
         ]
         hidden = len(cases) - len(lines)
         open_ = {each.verdict.word for each in cases if each.verdict.storable and not self.accepted(each.verdict)}
-        said = [f"… and {hidden} more"] if hidden else []
-        said += [f"accept: {accept_command(open_, by=command_prefix(self.report))}"] if open_ else []
-        return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
+        last_line = [f"… and {hidden} more"] if hidden else []
+        last_line += [f"accept: {accept_command(open_, by=command_prefix(self.report))}"] if open_ else []
+        return [*lines, Line(f"    {'; '.join(last_line)}")] if last_line else lines
 
     def _cases(self, ids: Iterable[CaseId]) -> str:
         """`2 cases (a/forward, b/forward)`: a few are named, many only counted. Under -v each has a line of its own.
         Cases of one name in several suites are named with these."""
-        found = list(dict.fromkeys(ids))
-        keys = [key for _, key in found]
-        names = [key if keys.count(key) == 1 else f"{suite} {key}" for suite, key in found[: MOST_NAMED + 1]]
+        cases = list(dict.fromkeys(ids))
+        keys = [key for _, key in cases]
+        names = [key if keys.count(key) == 1 else f"{suite} {key}" for suite, key in cases[: MOST_NAMED + 1]]
         few = "" if self.verbose or len(names) > MOST_NAMED else clean(", ".join(names), MOST_CHARACTERS)
-        return counted(len(found), "case") + (f" ({few})" if few else "")
+        return counted(len(cases), "case") + (f" ({few})" if few else "")
 
     def _names(self, verdicts: Sequence[tuple[str, Verdict]]) -> list[Line]:
         """Each case with its verdict, if they are to be named."""

@@ -30,8 +30,8 @@ def _title(overview: Overview) -> str:
             return f"incomplete: {_incomplete(overview)}"
         case Headline.INCONCLUSIVE:
             those = sum(lane.is_inconclusive for lane in overview.lanes)
-            where = f" on {those} of {lanes}" if len(overview.lanes) > 1 else ""
-            return f"inconclusive{where}: {undecided}: {undecided.kind}"
+            on_lanes = f" on {those} of {lanes}" if len(overview.lanes) > 1 else ""
+            return f"inconclusive{on_lanes}: {undecided}: {undecided.kind}"
         case Headline.UNVERIFIED:
             return f"not verified: {_unverified(overview)}{ACTION}"
         case Headline.UNDECIDED:
@@ -57,9 +57,9 @@ def _title(overview: Overview) -> str:
 
 def _failing(overview: Overview) -> str:
     words = (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.FASTER)
-    told = [(overview.total(word), word.value.lower()) for word in words]
-    told.insert(-1, (overview.absent, "not measured"))
-    (count, word), *rest = [(count, word) for count, word in told if count]
+    counts = [(overview.total(word), word.value.lower()) for word in words]
+    counts.insert(-1, (overview.absent, "not measured"))
+    (count, word), *rest = [(count, word) for count, word in counts if count]
     texts = [f"{counted(count, 'case')} {word}", *(f"{count} {word}" for count, word in rest)]
     if silent := len(overview.lanes) - overview.reported:
         texts.append(f"{counted(silent, 'lane')} without a result")

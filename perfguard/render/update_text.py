@@ -59,15 +59,15 @@ def describe_left(left: Sequence[tuple[Change, str]], verbose: bool = False) -> 
 
 
 def _cases(new: Sequence[Change]) -> list[str]:
-    told: dict[str, list[str]] = {}
+    metrics_by_case: dict[str, list[str]] = {}
     for change in new:
         value = change.after
         number = value.sessions[-1] if isinstance(value, TimedEntry) else value
         shown = "" if isinstance(number, str | list | dict) or number is None else format_value(number, change.unit)
         note = f"({change.note})" if change.note else ""
         name = f"{change.category}: {change.folder} {change.suite} {change.key}"
-        told.setdefault(name, []).append(" ".join(filter(None, (change.metric, shown, note))))
-    return [f"{name}: {', '.join(metrics)}" for name, metrics in told.items()]
+        metrics_by_case.setdefault(name, []).append(" ".join(filter(None, (change.metric, shown, note))))
+    return [f"{name}: {', '.join(metrics)}" for name, metrics in metrics_by_case.items()]
 
 
 def _suites(new: Sequence[Change]) -> list[str]:
@@ -92,11 +92,11 @@ def set_recorded_verdicts(
     Args:
         held: cases that the update left out.
     """
-    found = {(change.suite, change.key, change.metric): change for change in planned}
+    change_of = {(change.suite, change.key, change.metric): change for change in planned}
     for name, result in results.items():
         if name in held:
             continue
-        verdicts = [_recorded(each, found.get((*name, each.metric))) for each in result.verdicts]
+        verdicts = [_recorded(each, change_of.get((*name, each.metric))) for each in result.verdicts]
         results[name] = msgspec.structs.replace(result, verdicts=verdicts)
 
 

@@ -57,18 +57,18 @@ def checked_beside(results: Iterable[CaseResult]) -> list[str]:
     """What was checked beside the given calls: `hard inputs: 31 ran, 240 did not fit: 60 values, 180 sizes`."""
     counted = [result.hard for result in results if result.hard is not None]
     ran, left_out, waiting = Counter[str](), Counter[str](), Counter[str]()
-    for each in counted:
-        ran.update(each.ran)
-        left_out.update(each.left_out)
-        waiting.update(each.waiting)
+    for counts in counted:
+        ran.update(counts.ran)
+        left_out.update(counts.left_out)
+        waiting.update(counts.waiting)
     others = ran.pop(CONFIGURATIONS, 0), 0, waiting.pop(CONFIGURATIONS, 0)
     inputs = ran.total(), left_out.total(), waiting.total()  # why they were left out is in the report
-    found = []
+    texts = []
     for what, numbers in (("hard inputs", inputs), ("other configurations", others)):
-        said = [f"{n} {word}" for n, word in zip(numbers, ("ran", "left out", "did not fit"), strict=True) if n]
-        found += [f"{what}: {', '.join(said)}"] if said else []
+        parts = [f"{n} {word}" for n, word in zip(numbers, ("ran", "left out", "did not fit"), strict=True) if n]
+        texts += [f"{what}: {', '.join(parts)}"] if parts else []
     kinds = ", ".join(f"{waiting[kind]} {kind}" for kind in HARD_KINDS if waiting[kind])
-    return [f"{text}: {kinds}" if kinds and text.startswith("hard") else text for text in found]
+    return [f"{text}: {kinds}" if kinds and text.startswith("hard") else text for text in texts]
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -149,10 +149,10 @@ def _change(verdict: Verdict, most: int | None = None) -> str:
         return text
     higher = higher_is_better(verdict)
     better = ["better"] if verdict.ratio < 1 else ["worse"] if higher else []
-    said = [percent(verdict), *better]
+    parts = [percent(verdict), *better]
     if interval := interval_text(verdict):
-        said.append(f"95 % {interval}")
-    return f"{text} ({', '.join(said)})"
+        parts.append(f"95 % {interval}")
+    return f"{text} ({', '.join(parts)})"
 
 
 def higher_is_better(verdict: Verdict) -> bool:
@@ -241,9 +241,9 @@ def rates(result: CaseResult, *, copy: bool = False) -> list[str]:
     through = result.throughput
     if through is None:
         return []
-    found = [format_bandwidth(through.bytes_per_second)] if through.bytes_per_second else []
-    found += [format_flops(through.flop_per_second)] if through.flop_per_second else []
-    return found + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
+    texts = [format_bandwidth(through.bytes_per_second)] if through.bytes_per_second else []
+    texts += [format_flops(through.flop_per_second)] if through.flop_per_second else []
+    return texts + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
 
 
 def device(report: Report) -> str:

@@ -66,12 +66,12 @@ def parse(data: bytes, path: Path, folder: str, suite: str) -> Baseline:
         BaselineError: any mistake, with file, place, what is expected, and the next step.
     """
     text = _text_of(data, path)
-    found = _loaded(text, path)
-    schema = found.get("schema") if isinstance(found, dict) else None
+    content = _loaded(text, path)
+    schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:
         step = "update perfguard" if schema > SCHEMA else "record anew, without this file"
         raise _mistake(path, f"schema {schema}, expected {SCHEMA}", step)
-    file = _converted(found, _File, path, "")
+    file = _converted(content, _File, path, "")
     if file.hardware != folder:
         step = f"move the file to the folder of {file.hardware}, or remove it and record with --perfguard-update"
         raise _mistake(path, f"hardware {file.hardware}, expected {folder}, as the folder says", step)
@@ -136,36 +136,36 @@ def _loaded(text: str, path: Path) -> Any:
 
 
 def _no_yaml(error: yaml.YAMLError, path: Path) -> BaselineError:
-    where, found = "", str(error)
+    place, problem = "", str(error)
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        found = ", ".join(filter(None, (error.context, error.problem)))
-    return _mistake(path, f"{where}{found}, expected the fields and cases of a baseline")
+        place = f"line {mark.line + 1}: " if mark is not None else ""
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+    return _mistake(path, f"{place}{problem}, expected the fields and cases of a baseline")
 
 
-def _case(key: str, found: Mapping[str, Any], path: Path) -> CaseBaseline:
-    where = f"cases.{key}"
-    fields = _converted({name: found[name] for name in CASE_FIELDS if name in found}, _Fields, path, where)
-    metrics = {metric: entry for metric, entry in found.items() if metric not in CASE_FIELDS}
+def _case(key: str, block: Mapping[str, Any], path: Path) -> CaseBaseline:
+    place = f"cases.{key}"
+    fields = _converted({name: block[name] for name in CASE_FIELDS if name in block}, _Fields, path, place)
+    metrics = {metric: entry for metric, entry in block.items() if metric not in CASE_FIELDS}
     twice = sorted(metrics.keys() & fields.facts.keys() | fields.facts.keys() & set(CASE_FIELDS))
     if twice:
-        raise _mistake(path, f"{where}: {twice[0]} among the facts and beside them, expected it once")
+        raise _mistake(path, f"{place}: {twice[0]} among the facts and beside them, expected it once")
     metrics |= fields.facts
-    entries = {metric: _entry_of(entry, path, f"{where}.{metric}") for metric, entry in metrics.items()}
+    entries = {metric: _entry_of(entry, path, f"{place}.{metric}") for metric, entry in metrics.items()}
     if not entries:
-        raise _mistake(path, f"{where}: no metric, expected one at least")
+        raise _mistake(path, f"{place}: no metric, expected one at least")
     return CaseBaseline(entries, fields.inputs, fields.recording)
 
 
-def _entry_of(found: Any, path: Path, where: str) -> Entry:
+def _entry_of(content: Any, path: Path, place: str) -> Entry:
     """The entry as YAML gives it, checked.
 
     Raises:
         BaselineError: it is none.
     """
-    kind: Any = TimedEntry if _is_time(found) else _Fact
-    entry: Entry = _converted(found, kind, path, where)
+    kind: Any = TimedEntry if _is_time(content) else _Fact
+    entry: Entry = _converted(content, kind, path, place)
     return entry
 
 
@@ -174,11 +174,11 @@ def _is_time(entry: object) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("sessions"), list)  # no part is a list, whatever its name
 
 
-def _converted(found: Any, kind: type[T], path: Path, where: str) -> T:
+def _converted(content: Any, kind: type[T], path: Path, place: str) -> T:
     try:
-        return msgspec.convert(found, kind)
+        return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        raise _mistake(path, f"{where}: {error}" if where else str(error)) from error
+        raise _mistake(path, f"{place}: {error}" if place else str(error)) from error
 
 
 def render(baseline: Baseline) -> str:
@@ -262,8 +262,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             if key.value in known:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} twice", key.start_mark)
             known.add(key.value)
-        found: dict[str, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[str, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 for _tag, _number in (

@@ -35,11 +35,11 @@ def fetch_artifacts(client: Client, run: WorkflowRun, lanes: Sequence[str]) -> d
     Raises:
         GitHubError: the artifacts cannot be listed.
     """
-    found: dict[str, bytes | str] = {}
+    by_lane: dict[str, bytes | str] = {}
     for lane in lanes:
-        left = MOST_BYTES - sum(len(data) for data in found.values() if isinstance(data, bytes))
-        found[lane] = _fetch_lane(client, run, lane, min(MOST_LANE_BYTES, left))
-    return found
+        left = MOST_BYTES - sum(len(data) for data in by_lane.values() if isinstance(data, bytes))
+        by_lane[lane] = _fetch_lane(client, run, lane, min(MOST_LANE_BYTES, left))
+    return by_lane
 
 
 def _fetch_lane(client: Client, run: WorkflowRun, lane: str, limit: int) -> bytes | str:

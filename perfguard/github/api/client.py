@@ -168,10 +168,10 @@ class Client:
         if urlsplit(target).scheme != urlsplit(self.api).scheme:
             raise ApiError(f"{what}: redirected to {target[:100]!r}; refused")
         what = f"GET {urlsplit(target).netloc}"
-        found = self._open(what, "GET", target, limit, auth=lambda request: request)
-        if found.status != 200:
-            raise self._error(what, found)
-        return found.body
+        artifact = self._open(what, "GET", target, limit, auth=lambda request: request)
+        if artifact.status != 200:
+            raise self._error(what, artifact)
+        return artifact.body
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers.update(_HEADERS, Authorization=f"Bearer {self.token}")

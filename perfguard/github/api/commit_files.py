@@ -80,16 +80,16 @@ class CommitFiles:
         Raises:
             GitHubError: the commit cannot be read.
         """
-        found = Folder()
-        for path, entry in self._listed(folder, commit, found.problems):
+        read = Folder()
+        for path, entry in self._listed(folder, commit, read.problems):
             if entry.size > MOST_FILE_BYTES:
-                found.problems[path] = f"{entry.size:,} bytes, larger than {MOST_FILE_BYTES:,} bytes: not read"
-            elif len(found.files) >= MOST_FILES:
-                found.problems[folder] = f"more than {MOST_FILES} files: the rest is not read"
+                read.problems[path] = f"{entry.size:,} bytes, larger than {MOST_FILE_BYTES:,} bytes: not read"
+            elif len(read.files) >= MOST_FILES:
+                read.problems[folder] = f"more than {MOST_FILES} files: the rest is not read"
                 break
             else:
-                found.files[path] = self._content(path, entry)
-        return found
+                read.files[path] = self._content(path, entry)
+        return read
 
     def _listed(self, folder: str, commit: str, problems: dict[str, str]) -> Iterator[tuple[str, _Entry]]:
         top = self._entry(folder, commit)

@@ -50,13 +50,13 @@ def judge_lanes(received: Mapping[str, Received | str], reference: Reference) ->
         received: lane -> its report, or why there is none.
     """
     lanes, edits, warnings, reports = [], [], [], []
-    for name, found in received.items():
-        if isinstance(found, str):
-            lanes.append(LaneView(name, problem=found))
+    for name, delivery in received.items():
+        if isinstance(delivery, str):
+            lanes.append(LaneView(name, problem=delivery))
             continue
-        lanes.append(_view(name, found, reference))
-        warnings += _warnings(name, found.report, reference)
-        reports.append(found.report)
+        lanes.append(_view(name, delivery, reference))
+        warnings += _warnings(name, delivery.report, reference)
+        reports.append(delivery.report)
     if reference.head is not None:
         edits = list_edits(reference.base, reference.head, reports)
         warnings += [f"the change's baselines: {problem}" for problem in reference.head.problems.values()]

@@ -93,13 +93,13 @@ def receive_all(artifacts: Mapping[str, bytes | str], head: str) -> dict[str, Re
     Args:
         artifacts: lane -> the zip file that it uploaded, or why there is none.
     """
-    found: dict[str, Received | str] = {}
+    by_lane: dict[str, Received | str] = {}
     for lane, data in artifacts.items():
         try:
-            found[lane] = data if isinstance(data, str) else receive(lane, data, head)
+            by_lane[lane] = data if isinstance(data, str) else receive(lane, data, head)
         except LaneError as error:
-            found[lane] = str(error)
-    return found
+            by_lane[lane] = str(error)
+    return by_lane
 
 
 def receive(lane: str, archive: bytes, head: str) -> Received:
@@ -156,15 +156,15 @@ def read_untrusted_report(data: bytes) -> Received:
     Raises:
         LaneError: no JSON, another schema, or a report that cannot be read apart from its cases.
     """
-    found = _strict_json(data)
-    schema = found.get("schema") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or schema != SCHEMA or isinstance(schema, bool):
+    content = _strict_json(data)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or schema != SCHEMA or isinstance(schema, bool):
         raise LaneError(f"report schema {str(schema)[:40]}, this perfguard reads {SCHEMA}; use one version for both")
-    parts = {name: found.pop(name, []) for name in ("results", "fresh", "pairings")}
+    parts = {name: content.pop(name, []) for name in ("results", "fresh", "pairings")}
     for name in ("stale", "guarded", "remembered"):  # verdicts on the run as a whole are not used
-        found.pop(name, None)
+        content.pop(name, None)
     try:
-        report = _converted(found, Report)
+        report = _converted(content, Report)
         results, refused = _cases(parts["results"], CaseResult, set())
         # Unreadable results of fresh processes are dropped: they confirm nothing.
         fresh = [
@@ -245,7 +245,7 @@ def _list(value: Any, most: int) -> list[Any]:
 
 def _cases(raw: Any, kind: type[C], seen: set[CaseId]) -> tuple[list[C], list[Refused]]:
     """The cases of a list, and those that are refused. `seen`: the cases that were read before."""
-    found: list[C] = []
+    cases: list[C] = []
     refused: list[Refused] = []
     for number, data in enumerate(_list(raw, MOST_CASES), 1):
         try:
@@ -257,8 +257,8 @@ def _cases(raw: Any, kind: type[C], seen: set[CaseId]) -> tuple[list[C], list[Re
             refused.append(Refused(_name(data) or f"case {number}", f"invalid value: {str(error)[:200]}"))
         else:
             seen.add(case.id)
-            found.append(case)
-    return found, refused
+            cases.append(case)
+    return cases, refused
 
 
 def _pairings(raw: Sequence[Any]) -> tuple[list[Pairing], list[Refused]]:
@@ -266,9 +266,9 @@ def _pairings(raw: Sequence[Any]) -> tuple[list[Pairing], list[Refused]]:
     pairings: list[Pairing] = []
     refused: list[Refused] = []
     seen: set[CaseId] = set()
-    for each in raw:
-        cases, invalid = _cases(each.get("cases", []), PairedCase, seen)
-        pairings.append(replace(_converted({**each, "cases": []}, Pairing), cases=cases))
+    for item in raw:
+        cases, invalid = _cases(item.get("cases", []), PairedCase, seen)
+        pairings.append(replace(_converted({**item, "cases": []}, Pairing), cases=cases))
         refused += [Refused(one.name, f"process pairs: {one.reason}") for one in invalid]
     if len(seen) > MOST_CASES:
         raise LaneError(f"process pairs of more than {MOST_CASES:,} cases")

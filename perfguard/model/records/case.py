@@ -376,7 +376,7 @@ def is_inconclusive(results: Collection[CaseResult]) -> bool:
 def is_mostly_undecided(results: Iterable[CaseResult]) -> bool:
     """Whether most timed cases are undecided."""
     words = [{verdict.word for _, verdict in _judged_times(result)} for result in results]
-    return 2 * sum(bool(found & {Word.UNRESOLVED, Word.SUSPECT}) for found in words) > sum(map(bool, words))
+    return 2 * sum(bool(each & {Word.UNRESOLVED, Word.SUSPECT}) for each in words) > sum(map(bool, words))
 
 
 def _judged_times(result: CaseResult) -> list[tuple[float, Verdict]]:

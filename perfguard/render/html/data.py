@@ -19,7 +19,7 @@ MOST_OF_A_VALUE = 1000
 def cases(overview: Overview) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
-    for place, lane in enumerate(overview.lanes):
+    for index, lane in enumerate(overview.lanes):
         own = command_prefix(lane.report) if lane.report else CommandPrefix()
         for result, word in lane.cases:
             case = result.case
@@ -27,7 +27,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
             times = _times(lane, result)
             records.append(
                 {
-                    "lane": place,
+                    "lane": index,
                     "suite": clean(case.suite),
                     "name": clean(case.key, 400),
                     "word": f"{word.value}, accepted" if accepted else word.value,

@@ -179,14 +179,14 @@ def _moved_row(finding: Finding) -> tuple[str, ...]:
 
 def _kernels(rows: Sequence[Finding]) -> str:
     """`a` 480 (up to 12.3 % slower), `b` 12 (…): the rows counted by kernel, the kernel with most rows first."""
-    told: list[str] = []
+    parts: list[str] = []
     groups = by_kernel(rows)
     for kernel, findings in groups[:MOST_KERNELS]:
         worst = moved(findings[0].verdict).partition(" (")[0]
-        told.append(f"{code(kernel, NAME)} {len(findings)}{f' (up to {together(worst)})' if worst else ''}")
+        parts.append(f"{code(kernel, NAME)} {len(findings)}{f' (up to {together(worst)})' if worst else ''}")
     if len(groups) > MOST_KERNELS:
-        told.append(counted(len(groups) - MOST_KERNELS, "more kernel"))
-    return ", ".join(told)
+        parts.append(counted(len(groups) - MOST_KERNELS, "more kernel"))
+    return ", ".join(parts)
 
 
 def _numerics(overview: Overview, most: int) -> str:
@@ -208,8 +208,8 @@ def _wrong_row(finding: Finding) -> tuple[str, ...]:
         if accuracy.rmse > accuracy.limit
     ]
     first, _, rest = verdict.reason.partition("\n")
-    said = "; ".join(filter(None, (text(first), text(rest))))  # each cut by itself: the rest tells what the base does
-    return code(finding.result.case.key), text(verdict.metric, NAME), *(errors or [("", "")])[0], said
+    reason = "; ".join(filter(None, (text(first), text(rest))))  # each cut by itself: the rest tells what the base does
+    return code(finding.result.case.key), text(verdict.metric, NAME), *(errors or [("", "")])[0], reason
 
 
 def _missing(overview: Overview, most: int) -> str:
@@ -317,12 +317,12 @@ def _findings(lane: LaneView) -> Iterator[Finding]:
 
 def _others(lane: LaneView) -> Iterator[Finding]:
     """Every case without findings: its accepted verdicts, else its first time or its word alone."""
-    told = {finding.result.case for finding in lane.findings}
+    with_findings = {finding.result.case for finding in lane.findings}
     for result, word in lane.cases:
         accepted = lane.covered[result.case]
         for verdict in accepted:
             yield Finding(lane.name, result, verdict, accepted=True)
-        if not accepted and result.case not in told:
+        if not accepted and result.case not in with_findings:
             timed = {reading.metric for reading in result.readings if reading.timed}
             quiet = (verdict for verdict in result.verdicts if verdict.metric in timed and verdict.word in QUIET)
             yield Finding(lane.name, result, next(quiet, Verdict(word)))
