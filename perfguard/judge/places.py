@@ -1,7 +1,7 @@
-"""Ids of parameters that are places or addresses, and no names.
+"""Ids of parameters that are positions or addresses instead of names.
 
-pytest calls a parameter that has no id of its own `shape0`: a case put in front renames all that follow. So the record
-of such a case is found by its inputs and code, too.
+pytest calls a parameter without an id `shape0`, so that a case inserted before others renames them. Therefore the
+record of such a case is also found by its inputs and code.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from perfguard.model.records import Baseline, CaseBaseline, CaseResult
 from perfguard.model.records.code import CODE, same_parts
 
 _PLACE = re.compile(r"(?<=[\[-])([^\W\d]\w*?)\d+(?=[\]-])")
-_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{8,}\b")  # of an object; a number that somebody wrote is shorter
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{8,}\b")  # Numbers that people write are shorter.
 
 
 def key_of_record(file: Baseline | None, result: CaseResult) -> str:
-    """The key under which a file holds the record of a case: its own, but where that record is of other inputs or code,
-    and exactly one of the same test, in another place, is of these."""
+    """The key of a case's record in a file: its own key, unless that record has other inputs or code, and exactly one
+    other record of the same test has these."""
     key = result.case.key
     if file is None or not _PLACE.search(key):
         return key
@@ -41,7 +41,7 @@ def _has_code_of(case: CaseBaseline, result: CaseResult) -> bool:
 
 
 def unstable_id(key: str) -> str:
-    """Why a case of this key has no name that lasts; empty if it has."""
+    """Why the key of a case changes with each process; empty if it does not."""
     address = _ADDRESS.search(key)
     if address is None:
         return ""

@@ -1,4 +1,4 @@
-"""What a change of the baselines did, in few lines that a person reads before merging it."""
+"""Summarizes a change of the baselines in few lines, to be read before it is merged."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from perfguard.model.records import Baseline, CaseId, Entry, Provenance, TimedEn
 from perfguard.model.units import counted, format_percent
 from perfguard.render.escaping import clean
 
-MOST_LINES = 36  # with a title and the marks of a block, of Markdown, at most forty
-_MOST_PAIRS = 3  # values before and after of one metric, each of which gets a line
-_SHORT = 20  # most characters of a text that is shown
+MOST_LINES = 36  # With a title and the marks of a Markdown block there are at most forty.
+_MOST_PAIRS = 3  # The most (before, after) pairs of one metric that each get a line.
+_SHORT = 20  # Longer texts are not shown.
 
-Files = Mapping[str, Mapping[str, Baseline]]  # folder -> suite -> baseline
+Files = Mapping[str, Mapping[str, Baseline]]  # Folder -> suite -> baseline.
 
 
 @dataclass(frozen=True)
 class _Record:
-    """What is stored of a case."""
+    """The stored data of a case."""
 
     entries: Mapping[str, Entry]
     inputs: str
@@ -32,11 +32,11 @@ class _Changes:
     """The changes of one folder.
 
     Attributes:
-        promises: time -> the change of it that its gate promises to catch, relative.
-        anew: number of cases that were recorded before and after, and differ.
-        counts: words -> the number of cases of which they are true.
-        moves: metric -> its numbers and short texts before and after, of each case in which they differ.
-        times: metric -> the new level / the old one, of each case in which it was read anew.
+        promises: timed metric -> the relative change that its gate promises to catch.
+        anew: the number of cases that were recorded before and after, and differ.
+        counts: description -> the number of cases that it applies to.
+        moves: metric -> (before, after) for each case in which its number or short text differs.
+        times: metric -> the ratio of new to old level for each case that was timed again.
     """
 
     promises: Mapping[str, float]
@@ -81,7 +81,7 @@ class _Changes:
             self.counts[f"with another {metric}"] += 1
 
     def all_lines(self) -> list[str]:
-        """The lines, those of most cases first."""
+        """The lines, those with the most cases first."""
         lines = [(count, f"{counted(count, 'case')} {words}") for words, count in self.counts.items()]
         for metric, ratios in self.times.items():
             lines += _of_time(metric, ratios, self.promises.get(metric, 0.0))
@@ -91,11 +91,11 @@ class _Changes:
 
 
 def summarize(before: Files, after: Files, promises: Mapping[str, float], base: str) -> list[str]:
-    """At most `MOST_LINES` lines: a title, then by hardware what moved, in how many cases, the most cases first.
+    """At most `MOST_LINES` lines: a title, then the changes by hardware with their numbers of cases, largest first.
 
     Args:
-        promises: time -> the change of it that its gate promises to catch, relative.
-        base: name of the commit of `before`.
+        promises: timed metric -> the relative change that its gate promises to catch.
+        base: the name of the commit of `before`.
     """
     by_folder: dict[str, _Changes] = {}
     for folder in sorted({*before, *after}):
@@ -145,7 +145,7 @@ def _of_time(metric: str, ratios: Sequence[float], promise: float) -> list[tuple
 
 
 def _of_metric(metric: str, moves: Sequence[tuple[float | str, float | str]]) -> list[tuple[int, str]]:
-    """`launches 2 -> 1 in 4 cases`; of many pairs of numbers `peak_memory_bytes lower by 3 to 12 % in 9 cases`."""
+    """`launches 2 -> 1 in 4 cases`, or for many pairs `peak_memory_bytes lower by 3 to 12 % in 9 cases`."""
     pairs = Counter(moves)
     if len(pairs) <= _MOST_PAIRS:
         return [

@@ -1,4 +1,4 @@
-"""The headline of an overview in words and numbers, without names."""
+"""The headline of an overview as text with numbers, but without names."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ ACTION = " — action needed"
 
 
 def title_of(overview: Overview) -> str:
-    """The headline in words and numbers, and the number of edits that let worse readings pass."""
+    """The headline as text, with the number of edits that let worse readings pass."""
     text = _title(overview)
-    if not overview.loosened or overview.headline is Headline.ACCEPTED:  # its text counts the edits
+    if not overview.loosened or overview.headline is Headline.ACCEPTED:  # Its text counts the edits.
         return text
     edits = f", {counted(overview.loosened, 'baseline edit')} let worse pass than before"
     return f"{text.removesuffix(ACTION)}{edits}{ACTION if text.endswith(ACTION) else ''}"
 
 
 def _title(overview: Overview) -> str:
-    """The headline in words and numbers, without baseline edits."""
+    """The headline as text, without baseline edits."""
     lanes, undecided = counted(len(overview.lanes), "lane"), overview.undecided
     match overview.headline:
         case Headline.WRONG | Headline.WORSE:
