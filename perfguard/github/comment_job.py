@@ -1,6 +1,6 @@
-"""`perfguard comment`: checks the run, gathers and judges, saves the report, then posts comment and statuses.
+"""`perfguard comment`: checks the run, gathers and judges its reports, saves the result, then posts it.
 
-Errors of GitHub change no verdict and lose no report: files and summary are written before posting.
+Errors of GitHub neither change a verdict nor lose a report: files and summary are written before posting.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.overview import Overview
 
-_EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
-_GIVE_UP_SECONDS = 60.0  # for the statuses of a job that gives up, whose deadline may be over
-SUMMARY_BYTES = 1_000_000  # of the 1 MiB of a step's summary; above it GitHub shows nothing and the step stays green
+_EVERYTHING = 64 * 2**20  # The limit of report.md in bytes, which is larger than the reports of all lanes.
+_GIVE_UP_SECONDS = 60.0  # The time to set statuses for a job that gives up after its deadline.
+SUMMARY_BYTES = 1_000_000  # GitHub shows nothing if a step's summary exceeds 1 MiB.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; returns one of `perfguard.ExitStatus`.
 
     Raises:
-        PerfguardError: it cannot judge at all; with the next step.
+        PerfguardError: nothing can be judged; the message names the next step.
     """
     given = {name: getattr(options, name) for name in ("run", "key", "output", "workflow")}
     return int(post(Job(read_settings(find_project(Path.cwd())), os.environ, dry=options.dry_run, **given)))
@@ -69,15 +69,15 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """Options and environment of one post job.
+    """The options and environment of one post job.
 
     Attributes:
-        environ: of GitHub Actions: token, repository, event, summary.
-        run: id of the run that measured; None: the run of the job's event.
-        dry: write nothing to GitHub.
-        key: of the comment.
-        output: folder of report.md, report.html and report.json.
-        workflow: path of the workflow that measures.
+        environ: the environment of GitHub Actions: token, repository, event, summary.
+        run: the id of the run that measured; None for the run of the job's event.
+        dry: whether nothing is written to GitHub.
+        key: the key of the comment.
+        output: the folder of report.md, report.html and report.json.
+        workflow: the path of the workflow that measures.
     """
 
     settings: Settings
@@ -90,7 +90,7 @@ class Job:
 
 
 def post(job: Job) -> ExitStatus:
-    """Judge the results of a run and post them; returns the verdict's status, or NOT_POSTED if only posting failed.
+    """Judge and post the results of a run; returns the status of the verdict, or NOT_POSTED if only posting failed.
 
     Raises:
         UsageError: the job is not configured correctly.
@@ -120,7 +120,7 @@ def post(job: Job) -> ExitStatus:
 
 
 def _report(job: Job, client: Client, search: PullSearch, overview: Overview) -> ExitStatus:
-    """The verdict's status, or NOT_POSTED if only posting failed."""
+    """Write and post the results; returns the status of the verdict, or NOT_POSTED if only posting failed."""
     strict = job.settings.strict
     text = render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)
     wants, marks = wants_comment(overview, strict), statuses(overview, strict)
@@ -167,7 +167,7 @@ def _write_files(job: Job, overview: Overview) -> None:
 
 
 def _write_summary(job: Job, overview: Overview) -> None:
-    """Append the largest text that fits to the step's summary; an error is logged."""
+    """Append the largest fitting text to the step's summary; an error is logged."""
     name = job.environ.get("GITHUB_STEP_SUMMARY", "")
     if not name:
         return
@@ -184,7 +184,7 @@ def _log(job: Job, lines: Sequence[str]) -> None:
 
 
 def _harmless(job: Job, text: str) -> str:
-    """Text with untrusted names, in which an Actions runner ignores workflow commands."""
+    """`text`, which may hold untrusted names, in a form in which an Actions runner ignores workflow commands."""
     if job.environ.get("GITHUB_ACTIONS") != "true":
         return text
     mark = f"perfguard-{secrets.token_hex(16)}"

@@ -1,13 +1,13 @@
 """The form of a baseline file: YAML by PyYAML, checked by msgspec.
 
-A file may be hostile: its size and depth are bounded, and anchors and tags refused, before anything is built of it.
-People edit and merge files, so a mistake is one error that names file and place, and nothing is guessed: keys occur
-once, and the file ends with the line `...`, without which it counts as cut short.
+A file may be hostile: its size and depth are bounded, and anchors and tags are refused, before objects are built from
+it. People edit and merge files, so that each mistake is one error that names file and place. Keys occur once, and the
+file ends with the line `...`, without which it counts as truncated.
 
-Plain git merges branches that change different cases: a case is a block of lines, closed by a blank one, and an entry
-is one line. A block ends with the name of its recording: if two branches add a case at the same place, the conflict is
-then one block per side, and not a mixture of lines of two cases. Recordings are sorted by commit, so that two branches
-seldom add neighbouring ones.
+Plain git merges branches that change different cases: a case is a block of lines that ends with a blank line, and an
+entry is one line. A block ends with the name of its recording, so that if two branches add a case at the same place,
+the conflict has one block per side instead of mixed lines of two cases. Recordings are sorted by commit, so that two
+branches seldom add adjacent ones.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SCHEMA = 3
 CASE_FIELDS = ("facts", "inputs", "recording")
 
 _MOST_BYTES = 1_000_000
-_DEEPEST = 8  # levels of nesting; a file of ours has five
-_SHORT = 40  # most characters of a text among the facts
+_DEEPEST = 8  # Levels of nesting, of which perfguard writes five.
+_SHORT = 40  # The most characters of a text among the facts.
 _WIDTH = 1_000_000
 _CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
 
 _Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Decimal = Annotated[float, Meta(ge=-1e300, le=1e300)]  # neither infinite nor NaN
+_Decimal = Annotated[float, Meta(ge=-1e300, le=1e300)]  # This excludes infinities and NaN.
 _Part = _Integer | _Decimal | str
 _Fact = _Part | list[str] | dict[str, _Part]
 
@@ -52,7 +52,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 class _Fields(Struct, forbid_unknown_fields=True):
-    """The fields of a case other than metrics on a line of their own."""
+    """The fields of a case, except metrics that have a line of their own."""
 
     recording: str = ""
     inputs: str = ""
@@ -63,7 +63,7 @@ def parse(data: bytes, path: Path, folder: str, suite: str) -> Baseline:
     """Read the bytes of `<root>/<folder>/<suite>.yaml`.
 
     Raises:
-        BaselineError: any mistake, with file, place, what is expected, and the next step.
+        BaselineError: the file has a mistake; the message names file, place, expected content and next step.
     """
     text = _text_of(data, path)
     content = _loaded(text, path)
@@ -84,15 +84,15 @@ def parse(data: bytes, path: Path, folder: str, suite: str) -> Baseline:
 
 
 def _mistake(path: Path, what: str, step: str = "") -> BaselineError:
-    """The error of a file that is not as it should be."""
+    """The error of a file with a mistake."""
     return BaselineError(f"{path}: {what}; {step or f'mend it, or restore the file with: git checkout -- {path}'}")
 
 
 def _text_of(data: bytes, path: Path) -> str:
-    """The text of a whole file, in which nothing is hidden or nested deeply.
+    """The text of a complete file without anchors, tags or deep nesting.
 
     Raises:
-        BaselineError: it is none.
+        BaselineError: the data is no such text.
     """
     if len(data) > _MOST_BYTES:
         raise _mistake(path, f"{len(data)} bytes, expected at most {_MOST_BYTES}", "split the suite into several files")
@@ -112,7 +112,7 @@ def _text_of(data: bytes, path: Path) -> str:
     try:
         for event in yaml.parse(text, Loader=_Loader):
             line = event.start_mark.line + 1 if event.start_mark is not None else 1
-            mark = getattr(event, "anchor", None) or getattr(event, "tag", None)  # an alias has an anchor, too
+            mark = getattr(event, "anchor", None) or getattr(event, "tag", None)  # An alias has an anchor.
             if mark is not None:
                 raise _mistake(path, f"line {line}: the anchor, alias or tag {mark!r}, expected plain values")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -159,10 +159,10 @@ def _case(key: str, block: Mapping[str, Any], path: Path) -> CaseBaseline:
 
 
 def _entry_of(content: Any, path: Path, place: str) -> Entry:
-    """The entry as YAML gives it, checked.
+    """The entry that YAML content stands for.
 
     Raises:
-        BaselineError: it is none.
+        BaselineError: the content is no entry.
     """
     kind: Any = TimedEntry if _is_time(content) else _Fact
     entry: Entry = _converted(content, kind, path, place)
@@ -170,8 +170,8 @@ def _entry_of(content: Any, path: Path, place: str) -> Entry:
 
 
 def _is_time(entry: object) -> bool:
-    """Whether it is one of a time, as YAML gives it."""
-    return isinstance(entry, dict) and isinstance(entry.get("sessions"), list)  # no part is a list, whatever its name
+    """Whether YAML content is the entry of a time."""
+    return isinstance(entry, dict) and isinstance(entry.get("sessions"), list)  # Parts are never lists.
 
 
 def _converted(content: Any, kind: type[T], path: Path, place: str) -> T:
@@ -206,7 +206,7 @@ def _block(case: CaseBaseline) -> dict[str, Any]:
 
 
 def _is_fact(entry: Entry) -> bool:
-    """Whether it goes onto the line of facts: a number, a short text, parts of which there are none."""
+    """Whether an entry belongs on the line of facts: a number, a short text, or empty parts."""
     if isinstance(entry, str):
         return len(entry) <= _SHORT
     return isinstance(entry, int | float) or entry == {}
@@ -229,7 +229,7 @@ class _OneLine(dict[str, Any]):
     """Fields on one line."""
 
 
-class _Dumper(yaml.SafeDumper):  # that of libyaml writes some names otherwise, and is not everywhere
+class _Dumper(yaml.SafeDumper):  # libyaml's dumper writes some names differently, and may be missing.
     def ignore_aliases(self, data: object) -> bool:
         return True
 
@@ -237,7 +237,7 @@ class _Dumper(yaml.SafeDumper):  # that of libyaml writes some names otherwise, 
 _Dumper.add_representer(
     _OneLine, lambda dumper, fields: dumper.represent_mapping("tag:yaml.org,2002:map", fields.items(), flow_style=True)
 )
-_Dumper.add_representer(  # without quotes PyYAML reads some line breaks of Unicode back as spaces
+_Dumper.add_representer(  # PyYAML reads some unquoted line breaks of Unicode as spaces.
     str, lambda dumper, text: dumper.represent_scalar(_TEXT, text, style=None if text.isprintable() else '"')
 )
 _Dumper.add_representer(
@@ -246,8 +246,8 @@ _Dumper.add_representer(
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Keys occur once. A number is what `render` writes: no other base, no other notation, no date, and none so long
-    that reading it takes long."""
+    """Refuses repeated keys, and reads only numbers as `render` writes them: no other base or notation, no dates, and
+    no number whose length makes reading slow."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: [(tag, pattern) for tag, pattern in found if tag.endswith((":null", ":bool"))]
