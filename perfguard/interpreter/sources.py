@@ -1,7 +1,7 @@
-"""A kernel's source as Triton's interpreter runs it: `a and b`, `a or b` and `not a` are those of blocks, as on a GPU.
+"""Rewrites the source of kernels so that `a and b`, `a or b` and `not a` work on blocks as on a GPU.
 
-Python would ask a whole block whether it is true, and Triton's interpreter then answers that it is. The number of a
-loop's turn has the method of Triton's integers, `i.to(tl.int64)`.
+Python would test the truth of a whole block, which is always true in Triton's interpreter. In addition, loop indices
+get the method of Triton's integers, `i.to(tl.int64)`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JOIN, INVERT, LOOP_INDICES = "interpreter_join", "interpreter_invert", "interpre
 
 
 def rewriter() -> Any:
-    """In place of Triton's rewriter of sources."""
+    """The replacement of Triton's rewriter of sources."""
     base = type(REWRITER.get())
 
     def visit_logic(self: Any, node: ast.BoolOp) -> ast.AST:
@@ -41,7 +41,7 @@ def rewriter() -> Any:
         return node
 
     def visit_value(self: Any, node: ast.Assign) -> ast.AST:
-        node.value = self.visit(node.value)  # Triton 3.6 looks at the targets alone
+        node.value = self.visit(node.value)  # Triton 3.6 visits only the targets.
         rewritten: ast.AST = base.visit_Assign(self, node)
         return rewritten
 
@@ -50,17 +50,17 @@ def rewriter() -> Any:
 
 
 class LoopIndex(int):
-    """The number of a loop's turn."""
+    """The index of a loop."""
 
     def to(self, dtype: Any, *_: Any, **__: Any) -> Any:
-        """A scalar of this type."""
+        """The index as a scalar of this type."""
         from triton import language
 
         return language.full([], int(self), dtype)
 
 
 def loop_indices(given: Iterable[Any]) -> Iterable[Any]:
-    """What a loop goes over."""
+    """The iterable of a loop, with indices that have the methods of Triton's integers."""
     return map(LoopIndex, given) if type(given) is range else given
 
 
@@ -77,7 +77,7 @@ def join(method: str, *values: Callable[[], Any]) -> Any:
             result = getattr(result, method)(value())
         elif bool(result) == (method == "logical_and"):
             other = value()
-            # A scalar beside a block has the block's shape.
+            # A scalar takes the shape of a block.
             result = getattr(other, method)(result) if _is_block(other) and hasattr(result, "handle") else other
     return result
 
