@@ -40,7 +40,7 @@ def _known(language: Any) -> dict[Any, Any]:
 
 _UFUNCS = _known(_standard)
 _CUMULATIVE = {kind: ufunc for kind, ufunc in _UFUNCS.items() if ufunc in (np.add, np.multiply)}
-_PLACES = {
+_ARG_REDUCTIONS = {
     getattr(_standard, f"_arg{name}_combine_tie_break_{tie}", None): place
     for name, place in (("max", np.argmax), ("min", np.argmin))
     for tie in ("left", "fast")
@@ -55,7 +55,7 @@ def reduced(operation: Any, given: Any) -> Any:
     if ufunc is not None and len(inputs) == 1:
         numbers = _wide(inputs[0].handle)
         outputs = [(np.sum if ufunc is np.add else ufunc.reduce)(numbers, axis=axis)]
-    elif (outputs := _place(operation.combine_fn, inputs, axis)) is None:
+    elif (outputs := _arg_reduced(operation.combine_fn, inputs, axis)) is None:
         outputs = _tree(_combine_of(operation), inputs, axis)
     made = []
     for output, each in zip(outputs, inputs, strict=True):
@@ -67,10 +67,10 @@ def reduced(operation: Any, given: Any) -> Any:
     return made
 
 
-def _place(combine: Any, inputs: Sequence[Any], axis: int) -> list[Array] | None:
+def _arg_reduced(combine: Any, inputs: Sequence[Any], axis: int) -> list[Array] | None:
     """The first largest or smallest element, and its index; None for another function, and for inputs with NaN, whose
     index depends on the order of combination."""
-    find = _PLACES.get(combine)
+    find = _ARG_REDUCTIONS.get(combine)
     if find is None or np.isnan(numbers := floats(inputs[0].handle)).any():
         return None
     at = np.expand_dims(find(numbers, axis=axis), axis)

@@ -18,7 +18,7 @@ from perfguard.judge.exact import describe_difference, judge_exact, machine_chan
 from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
-from perfguard.judge.places import unstable_id
+from perfguard.judge.parameter_ids import unstable_id
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, within_record
 from perfguard.judge.statistics import history_of
 from perfguard.model.limits import timed_kernel

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from perfguard.judge.places import key_of_record
+from perfguard.judge.parameter_ids import key_of_record
 from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, history_of
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (

@@ -281,12 +281,12 @@ def is_slower_than_rival(result: CaseResult, fresh: Sequence[CaseResult]) -> boo
     return any(judge_rival(each, read_again(result, each, fresh)).word is Word.SUSPECT for each in beside)
 
 
-def _verdict(reading: Reading, word: Word, reason: str, slowdown: float, found: PairVerdict | None = None) -> Verdict:
+def _verdict(reading: Reading, word: Word, reason: str, slowdown: float, outcome: PairVerdict | None = None) -> Verdict:
     return Verdict(
         word, reading.metric, reason, before=reading.rival, after=reading.value, unit=reading.unit,
         ratio=math.exp(slowdown), storable=False,
-        interval=None if found is None else (math.exp(found.interval[0]), math.exp(found.interval[1])),
-        smallest=None if found is None else found.smallest,
+        interval=None if outcome is None else (math.exp(outcome.interval[0]), math.exp(outcome.interval[1])),
+        smallest=None if outcome is None else outcome.smallest,
     )  # fmt: skip
 
 

@@ -31,8 +31,8 @@ def coordinates(rank: int, mesh: Mesh) -> tuple[int, ...]:
     """The coordinate of a rank along each dimension."""
     places = []
     for size in reversed([*mesh.values()]):
-        rank, place = divmod(rank, size)
-        places.append(place)
+        rank, coordinate = divmod(rank, size)
+        places.append(coordinate)
     return tuple(reversed(places))
 
 
@@ -45,8 +45,8 @@ def dimension_of(ranks: Sequence[int], mesh: Mesh) -> str:
         return "one rank"
     if not mesh or max(ranks) >= math.prod(mesh.values()):
         return f"{len(ranks)} ranks"
-    places = zip(*(coordinates(rank, mesh) for rank in ranks), strict=True)
-    varying = [name for name, along in zip(mesh, places, strict=True) if len(set(along)) > 1]
+    positions = zip(*(coordinates(rank, mesh) for rank in ranks), strict=True)
+    varying = [name for name, along in zip(mesh, positions, strict=True) if len(set(along)) > 1]
     whole = math.prod(mesh[name] for name in varying) == len(ranks)
     return f"{'' if whole else 'part of '}{'+'.join(varying)}"
 

@@ -278,7 +278,7 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
 
     lines: list[str] = []
     for result in results:
-        failing = sorted(run.failing(result), key=result.place)
+        failing = sorted(run.failing(result), key=result.sort_key)
         told = [line for each in failing if each.word is not Word.SUSPECT for line in describe_verdict(each)]
         if told:
             lines.append(f"{result.case.key} on {run.device.identity.slug}: {told[0]}")

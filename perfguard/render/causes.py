@@ -152,7 +152,7 @@ def _signed(size: str) -> str:
     return size if size.startswith("-") else f"+{size}"
 
 
-def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
+def by_cause(findings: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
     """The findings of observed tests, merged if they have a common cause; those with the most tests come first.
 
     A metric that names no cause (the number of operators, the peak) is reported with a cause of the same test if there
@@ -164,7 +164,7 @@ def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResu
         groups.setdefault((word, cause), Group(cause, word)).add(result, target, move)
 
     tests: dict[int, tuple[CaseResult, list[Verdict]]] = {}
-    for result, verdict in found:
+    for result, verdict in findings:
         tests.setdefault(id(result), (result, []))[1].append(verdict)
     for result, verdicts in tests.values():
         unnamed: list[tuple[Verdict, str, Move]] = []
@@ -202,7 +202,7 @@ def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Mo
         return
     whole = _whole(verdict, metric)
     causes = [cause for detail in result.readings if detail.details == metric for cause in _added(result, detail)]
-    lines = [found[0] for cause in causes if (found := _LINE.search(cause))]
+    lines = [match[0] for cause in causes if (match := _LINE.search(cause))]
     if lines or (causes and metric in _NAMED):
         for cause in dict.fromkeys(lines or causes):
             yield target, cause, whole
@@ -221,7 +221,7 @@ def _recorded(result: CaseResult, kernel: str) -> Iterator[float]:
 
 def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
     """The entries of a detail (places, operators, reasons) that its record lacks or has fewer of."""
-    verdict = next((each for each in result.verdicts if each.metric == detail.metric), None)
+    verdict = next((entry for entry in result.verdicts if entry.metric == detail.metric), None)
     before = None if verdict is None else verdict.before
     if isinstance(detail.value, dict):
         known = before if isinstance(before, dict) else {}
@@ -231,11 +231,11 @@ def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
                 yield detail.lines.get(part, part)
     elif isinstance(detail.value, list):
         rest = list(before) if isinstance(before, list) else []
-        for each in detail.value:
-            if each in rest:
-                rest.remove(each)
+        for entry in detail.value:
+            if entry in rest:
+                rest.remove(entry)
             else:
-                yield detail.lines.get(each, each)
+                yield detail.lines.get(entry, entry)
 
 
 def _moved(

@@ -76,11 +76,11 @@ class Finding:
 
     @property
     def urgency(self) -> tuple[int, int, float]:
-        """The sort key, worst first: by word and metric (`CaseResult.place`), then by the size of the slowdown; the
+        """The sort key, worst first: by word and metric (`CaseResult.sort_key`), then by the size of the slowdown; the
         best come first among FASTER."""
         ratio = self.verdict.ratio or 0.0
         best_first = self.verdict.word in (Word.FASTER, Word.BETTER)
-        return *self.result.place(self.verdict), ratio if best_first else -ratio
+        return *self.result.sort_key(self.verdict), ratio if best_first else -ratio
 
     @property
     def kernel(self) -> str:

@@ -208,11 +208,11 @@ class _Writer:
         for finding in self.view.findings:
             if finding.verdict.word is word and (finding.grouped or finding.result.case in cases):
                 of_case.setdefault(finding.result.case, []).append(finding)
-        return [min(findings, key=lambda each: each.result.place(each.verdict)) for findings in of_case.values()]
+        return [min(findings, key=lambda each: each.result.sort_key(each.verdict)) for findings in of_case.values()]
 
     def _details(self, finding: Finding) -> list[Line]:
         result, first = finding.result, finding.verdict
-        by_urgency = sorted(result.verdicts, key=result.place)
+        by_urgency = sorted(result.verdicts, key=result.sort_key)
         quiet = [Word.PASS, Word.UNCHANGED, Word.OLD_FAULT]  # Old faults have lines of their own.
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
         rest = [each for each in by_urgency if each is not first and each.word not in quiet]

@@ -109,18 +109,18 @@ class CommitFiles:
 
     def _entry(self, path: str, commit: str) -> _Entry | None:
         """The entry of a path in the commit's trees; None if there is none."""
-        found: _Entry | None = None
+        node: _Entry | None = None
         sha = commit
         for part in path.split("/"):
-            if found is not None and found.mode != _FOLDER:
+            if node is not None and node.mode != _FOLDER:
                 return None
             # An unreadable commit is an error: without files, no case would have a baseline.
             tree = self._client.get(f"/git/trees/{sha}", _Tree)
-            found = next((entry for entry in tree.tree if entry.path == part), None)
-            if found is None:
+            node = next((entry for entry in tree.tree if entry.path == part), None)
+            if node is None:
                 return None
-            sha = found.sha
-        return found
+            sha = node.sha
+        return node
 
     def _content(self, path: str, entry: _Entry) -> bytes:
         if entry.sha not in self._contents:

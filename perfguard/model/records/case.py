@@ -309,7 +309,7 @@ class CaseResult(Struct, frozen=True, omit_defaults=True):
         reading = self.reading(metric)
         return 0 if reading is None or reading.timed else reading.rank
 
-    def place(self, verdict: Verdict) -> tuple[int, int]:
+    def sort_key(self, verdict: Verdict) -> tuple[int, int]:
         """The sort key of a verdict, the most important first: by word, then by metric."""
         return URGENCY[verdict.word], self.rank(verdict.metric)
 

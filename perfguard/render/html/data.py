@@ -39,7 +39,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                     "ratio": _worst_ratio(result, times),
                     "verdicts": [
                         _verdict(Finding(lane.name, result, verdict, accepted=verdict in accepted))
-                        for verdict in sorted(result.verdicts, key=result.place)
+                        for verdict in sorted(result.verdicts, key=result.sort_key)
                     ],
                     "share": result.throughput.copy_fraction if result.throughput else None,
                     "rates": ", ".join(rates(result, copy=True)),

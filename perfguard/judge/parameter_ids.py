@@ -11,7 +11,7 @@ import re
 from perfguard.model.records import Baseline, CaseBaseline, CaseResult
 from perfguard.model.records.code import CODE, same_parts
 
-_PLACE = re.compile(r"(?<=[\[-])([^\W\d]\w*?)\d+(?=[\]-])")
+_POSITION = re.compile(r"(?<=[\[-])([^\W\d]\w*?)\d+(?=[\]-])")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{8,}\b")  # Numbers that people write are shorter.
 
 
@@ -19,11 +19,11 @@ def key_of_record(file: Baseline | None, result: CaseResult) -> str:
     """The key of a case's record in a file: its own key, unless that record has other inputs or code, and exactly one
     other record of the same test has these."""
     key = result.case.key
-    if file is None or not _PLACE.search(key):
+    if file is None or not _POSITION.search(key):
         return key
-    pattern = _PLACE.sub(r"\1", key)
+    pattern = _POSITION.sub(r"\1", key)
     known = {key: file.cases[key]} if key in file.cases else {}
-    known |= {other: case for other, case in file.cases.items() if _PLACE.sub(r"\1", other) == pattern}
+    known |= {other: case for other, case in file.cases.items() if _POSITION.sub(r"\1", other) == pattern}
     fitting = [other for other, case in known.items() if case.inputs == result.inputs]
     alike = [other for other in fitting if _has_code_of(known[other], result)]
     for candidates in (alike, fitting):
