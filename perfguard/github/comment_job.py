@@ -17,14 +17,7 @@ import msgspec
 
 from perfguard.github.api.client import Client, open_client
 from perfguard.github.api.comment import post_comment
-from perfguard.github.api.measured_run import (
-    MEASURE_WORKFLOW,
-    PullSearch,
-    fetch_run,
-    find_pull,
-    read_event,
-    reason_to_stop,
-)
+from perfguard.github.api.measured_run import MEASURE_WORKFLOW, Lookup, fetch_run, find_pull, read_event, reason_to_stop
 from perfguard.github.api.statuses import set_statuses
 from perfguard.github.gather import gather, link_of
 from perfguard.github.outcome import exit_status, given_up, is_resolved, statuses, wants_comment
@@ -119,7 +112,7 @@ def post(job: Job) -> ExitStatus:
         raise
 
 
-def _report(job: Job, client: Client, search: PullSearch, overview: Overview) -> ExitStatus:
+def _report(job: Job, client: Client, search: Lookup, overview: Overview) -> ExitStatus:
     """Write and post the results; returns the status of the verdict, or NOT_POSTED if only posting failed."""
     strict = job.settings.strict
     text = render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)

@@ -83,11 +83,9 @@ def grow(before: TimedEntry, after: TimedEntry, reading: Reading, *, one_board: 
         return effect > math.log1p(reading.promise) and anchor * math.expm1(effect) > reading.floor
 
     grew = beyond(over)
-    needs_reason = grew and (proves or beyond(before_over) or over > math.log1p(OTHER_BOARD))
+    asks = grew and (proves or beyond(before_over) or over > math.log1p(OTHER_BOARD))
     fell = beyond(-over) and (proves or beyond(-before_over))
-    return Growth(
-        over, needs_reason, grew and not needs_reason, replace(after, anchor=None if needs_reason or fell else anchor)
-    )
+    return Growth(over, asks, grew and not asks, replace(after, anchor=None if asks or fell else anchor))
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ from perfguard.model.errors import UsageError, shown
 
 GRADIENTS: Literal["gradients"] = "gradients"
 Outputs = Any  # A tensor, or any nesting of tuples, lists and dicts of tensors.
-
-
 Layers = Mapping[int, Callable[[], Callable[..., Outputs]]]
 Choices = Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]
 Configurations = Choices | Callable[[], Choices]
@@ -170,10 +168,8 @@ class Call:
         groups: inclusive running ends of the groups of rows, as a tensor or numbers. Failures name the group.
         rival: the function that the candidate has to beat, called with the same inputs; None: no rival.
         hard: kinds of derived inputs to leave out; None: no derived inputs at all.
-        settings: compiler settings when the test began (`measure/compiled/settings.py`);
-            None if they were not read.
-        mesh: sizes by dimension of a case of several ranks, in row-major order: {"efsdp": 2, "ep": 2}. Empty for one
-            rank.
+        settings: compiler settings when the test began (`measure/compiled/settings.py`); None if they were not read.
+        mesh: sizes by dimension of a case of several ranks, in row-major order: {"efsdp": 2, "ep": 2}; empty for one.
         rank_group: the ranks that make the call; None: this process alone.
         procedure: makes each run of candidate and reference (check/numerics/procedure.py); None: a plain call.
         others: derived calls whose launches, copies and reads of the host are counted.

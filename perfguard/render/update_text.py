@@ -84,9 +84,7 @@ def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:
     return [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1:,} more; all: -v"]
 
 
-def set_recorded_verdicts(
-    results: dict[CaseId, CaseResult], planned: Sequence[Change], held: Collection[CaseId]
-) -> None:
+def mark_recorded(results: dict[CaseId, CaseResult], planned: Sequence[Change], held: Collection[CaseId]) -> None:
     """Set the verdicts on recorded times, which follow from the records instead of a comparison with the base.
 
     Args:

@@ -304,7 +304,7 @@ class Run:
                 self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"remembered, but its test was {why}"))
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
-        from perfguard.render.update_text import describe_changes, set_recorded_verdicts
+        from perfguard.render.update_text import describe_changes, mark_recorded
         from perfguard.store.baseline_update import apply
 
         assert self.config.update is not None
@@ -313,7 +313,7 @@ class Run:
         planned = [change for change in planned if change not in waiting]
         if "new" not in self.config.update:  # a further session is nothing that waits to be written
             planned = [change for change in planned if not change.adds_session]
-        set_recorded_verdicts(self.results, planned, self.held)
+        mark_recorded(self.results, planned, self.held)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         self.left += [(change, change.demand) for change in waiting if change.needs_reason]
         for line in describe_changes(self.changes, verbose):

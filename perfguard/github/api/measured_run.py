@@ -81,7 +81,7 @@ class Pull(Struct, frozen=True):
     base: Side
 
 
-class PullSearch(Struct, frozen=True):
+class Lookup(Struct, frozen=True):
     """The pull request of a run, or the reason why none gets a comment (one sentence, for the log).
 
     Attributes:
@@ -139,7 +139,7 @@ def reason_to_stop(run: WorkflowRun, client: Client, workflow: str = MEASURE_WOR
     return ""
 
 
-def find_pull(client: Client, run: WorkflowRun) -> PullSearch:
+def find_pull(client: Client, run: WorkflowRun) -> Lookup:
     """The open pull request whose head `run` measured.
 
     All open pull requests are queried, since `workflow_run.pull_requests` is empty for most forks, and the list of a
@@ -149,24 +149,22 @@ def find_pull(client: Client, run: WorkflowRun) -> PullSearch:
         GitHubError: a request fails.
     """
     if run.event != "pull_request":
-        return PullSearch(reason=f"the run was started by a {run.event}, which has no pull request", alone=True)
+        return Lookup(reason=f"the run was started by a {run.event}, which has no pull request", alone=True)
     if run.head_repository is None:
-        return PullSearch(reason=f"the repository that {run.head_sha[:12]} came from is gone; nothing to comment on")
+        return Lookup(reason=f"the repository that {run.head_sha[:12]} came from is gone; nothing to comment on")
     pulls = [pull for page in client.pages("/pulls", list[Pull], state="open") for pull in page]
     same = [pull for pull in pulls if pull.head.sha == run.head_sha]
     ours = [pull for pull in same if _is_between(pull, run)]
     if len(ours) == 1:
-        return PullSearch(ours[0], alone=len(same) == 1)
+        return Lookup(ours[0], alone=len(same) == 1)
     if ours:
         numbers = ", ".join(f"#{pull.number}" for pull in ours)
-        return PullSearch(reason=f"{numbers} share the head {run.head_sha[:12]}; it is unclear which one was measured")
+        return Lookup(reason=f"{numbers} share the head {run.head_sha[:12]}; it is unclear which one was measured")
     moved = [pull for pull in pulls if pull.head.ref == run.head_branch and _is_between(pull, run)]
     if moved:
         numbers = ", ".join(f"#{pull.number} is at {pull.head.sha[:12]}" for pull in moved[:5])
-        return PullSearch(
-            reason=f"measured {run.head_sha[:12]}, which is outdated: {numbers}; its own run will comment"
-        )
-    return PullSearch(reason=f"no open pull request has {run.head_sha[:12]} as its head; nothing to comment on")
+        return Lookup(reason=f"measured {run.head_sha[:12]}, which is outdated: {numbers}; its own run will comment")
+    return Lookup(reason=f"no open pull request has {run.head_sha[:12]} as its head; nothing to comment on")
 
 
 def _is_between(pull: Pull, run: WorkflowRun) -> bool:

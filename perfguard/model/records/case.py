@@ -334,8 +334,7 @@ _GUARDED = (*_JUDGED, Word.OLD_FAULT)
 
 
 def worst(verdicts: Collection[Verdict]) -> Word:
-    """The most urgent word of a case's verdicts. NEW on a metric counts only if no other metric of the case was
-    judged."""
+    """The most urgent word of a case's verdicts; NEW on a metric counts only if no metric of the case was compared."""
     judged = is_compared(verdicts)
     words = [each.word for each in verdicts if not (judged and each.word is Word.NEW and each.metric)]
     return min(words, key=URGENCY.__getitem__, default=Word.PASS)

@@ -1,5 +1,4 @@
-"""The report of one run on one hardware, with the readings of its process pairs, as it is saved, sent and judged
-again."""
+"""The report of one run on one hardware and the readings of its process pairs, as they are saved and judged again."""
 
 from __future__ import annotations
 
