@@ -221,7 +221,7 @@ def _recorded(result: CaseResult, kernel: str) -> Iterator[float]:
 
 def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
     """The entries of a detail (places, operators, reasons) that its record lacks or has fewer of."""
-    verdict = next((entry for entry in result.verdicts if entry.metric == detail.metric), None)
+    verdict = next((each for each in result.verdicts if each.metric == detail.metric), None)
     before = None if verdict is None else verdict.before
     if isinstance(detail.value, dict):
         known = before if isinstance(before, dict) else {}
