@@ -103,16 +103,16 @@ def check_given(call: Call) -> Given:
         MeasurementError: the reference cannot be the oracle.
         Exception: what the candidate or the reference raises, with a note on the run that raised it.
     """
-    if in_group() and (call.together is None or isinstance(call.fn, torch.nn.Module)):
+    if in_group() and (call.rank_group is None or isinstance(call.fn, torch.nn.Module)):
         from perfguard.check.sharded import check_sharded
 
         return Given(check_sharded(call))
     kept = None if call.hard is None else kept_by(call)
     began = time.thread_time()
     with tuners_called() as tuners:
-        checked = check(call, full=call.together is None)
+        checked = check(call, full=call.rank_group is None)
     seconds = time.thread_time() - began
-    others = [] if call.agreed(bool(checked.wrong)) else [*_named(call), *_tuned(call, tuners)]
+    others = [] if call.on_any_rank(bool(checked.wrong)) else [*_named(call), *_tuned(call, tuners)]
     return Given(checked, others, seconds, kept, unchecked(call))
 
 

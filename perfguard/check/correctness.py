@@ -79,7 +79,7 @@ class _Check:
         outside = any(problem.startswith("out of bounds: ") for problem in self.problems)
         forward: list[Accuracy] = []
         backward: list[Accuracy] | None = [] if self.upstream else None
-        if not self.call.agreed(not self._same_structure()):
+        if not self.call.on_any_rank(not self._same_structure()):
             truth = self.truth = self.reference.truth(self.eager, self.upstream)
             exact = truth.exact_scales(base.tensors())
             accuracies = [
@@ -89,9 +89,9 @@ class _Check:
             self.reference.notes += filter(None, map(_less_accurate, accuracies))
             forward = accuracies[: truth.first_gradient]
             backward = accuracies[truth.first_gradient :] if self.upstream else None
-            if not self.call.agreed(outside):
+            if not self.call.on_any_rank(outside):
                 right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
-                self._against_itself(right, not self.call.agreed(len(right) < len(accuracies)), full)
+                self._against_itself(right, not self.call.on_any_rank(len(right) < len(accuracies)), full)
         problems = list(dict.fromkeys(self.problems))
         inputs, notes, strides = self.inputs.describe(), self.reference.notes, self.eager.strides
         return Checked(forward, backward, problems, inputs, notes, self.varying, strides)
@@ -99,7 +99,7 @@ class _Check:
     def _against_itself(self, right: set[int], all_right: bool, full: bool) -> None:
         """`right`: positions of the tensors that the first call got right."""
         # Old memory may have held the one poison of a quick check, so a wrong call is repeated with all of them.
-        twice = full or self.call.together is not None
+        twice = full or self.call.rank_group is not None
         unsteady = self._repeat(VALUES if full or not all_right else VALUES[:1], twice=twice)
         if full and not self.base.modified:  # otherwise, copies of the inputs could be written or freed unseen
             self._beside(unsteady)
@@ -178,16 +178,16 @@ class _Check:
         anchor = filled.get("zero", base)
         differing = {value: anchor.unequal(trial) for value, trial in filled.items()}
         suspects = set().union(*differing.values(), *(anchor.unequal(trial) for trial in plain))
-        if not self.call.agreed(bool(suspects)):
+        if not self.call.on_any_rank(bool(suspects)):
             return set()
         # Reversed, so that alternating results are not compared with themselves; twice, so that they rarely agree by
         # chance.
-        again_too = {value for value in filled if self.call.agreed(bool(differing[value]))}
+        again_too = {value for value in filled if self.call.on_any_rank(bool(differing[value]))}
         repeated = [value for value in reversed(filled) if value in again_too or filled[value] is anchor] * 2
         again = [(filled[value], self._filled(value)) for value in repeated]
         moving = set().union(*(first.unequal(later) for first, later in [*again, *pairwise(plain[1:])]))
         everywhere = [*plain, *filled.values(), *(later for _, later in again)]
-        if self.call.agreed(bool(moving)):
+        if self.call.on_any_rank(bool(moving)):
             everywhere += [self._candidate("a later call") for _ in range(RUNS - len(everywhere))]
         for position in sorted(suspects):
             depends = next((value for value in filled if position in differing[value]), None)
@@ -204,7 +204,7 @@ class _Check:
         """Further calls if one of a few differs from the first. Equal ones are not kept: they may be gigabytes."""
         for _ in range(LATER.get(self.inputs.device.type, LATER_ON_A_GPU)):
             later = self._candidate("a later call")
-            if self.call.agreed(bool(self.base.unequal(later))):
+            if self.call.on_any_rank(bool(self.base.unequal(later))):
                 return [later, *(self._candidate("a later call") for _ in range(RUNS - 2))]
         return []
 

@@ -94,14 +94,14 @@ class _Sharded:
     def run(self) -> Checked:
         accuracies, first = self._compare()
         problems = []
-        if self.call.agreed(any(accuracy.problem for accuracy in accuracies)):
+        if self.call.on_any_rank(any(accuracy.problem for accuracy in accuracies)):
             problems = self._other_weights()
         else:
             modules = [each for each in (self.call.fn, self.call.reference) if isinstance(each, torch.nn.Module)]
             with _halved(modules):
                 again, _ = self._compare()
             problems = [each.problem for each in again if each.problem]
-            if self.call.agreed(bool(problems)):
+            if self.call.on_any_rank(bool(problems)):
                 told = self._why_now()
                 problems = [f"{problem}; {told}" for problem in problems]
         backward = accuracies[first:] if len(accuracies) > first else None
@@ -111,7 +111,7 @@ class _Sharded:
         """Why a result that was right is wrong after the weights changed in place; they are what they were again."""
         self._compare()  # what is one call behind has caught up after it
         later, _ = self._compare()
-        if self.call.agreed(any(accuracy.problem for accuracy in later)):
+        if self.call.on_any_rank(any(accuracy.problem for accuracy in later)):
             return "it was right in the first call, and is wrong in a later one with the very same weights, too"
         return "this after the weights changed in place: something keeps old ones"
 

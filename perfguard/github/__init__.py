@@ -1,1 +1,1 @@
-"""Reports of lanes, the pull request's comment, commit statuses, and accepted changes."""
+"""Reads reports of lanes, posts comments and commit statuses, and accepts changes."""

@@ -1,8 +1,8 @@
 """`perfguard accept [--lane L] [-k EXPR] (--from REPORT.json | --run ID) --reason TEXT`: turns a report into changed
 baselines.
 
-It judges the report again, plans as `--perfguard-update` does, shows and writes the changes. All reports are untrusted
-data. They must be of this checkout's code: values of other code must not become its baselines.
+It judges the report again, plans like `--perfguard-update`, and shows and writes the changes. All reports are untrusted
+data. They have to be of this checkout's code: values of other code must not become its baselines.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from perfguard.store.baseline_update import apply
 
 _CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
 _PAIRED = (Word.SLOWER, Word.FASTER, Word.PASS)
-_WIDEST = 1000  # most characters of a line
+_WIDEST = 1000  # The most characters of a line.
 _WRONG = (Word.WRONG, Word.BROKEN)
 _SHA = re.compile(r"[0-9a-f]{7,64}")
 
@@ -80,12 +80,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
-    """The reports in `paths`, of `lane` only if it is named.
+    """The reports in `paths`, or those of `lane` if it is given.
 
     Raises:
-        UsageError: a file that cannot be read or is no report, or no report of the lane.
+        UsageError: a file cannot be read or is no report, or no report is of the lane.
     """
-    found = []
+    reports = []
     for path in paths:
         try:
             if path.stat().st_size > MOST_BYTES:
@@ -96,10 +96,10 @@ def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
             raise UsageError(f"{path}: {why}; make one with: pytest --perfguard") from error
         hardware = received.report.hardware
         if lane in (None, hardware.slug, hardware.target):
-            found.append(received)
-    if not found:
+            reports.append(received)
+    if not reports:
         raise UsageError(f"--lane {lane}: none of the reports is of it; leave --lane out, or name its report")
-    return found
+    return reports
 
 
 def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> list[Received]:
@@ -114,35 +114,35 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> 
     client = open_client(environ)
     measured = fetch_run(client, number)
     received = receive_all(fetch_artifacts(client, measured, lanes), measured.head_sha)
-    found = [each for each in received.values() if isinstance(each, Received)]
-    if not found:
+    reports = [each for each in received.values() if isinstance(each, Received)]
+    if not reports:
         problems = "; ".join(f"{lane}: {why}" for lane, why in received.items())
         raise UsageError(f"--run {number}: {problems}; run the lane again")
-    return found
+    return reports
 
 
 def _accept(baselines: Path, received: Sequence[Received], expression: str, reason: str) -> ExitStatus:
     """Write the measured values; PASSED if any were written, or if there were none to write.
 
     Raises:
-        UsageError: an invalid expression, missing cases, or a report of other code.
-        BaselineError: a file that cannot be read or written; nothing is written in that case.
+        UsageError: the expression is invalid or selects no case, or a report is of other code.
+        BaselineError: a file cannot be read or written.
     """
     chosen, store = _chosen(expression), Store(baselines)
     written: list[Path] = []
     left: list[str] = []
     matched = 0
-    for each in received:  # check all reports before the first is written
-        _check_commit(each.report, baselines)
-    for each in received:
-        report = each.report
+    for lane_report in received:  # Nothing is written before all are checked.
+        _check_commit(lane_report.report, baselines)
+    for lane_report in received:
+        report = lane_report.report
         stored = BaselineSet({folder: store.baselines(folder) for folder in folders_of(report)})
         lane = stored.lane(report.hardware, report.toolchain, exact_only=report.exact_only)
         judged = judge_again(report, lane)
         results = [result for result in judged.results if chosen(result)]
         matched += len(results)
         changes, refusals = _changes(lane, judged, results, reason)
-        left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in each.refused)]
+        left += [*refusals, *(f"{refused.name}: {refused.reason}" for refused in lane_report.refused)]
         for change in changes:
             _print(change.describe())
         written += apply(store, changes, judged.provenance, reason)
@@ -158,7 +158,7 @@ def _accept(baselines: Path, received: Sequence[Received], expression: str, reas
 
 
 def _print(line: str) -> None:
-    print(clean(line, _WIDEST))  # names are untrusted text
+    print(clean(line, _WIDEST))  # Names are untrusted text.
 
 
 def _check_commit(report: Report, baselines: Path) -> None:
@@ -170,9 +170,9 @@ def _check_commit(report: Report, baselines: Path) -> None:
     commit = (report.commit or "").removesuffix("+")
     try:
         repository = find_repository(baselines.parent)
-    except UsageError:  # no git, no commits
+    except UsageError:  # There are no commits without git.
         return
-    if not commit:  # measured without git
+    if not commit:  # It was measured without git.
         return
     known = repository.commit(commit) if _SHA.fullmatch(commit) else None
     if known is None:
@@ -181,7 +181,7 @@ def _check_commit(report: Report, baselines: Path) -> None:
             "fetch it, or measure this checkout"
         )
     if commit != report.commit and known == repository.commit("HEAD"):
-        return  # its uncommitted changes are unknown, but most likely those made here
+        return  # Its uncommitted changes are unknown, but most likely those of this checkout.
     code = changed_code(repository, known, [baselines, baselines.parent / ".perfguard"])
     if code:
         raise UsageError(
@@ -191,12 +191,12 @@ def _check_commit(report: Report, baselines: Path) -> None:
 
 
 def _chosen(expression: str) -> Callable[[CaseResult], bool]:
-    """Like pytest's -k: words match parts of a case's name, suite or node id, in upper or lower case."""
+    """A filter like pytest's -k: words match parts of a case's name, suite or node id, regardless of case."""
     if not expression.strip():
         return lambda result: True
     try:
         chosen_by = compiled_expression(expression)
-    except Exception as error:  # pytest 8 has its own exception, pytest 9 raises SyntaxError
+    except Exception as error:  # pytest 8 has its own exception, pytest 9 raises SyntaxError.
         raise UsageError(f"-k {expression}: {error}; write it as for pytest -k") from error
 
     def chosen(result: CaseResult) -> bool:
@@ -207,7 +207,7 @@ def _chosen(expression: str) -> Callable[[CaseResult], bool]:
 
 
 def _changes(lane: Lane, judged: Report, results: Sequence[CaseResult], reason: str) -> tuple[list[Change], list[str]]:
-    """The changes to write, and a line with the reason for each of those that are left alone."""
+    """The changes to write, and a line with the reason for each that is left alone."""
     planned: list[Change] = []
     lines: list[str] = []
     for result in results:
@@ -232,14 +232,14 @@ def _why(verdict: Verdict) -> str:
     return f"not decided: {verdict.reason}; run the lane again"
 
 
-# -- what is written of one case ---------------------------------------------------------------------------------------
+# -- the changes of one case -------------------------------------------------------------------------------------------
 
 
 def _measured_changes(lane: Lane, judged: Report, result: CaseResult) -> list[Change]:
-    """The changes of one case that the report leads to. Those that may not be written are refused, with the reason.
+    """The changes of one case that follow from the report, some of them refused with the reason.
 
-    The new sessions of a time are the stored ones times the ratio of the process pairs. A ratio holds on any board, so
-    the record keeps its board, and the noise that was read on it.
+    The new sessions of a time are the stored ones times the ratio of the process pairs. A ratio is valid on any board,
+    so that the record keeps its board, and the noise that was measured on it.
     """
     result = _with_kernel_times(lane, result)
     paired = [each for each in result.verdicts if each.word in _PAIRED and each.interval is not None]
@@ -254,11 +254,11 @@ def _measured_changes(lane: Lane, judged: Report, result: CaseResult) -> list[Ch
     scaled: dict[str, Sequence[float]] = {}
     provenance = judged.provenance
     timed = [each for each in result.readings if each.timed and each.is_recorded]
-    for reading in timed if lane.stored_cases(*result.id) else ():  # a new case is recorded as the lane read it
+    for reading in timed if lane.stored_cases(*result.id) else ():  # A new case is recorded as read.
         record, why = TimeRecord(result, reading, lane), "no process pair judged it; record it there"
         if record.entry is not None:
             if judged.commit is not None and record.provenance.commit == judged.commit:
-                continue  # accepted before
+                continue  # It was accepted before.
             versions = differing_versions(record.provenance, judged.toolchain)
             if versions:
                 why = _other_toolchain(", ".join(versions))
@@ -276,7 +276,7 @@ def _measured_changes(lane: Lane, judged: Report, result: CaseResult) -> list[Ch
             step = f"pytest --perfguard --perfguard-update={category}"
             change = replace(change, refused=f"{refused[change.metric]}: {step}")
         if change.metric in scaled:
-            accepts = category == "changed" and change.metric in slower  # by any amount: then the reason is stored
+            accepts = category == "changed" and change.metric in slower  # The reason is stored then.
             change = replace(change, provenance=provenance, category="slower" if accepts else category)
         changes.append(change)
     return changes
@@ -287,7 +287,7 @@ def _other_toolchain(versions: str) -> str:
 
 
 def _with_kernel_times(lane: Lane, result: CaseResult) -> CaseResult:
-    """An observed test with the new levels of its kernels' times. They are written with the kernels' new facts."""
+    """An observed test with the new levels of its kernels' times, which are written with the kernels' new facts."""
     stored = lane.stored(*result.id).get(KERNEL_TIME)
     times: Parts = dict(stored) if isinstance(stored, dict) else {}
     paired = False

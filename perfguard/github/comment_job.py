@@ -1,6 +1,6 @@
-"""`perfguard comment`: checks the run, gathers and judges, saves the report, then posts comment and statuses.
+"""`perfguard comment`: checks the run, gathers and judges its reports, saves the result, then posts it.
 
-Errors of GitHub change no verdict and lose no report: files and summary are written before posting.
+Errors of GitHub neither change a verdict nor lose a report: files and summary are written before posting.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from perfguard.github.api.client import Client, open_client
 from perfguard.github.api.comment import post_comment
-from perfguard.github.api.measured_run import MEASURE_WORKFLOW, Found, fetch_run, find_pull, read_event, reason_to_stop
+from perfguard.github.api.measured_run import MEASURE_WORKFLOW, Lookup, fetch_run, find_pull, read_event, reason_to_stop
 from perfguard.github.api.statuses import set_statuses
 from perfguard.github.gather import gather, link_of
 from perfguard.github.outcome import exit_status, given_up, is_resolved, statuses, wants_comment
@@ -28,9 +28,9 @@ from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.overview import Overview
 
-_EVERYTHING = 64 * 2**20  # bytes of report.md: more than the lanes' reports can hold
-_GIVE_UP_SECONDS = 60.0  # for the statuses of a job that gives up, whose deadline may be over
-SUMMARY_BYTES = 1_000_000  # of the 1 MiB of a step's summary; above it GitHub shows nothing and the step stays green
+_EVERYTHING = 64 * 2**20  # The limit of report.md in bytes, which is larger than the reports of all lanes.
+_GIVE_UP_SECONDS = 60.0  # The time to set statuses for a job that gives up after its deadline.
+SUMMARY_BYTES = 1_000_000  # GitHub shows nothing if a step's summary exceeds 1 MiB.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; returns one of `perfguard.ExitStatus`.
 
     Raises:
-        PerfguardError: it cannot judge at all; with the next step.
+        PerfguardError: nothing can be judged; the message names the next step.
     """
     given = {name: getattr(options, name) for name in ("run", "key", "output", "workflow")}
     return int(post(Job(read_settings(find_project(Path.cwd())), os.environ, dry=options.dry_run, **given)))
@@ -62,15 +62,15 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """Options and environment of one post job.
+    """The options and environment of one post job.
 
     Attributes:
-        environ: of GitHub Actions: token, repository, event, summary.
-        run: id of the run that measured; None: the run of the job's event.
-        dry: write nothing to GitHub.
-        key: of the comment.
-        output: folder of report.md, report.html and report.json.
-        workflow: path of the workflow that measures.
+        environ: the environment of GitHub Actions: token, repository, event, summary.
+        run: the id of the run that measured; None for the run of the job's event.
+        dry: whether nothing is written to GitHub.
+        key: the key of the comment.
+        output: the folder of report.md, report.html and report.json.
+        workflow: the path of the workflow that measures.
     """
 
     settings: Settings
@@ -83,7 +83,7 @@ class Job:
 
 
 def post(job: Job) -> ExitStatus:
-    """Judge the results of a run and post them; returns the verdict's status, or NOT_POSTED if only posting failed.
+    """Judge and post the results of a run; returns the status of the verdict, or NOT_POSTED if only posting failed.
 
     Raises:
         UsageError: the job is not configured correctly.
@@ -96,9 +96,9 @@ def post(job: Job) -> ExitStatus:
         if stop:
             _log(job, [f"nothing to post: {stop}"])
             return ExitStatus.PASSED
-        found = find_pull(client, measured)
-        overview = gather(client, measured, found.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
-        return _report(job, client, found, overview)
+        search = find_pull(client, measured)
+        overview = gather(client, measured, search.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
+        return _report(job, client, search, overview)
     except Exception as error:
         if isinstance(error, GitHubError):
             next_step = "the lanes' reports are artifacts of their run; run this job again"
@@ -112,13 +112,13 @@ def post(job: Job) -> ExitStatus:
         raise
 
 
-def _report(job: Job, client: Client, found: Found, overview: Overview) -> ExitStatus:
-    """The verdict's status, or NOT_POSTED if only posting failed."""
+def _report(job: Job, client: Client, search: Lookup, overview: Overview) -> ExitStatus:
+    """Write and post the results; returns the status of the verdict, or NOT_POSTED if only posting failed."""
     strict = job.settings.strict
     text = render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)
     wants, marks = wants_comment(overview, strict), statuses(overview, strict)
     never = "comment is never in [tool.perfguard]" if job.settings.comment == "never" else ""
-    no_comment = found.reason if found.pull is None else never
+    no_comment = search.reason if search.pull is None else never
     failures: list[str] = []
     _write_files(job, overview)
     if job.dry:
@@ -127,16 +127,16 @@ def _report(job: Job, client: Client, found: Found, overview: Overview) -> ExitS
         print(_harmless(job, "\n".join([*lines, "", text])))
     else:
         _write_summary(job, overview)
-        if found.alone:
+        if search.alone:
             failures += set_statuses(client, overview.head, marks)
-        elif found.pull is not None:
+        elif search.pull is not None:
             _log(job, [f"no statuses: {overview.head[:12]} is also the head of another pull request"])
-        if found.pull is None or no_comment:
+        if search.pull is None or no_comment:
             _log(job, [f"no comment: {no_comment}"])
         else:
             author = job.settings.author
             try:
-                _log(job, [post_comment(client, found.pull, text, wants=wants, key=job.key, author=author)])
+                _log(job, [post_comment(client, search.pull, text, wants=wants, key=job.key, author=author)])
             except GitHubError as error:
                 failures.append(f"comment not posted: {error}")
         _log(job, failures)
@@ -160,7 +160,7 @@ def _write_files(job: Job, overview: Overview) -> None:
 
 
 def _write_summary(job: Job, overview: Overview) -> None:
-    """Append the largest text that fits to the step's summary; an error is logged."""
+    """Append the largest fitting text to the step's summary; an error is logged."""
     name = job.environ.get("GITHUB_STEP_SUMMARY", "")
     if not name:
         return
@@ -177,7 +177,7 @@ def _log(job: Job, lines: Sequence[str]) -> None:
 
 
 def _harmless(job: Job, text: str) -> str:
-    """Text with untrusted names, in which an Actions runner ignores workflow commands."""
+    """`text`, which may hold untrusted names, in a form in which an Actions runner ignores workflow commands."""
     if job.environ.get("GITHUB_ACTIONS") != "true":
         return text
     mark = f"perfguard-{secrets.token_hex(16)}"

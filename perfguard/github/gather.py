@@ -1,4 +1,4 @@
-"""Gathers and judges one run: the lanes' artifacts, by the baselines of the merge base."""
+"""Gathers the artifacts of the lanes of one run, and judges them by the baselines of the merge base."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
 def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settings, default_branch: str) -> Overview:
-    """Fetch, validate and judge what `run` uploaded.
+    """Fetch, validate and judge the artifacts of `run`.
 
     Args:
         pull: the pull request whose head was measured, if it is known.
-        settings: of the default branch. Edits of them in the change have no effect here.
-        default_branch: the commit of these settings. It is the base of a commit without a known pull request.
+        settings: the settings of the default branch. Edits of them in the change have no effect.
+        default_branch: the commit of these settings, which is the base if the pull request is unknown.
 
     Raises:
         GitHubError: a request to GitHub fails.
@@ -35,16 +35,16 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     """
     if not settings.lanes:
         raise UsageError('lanes in [tool.perfguard]: empty; name those of measure.yml, e.g. lanes = ["nvidia-h200"]')
-    base, head, compared = run.head_sha, None, run.queued_on  # without a pull request no edits are judged
+    base, head, compared = run.head_sha, None, run.queued_on  # Only edits of pull requests are judged.
     if run.event == "pull_request":
         base = compared = _merge_base(client, run, pull, default_branch)
         head = run.head_sha
     artifacts = fetch_artifacts(client, run, settings.lanes)
     files = CommitFiles(client)
     root = str(PurePosixPath(settings.baselines))
-    # All folders are read, because edits for hardware without a lane count as well.
+    # All folders are read, because edits for hardware without a lane are judged as well.
     before, missing = _baselines(files, root, base)
-    if missing:  # perhaps the file of a lane
+    if missing:  # A missing file may be that of a lane.
         raise GitHubError(f"{root} at {base[:12]}: {missing}; merge suites of one hardware")
     after, unread = _baselines(files, root, head) if head else (None, "")
     judged = judge_lanes(receive_all(artifacts, run.head_sha), Reference(before, after, compared))
@@ -58,7 +58,7 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
 
 
 def link_of(client: Client, run: WorkflowRun) -> str:
-    """URL of the run's attempt."""
+    """The URL of the run's attempt."""
     attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
     return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
 
@@ -71,7 +71,7 @@ def _merge_base(client: Client, run: WorkflowRun, pull: Pull | None, default_bra
 
 
 def _baselines(files: CommitFiles, root: str, commit: str) -> tuple[BaselineSet, str]:
-    """The baselines at a commit, and why files are missing from them (or "")."""
+    """The baselines at a commit, and why files are missing; "" if none is."""
     folder = files.folder(root, commit)
     read = read_files(folder.files, root)
     unread = {path: f"{path}: {why}" for path, why in folder.problems.items()}

@@ -1,6 +1,6 @@
 """The outcome of an overview: commit statuses, exit status, and whether a comment is needed.
 
-`strict` is the setting: cases that are not guarded fail.
+With the setting `strict`, cases that are not guarded fail.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from perfguard.render.title import title_of
 _CONTEXT = "perfguard"
 _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
 _OPEN = (Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.UNVERIFIED)
-_UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # what `strict` makes fail
+_UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # These fail with `strict`.
 
 
 def statuses(overview: Overview, strict: bool) -> list[Status]:
-    """One status per lane, and last the total, `perfguard`, which a branch rule requires. They name no cases."""
+    """One status per lane, then the total `perfguard`, which a branch rule requires. Statuses name no cases."""
     parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
     parts.append((_CONTEXT, overview))
     return [Status(context, _state(part.headline, strict), title_of(part), overview.run_url) for context, part in parts]
 
 
 def given_up(lanes: Sequence[str], link: str) -> list[Status]:
-    """The statuses of a commit that could not be judged, in place of those that an earlier run left green."""
+    """The statuses of a commit that could not be judged, in place of green ones of an earlier run."""
     contexts = [f"{_CONTEXT}/{lane}" for lane in lanes] + [_CONTEXT]
     return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
 
@@ -39,7 +39,7 @@ def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "e
 
 
 def wants_comment(overview: Overview, strict: bool) -> bool:
-    """Whether somebody has to act or review edits, so that a missing comment is created."""
+    """Whether action or a review of edits is needed, so that a missing comment is created."""
     alarm = overview.headline in _ALARMS or _state(overview.headline, strict) != "success"
     return alarm or bool(overview.edits)
 

@@ -1,4 +1,4 @@
-"""Triton's interpreter, made right, strict, counting and fast while a guarded or observed call runs.
+"""Corrects and accelerates Triton's interpreter during guarded and observed calls, counts work, and runs strictly.
 
-Everything here is entered by `perfguard.interpreter.entry.interpreting`, which puts Triton back as it was when it ends.
+`perfguard.interpreter.entry.interpreting` installs all of this, and restores Triton at its end.
 """

@@ -1,6 +1,6 @@
-"""The builder that Triton's front end calls for each operation, computing with NumPy as a GPU does.
+"""The builder that Triton's front end calls for each operation, which computes with NumPy like a GPU.
 
-It stands in for Triton's own, and leaves to that what Triton has right: floats of 32 and 64 bits, integers, shapes.
+It extends Triton's builder, which still computes 32- and 64-bit floats, integers and shapes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from perfguard._compat.triton_interpreter import BUILDER, HANDLE, MEMORY, ROUNDING
 from perfguard.interpreter.formats import CODED, FP8, Array, decoded, encoded
-from perfguard.interpreter.running import RUNNING, NotInterpreted, NotTried, line
+from perfguard.interpreter.running import RUNNING, NotInterpreted, StrictRunImpossible, line
 
 if TYPE_CHECKING:
     _Builder: Any = object
@@ -25,14 +25,14 @@ _ROUNDS_TO_ZERO = getattr(ROUNDING.get(), "RTZ", None)
 
 
 def floats(handle: Any) -> Array:
-    """The numbers of a handle, of bfloat16 and floats of 8 bits as float32."""
+    """The numbers of a handle; bfloat16 and 8-bit floats become float32."""
     name = handle.dtype.scalar.name
     data: Array = handle.data
     return decoded(data, name) if name in CODED and data.dtype.kind == "u" else data
 
 
 def as_type(numbers: Array, scalar: Any, *, truncate: bool = False) -> Array:
-    """Numbers as the data of a handle of a scalar type."""
+    """Numbers as the data of a handle with a scalar type."""
     if scalar.name in CODED:
         return encoded(numbers, scalar.name, truncate=truncate)
     wanted = _numpy_type(scalar)
@@ -42,7 +42,7 @@ def as_type(numbers: Array, scalar: Any, *, truncate: bool = False) -> Array:
 def _numpy_type(scalar: Any) -> Any:
     name = scalar.name
     if name not in _numpy_types:
-        null = BUILDER.get().get_null_value(None, scalar)  # asks Triton's table
+        null = BUILDER.get().get_null_value(None, scalar)  # This uses Triton's table.
         _numpy_types[name] = null.data.dtype
     return _numpy_types[name]
 
@@ -55,7 +55,7 @@ def _is_coded(handle: Any) -> bool:
 
 
 class Builder(_Builder):  # type: ignore[misc]
-    """See the module."""
+    """The builder of this module."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("create_", "get_")):
@@ -137,7 +137,7 @@ class Builder(_Builder):  # type: ignore[misc]
         lanes = _lanes(mask)
         whole = RUNNING.accessed("loads", ptrs.data, lanes)
         strict = RUNNING.strict
-        # Triton asks a single element for its truth, and hands on no `other` that is 0 (3.6 to 3.9); its caller has it.
+        # Triton (3.6 to 3.9) drops an `other` that is a single 0, because it tests its truth. The caller still has it.
         zero = other is None and ptrs.data.size == 1 and sys._getframe(1).f_locals.get("other") is not None
         RUNNING.open_lanes = RUNNING.open_lanes or (other is None and not zero and not whole)
         if zero:
@@ -170,7 +170,7 @@ class Builder(_Builder):  # type: ignore[misc]
         self._publish()
         if not _is_coded(val):
             return super().create_atomic_rmw(rmw_op, ptr, val, mask, *rest)
-        # One lane after the other, as two may have one address; the only operation that Triton allows is a sum.
+        # Lanes run one after the other, since two may have the same address. Triton allows only sums here.
         scalar, before = val.dtype.scalar, np.zeros(ptr.data.shape, dtype=val.data.dtype)
         numbers = np.broadcast_to(floats(val), ptr.data.shape)
         for lane in zip(*np.nonzero(mask.data), strict=True):
@@ -190,11 +190,11 @@ class Builder(_Builder):  # type: ignore[misc]
 
     def create_int_to_ptr(self, src: Any, dst_type: Any) -> Any:
         if RUNNING.strict is not None and RUNNING.strict.poisons is not None:
-            raise NotTried(f"{RUNNING.kernel}: it makes addresses of integers")
+            raise StrictRunImpossible(f"{RUNNING.kernel}: it makes addresses of integers")
         RUNNING.spans = None
         return super().create_int_to_ptr(src, dst_type)
 
-    # -- what it cannot do ---------------------------------------------------------------------------------------------
+    # -- unsupported operations ----------------------------------------------------------------------------------------
 
     def create_inline_asm(self, *rest: Any) -> Any:
         raise NotInterpreted("inline assembly")
@@ -207,13 +207,13 @@ _ON_BITS = {np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.rig
 
 
 def _lanes(mask: Any) -> Array:
-    """Which lanes a mask leaves in. The loads of block pointers and descriptors hand on an array (Triton 3.6)."""
+    """The active lanes of a mask. Loads of block pointers and descriptors pass an array (Triton 3.6)."""
     return np.asarray(mask.data).astype(bool, copy=False)
 
 
 def _poison(element: Any, kind: Any) -> Array:
-    """What no right result depends on, lane by lane: NaN and both infinities, as a maximum ignores NaN; of integers the
-    largest. Pointers stay 0."""
+    """Values, one per lane, on which no correct result depends: NaN and both infinities (since a maximum ignores NaN),
+    or the largest integer. Pointers stay 0."""
     if element.is_ptr():
         return np.zeros(1, dtype=kind)
     if element.is_floating():

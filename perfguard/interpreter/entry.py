@@ -1,4 +1,4 @@
-"""Enters the interpreter: what replaces Triton's names while a guarded or observed call runs, and puts them back."""
+"""Replaces names of Triton's interpreter while a guarded or observed call runs, and restores them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import numpy as np
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
 from perfguard._compat.triton_internals import in_configuration
-from perfguard.interpreter.running import RUNNING, NotInterpreted, NotTried, OutsideMemory
+from perfguard.interpreter.running import RUNNING, NotInterpreted, OutsideMemory, StrictRunImpossible
 from perfguard.model.errors import PerfguardError
 
 Replacement = Callable[..., Any]
 
-_TRUE = ("1", "true", "on", "y", "yes")  # as Triton reads its variables
-_entered: list[bool] = []  # once for each `interpreting` that has begun
+_TRUE = ("1", "true", "on", "y", "yes")  # Triton reads its variables so.
+_entered: list[bool] = []  # Holds one item for each active `interpreting`.
 
 
 def is_interpreting() -> bool:
-    """Whether Triton interprets kernels that are defined now."""
+    """Whether Triton interprets kernels that are defined from now on."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
 
 
 @contextmanager
 def interpreting(wanted: bool = True) -> Iterator[None]:
-    """Interpret kernels as this room does while inside. Nothing is changed where Triton's interpreter is not loaded.
+    """Interpret kernels with this package while inside. Nothing changes if Triton's interpreter is not loaded.
 
     Args:
-        wanted: False leaves Triton's interpreter as it is.
+        wanted: whether Triton's interpreter is changed.
     """
     loaded = "triton" in sys.modules and (names.INTERPRETER.loaded() is not None or is_interpreting())
     enters = wanted and loaded and not _entered
@@ -50,7 +50,7 @@ def interpreting(wanted: bool = True) -> Iterator[None]:
 
 
 def interpret_here() -> None:
-    """Interpret kernels as this room does from now on, in this process."""
+    """Interpret kernels with this package from now on, in this process."""
     if not _entered:
         _enter()
         _entered.append(True)
@@ -61,7 +61,7 @@ def _enter() -> Callable[[], None]:
     before = [(private, private.set(value)) for private, value in _replacements()]
     builder, shared.__class__ = type(shared), _builder()
     interpreter = names.INTERPRETER.get()
-    for name, function in _helpers().items():  # rewritten kernels find them where they find Triton's
+    for name, function in _helpers().items():  # Rewritten kernels find them there.
         setattr(interpreter, name, function)
 
     def put_back() -> None:
@@ -81,14 +81,14 @@ def _builder() -> Any:
 
 @functools.cache
 def _helpers() -> dict[str, Replacement]:
-    from perfguard.interpreter.sources import INVERT, JOIN, TURNS, invert, join, turns
+    from perfguard.interpreter.sources import INVERT, JOIN, LOOP_INDICES, invert, join, loop_indices
 
-    return {JOIN: join, INVERT: invert, TURNS: turns}
+    return {JOIN: join, INVERT: invert, LOOP_INDICES: loop_indices}
 
 
 @functools.cache
 def _replacements() -> list[tuple[Private, Any]]:
-    """Made once, as some of them keep what they have worked out."""
+    """(name, replacement), made once, since some of the replacements cache results."""
     from triton import language
 
     from perfguard.interpreter.reductions import reduced, scanned
@@ -112,13 +112,13 @@ def _replacements() -> list[tuple[Private, Any]]:
 
 
 def _converted(given: Any, kind: Any, wanted: Any, rounding: Any) -> Any:
-    """In place of Triton's conversion between formats of floats."""
+    """The replacement of Triton's conversion between formats of floats."""
     handle = names.HANDLE.get()(given, kind)
     return names.SHARED.get().create_fp_to_fp(handle, wanted, rounding).data
 
 
 def _as_argument(language: Any) -> Replacement:
-    """Arguments that are floats are float32, as when Triton compiles: a block of bfloat16 times one becomes that."""
+    """Converts arguments that are floats to float32 as Triton's compiler does, which affects the type of products."""
     convert, handle = names.ARGUMENT.get(), names.HANDLE.get()
 
     def as_argument(given: Any) -> Any:
@@ -130,16 +130,16 @@ def _as_argument(language: Any) -> Replacement:
 
 
 def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
-    """The interpreter replaces every function of triton.language by an interpreted one, and it does so again at each
-    call of a device function (`tl.max` is one), of which the first in a launch changes something. Triton 3.9 puts back
-    only what the launch itself replaced: a kernel that this process compiles afterwards would meet the rest."""
+    """Replaces the functions of triton.language once per launch. The interpreter does so again at each call of a device
+    function (such as `tl.max`), although only the first has an effect. Triton 3.9 restores only what the launch itself
+    replaced, so that kernels compiled later in this process would use the rest."""
     from perfguard.interpreter.libraries import replace_libraries
 
     patch, run = names.PATCH.get(), names.LAUNCH.get()
     patched: set[tuple[bool, bool]] = set()
-    met: set[int] = set()  # ids of globals whose libraries are replaced
-    seen: dict[Any, tuple[bool, bool]] = {}  # function -> whether it sees the language, and its core
-    scopes: list[Any] = []  # the launch's own, which is put back
+    met: set[int] = set()  # The ids of globals whose libraries are replaced.
+    seen: dict[Any, tuple[bool, bool]] = {}  # Function -> whether its globals hold the language, and its core.
+    scopes: list[Any] = []  # The first is the launch's own, which Triton restores.
     undone: list[Callable[[], None]] = []
 
     def patch_once(fn: Any) -> Any:
@@ -174,33 +174,33 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
 
 
 def _as_index(self: Any) -> int:
-    """A scalar as a number of Python's; Triton 3.6 asks that of an array with one element, which NumPy 2.4 refuses."""
+    """A scalar as a Python number. Triton 3.6 converts an array with one element, which NumPy 2.4 refuses."""
     return int(self.handle.data.squeeze())
 
 
 def _spans(arguments: Any) -> tuple[Any, Any] | None:
-    """First and last addresses of the storages of a launch, ascending; None where they lie on another device."""
-    found: dict[int, int] = {}
+    """The first and last addresses of the storages of a launch, ascending; None if any is on another device."""
+    ends: dict[int, int] = {}
     waiting = list(arguments)
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, tuple | list):
-            waiting += each
-        elif hasattr(each, "untyped_storage"):
-            if each.device.type != "cpu":
+        argument = waiting.pop()
+        if isinstance(argument, tuple | list):
+            waiting += argument
+        elif hasattr(argument, "untyped_storage"):
+            if argument.device.type != "cpu":
                 return None
-            storage = each.untyped_storage()
-            found[storage.data_ptr()] = max(found.get(storage.data_ptr(), 0), storage.data_ptr() + storage.nbytes())
-        elif hasattr(each, "base"):  # a descriptor, or a tensor that is read as another type
-            waiting.append(each.base)
-        elif hasattr(each, "data_ptr"):
+            storage = argument.untyped_storage()
+            ends[storage.data_ptr()] = max(ends.get(storage.data_ptr(), 0), storage.data_ptr() + storage.nbytes())
+        elif hasattr(argument, "base"):  # This is a descriptor, or a tensor that is read as another type.
+            waiting.append(argument.base)
+        elif hasattr(argument, "data_ptr"):
             return None
-    starts = sorted(found)
-    return np.array(starts, dtype=np.uint64), np.array([found[each] for each in starts], dtype=np.uint64)
+    starts = sorted(ends)
+    return np.array(starts, dtype=np.uint64), np.array([ends[start] for start in starts], dtype=np.uint64)
 
 
 def _in_first_configuration() -> Replacement:
-    """A tuner times kernels, for which it needs a driver. Its other configurations are checked beside the call."""
+    """Runs a tuner's first configuration, since timing needs a driver. The others are checked beside the call."""
     tune, interpreted = names.TUNE.get(), names.INTERPRETER.get().InterpretedFunction
 
     def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -212,7 +212,7 @@ def _in_first_configuration() -> Replacement:
         tuner.nargs = dict(zip(tuner.arg_names, args, strict=False))
         try:
             left = tuner.prune_configs(kwargs) if tuner.early_config_prune else tuner.configs
-        except RuntimeError:  # it asks the driver
+        except RuntimeError:  # The pruning needs a driver.
             left = tuner.configs
         return in_configuration(tuner, next(iter(left), tuner.configs[0]), args, kwargs)
 
@@ -233,11 +233,11 @@ def _named_if_gluon() -> Replacement:
     return run
 
 
-def said_of(error: BaseException | None) -> PerfguardError | None:
-    """What the interpreter says of a kernel in an error, however Triton has wrapped it; None if it says nothing."""
+def interpreter_error(error: BaseException | None) -> PerfguardError | None:
+    """The interpreter's own error inside `error`, however Triton has wrapped it; None if there is none."""
     met: set[int] = set()
     while error is not None and id(error) not in met:
-        if isinstance(error, NotInterpreted | NotTried | OutsideMemory):
+        if isinstance(error, NotInterpreted | StrictRunImpossible | OutsideMemory):
             return error
         met.add(id(error))
         error = error.__cause__ or error.__context__

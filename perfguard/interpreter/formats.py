@@ -1,7 +1,7 @@
-"""Floats that NumPy does not have, as the bits that Triton's interpreter keeps: bfloat16 and five of 8 bits.
+"""Floats that NumPy lacks, as the bits that Triton's interpreter stores: bfloat16 and five 8-bit formats.
 
-They are computed with as float32, which holds each of them exactly, and rounded once to the nearest, ties to even.
-Rounding float32's result of one operation is rounding the exact one: 24 bits are more than twice 8, and two.
+Operations compute in float32, which represents each of them exactly, and round once to the nearest, ties to even.
+Rounding the float32 result of one operation equals rounding the exact result, since 24 bits >= 2 · 8 + 2.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ BF16 = "bf16"
 
 @dataclass(frozen=True)
 class _Format:
-    """A format of 8 bits.
+    """An 8-bit format.
 
     Attributes:
-        mantissa, bias: bits of the mantissa, and the exponent's bias.
-        largest: code of the largest finite number.
-        infinity: code of infinity; None: there is none.
-        nan: code of NaN; None: there is none.
-        beyond: code that overflow and infinity become.
-        unsigned_zero: whether there is no -0, whose code is NaN.
+        mantissa, bias: the bits of the mantissa, and the bias of the exponent.
+        largest: the code of the largest finite number.
+        infinity: the code of infinity; None: there is none.
+        nan: the code of NaN; None: there is none.
+        beyond: the code for overflow and infinity.
+        unsigned_zero: whether the format lacks -0, so that its code is NaN.
     """
 
     mantissa: int
@@ -39,9 +39,9 @@ class _Format:
     unsigned_zero: bool = False
 
 
-# OCP 8-bit Floating Point Specification 1.0 (e4m3 as NVIDIA's float8e4nv, e5m2), the formats of AMD's CDNA 3 ISA (fnuz)
-# and Triton's own e4b15. Overflow saturates as in PTX's `cvt.rn.satfinite` and in Triton's code for e4b15; in the fnuz
-# formats it is NaN, as in PyTorch.
+# The formats are those of the OCP 8-bit Floating Point Specification 1.0 (e4m3 as NVIDIA's float8e4nv, e5m2), of AMD's
+# CDNA 3 ISA (fnuz), and Triton's e4b15. Overflow saturates as in PTX's `cvt.rn.satfinite` and in Triton's code for
+# e4b15; in the fnuz formats it is NaN, as in PyTorch.
 FP8 = {
     "fp8e4nv": _Format(3, 7, 0x7E, None, 0x7F, 0x7E),
     "fp8e5": _Format(2, 15, 0x7B, 0x7C, 0x7F, 0x7B),
@@ -52,12 +52,12 @@ FP8 = {
 CODED = {BF16, *FP8}
 
 _SIGN = 0x80
-_QUIET = 0x7FC0  # bfloat16's NaN
+_QUIET = 0x7FC0  # NaN of bfloat16.
 
 
 @functools.cache
 def _values(name: str) -> Array:
-    """float32 of each code."""
+    """The float32 value of each code."""
     form = FP8[name]
     codes = np.arange(256)
     exponent, mantissa = (codes & 0x7F) >> form.mantissa, codes & ((1 << form.mantissa) - 1)
@@ -75,7 +75,7 @@ def _values(name: str) -> Array:
 
 @functools.cache
 def _middles(name: str) -> Array:
-    """Between the magnitude of each code and the next; behind the largest as if there were a next one."""
+    """The middles between the magnitudes of adjacent codes; the largest has a hypothetical next one."""
     finite = _values(name)[: FP8[name].largest + 1].astype(np.float64)
     following = np.append(finite[1:], 2 * finite[-1] - finite[-2])
     middles: Array = (finite + following) / 2
@@ -83,7 +83,7 @@ def _middles(name: str) -> Array:
 
 
 def decoded(bits: Array, name: str) -> Array:
-    """float32 of the bits of a format."""
+    """The float32 values of bits in a format."""
     if name == BF16:
         widened: Array = (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
         return widened
@@ -92,7 +92,7 @@ def decoded(bits: Array, name: str) -> Array:
 
 
 def encoded(numbers: Array, name: str, *, truncate: bool = False) -> Array:
-    """Bits of floats in a format: the nearest, of two as near the even one; towards zero if `truncate`."""
+    """The bits of floats in a format, rounded to the nearest, ties to even, or towards zero if `truncate`."""
     if name == BF16:
         return _bfloat16(numbers, truncate)
     form = FP8[name]
@@ -128,8 +128,8 @@ def _bfloat16(numbers: Array, truncate: bool) -> Array:
 
 
 def _to_odd(numbers: Array) -> Array:
-    """float32 of float64, and an odd last bit where it is not exact, so that rounding that again is rounding once
-    (Boldo and Melquiond 2008)."""
+    """float64 as float32 with an odd last bit if inexact, so that rounding the result again equals rounding once (Boldo
+    and Melquiond 2008)."""
     near = numbers.astype(np.float32)
     back = near.astype(np.float64)
     bits = near.view(np.uint32)

@@ -1,6 +1,6 @@
-"""Functions of libdevice: those that NumPy has are computed with it, the others are named as what is missing.
+"""Functions of libdevice, computed with NumPy if it has them; others raise an error that names them.
 
-In Triton's interpreter they have no body and give None.
+In Triton's interpreter they have no body and return None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfguard.interpreter.builder import as_type, floats
 from perfguard.interpreter.formats import Array
 from perfguard.interpreter.running import NotInterpreted
 
-# Functions that both call the same.
+# These functions have the same name in NumPy.
 _OF_NUMPY = (
     "tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "sqrt",
     "cbrt", "floor", "ceil", "trunc", "rint", "abs", "fmod", "fmin", "fmax", "hypot", "isnan", "isinf", "copysign",
@@ -42,28 +42,28 @@ _KNOWN: dict[str, Callable[..., Array]] = {
 
 
 def replace_libraries(scope: dict[str, Any]) -> Callable[[], None]:
-    """Replace functions of libdevice, wherever a kernel with these globals finds them. Returns what puts them back."""
+    """Replace functions of libdevice for kernels with these globals; returns a function that restores them."""
     before: list[tuple[dict[str, Any], str, Any]] = []
-    for place in (scope, *_libraries(len(sys.modules))):
-        for name, value in list(place.items()):
+    for namespace in (scope, *_libraries(len(sys.modules))):
+        for name, value in list(namespace.items()):
             if (
                 callable(value)
                 and not isinstance(value, type)
                 and _is_library(getattr(value, "__module__", None) or "")
             ):
-                before.append((place, name, value))
-                place[name] = _stand_in(getattr(value, "__name__", name))
+                before.append((namespace, name, value))
+                namespace[name] = _stand_in(getattr(value, "__name__", name))
 
     def undo() -> None:
-        for place, name, value in before:
-            place[name] = value
+        for namespace, name, value in before:
+            namespace[name] = value
 
     return undo
 
 
 @functools.cache
 def _libraries(loaded: int) -> list[dict[str, Any]]:
-    """The modules of libdevice. `loaded`: number of modules, another one when there may be more of them."""
+    """The modules of libdevice. `loaded`: the number of loaded modules, which invalidates the cache if it changes."""
     return [vars(module) for name, module in list(sys.modules.items()) if _is_library(name) and module]
 
 

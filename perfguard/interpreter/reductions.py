@@ -1,7 +1,7 @@
 """Reductions and scans over whole blocks, with any function that combines two elements.
 
-Triton calls such a function once for each element. It is associative, or no GPU could run it, so it is called here on
-halves of blocks: neighbours are combined, and in a scan elements at doubled distances, in their order.
+Triton's interpreter calls such a function for each element. It has to be associative to run on a GPU, so that it is
+called on halves of blocks here: neighbours are combined, and in a scan elements at doubled distances, in order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NeedsScalars(Exception):
 
 
 def _known(language: Any) -> dict[Any, Any]:
-    """NumPy's own reductions. Maxima and minima ignore NaN, as Triton's do unless they are told otherwise."""
+    """Combining function -> NumPy's reduction. Maxima and minima ignore NaN, which is Triton's default."""
     names = {
         "_sum_combine": np.add,
         "_prod_combine": np.multiply,
@@ -40,7 +40,7 @@ def _known(language: Any) -> dict[Any, Any]:
 
 _UFUNCS = _known(_standard)
 _CUMULATIVE = {kind: ufunc for kind, ufunc in _UFUNCS.items() if ufunc in (np.add, np.multiply)}
-_PLACES = {
+_ARG_REDUCTIONS = {
     getattr(_standard, f"_arg{name}_combine_tie_break_{tie}", None): place
     for name, place in (("max", np.argmax), ("min", np.argmin))
     for tie in ("left", "fast")
@@ -48,14 +48,14 @@ _PLACES = {
 
 
 def reduced(operation: Any, given: Any) -> Any:
-    """In place of `ReduceOps.apply_impl`."""
+    """The replacement of `ReduceOps.apply_impl`."""
     inputs, axis = operation.unravel(given, operation.axis)
     outputs: list[Array] | None
     ufunc = _UFUNCS.get(operation.combine_fn)
     if ufunc is not None and len(inputs) == 1:
         numbers = _wide(inputs[0].handle)
         outputs = [(np.sum if ufunc is np.add else ufunc.reduce)(numbers, axis=axis)]
-    elif (outputs := _place(operation.combine_fn, inputs, axis)) is None:
+    elif (outputs := _arg_reduced(operation.combine_fn, inputs, axis)) is None:
         outputs = _tree(_combine_of(operation), inputs, axis)
     made = []
     for output, each in zip(outputs, inputs, strict=True):
@@ -67,10 +67,10 @@ def reduced(operation: Any, given: Any) -> Any:
     return made
 
 
-def _place(combine: Any, inputs: Sequence[Any], axis: int) -> list[Array] | None:
-    """The first largest or smallest element, and its index; None for another function, and where there are NaN, whose
-    place depends on their order."""
-    find = _PLACES.get(combine)
+def _arg_reduced(combine: Any, inputs: Sequence[Any], axis: int) -> list[Array] | None:
+    """The first largest or smallest element, and its index; None for another function, and for inputs with NaN, whose
+    index depends on the order of combination."""
+    find = _ARG_REDUCTIONS.get(combine)
     if find is None or np.isnan(numbers := floats(inputs[0].handle)).any():
         return None
     at = np.expand_dims(find(numbers, axis=axis), axis)
@@ -79,7 +79,7 @@ def _place(combine: Any, inputs: Sequence[Any], axis: int) -> list[Array] | None
 
 
 def scanned(operation: Any, given: Any) -> Any:
-    """In place of `ScanOps.apply_impl`."""
+    """The replacement of `ScanOps.apply_impl`."""
     axis = operation.axis
     numbers = [_wide(each.handle) for each in given]
     if operation.reverse:
@@ -95,7 +95,7 @@ def scanned(operation: Any, given: Any) -> Any:
 
 
 def _wide(handle: Any) -> Array:
-    """Numbers to add up. NumPy's order is not that of a GPU, whose sums of float16 err less."""
+    """Numbers to add up. float16 is widened, since NumPy's order of summation errs more than a GPU's."""
     numbers = floats(handle)
     return numbers.astype(np.float32) if numbers.dtype == np.float16 else numbers
 
@@ -105,7 +105,7 @@ def _tensor(operation: Any, numbers: Array, dtype: Any) -> Any:
 
 
 def _combine_of(operation: Any) -> Combine:
-    """The function, rewritten as a kernel is, so that `a and b` is that of blocks."""
+    """The combining function, rewritten like a kernel, so that `a and b` works on blocks."""
     combine: Combine = operation.combine_fn.rewrite()
     return combine
 
@@ -113,7 +113,7 @@ def _combine_of(operation: Any) -> Combine:
 def _tree(combine: Combine, inputs: Sequence[Any], axis: int) -> list[Array]:
     blocks = [np.moveaxis(floats(each.handle), axis, 0) for each in inputs]
     dtypes = [each.dtype for each in inputs]
-    while len(blocks[0]) > 1:  # sizes are powers of two
+    while len(blocks[0]) > 1:  # Sizes are powers of two.
         blocks = _combined(combine, [each[0::2] for each in blocks], [each[1::2] for each in blocks], dtypes)
     return [each[0] for each in blocks]
 
@@ -122,7 +122,7 @@ def _doubling(combine: Combine, numbers: Sequence[Array], dtypes: Sequence[Any],
     blocks = [np.moveaxis(each, axis, 0) for each in numbers]
     distance = 1
     while distance < len(blocks[0]):
-        before = [np.concatenate((each[:distance], each[:-distance])) for each in blocks]  # sizes are powers of two
+        before = [np.concatenate((each[:distance], each[:-distance])) for each in blocks]
         later = _combined(combine, before, blocks, dtypes)
         blocks = [np.concatenate((each[:distance], new[distance:])) for each, new in zip(blocks, later, strict=True)]
         distance *= 2
@@ -130,7 +130,7 @@ def _doubling(combine: Combine, numbers: Sequence[Array], dtypes: Sequence[Any],
 
 
 def _combined(combine: Combine, left: Sequence[Array], right: Sequence[Array], dtypes: Sequence[Any]) -> list[Array]:
-    """The results of a function on two blocks, or on their elements where it branches."""
+    """The results of a function on two blocks, or on their elements if the function branches."""
     try:
         return _applied(combine, left, right, dtypes)
     except NeedsScalars:

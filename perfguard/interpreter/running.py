@@ -1,4 +1,4 @@
-"""What is being interpreted: the kernel, the counts of its work, and how strictly it runs."""
+"""The state of the interpreter: the running kernel, the counts of its work, and the strict run, if any."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
     from perfguard.interpreter.strict import Strict
 
 Array = np.ndarray[Any, Any]
-Work = Counter[tuple[str, str]]  # (kernel, what) -> number; what: loads, stores, atomics, products, programs
+Work = Counter[tuple[str, str]]  # (kernel, kind) -> number, for loads, stores, atomics, products, programs.
 
 _OURS = str(Path(__file__).parent)
 _TRITON = "/triton/"
 
-# A program that waits for a later one never ends where they run one after another from last to first. It is given up
-# once it has accessed memory this many times as often as the whole launch did from first to last, and then some.
+# A program that waits for an earlier one never ends if programs run one after the other from last to first. The run
+# stops once memory was accessed this many times as often as by the launch from first to last, plus a margin.
 _MOST_ACCESSES = 4
 _SOME = 1000
 
 
 class NotInterpreted(PerfguardError):
-    """A kernel asks for what no interpreter can do. The message names the operation."""
+    """A kernel needs an operation that no interpreter has. The message names the operation."""
 
     def __init__(self, operation: str) -> None:
         super().__init__(f"{operation} needs a GPU: Triton's interpreter cannot run it")
 
 
-class NotTried(PerfguardError):
-    """A strict run says nothing about this kernel."""
+class StrictRunImpossible(PerfguardError):
+    """A strict run cannot check this kernel."""
 
 
 class OutsideMemory(PerfguardError):
-    """An address lies in no tensor that the kernel was given."""
+    """An address is outside the tensors that the kernel was given."""
 
 
 @dataclass
@@ -49,13 +49,13 @@ class Running:
     """The state of this process's one interpreter.
 
     Attributes:
-        kernel: name of the one that runs.
-        program: number of the program that runs.
-        spans: first and last addresses of the tensors of a launch, ascending; None: they are not known.
-        tallies: of work, those that count now.
-        accesses: kernel -> most accesses of memory by one launch from first to last.
-        launches: launches so far.
-        open_lanes: whether a load without `other` has left out lanes.
+        kernel: the name of the running kernel.
+        program: the number of the running program.
+        spans: the first and last addresses of the tensors of a launch, ascending; None: they are unknown.
+        tallies: the active counters of work.
+        accesses: kernel -> the most accesses of memory by one launch from first to last.
+        launches: the number of launches so far.
+        open_lanes: whether a load without `other` has masked lanes.
         several: whether a launch on the host's memory had several programs.
     """
 
@@ -71,17 +71,17 @@ class Running:
     _here: int = 0
 
     def forget(self) -> None:
-        """Another call begins."""
+        """Reset the state for another call."""
         self.accesses.clear()
         self.launches, self.open_lanes, self.several = 0, False, False
 
     def begin(self, kernel: str, spans: tuple[Array, Array] | None) -> None:
-        """A launch begins."""
+        """Begin a launch."""
         self.kernel, self.spans, self.program, self._here = kernel, spans, -1, 0
         self.launches += 1
 
     def begin_program(self) -> None:
-        """Its next program begins."""
+        """Begin the next program of the launch."""
         self.program += 1
         self.several = self.several or (self.program > 0 and self.spans is not None)
         if self.strict is not None and self.strict.at_once:
@@ -89,23 +89,23 @@ class Running:
         self.count("programs", 1)
 
     def end(self) -> None:
-        """The launch has ended."""
+        """End the launch."""
         if self.strict is not None:
             self.strict.end_launch()
         else:
             self.accesses[self.kernel] = max(self.accesses.get(self.kernel, 0), self._here)
 
     def count(self, what: str, number: int) -> None:
-        """Count work of the kernel that runs."""
+        """Count work of the running kernel."""
         for tally in self.tallies:
             tally[self.kernel, what] += number
 
     def accessed(self, what: str, addresses: Array, mask: Array) -> bool:
-        """Memory is about to be accessed where `mask` is true; returns whether it is everywhere.
+        """Register an access of memory in the lanes of `mask`; returns whether these are all lanes.
 
         Raises:
-            OutsideMemory: some of it is none of the launch's, in a strict run.
-            NotTried: programs wait for later ones, in a strict run.
+            OutsideMemory: in a strict run, an address is outside the tensors of the launch.
+            StrictRunImpossible: in a strict run, a program waits for one that has not run.
         """
         number = int(np.count_nonzero(mask))
         self.count(what, number)
@@ -114,7 +114,7 @@ class Running:
         if strict is None or not number:
             return number == mask.size
         if self._here > _MOST_ACCESSES * self.accesses.get(self.kernel, 0) + _SOME:
-            raise NotTried(f"{self.kernel}: it does not end, as it waits for a program that has not run")
+            raise StrictRunImpossible(f"{self.kernel}: it does not end, as it waits for a program that has not run")
         active = addresses[mask] if number < mask.size else addresses.reshape(-1)
         if self.spans is not None:
             starts, ends = self.spans
@@ -130,7 +130,7 @@ RUNNING = Running()
 
 
 def line() -> str:
-    """`energy.py:12`, the innermost line of a user's kernel that runs."""
+    """`energy.py:12`, the innermost running line of a user's kernel."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -142,7 +142,7 @@ def line() -> str:
 
 @contextmanager
 def counted() -> Iterator[Work]:
-    """Count the work of all kernels that are interpreted while inside. Nothing is counted outside of `interpreting`."""
+    """Count the work of all kernels that are interpreted while inside. `interpreting` has to be active."""
     work: Work = Counter()
     RUNNING.tallies.append(work)
     try:

@@ -1,7 +1,7 @@
-"""A kernel's source as Triton's interpreter runs it: `a and b`, `a or b` and `not a` are those of blocks, as on a GPU.
+"""Rewrites the source of kernels so that `a and b`, `a or b` and `not a` work on blocks as on a GPU.
 
-Python would ask a whole block whether it is true, and Triton's interpreter then answers that it is. The number of a
-loop's turn has the method of Triton's integers, `i.to(tl.int64)`.
+Python would test the truth of a whole block, which is always true in Triton's interpreter. In addition, loop indices
+get the method of Triton's integers, `i.to(tl.int64)`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from perfguard._compat.triton_interpreter import REWRITER
 
 #: The names that rewritten kernels call.
-JOIN, INVERT, TURNS = "interpreter_join", "interpreter_invert", "interpreter_turns"
+JOIN, INVERT, LOOP_INDICES = "interpreter_join", "interpreter_invert", "interpreter_turns"
 
 
 def rewriter() -> Any:
-    """In place of Triton's rewriter of sources."""
+    """The replacement of Triton's rewriter of sources."""
     base = type(REWRITER.get())
 
     def visit_logic(self: Any, node: ast.BoolOp) -> ast.AST:
@@ -37,11 +37,11 @@ def rewriter() -> Any:
 
     def visit_loop(self: Any, node: ast.For) -> ast.AST:
         self.generic_visit(node)
-        node.iter = ast.copy_location(ast.Call(ast.Name(id=TURNS, ctx=ast.Load()), [node.iter], []), node.iter)
+        node.iter = ast.copy_location(ast.Call(ast.Name(id=LOOP_INDICES, ctx=ast.Load()), [node.iter], []), node.iter)
         return node
 
     def visit_value(self: Any, node: ast.Assign) -> ast.AST:
-        node.value = self.visit(node.value)  # Triton 3.6 looks at the targets alone
+        node.value = self.visit(node.value)  # Triton 3.6 visits only the targets.
         rewritten: ast.AST = base.visit_Assign(self, node)
         return rewritten
 
@@ -49,19 +49,19 @@ def rewriter() -> Any:
     return type("Rewriter", (base,), {f"visit_{name}": visit for name, visit in visits.items()})()
 
 
-class Turn(int):
-    """The number of a loop's turn."""
+class LoopIndex(int):
+    """The index of a loop."""
 
     def to(self, dtype: Any, *_: Any, **__: Any) -> Any:
-        """A scalar of this type."""
+        """The index as a scalar of this type."""
         from triton import language
 
         return language.full([], int(self), dtype)
 
 
-def turns(given: Iterable[Any]) -> Iterable[Any]:
-    """What a loop goes over."""
-    return map(Turn, given) if type(given) is range else given
+def loop_indices(given: Iterable[Any]) -> Iterable[Any]:
+    """The iterable of a loop, with indices that have the methods of Triton's integers."""
+    return map(LoopIndex, given) if type(given) is range else given
 
 
 def _is_block(value: Any) -> bool:
@@ -77,7 +77,7 @@ def join(method: str, *values: Callable[[], Any]) -> Any:
             result = getattr(result, method)(value())
         elif bool(result) == (method == "logical_and"):
             other = value()
-            # A scalar beside a block has the block's shape.
+            # A scalar takes the shape of a block.
             result = getattr(other, method)(result) if _is_block(other) and hasattr(result, "handle") else other
     return result
 

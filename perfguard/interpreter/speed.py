@@ -1,7 +1,7 @@
-"""Triton's front end in a fifth of its time when it interprets: it does once what it otherwise does at every operation.
+"""Makes Triton's front end five times as fast when it interprets, by caching work that it repeats at every operation.
 
-Nothing of what it computes changes. Each function here returns what replaces a private name, or None where this Triton
-lacks what it stands on, which is then as slow as it was.
+Results do not change. Each function here returns the replacement of a private name. If this version of Triton lacks the
+name, it stays as slow as it was.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Replacement = Callable[..., Any]
 
 
 def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
-    """What is replaced, and by what. `language`: triton.language."""
+    """(name, replacement) for each name that this Triton has. `language`: triton.language."""
     core = language.core
     makers: list[tuple[Private, Callable[[], Replacement]]] = [
         (PATCH_BUILTINS, lambda: _listed_once(core.is_builtin)),
@@ -46,26 +46,26 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
 
 
 def _listed_once(is_builtin: Callable[[Any], bool]) -> Replacement:
-    """What there is to replace is looked for at every launch, in modules and classes that are then as they were."""
+    """Caches the members to replace, which Triton searches for at every launch in unchanged modules and classes."""
     replace = PATCH_ONE.get()
-    found: dict[Any, list[tuple[str, Any]]] = {}
+    builtins: dict[Any, list[tuple[str, Any]]] = {}
 
     def patch_listed(package: Any, builder: Any, scope: Any) -> None:
-        if package not in found:
-            found[package] = [each for each in inspect.getmembers(package) if is_builtin(each[1])]
-        for name, member in found[package]:
+        if package not in builtins:
+            builtins[package] = [each for each in inspect.getmembers(package) if is_builtin(each[1])]
+        for name, member in builtins[package]:
             replace(package, name, member, builder, scope)
 
     return patch_listed
 
 
 def _looked_up_once() -> Replacement:
-    """Each look-up builds the table of all types."""
+    """Caches look-ups, each of which builds the table of all types."""
     look_up = NUMPY_TYPE.get()
     known: dict[str, Any] = {}
 
     def looked_up(triton_type: Any) -> Any:
-        name = triton_type.scalar.name  # of a block's elements; a pointer's has the name of what it points to
+        name = triton_type.scalar.name  # A pointer's name includes that of its target.
         if name not in known:
             known[name] = look_up(triton_type)
         return known[name]
@@ -74,12 +74,12 @@ def _looked_up_once() -> Replacement:
 
 
 def _described_once(block_type: Any, constexpr: Any) -> Replacement:
-    """Every result has a type, made anew, whose shape is checked and written out."""
+    """Caches the types of results, whose shapes are otherwise checked and formatted each time."""
     init = DESCRIBE.get()
     types: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def describe(self: Any, element_ty: Any, shape: Any) -> None:
-        if type(self) is not block_type:  # a type with more to it than its shape
+        if type(self) is not block_type:  # It has further attributes.
             init(self, element_ty, shape)
             return
         sizes = tuple([size.value if type(size) is constexpr else size for size in shape])
@@ -93,7 +93,7 @@ def _described_once(block_type: Any, constexpr: Any) -> Replacement:
 
 
 def _counted_once(tensor: Any) -> Replacement:
-    """Every tensor counts the elements of its shape."""
+    """Caches the attributes of tensors, which otherwise count the elements of their shapes."""
     init = MAKE.get()
     own = ("handle", "type", "dtype")
     tensors: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -112,7 +112,7 @@ def _counted_once(tensor: Any) -> Replacement:
 
 
 def _compared_as_lists(kind: Any, constexpr: Any) -> Replacement:
-    """To compare a tuple of a kernel's with anything, that is made a tuple too, with a type for each of its members."""
+    """Compares a kernel's tuple with lists of integers directly, instead of converting these to typed tuples."""
     equal = EQUAL.get()
 
     def equal_to_numbers(self: Any, other: Any) -> Any:
@@ -125,7 +125,7 @@ def _compared_as_lists(kind: Any, constexpr: Any) -> Replacement:
 
 
 def _unwrapped_if_wrapped(tensor: Any) -> Replacement:
-    """Every argument of every operation is looked at, in four steps, for a constant that it may hold."""
+    """Skips the search for wrapped constants in arguments whose types hold none."""
     unwrap = UNWRAP.get()
     plain = {tensor, bool, int, float, type(None)}
 
@@ -135,19 +135,18 @@ def _unwrapped_if_wrapped(tensor: Any) -> Replacement:
     return unwrap_if_wrapped
 
 
-# Types to which nothing is done where both operands have them and are of one shape. 16-bit floats are divided as fp32.
+# Two operands of one shape with one of these types need no conversion. 16-bit floats do: they are divided as fp32.
 _UNCHANGED = {"int1", "fp32", "fp64"} | {f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
 
 
 def _prepared_once(tensor: Any) -> Replacement:
-    """Types and shapes of two operands are compared and made one at every operation, and a number becomes a block that
-    is full of it. Operands of one type and shape are fit as they are; of a number beside a block the block is kept:
-    operations write to memory of their own."""
+    """Skips the conversion of two operands to a common type and shape if they have one. The block that a number becomes
+    beside another block is cached, since operations never write to their operands."""
     prepare, builder = PREPARE.get(), BUILDER.get()
     blocks: dict[tuple[Any, ...], Any] = {}
 
     def described(operand: Any) -> tuple[str, Any]:
-        """Its type, and its shape; () of a scalar, None where that is not known."""
+        """The type and shape of an operand; the shape is () for a scalar, None if unknown."""
         return operand.dtype.name, getattr(operand.type, "sizes", None) if operand.type.is_block() else ()
 
     def prepare_once(self: Any, lhs: Any, rhs: Any, *flags: bool, **named: bool) -> tuple[Any, Any]:
@@ -174,8 +173,8 @@ def _prepared_once(tensor: Any) -> Replacement:
 
 
 def _sanitized_if_asserted() -> Replacement:
-    """Beside every sum, difference and product of integers the interpreter works out whether it overflows, in six
-    operations more; then it asserts that, which does nothing unless `debug` is on."""
+    """Skips the six operations that compute the overflow of integer sums, differences and products for an assertion,
+    which has no effect unless `debug` is on."""
     sanitize = SANITIZE.get()
 
     def sanitize_if_asserted(self: Any, *operation: Any) -> None:

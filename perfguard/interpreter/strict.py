@@ -1,8 +1,8 @@
-"""Strict runs: what a kernel relies on though nothing promises it shows in its results.
+"""Strict runs, in which kernels that rely on unspecified behaviour give other results.
 
-Lanes that a mask leaves out hold NaN instead of 0 where the load says nothing of them. Programs run from last to first.
-And they run at once: none sees what another one stores in the same launch before its next atomic operation, which is
-what orders accesses on a GPU.
+Masked lanes of a load without `other` hold NaN instead of 0. Programs run from last to first. Or they run at once: no
+program sees stores of another one in the same launch before its next atomic operation, since only these order accesses
+on a GPU.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from perfguard.interpreter.running import RUNNING, Array
 
 @dataclass
 class Strict:
-    """How launches run.
+    """The options and the log of strict launches.
 
     Attributes:
-        poisons: whether masked lanes of a load without `other`, at this line, hold NaN or the largest integer; None:
+        poisons: tells whether masked lanes of a load without `other`, at a line, hold NaN or the largest integer; None:
             they hold 0.
         backwards: whether programs run from last to first.
         at_once: whether programs run at once.
-        poisoned: lines at which lanes were poisoned, once for each load.
-        accesses: launch, program, addresses, what and line of each access of memory; None: they are not noted.
+        poisoned: the lines at which lanes were poisoned, once for each load.
+        accesses: (launch, program, addresses, kind, line) of each access of memory; None: they are not logged.
     """
 
     poisons: Callable[[str], bool] | None = None
@@ -36,28 +36,28 @@ class Strict:
     at_once: bool = False
     poisoned: list[str] = field(default_factory=list)
     accesses: list[tuple[int, int, Array, str, str]] | None = None
-    _pending: list[tuple[Array, Array, Array]] = field(default_factory=list)  # of the program that runs
-    _later: list[tuple[Array, Array, Array]] = field(default_factory=list)  # of programs that have ended
+    _pending: list[tuple[Array, Array, Array]] = field(default_factory=list)  # Stores of the running program.
+    _later: list[tuple[Array, Array, Array]] = field(default_factory=list)  # Stores of ended programs.
 
     def store(self, addresses: Array, values: Array) -> None:
-        """A program stores values, which it alone sees so far."""
+        """Store values that only the running program sees until they are published."""
         old = _load(addresses, values.dtype)
         self._pending.append((addresses, old, values))
         _store(addresses, values)
 
     def publish(self) -> None:
-        """All programs see what the one that runs has stored."""
+        """Make the stores of the running program visible to all programs."""
         self._pending.clear()
 
     def end_program(self) -> None:
-        """Memory is for the next program as it was for this one."""
+        """Undo unpublished stores, so that the next program finds memory as this one did."""
         for addresses, old, _ in reversed(self._pending):
             _store(addresses, old)
         self._later += self._pending
         self._pending = []
 
     def end_launch(self) -> None:
-        """What the programs have stored is there."""
+        """Apply the stores of all programs."""
         self.end_program()
         for addresses, _, values in self._later:
             _store(addresses, values)
@@ -65,24 +65,24 @@ class Strict:
 
     def shared(self) -> str:
         """`kernel.py:7 stores, and kernel.py:6 loads, what other programs store`; empty if programs share nothing."""
-        words: dict[str, list[str]] = {}
+        by_kind: dict[str, list[str]] = {}
         for launch in {each[0] for each in self.accesses or ()}:
             for what, line in _shared([each for each in self.accesses or () if each[0] == launch]):
-                words.setdefault(what, []).append(line)
-        said = [f"{', '.join(sorted(set(lines)))} {what}" for what, lines in sorted(words.items(), reverse=True)]
-        return f"{', and '.join(said)} what other programs store" if said else ""
+                by_kind.setdefault(what, []).append(line)
+        parts = [f"{', '.join(sorted(set(lines)))} {what}" for what, lines in sorted(by_kind.items(), reverse=True)]
+        return f"{', and '.join(parts)} what other programs store" if parts else ""
 
 
 def _shared(accesses: list[tuple[int, int, Array, str, str]]) -> set[tuple[str, str]]:
-    """What and line of the accesses of one launch to elements that several programs access, and at least one stores."""
+    """(kind, line) of the accesses of one launch to elements that several programs access and at least one stores."""
     sizes = [len(each[2]) for each in accesses]
     programs = np.repeat([each[1] for each in accesses], sizes)
     stores = np.repeat([each[3] == "stores" for each in accesses], sizes)
-    found, at = np.unique(np.concatenate([each[2] for each in accesses]), return_inverse=True)
-    first, last = np.full(len(found), np.iinfo(np.int64).max), np.full(len(found), -1)
+    elements, at = np.unique(np.concatenate([each[2] for each in accesses]), return_inverse=True)
+    first, last = np.full(len(elements), np.iinfo(np.int64).max), np.full(len(elements), -1)
     np.minimum.at(first, at, programs)
     np.maximum.at(last, at, programs)
-    stored = np.zeros(len(found), dtype=bool)
+    stored = np.zeros(len(elements), dtype=bool)
     stored[at[stores]] = True
     shares = (first != last) & stored
     ends = np.cumsum(sizes)
@@ -95,7 +95,7 @@ def _shared(accesses: list[tuple[int, int, Array, str, str]]) -> set[tuple[str, 
 
 @contextmanager
 def strictly(strict: Strict | None) -> Iterator[None]:
-    """Run all kernels as `strict` says while inside."""
+    """Run all kernels with the options of `strict` while inside."""
     before, RUNNING.strict = RUNNING.strict, strict
     try:
         yield

@@ -1,4 +1,4 @@
-"""From the results of several ranks for one case to one result, whose verdicts name ranks."""
+"""Merges the results of several ranks for one case into one result, whose verdicts name ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfguard.model.units import Unit, format_bytes
 
 Key = TypeVar("Key", bound=Hashable)
 
-_BETWEEN = "; "  # entries of a rank's list
+_BETWEEN = "; "  # This joins the entries of a rank's list.
 _OF_RANK = re.compile(r"rank (\d+)(: |$)")
 
 
@@ -25,11 +25,11 @@ def ranks_of(which: Iterable[int], ranks: int) -> str:
     return f"rank{'s' * (len(named) > 1)} {', '.join(map(str, named))} of {ranks}"
 
 
-def said_of_ranks(problems: Sequence[Sequence[str]]) -> list[str]:
+def with_ranks(problems: Sequence[Sequence[str]]) -> list[str]:
     """The problems of all ranks, each once, with the ranks that have it.
 
     Args:
-        problems: by rank.
+        problems: the problems of each rank.
     """
     return [f"{text} (on {ranks_of(which, len(problems))})" for text, which in _where(problems).items()]
 
@@ -37,11 +37,11 @@ def said_of_ranks(problems: Sequence[Sequence[str]]) -> list[str]:
 def merge_ranks(results: Sequence[Sequence[CaseResult]]) -> list[CaseResult]:
     """One result for each case, from the results of each rank.
 
-    A reading that must be equal on all ranks and is not makes the case WRONG, as does a case that only some ranks have:
-    ranks that do different things wait for each other sooner or later.
+    A case is WRONG if a reading differs that must be equal on all ranks, or if only some ranks have the case: ranks
+    that make different calls deadlock sooner or later.
 
     Args:
-        results: by rank; each rank's in the order in which it made its calls.
+        results: the results of each rank, in the order of its calls.
     """
     ranks = len(results)
     by_case = [{result.case: result for result in own} for own in results]
@@ -57,7 +57,7 @@ def merge_ranks(results: Sequence[Sequence[CaseResult]]) -> list[CaseResult]:
 
 
 def _merged(own: Sequence[CaseResult]) -> CaseResult:
-    """One result, of ranks that all have it."""
+    """The merged result of ranks that all have the case."""
     first = own[0]
     verdicts = _verdicts(own)
     readings = [] if verdicts else _readings(own, verdicts)
@@ -70,7 +70,7 @@ def _merged(own: Sequence[CaseResult]) -> CaseResult:
         readings=readings,
         verdicts=verdicts,
         doubts=_doubts(own),
-        notes=said_of_ranks([result.notes for result in own]) if _differ([r.notes for r in own]) else first.notes,
+        notes=with_ranks([result.notes for result in own]) if _differ([r.notes for r in own]) else first.notes,
         seconds=max(result.seconds for result in own),
         ranks=len(own),
     )
@@ -79,25 +79,25 @@ def _merged(own: Sequence[CaseResult]) -> CaseResult:
 def _verdicts(own: Sequence[CaseResult]) -> list[Verdict]:
     """The verdicts of all ranks, each once, with its ranks in the reason."""
     first = {(v.word, v.metric, v.reason): v for result in reversed(own) for v in reversed(result.verdicts)}
-    where = _where([dict.fromkeys((v.word, v.metric, v.reason) for v in result.verdicts) for result in own])
-    return [replace(first[key], reason=f"{key[2]} (on {ranks_of(which, len(own))})") for key, which in where.items()]
+    by_key = _where([dict.fromkeys((v.word, v.metric, v.reason) for v in result.verdicts) for result in own])
+    return [replace(first[key], reason=f"{key[2]} (on {ranks_of(which, len(own))})") for key, which in by_key.items()]
 
 
 def _doubts(own: Sequence[CaseResult]) -> list[Doubt]:
     """The doubts of all ranks, each once, with its ranks in the problem."""
     first = {doubt.problem: doubt for result in reversed(own) for doubt in reversed(result.doubts)}
-    where = _where([dict.fromkeys(doubt.problem for doubt in result.doubts) for result in own])
-    return [replace(first[text], problem=f"{text} (on {ranks_of(which, len(own))})") for text, which in where.items()]
+    by_text = _where([dict.fromkeys(doubt.problem for doubt in result.doubts) for result in own])
+    return [replace(first[text], problem=f"{text} (on {ranks_of(which, len(own))})") for text, which in by_text.items()]
 
 
 def _readings(own: Sequence[CaseResult], verdicts: list[Verdict]) -> list[Reading]:
-    """The readings of all ranks in one; disagreements are added to `verdicts`."""
+    """The merged readings of all ranks; disagreements are added to `verdicts`."""
     readings = []
     for metric in dict.fromkeys(reading.metric for result in own for reading in result.readings):
-        found = [result.reading(metric) for result in own]
-        present = [reading for reading in found if reading is not None]
-        if len(present) < len(found):
-            which = ranks_of([rank for rank, reading in enumerate(found) if reading is not None], len(own))
+        per_rank = [result.reading(metric) for result in own]
+        present = [reading for reading in per_rank if reading is not None]
+        if len(present) < len(per_rank):
+            which = ranks_of([rank for rank, reading in enumerate(per_rank) if reading is not None], len(own))
             verdicts.append(Verdict(Word.WRONG, metric, f"ranks disagree: read on {which} only"))
             continue
         values = [reading.value for reading in present]
@@ -113,16 +113,16 @@ def _readings(own: Sequence[CaseResult], verdicts: list[Verdict]) -> list[Readin
 
 
 def _most(present: Sequence[Reading]) -> Reading:
-    """The reading of the rank with the greatest value, which it names."""
+    """The reading of the rank with the greatest value, with a note that names the rank."""
     numbers = [reading.value if isinstance(reading.value, int | float) else 0 for reading in present]
     rank = numbers.index(max(numbers))
-    said = [format_bytes(number) if present[0].unit is Unit.BYTES else f"{number:g}" for number in numbers]
-    note = f"{present[0].metric}: the greatest is rank {rank}'s, of {', '.join(said)}"
+    texts = [format_bytes(number) if present[0].unit is Unit.BYTES else f"{number:g}" for number in numbers]
+    note = f"{present[0].metric}: the greatest is rank {rank}'s, of {', '.join(texts)}"
     return replace(present[rank], note=note)
 
 
 def _each(values: Sequence[Value]) -> Parts:
-    """The values of all ranks as parts of one, which are compared each for itself."""
+    """The values of all ranks as parts of one value, each of which is compared separately."""
     parts: Parts = {}
     for rank, value in enumerate(values):
         if isinstance(value, dict):
@@ -133,14 +133,14 @@ def _each(values: Sequence[Value]) -> Parts:
 
 
 def lists_of(before: object, after: object) -> tuple[list[str], list[str]] | None:
-    """Two parts of `_each` as the lists that they were; None if they were none."""
+    """The lists from which `_each` made two parts; None if they were no lists."""
     if isinstance(before, str) and isinstance(after, str) and _BETWEEN in before + after:
         return before.split(_BETWEEN), after.split(_BETWEEN)
     return None
 
 
 def by_rank(stored: Value, now: Value) -> tuple[Value, Value]:
-    """Both values for each rank where one of them is: ranks that differed may agree by now, and the other way round."""
+    """Both values with parts for each rank, if one has them: ranks can agree in one value and differ in the other."""
     ranks, others = (_ranks_in(value) for value in (stored, now))
     if bool(ranks) == bool(others):
         return stored, now
@@ -148,7 +148,7 @@ def by_rank(stored: Value, now: Value) -> tuple[Value, Value]:
 
 
 def _ranks_in(value: Value) -> int:
-    """The number of ranks that a value has parts of; 0 for one that is all ranks'."""
+    """The number of ranks that a value has parts of; 0 if it is the same on all ranks."""
     found = [_OF_RANK.match(name) for name in value] if isinstance(value, dict) else []
     return max((int(each[1]) + 1 for each in found if each), default=0)
 
@@ -163,7 +163,7 @@ def _accuracies(own: Sequence[CaseResult]) -> list[Accuracy]:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    """The one text of all ranks, or each with its ranks."""
+    """The text that all ranks share, or each text with its ranks."""
     if not _differ(texts):
         return texts[0]
     return "; ".join(
@@ -176,9 +176,9 @@ def _differ(values: Sequence[object]) -> bool:
 
 
 def _where(of_ranks: Sequence[Iterable[Key]]) -> dict[Key, list[int]]:
-    """What ranks have -> the ranks that have it."""
-    where: dict[Key, list[int]] = {}
+    """Item -> the ranks that have it."""
+    ranks_by_item: dict[Key, list[int]] = {}
     for rank, own in enumerate(of_ranks):
-        for each in own:
-            where.setdefault(each, []).append(rank)
-    return where
+        for item in own:
+            ranks_by_item.setdefault(item, []).append(rank)
+    return ranks_by_item

@@ -1,4 +1,4 @@
-"""Judges the readings of a case by its record: the first rung that applies decides.
+"""Judges the readings of a case by its record: the first rule that applies decides.
 
 Verdicts on exact metrics are final here. A time is UNCHANGED, within its record, or in question (SUSPECT). Process
 pairs decide the last kind (`perfguard.judge.run_verdicts`).
@@ -18,9 +18,9 @@ from perfguard.judge.exact import describe_difference, judge_exact, machine_chan
 from perfguard.judge.kernel_times import judge_kernel_times
 from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
 from perfguard.judge.pair_test import judge_rival
-from perfguard.judge.places import unlike_a_name
+from perfguard.judge.parameter_ids import unstable_id
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, within_record
-from perfguard.judge.statistics import remember
+from perfguard.judge.statistics import history_of
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
     BY_TOOLCHAIN,
@@ -45,7 +45,7 @@ from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.records.code import CODE, CONFIGURATION
 from perfguard.model.units import Unit, format_change
 
-_WORTH_TELLING = 0.01  # slowdown of unchanged code from which the machine is named as the cause
+_NOTICEABLE = 0.01  # A larger slowdown of unchanged code is attributed to the machine.
 
 
 def judge_case(result: CaseResult, lane: Lane, controls: Mapping[str, Controls] = NO_CONTROLS) -> list[Verdict]:
@@ -56,7 +56,7 @@ def judge_case(result: CaseResult, lane: Lane, controls: Mapping[str, Controls] 
     missing.
 
     Args:
-        controls: timer class -> deviation of the run's unchanged cases from their records.
+        controls: timer class -> the deviation of the run's unchanged cases from their records.
     """
     case = _Case(result, lane)
     same = covering(result, lane)
@@ -82,7 +82,7 @@ def certain_faults(result: CaseResult, lane: Lane, answer: PairedCase | None = N
     metrics that are worse than their records, and faults beside the given inputs if no base can be asked.
 
     Args:
-        answer: that of a base that lacks the test.
+        answer: the answer of a base that lacks the test.
     """
     case = _Case(result, lane, answer)
     worse = [case.exact(reading) for reading in result.readings if case.is_worse(reading)]
@@ -92,11 +92,11 @@ def certain_faults(result: CaseResult, lane: Lane, answer: PairedCase | None = N
 def beside_base(
     result: CaseResult, verdicts: Sequence[Verdict], lane: Lane, answer: PairedCase | None
 ) -> list[Verdict]:
-    """The verdicts of `judge_case` with what the base says: of doubts, and of exact metrics that no record judges, that
-    are worse, or that were read since. Times stay in question.
+    """The verdicts of `judge_case`, with those that the base decides: on doubts, and on exact metrics that have no
+    comparable record, are worse, or were read since. Times stay in question.
 
     Args:
-        answer: that of the base; None: it was not asked about the case.
+        answer: the base's answer; None if it was not asked about the case.
     """
     case = _Case(result, lane, answer)
     by_metric = {verdict.metric: verdict for verdict in verdicts[len(result.doubts) :]}
@@ -111,12 +111,12 @@ def beside_base(
 
 
 def is_doubtful(verdict: Verdict) -> bool:
-    """Whether the base says more of an exact metric: no record judges it, or it is worse, for a cause unknown."""
+    """Whether the base can add to the verdict on an exact metric: no record judges it, or it is worse."""
     return verdict.word in (Word.NEW, Word.CHANGED, *OTHER_CONDITIONS)
 
 
 def unpaired(result: CaseResult, metric: str, lane: Lane, why: str) -> Verdict:
-    """The verdict on a time that no process pair can judge: the problem with its record if any, else UNRESOLVED."""
+    """The verdict on a time that no process pair can judge: the problem with its record, otherwise UNRESOLVED."""
     if timed_kernel(metric):
         return Verdict(Word.UNRESOLVED, metric, f"UNPAIRED: {why}", unit=Unit.MICROSECONDS)
     reading = result.reading(metric)
@@ -153,19 +153,19 @@ class _Case:
 
     @cached_property
     def _answers(self) -> dict[str, Doubt]:
-        """The base's answers to doubts, by what was tried."""
+        """Name of a doubt -> the base's answer."""
         base = None if self.beside is None else self.beside.base
         return {} if base is None else {each.name: each for each in reversed(base.doubts)}
 
     def doubted(self, doubt: Doubt) -> Verdict:
-        """The verdict on a fault that the given inputs do not show. SUSPECT: the base has not answered yet."""
+        """The verdict on a fault that the given inputs do not show; SUSPECT until the base has answered."""
         at = (self._base.commit or "")[:12]
         if self._base.equal:
             return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}, whose code this is: {doubt.problem}")
         if self._base.commit is None:
-            return Verdict(Word.WRONG, doubt.output, "\n".join(filter(None, (doubt.problem, self._unasked))))
+            return Verdict(Word.WRONG, doubt.output, "\n".join(filter(None, (doubt.problem, self._no_base_reason))))
         if self.beside is None:
-            return Verdict(Word.SUSPECT, reason=doubt.problem)  # of no metric, unlike a time in question
+            return Verdict(Word.SUSPECT, reason=doubt.problem)  # A time in question has a metric.
         answer = self._answers.get(doubt.name)
         if answer is None:
             why = self.beside.problem or "new since then"
@@ -175,17 +175,17 @@ class _Case:
         return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}\nright at {at}")
 
     @property
-    def _unasked(self) -> str:
-        """Why nobody can be asked whether a fault is old; empty for a case without a record, which is new."""
+    def _no_base_reason(self) -> str:
+        """Why no base can tell whether a fault is old; empty for a case without a record, which is new."""
         return "" if self._base in (NO_BASE, NO_RECORD) else f"no base was asked: {self._base.problem}"
 
     def is_worse(self, reading: Reading) -> bool:
-        """Whether an exact metric is worse than its record, conditions left aside."""
+        """Whether an exact metric is worse than its record, whatever the conditions of either."""
         entry = self.lane.record(self.result, reading).implied if reading.gated and not reading.timed else None
         return entry is not None and not isinstance(entry, TimedEntry) and word_by(reading, entry) is Word.CHANGED
 
     def exact(self, reading: Reading) -> Verdict:
-        """The verdict on an exact reading by its record; by the base's own reading, where no record is comparable."""
+        """The verdict on an exact reading by its record, or by the base's reading if no record is comparable."""
         if not reading.is_recorded:
             return self.only_beside_base(reading)
         verdict = self.by_record(reading)
@@ -198,17 +198,17 @@ class _Case:
         before = self._at_base.get(reading.metric)
         if before is not None:
             return self._explained(judge_exact(reading, before), reading)
-        if self._base.equal and verdict.word is Word.DRIFT:  # the same code reads the same at the base
+        if self._base.equal and verdict.word is Word.DRIFT:  # The base has the same code.
             return replace(verdict, word=Word.UNCHANGED, reason=f"{self._same_tree}; {verdict.reason}")
         return verdict
 
     def _is_known_code(self, reading: Reading) -> bool:
-        """Whether the kernels are the record's, by one half of their fingerprints, or the base's by another name."""
+        """Whether the kernels are those of the record, by half of their fingerprints, or those of the base."""
         return not has_other_code(self.result, self.lane) or self._at_base.get(CODE) == reading.value
 
     def only_beside_base(self, reading: Reading) -> Verdict:
-        """The verdict on a reading that no record holds: an explanation of others, or what a compiler makes of a kernel
-        for a target, unless it is of the recorded code."""
+        """The verdict on a reading that no record holds: one that explains others, or one of code compiled for a
+        target. The latter is not compared if the code is the recorded one."""
         before = self._at_base.get(reading.metric)
         if before is None or (reading.target and not has_other_code(self.result, self.lane)):
             return replace(_unjudged(Word.PASS, reading, ""), storable=False)
@@ -218,7 +218,7 @@ class _Case:
         """The verdict on an exact reading by its record alone."""
         record = self.lane.record(self.result, reading)
         entry = record.implied
-        if reading.tells_of_nothing and not entry:
+        if reading.is_empty and not entry:
             return _unjudged(Word.PASS, reading, "")
         if record.baseline is None and self._is_known_to_the_target_alone(reading):
             return _unjudged(Word.PASS, reading, f"not gated: {self.lane.hardware.slug} has no record of its own")
@@ -241,7 +241,7 @@ class _Case:
 
     @cached_property
     def _configured(self) -> str:
-        """Constants and options of launches that differ from the base's: the cause of what a compiler makes of them."""
+        """Constants and options of launches that differ from the base's, as the cause of other compiled code."""
         reading = self.result.reading(CONFIGURATION)
         before = self._at_base.get(CONFIGURATION)
         difference = "" if reading is None or before is None else describe_difference(reading, before)
@@ -267,7 +267,7 @@ class _Case:
         if self._base.commit is None:
             return self.unpaired(reading, self._base.problem)
         if other is not None and self.lane.base is None and other.word in (Word.NEW, Word.OTHER_HARDWARE):
-            return other  # the commit of a record is no base of what has none
+            return other  # Without a record there is no commit of a record to compare with.
         return replace(shown, word=Word.SUSPECT, reason=f"to be paired: {why}")
 
     def beside_rival(self, reading: Reading) -> Verdict:
@@ -275,9 +275,9 @@ class _Case:
         return replace(verdict, word=Word.UNCHANGED, reason=self._same_tree) if self._base.equal else verdict
 
     def unchanged(self, reading: Reading, why: str) -> Verdict:
-        """The verdict on a time that cannot have changed. If it did, the machine is named."""
+        """The verdict on a time of unchanged code. If the time moved, the verdict names the machine as the cause."""
         shown = self._shown(reading)
-        if self._machine and (shown.ratio or 1.0) > 1 + _WORTH_TELLING:
+        if self._machine and (shown.ratio or 1.0) > 1 + _NOTICEABLE:
             why += f", so the machine: {self._machine}"
         return replace(shown, word=Word.UNCHANGED, reason=why)
 
@@ -286,13 +286,13 @@ class _Case:
         return other or replace(self._shown(reading), word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
 
     def not_read(self, same: Mapping[str, str]) -> list[Verdict]:
-        """Verdicts on stored metrics without a reading. `same`: covered metric -> the exact metric that covers it."""
+        """The verdicts on stored metrics without a reading. `same` maps a covered metric to the one that covers it."""
         suite, key = self.result.id
         verdicts = []
         for metric in sorted(self.lane.to_read(suite, key) - {reading.metric for reading in self.result.readings}):
             if metric in same:
                 reason = f"{same[metric]} is as recorded; not timed"
-                before = math.exp(remember(self.lane.timed[ReadingId(suite, key, metric)].sessions).centre)
+                before = math.exp(history_of(self.lane.timed[ReadingId(suite, key, metric)].sessions).centre)
                 verdicts.append(Verdict(Word.UNCHANGED, metric, reason, before=before, unit=Unit.MICROSECONDS))
             else:
                 verdicts.append(Verdict(Word.UNRESOLVED, metric, not_read(metric)))
@@ -338,13 +338,13 @@ class _Case:
         return replace(self._shown(reading), word=Word.DRIFT, reason=f"{BY_TOOLCHAIN}{', '.join(drift)}")
 
     def _shown(self, reading: Reading) -> Verdict:
-        """A verdict with the time and its record (if it has the same timer). The caller sets word and reason."""
+        """A verdict with the time and the record of the same timer, if any. The caller sets word and reason."""
         entry = self.lane.record(self.result, reading).entry
         shown = Verdict(Word.PASS, reading.metric, after=reading.value, unit=reading.unit)
         value = reading.value
         if not isinstance(entry, TimedEntry) or entry.timer != reading.timer or not isinstance(value, int | float):
             return shown
-        centre = remember(entry.sessions).centre
+        centre = history_of(entry.sessions).centre
         slowdown = math.log(value) - centre if 0 < value < math.inf else 0.0
         ratio = math.exp(-slowdown if reading.better is Better.HIGHER else slowdown)
         return replace(shown, before=math.exp(centre), ratio=ratio)
@@ -360,9 +360,9 @@ class _Case:
         if record.case is None and slugs and not portable:
             reason = f"known on {', '.join(slugs)}, not on {lane.hardware.slug}"
             return _unjudged(Word.OTHER_HARDWARE, reading, reason)
-        where = lane.hardware.target if portable else folder_of_ranks(lane.hardware, self.result.ranks)
-        why = unlike_a_name(record.key)
-        return replace(_unjudged(Word.NEW, reading, why or f"no baseline on {where}"), storable=not why)
+        folder = lane.hardware.target if portable else folder_of_ranks(lane.hardware, self.result.ranks)
+        why = unstable_id(record.key)
+        return replace(_unjudged(Word.NEW, reading, why or f"no baseline on {folder}"), storable=not why)
 
     def _other_method(self, record: Record, entry: Entry) -> str:
         stored, inputs = record.case, self.result.inputs
@@ -392,5 +392,5 @@ def _method(read: Reading | Entry) -> str:
 
 
 def not_read(metric: str) -> str:
-    """The reason of a verdict on a metric that is recorded, and that a run should have read."""
+    """The reason of a verdict on a recorded metric that the run failed to read."""
     return f"{metric} is remembered, but was not read; if it is gone: --perfguard-update=stale"

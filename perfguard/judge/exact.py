@@ -1,7 +1,7 @@
 """Compares exact metrics by the limits of the reading, and explains other verdicts by them.
 
-A metric has one value, or one for each part, for example the registers of every kernel. One value is a part without a
-name. The worst part decides, whatever the others. No metric is known by name: each reading declares what it explains.
+A metric has one value, or one for each part, for example the registers of every kernel. A single value is a part
+without a name. The worst part decides. No metric is known by name: each reading declares what it explains.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perfguard.model.units import format_change, format_list_change, format_move
 Part = int | float | str | list[str]
 
 _STRIDES = re.compile(r"(?<= strides )\(([\d,]*)\)")
-_MOST = 80  # characters of one of two values in a reason
+_MOST = 80  # The most characters of each of two values in a reason.
 _URGENCY = (Word.CHANGED, Word.NEW, Word.BETTER)
 
 
@@ -25,16 +25,16 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
     """Judge an exact reading against its stored value.
 
     A number counts as changed if it differs by more than `reading.tolerance` (relative) and by more than
-    `reading.floor`; text and lists if they are not equal. Worse is CHANGED, better is BETTER. A part that came or went
-    is no fault: it is NEW and needs recording. That no part is left is CHANGED, unless less is better.
+    `reading.floor`; text and lists if they are not equal. Worse is CHANGED, better is BETTER. An added or removed part
+    is no fault: it is NEW and needs recording. A metric that lost all parts is CHANGED, unless less is better.
 
     Args:
-        drift: the versions that differ from the baseline's, as text; empty under the same toolchain.
+        drift: the versions that differ from the baseline's; empty under the same toolchain.
     """
     before, after = _both(reading, stored)
-    words = _words(reading, stored)
-    word = _most_urgent(words)
-    reason = _describe(reading, before, after, [name for name, each in words.items() if each is word])
+    word_by_part = _words(reading, stored)
+    word = _most_urgent(word_by_part)
+    reason = _describe(reading, before, after, [name for name, each in word_by_part.items() if each is word])
     drifted = f"\n{BY_TOOLCHAIN}{', '.join(drift)}" if reading.drifts and drift else ""
     if not reading.gated:
         word, reason = Word.PASS, f"not gated: {reason}{drifted}" if reason else ""
@@ -48,14 +48,14 @@ def judge_exact(reading: Reading, stored: Value, drift: Sequence[str] = ()) -> V
 
 
 def word_by(reading: Reading, stored: Value) -> Word:
-    """CHANGED, NEW, BETTER or PASS: the meaning of the difference from a stored value, gated or not."""
+    """CHANGED, NEW, BETTER or PASS by the difference from a stored value, gated or not."""
     return _most_urgent(_words(reading, stored))
 
 
 def _words(reading: Reading, stored: Value) -> dict[str, Word]:
-    """Part -> the word on it."""
+    """Part -> its verdict."""
     before, after = _both(reading, stored)
-    if stored and reading.tells_of_nothing:
+    if stored and reading.is_empty:
         return dict.fromkeys(before, Word.CHANGED)
     return {name: _word(reading, before.get(name), after.get(name)) for name in _names(before, after)}
 
@@ -65,14 +65,14 @@ def _most_urgent(words: Mapping[str, Word]) -> Word:
 
 
 def describe_difference(reading: Reading, stored: Value) -> str:
-    """`name 1 -> 2 (+100.0 %)`, `name + added - removed`, `name a 1 -> 2 (+100.0 %), + b 3, - c` of parts, or empty if
+    """`name 1 -> 2 (+100.0 %)`, `name + added - removed`, for parts `name a 1 -> 2 (+100.0 %), + b 3, - c`; empty if
     both are equal."""
     before, after = _both(reading, stored)
     return _describe(reading, before, after, _names(before, after))
 
 
 def _both(reading: Reading, stored: Value) -> tuple[Mapping[str, Part], Mapping[str, Part]]:
-    """The parts of the stored value and of the reading, of the same ranks."""
+    """The parts of the stored value and of the reading, for the same ranks."""
     before, after = by_rank(stored, reading.value) if reading.across is Across.EACH else (stored, reading.value)
     return _parts(before), _parts(after)
 
@@ -86,10 +86,9 @@ def _names(before: Mapping[str, Part], after: Mapping[str, Part]) -> Sequence[st
 
 
 def _word(reading: Reading, before: Part | None, after: Part | None) -> Word:
-    """CHANGED if a part is worse, BETTER if it is better, NEW if it came or went, else PASS.
+    """CHANGED if a part is worse, BETTER if it is better, NEW if it was added or removed, otherwise PASS.
 
-    For metrics where less is better, text names an error: a part that gains one is worse, and one that loses it is
-    better.
+    If less is better, a text names an error: a part that gains one is worse, and a part that loses one is better.
     """
     lower = reading.better is Better.LOWER
     if isinstance(before, int | float) and isinstance(after, int | float):
@@ -107,8 +106,8 @@ def _word(reading: Reading, before: Part | None, after: Part | None) -> Word:
 
 
 def _moved_strides(reading: Reading, before: Part | None, after: Part | None) -> list[str]:
-    """`(1,48) -> (48,1)` for each tensor of a text that lies otherwise in memory. Empty if more than that differs, or
-    if the record's strides are the reference's, which declares them."""
+    """`(1,48) -> (48,1)` for each tensor of a text whose strides differ; empty if more than strides differs, or if the
+    recorded strides are those that the reference declares."""
     if reading.binding_strides is None or not isinstance(before, str) or not isinstance(after, str):
         return []
     then, now = _STRIDES.findall(before), _STRIDES.findall(after)
@@ -164,7 +163,7 @@ def _as_kept(part: Part | None) -> Part | None:
 
 
 def _ratio(reading: Reading, stored: Value) -> float | None:
-    """Above 1 is worse; None if it is undefined."""
+    """The change of a number as a ratio, above 1 for the worse; None if it is undefined."""
     if not isinstance(stored, int | float) or not isinstance(reading.value, int | float):
         return None
     before, after = rounded(stored), rounded(reading.value)
@@ -179,7 +178,7 @@ def _ratio(reading: Reading, stored: Value) -> float | None:
 
 
 def _limit(reading: Reading, stored: Value) -> float | None:
-    """The smallest relative change that counts; None for text and for a stored 0."""
+    """The smallest relative change that counts; None for text, and for a stored 0."""
     if not isinstance(stored, int | float) or not isinstance(reading.value, int | float) or stored == 0:
         return None
     return max(reading.tolerance, reading.floor / abs(stored))
@@ -187,8 +186,8 @@ def _limit(reading: Reading, stored: Value) -> float | None:
 
 # -- causes ------------------------------------------------------------------------------------------------------------
 
-_SLIGHT = 0.0005  # shown as 0.0 %
-CLOCK_SHIFT = 0.02  # smaller clock differences are usual between two sessions under load
+_SLIGHT = 0.0005  # Smaller changes are shown as 0.0 %.
+CLOCK_SHIFT = 0.02  # Smaller clock differences are usual between two sessions under load.
 
 
 def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value]) -> str:
@@ -196,34 +195,34 @@ def because(metric: str, readings: Sequence[Reading], before: Mapping[str, Value
 
     Args:
         readings: all current readings of the case.
-        before: earlier values of the exact metrics; unknown ones are left out.
+        before: the earlier values of the exact metrics, as far as they are known.
     """
     timed = {reading.metric for reading in readings if reading.timed}
     known = [reading for reading in readings if not reading.timed and reading.metric in before]
     causes = [reading for reading in known if not _is_hash(reading) and reading.details not in timed - {metric}]
-    told = [(each, text) for each in _in_order(causes) if (text := describe_difference(each, before[each.metric]))]
+    diffs = [(each, text) for each in _in_order(causes) if (text := describe_difference(each, before[each.metric]))]
     # A peak that moved by the bytes of a workspace explains less than the workspace does.
-    told = [(reading, text) for reading, text in told if not _is_slight(reading, before[reading.metric])] or told
-    moved: dict[str, list[str]] = {}  # what moved, and the targets on which it did
-    for reading, text in told:
+    diffs = [(reading, text) for reading, text in diffs if not _is_slight(reading, before[reading.metric])] or diffs
+    moved: dict[str, list[str]] = {}  # This maps a change to its targets.
+    for reading, text in diffs:
         moved.setdefault(text.removeprefix(f"{reading.target}."), []).append(reading.target)
     if moved:
-        said = [
+        texts = [
             f"{text} on {' '.join(on)}" if len(on) > 1 else f"{on[0]}.{text}".lstrip(".") for text, on in moved.items()
         ]
-        return f"because: {', '.join(said)}"
+        return f"because: {', '.join(texts)}"
     codes = [reading.value != before[reading.metric] for reading in known if metric in reading.covers]
     return "no exact metric moved, but the code on the device did" if any(codes) else "no exact metric moved"
 
 
 def _is_slight(reading: Reading, stored: Value) -> bool:
-    """Whether a number moved by less than what would be shown of it."""
+    """Whether a number moved by too little to be shown."""
     ratio = _ratio(reading, stored)
     return ratio is not None and abs(ratio - 1) < _SLIGHT
 
 
 def _is_hash(reading: Reading) -> bool:
-    """Whether it is a hash of what ran, which explains nothing."""
+    """Whether the reading is a hash of the code that ran, which explains nothing."""
     return reading.metric == CODE or (bool(reading.covers) and isinstance(reading.value, str))
 
 
@@ -237,23 +236,23 @@ def machine_change(before: Provenance, now: Conditions | None) -> str:
     """`clocks 1980 -> 1755 MHz, throttled: thermal`: evidence for the machine as the cause; empty without any.
 
     Args:
-        before: provenance of the baseline.
-        now: state of the device while timing.
+        before: the provenance of the baseline.
+        now: the state of the device while it was timed.
     """
     if now is None:
         return ""
-    found = []
+    evidence = []
     old, new = before.clock_mhz, now.clock_mhz
     if old and new and abs(new / old - 1) > CLOCK_SHIFT:
-        found.append(f"clocks {old} -> {new} MHz")
-    if now.throttle_reasons and (found or not old):  # power capping is normal for tensor-core work
-        found.append(f"throttled: {', '.join(now.throttle_reasons)}")
+        evidence.append(f"clocks {old} -> {new} MHz")
+    if now.throttle_reasons and (evidence or not old):  # Power capping is normal for tensor-core work.
+        evidence.append(f"throttled: {', '.join(now.throttle_reasons)}")
     if now.other_processes:
-        found.append(f"{now.other_processes} other process{'es' * (now.other_processes > 1)} on the device")
-    return ", ".join(found)
+        evidence.append(f"{now.other_processes} other process{'es' * (now.other_processes > 1)} on the device")
+    return ", ".join(evidence)
 
 
 def _in_order(readings: Sequence[Reading]) -> list[Reading]:
-    """The readings by rank, each after the metric that it details."""
-    place = {reading.metric: (reading.rank, index) for index, reading in enumerate(readings)}
-    return sorted(readings, key=lambda each: (place.get(each.details, place[each.metric]), bool(each.details)))
+    """The readings in the order of `rank`, each after the metric that it details."""
+    position = {reading.metric: (reading.rank, index) for index, reading in enumerate(readings)}
+    return sorted(readings, key=lambda each: (position.get(each.details, position[each.metric]), bool(each.details)))

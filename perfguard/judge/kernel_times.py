@@ -1,6 +1,6 @@
-"""Times of kernels in observed tests: which ones are in question.
+"""Decides which times of kernels in observed tests are in question.
 
-A test runs once, so the run itself reads no time of it. If the binary, the number of launches or the grids of a kernel
+A test runs once, so that the run itself reads no time. If the binary, the number of launches or the grids of a kernel
 differ from the record, its device time may differ from the base's, and process pairs decide (docs/observe.md).
 """
 
@@ -38,21 +38,21 @@ def judge_kernel_times(result: CaseResult, lane: Lane) -> list[Verdict]:
 
 
 def moved_kernels(result: CaseResult, lane: Lane) -> dict[str, str]:
-    """Kernel -> the first exact metric by which its launches or its binary differ from the record; kernels that are as
-    recorded, or are not launched any more, are left out. So is what differed between processes when it was recorded."""
-    found: dict[str, str] = {}
+    """Kernel -> the first exact metric by which its launches or its binary differ from the record. Kernels that are as
+    recorded or no longer launched are left out, as are readings that differed between processes when recorded."""
+    moved: dict[str, str] = {}
     for reading in result.readings:
         record = lane.record(result, reading)
         before = record.implied
         if KERNEL_TIME not in reading.covers or record.case is None or before in (None, UNSTABLE):
             continue
         if record.case.inputs not in ("", result.inputs):
-            continue  # the test was edited
+            continue  # The test was edited.
         then = before if isinstance(before, dict) else {}
         for part, value in reading.value.items() if isinstance(reading.value, dict) else ():
             if not _is_equal(reading.metric, then.get(part), value):
-                found.setdefault(part.partition("/")[0], reading.metric)  # `rows/2`: its second specialisation
-    return found
+                moved.setdefault(part.partition("/")[0], reading.metric)  # `rows/2` is the second specialisation.
+    return moved
 
 
 def _is_equal(metric: str, before: object, now: object) -> bool:
@@ -60,7 +60,7 @@ def _is_equal(metric: str, before: object, now: object) -> bool:
 
 
 def reading_of(result: CaseResult, metric: str) -> Reading | None:
-    """The reading that a verdict is on. Of a kernel in a test there is none: it says how its time is judged."""
+    """The reading that a verdict judges. For a kernel of an observed test, which has none, it only holds the limits."""
     if timed_kernel(metric):
         limits = KERNEL_TIME_LIMITS
         return Reading(metric, Unit.MICROSECONDS, {}, promise=limits.promise, floor=limits.floor)

@@ -1,4 +1,4 @@
-"""The lane of one hardware in the judgement: identity, baselines, and their noise."""
+"""Lanes: the hardware that is judged, its baselines, and their noise."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from perfguard.judge.places import key_of_record
-from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, remember
+from perfguard.judge.parameter_ids import key_of_record
+from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, history_of
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
     NO_BASE,
@@ -33,20 +33,20 @@ from perfguard.model.records import (
 from perfguard.model.records.baseline import EVERY_CPU, entries_of
 from perfguard.model.records.code import CODE
 
-#: What the absence of a reading from the record of an observed test stands for, by its type.
+#: Type of a reading -> the value that is implied if the record of an observed test lacks the reading.
 NOTHING: Mapping[type, Entry] = {int: 0, list: [], dict: {}}
 
-#: Metrics that older records hold: what they told hung on the process.
+#: Metrics that only older records hold: their values depended on the process.
 _NO_LONGER_READ = {"reserved_bytes"}
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is stored of one reading of a case.
+    """The stored counterpart of one reading of a case.
 
     Attributes:
         baseline: the file that holds the reading; None if there is none.
-        key: of the case.
+        key: the key of the case.
         reading: the reading.
     """
 
@@ -66,7 +66,7 @@ class Record:
 
     @property
     def is_of_test(self) -> bool:
-        """Whether the case is an observed test, of which nothing is stored where there is nothing."""
+        """Whether the case is an observed test, whose empty readings are not stored."""
         return self.key.endswith("/test")
 
     @property
@@ -90,13 +90,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Lane:
-    """The lane of one hardware in the judgement: identity, baselines, and the base of its times.
+    """One hardware that is judged, with its baselines and the base of its times.
 
     Attributes:
-        files: baselines of this hardware, of its target, and of other hardware. The last only show where else a case
-            is known.
-        base: the commit that every case is compared with; None: each case has that of its own record.
-        base_at: the tree of a commit, as a record names it.
+        files: the baselines of this hardware, of its target, and of other hardware. The last only show on which
+            hardware a case is known.
+        base: the commit that every case is compared with; None if each case has the commit of its own record.
+        base_at: returns the tree of a commit that a record names.
     """
 
     hardware: Hardware
@@ -106,8 +106,8 @@ class Lane:
     base_at: Callable[[str], BaseTree] = lambda commit: NO_BASE
 
     def base_of(self, suite: str, key: str) -> BaseTree:
-        """The commit that a case is compared with. That of its record answers what a record asks: whether the code got
-        slower since."""
+        """The commit that a case is compared with, by default that of its record: it shows whether the code got slower
+        since."""
         if self.base is not None:
             return self.base
         if (suite, key) not in self.remembered:
@@ -142,11 +142,11 @@ class Lane:
     @cached_property
     def elsewhere(self) -> Mapping[CaseId, Sequence[str]]:
         """(suite, case key) -> slugs of other hardware with a baseline of the case, sorted."""
-        found: dict[CaseId, list[str]] = defaultdict(list)
+        slugs_by_case: dict[CaseId, list[str]] = defaultdict(list)
         for file in sorted(self.files, key=lambda file: file.hardware):
             for key in () if self.judges_by(file) or file.hardware == EVERY_CPU else file.cases:
-                found[file.suite, key].append(file.hardware)
-        return found
+                slugs_by_case[file.suite, key].append(file.hardware)
+        return slugs_by_case
 
     @cached_property
     def remembered(self) -> frozenset[CaseId]:
@@ -173,7 +173,7 @@ class Lane:
     def _priors(self) -> Mapping[str, Prior]:
         histories: dict[str, list[History]] = defaultdict(list)
         for entry in self.timed.values():
-            histories[timer_class(entry.timer)].append(remember(entry.sessions))
+            histories[timer_class(entry.timer)].append(history_of(entry.sessions))
         return {name: fit_prior(found) for name, found in histories.items()}
 
     def prior(self, name: str) -> Prior:
@@ -199,13 +199,13 @@ class Lane:
         return reading.portable and self.hardware.target is not None
 
     def record(self, result: CaseResult, reading: Reading) -> Record:
-        """What is stored of a reading of the case."""
+        """The record of a reading of the case."""
         files = self._by_folder.get(folder_of(self.hardware, reading, result.ranks), {})
         file = files.get(result.case.suite)
         return Record(file, key_of_record(file, result), reading)
 
     def moved(self, results: Iterable[CaseResult]) -> set[CaseId]:
-        """The records that cases in other places have found."""
+        """The records that were found for cases with other keys."""
         return {
             (result.case.suite, key)
             for result in results
@@ -214,7 +214,7 @@ class Lane:
         }
 
     def stored(self, suite: str, key: str) -> Mapping[str, Entry]:
-        """What is stored of a case for this hardware."""
+        """The entries of a case that are stored for this hardware."""
         return entries_of(self.baselines, suite, key)
 
     def code_of(self, suite: str, key: str) -> Mapping[str, str]:
@@ -223,7 +223,7 @@ class Lane:
         return {kernel: str(code) for each in found if isinstance(each, dict) for kernel, code in each.items()}
 
     def to_read(self, suite: str, key: str) -> set[str]:
-        """The stored metrics of a case that a run reads. Times of kernels in tests are read when they are recorded."""
+        """The stored metrics of a case that a run reads. Times of kernels in tests are read in recordings only."""
         stored = {metric for case in self.stored_cases(suite, key) for metric in case.entries}
         return stored - {KERNEL_TIME} - _NO_LONGER_READ
 
@@ -246,7 +246,7 @@ def folder_of(hardware: Hardware, reading: Reading, ranks: int) -> str:
 
 
 def folder_of_ranks(hardware: Hardware, ranks: int) -> str:
-    """`nvidia-h200`, and `nvidia-h200-x2` of two GPUs. All ranks of a CPU share it."""
+    """`nvidia-h200`, or `nvidia-h200-x2` for two GPUs. All ranks of a CPU share one folder."""
     return hardware.slug if ranks == 1 or hardware.target else f"{hardware.slug}-x{ranks}"
 
 
@@ -256,18 +256,18 @@ def is_own(slug: str, folder: str) -> bool:
 
 
 def joined(files: Iterable[Baseline]) -> dict[str, Baseline]:
-    """Suite -> its files of several folders as one, in which a recording's name begins with its folder."""
-    found: dict[str, Baseline] = {}
+    """Suite -> its files in several folders, merged; the name of a recording then begins with its folder."""
+    by_suite: dict[str, Baseline] = {}
     for file in files:
-        known = found.get(file.suite)
+        known = by_suite.get(file.suite)
         if known is None:
-            found[file.suite] = file
+            by_suite[file.suite] = file
             continue
         recordings = {f"{file.hardware}/{name}": each for name, each in file.recordings.items()}
         cases = {key: replace(case, recording=f"{file.hardware}/{case.recording}") for key, case in file.cases.items()}
         recordings, cases = known.recordings | recordings, known.cases | cases
-        found[file.suite] = replace(known, recordings=recordings, cases=cases)
-    return found
+        by_suite[file.suite] = replace(known, recordings=recordings, cases=cases)
+    return by_suite
 
 
 def timer_class(timer: str) -> str:
@@ -276,7 +276,7 @@ def timer_class(timer: str) -> str:
 
 
 def other_power(stored: Provenance, now: Hardware) -> str:
-    """How the power limit differs from that of the record; empty if equal. The partition is part of the slug."""
+    """The difference of the power limit from the record's; empty if equal. The partition is part of the slug."""
     before, after = stored.power_limit_watts, now.power_limit_watts
     if before is None or after is None or abs(after - before) < 1:
         return ""

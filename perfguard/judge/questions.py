@@ -1,7 +1,7 @@
-"""What a run asks its bases at its end: whatever it doubts. Records screen and remember; the base convicts.
+"""The questions that a run asks its base commits at its end. Records screen readings; only the base makes them fail.
 
-Times in question, faults beside the given inputs, metrics without a comparable record, kernels with other code than the
-recorded ones, and the cause of whatever is worse.
+A run asks about times in question, faults beside the given inputs, metrics without a comparable record, kernels whose
+code differs from the recorded one, and the cause of each metric that is worse.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from perfguard.model.records import (
 
 @dataclass
 class Question:
-    """What one base commit is asked.
+    """The question to one base commit.
 
     Attributes:
-        cases: those that the base reads, too, as measured by this run.
+        cases: this run's results of the cases that the base has to read.
         times: the times in question.
-        code: cases whose kernels are not those of the record.
+        code: the cases whose kernels are not those of the record.
     """
 
     cases: dict[CaseId, CaseResult] = field(default_factory=dict)
@@ -42,28 +42,28 @@ class Question:
 
     @property
     def size(self) -> int:
-        """Number of doubts: the base that most of them ask for is asked first."""
+        """The number of cases and times: the base with the largest number is asked first."""
         return len(self.cases) + len(self.times)
 
     @property
     def doubts(self) -> dict[str, dict[str, list[Doubt]]]:
-        """Suite -> case without its pass -> faults that the given inputs do not show."""
-        found: dict[str, dict[str, list[Doubt]]] = {}
+        """Suite -> name of a case without its pass -> faults that the given inputs do not show."""
+        by_suite: dict[str, dict[str, list[Doubt]]] = {}
         for result in self.cases.values():
             if result.doubts:
-                found.setdefault(result.case.suite, {}).setdefault(result.case.name, []).extend(result.doubts)
-        return found
+                by_suite.setdefault(result.case.suite, {}).setdefault(result.case.name, []).extend(result.doubts)
+        return by_suite
 
 
 def questions(
     results: Sequence[CaseResult], verdicts: Mapping[CaseId, Sequence[Verdict]], lane: Lane
 ) -> dict[str, Question]:
-    """Base commit -> what it is asked, the most asked first.
+    """Base commit -> the question to it, the largest first.
 
     Args:
-        verdicts: by the record (`screen_session`).
+        verdicts: the verdicts by the record (`screen_session`).
     """
-    found: dict[str, Question] = {}
+    by_commit: dict[str, Question] = {}
     for result in results:
         base = lane.base_of(*result.id)
         if base.commit is None or base.equal:
@@ -71,12 +71,12 @@ def questions(
         times = [each for each in verdicts[result.id] if each.word is Word.SUSPECT and each.metric]
         other = has_other_code(result, lane)
         if times or other or result.doubts or any(_asks(result, each) for each in verdicts[result.id]):
-            question = found.setdefault(base.commit, Question())
+            question = by_commit.setdefault(base.commit, Question())
             question.cases[result.id] = result
             question.times |= {ReadingId(*result.id, each.metric): each for each in times}
             if other:
                 question.code.add(result.id)
-    return dict(sorted(found.items(), key=lambda item: -item[1].size))
+    return dict(sorted(by_commit.items(), key=lambda item: -item[1].size))
 
 
 def _asks(result: CaseResult, verdict: Verdict) -> bool:

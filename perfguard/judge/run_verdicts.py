@@ -1,7 +1,7 @@
-"""The verdicts on a run: on its cases together, on entries whose case is gone, and the exit status.
+"""The verdicts on a run: on all of its cases, on entries whose case is gone, and the exit status.
 
-The screen passes times, process pairs decide the rest, others stay UNRESOLVED. `pytest --perfguard` does this at the
-end of a run, and `perfguard.github.lanes` does it to judge a report again.
+The screen passes times, process pairs decide others, and the rest stays UNRESOLVED. `pytest --perfguard` judges so at
+the end of a run, and `perfguard.github.lanes` when it judges a report again.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from perfguard.model.records.case import is_guarded
 
 
 def screen_session(results: Sequence[CaseResult], lane: Lane) -> dict[CaseId, list[Verdict]]:
-    """Judge every case by its record and the run's unchanged cases; times in question, and doubts that a base can be
-    asked about, are SUSPECT.
+    """Judge every case by its record and the run's unchanged cases. Times in question, and doubts that a base can
+    decide, are SUSPECT.
 
     Args:
-        results: measured cases of one device, without those that were not measured.
+        results: the measured cases of one device.
     """
     controls = learn_controls(results, lane)
     return {result.id: judge_case(result, lane, controls) for result in results}
@@ -71,10 +71,10 @@ def judge_session(
 
     Args:
         fresh: results of a case in fresh processes, which judge times beside a rival's.
-        screened: the verdicts of `screen_session`, if these cases have been judged before.
-        pairings: answers of bases, and readings of process pairs on the device.
-        alone: cases that no base needs to be asked about.
-        cut: reason why the run ended before it asked the bases that have no pairing.
+        screened: the verdicts of `screen_session`, if they are known already.
+        pairings: the answers of bases, and the readings of process pairs on the device.
+        alone: cases for which no base needs to be asked.
+        cut: the reason why the run ended before it asked the bases that have no pairing.
     """
     cases = {case.id: case for case in alone} | {case.id: case for pairing in pairings for case in pairing.cases}
     problems = {pairing.base: pairing.problem or NO_PAIRS for pairing in pairings}
@@ -99,7 +99,7 @@ def judge_session(
         name, time = result.id, ReadingId(*result.id, verdict.metric)
         if verdict.word is not Word.SUSPECT:
             return verdict
-        if not verdict.metric:  # a doubt, which may be older than the change
+        if not verdict.metric:  # This is a doubt, which may be older than the change.
             unasked = f"{base_of[name][:12]} was not asked{cut and f', {cut}'}"
             return replace(verdict, word=Word.UNRESOLVED, reason=f"{unasked}: {verdict.reason}")
         if (reading := result.reading(verdict.metric)) is not None and reading.rival:
@@ -111,7 +111,7 @@ def judge_session(
 
 
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
-    """Number of times in question: the family over which a run's error is spread."""
+    """The number of times in question: the family over which the error of a run is spent."""
     return sum(
         verdict.word is Word.SUSPECT and bool(verdict.metric) for found in verdicts.values() for verdict in found
     )
@@ -119,11 +119,11 @@ def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
 
 def results_by_case(sessions: Iterable[Session]) -> dict[CaseId, list[CaseResult]]:
     """The results of fresh processes for each case, oldest first."""
-    found: dict[CaseId, list[CaseResult]] = {}
+    by_case: dict[CaseId, list[CaseResult]] = {}
     for session in sessions:
         for result in session.results:
-            found.setdefault(result.id, []).append(result)
-    return found
+            by_case.setdefault(result.id, []).append(result)
+    return by_case
 
 
 def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult:
@@ -132,11 +132,11 @@ def with_verdicts(result: CaseResult, verdicts: Sequence[Verdict]) -> CaseResult
 
 
 def paired_readings_of(result: CaseResult, time: PairedTime) -> PairedReadings | None:
-    """One time as input of the test of process pairs; None if no pair read it."""
+    """The readings of one time for the test of process pairs; None if no pair read it."""
     reading = reading_of(result, time.metric)
     if reading is None or not time.readings:
         return None
-    # θ from the first pair's time: later pairs must not change earlier decisions.
+    # Only the first pair determines θ, so that later pairs do not change earlier decisions.
     theta = least_effect(reading.promise, reading.floor, time.readings[0].base_us)
     return PairedReadings(theta, timer_class(time.timer), time.readings)
 
@@ -149,38 +149,38 @@ def _by_pairs(
     pairs: tuple[PairedReadings | None, PairVerdict | None],
     why: str,
 ) -> Verdict:
-    """The verdict on a time by its process pairs; if they cannot decide, the reason, by default `why`."""
-    metric, (track, found) = suspect.metric, pairs
+    """The verdict on a time by its process pairs. `why`: the reason by default if they cannot decide."""
+    metric, (track, outcome) = suspect.metric, pairs
     if case is not None and case.base is not None and metric in covered_beside(case.base, result):
         same = "the device runs the very same code as at the base"
         return replace(suspect, word=Word.UNCHANGED, reason=same)
     time = next((each for each in case.times if each.metric == metric), None) if case is not None else None
-    if case is None or case.problem or time is None or found is None or track is None:
+    if case is None or case.problem or time is None or outcome is None or track is None:
         problems = [each for each in (case.problem if case else "", time.problem if time else "") if each]
-        if why != NO_PAIRS and not problems:  # a problem with the record would hide this reason
+        if why != NO_PAIRS and not problems:  # A problem with the record would hide this reason.
             return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
         return unpaired(result, metric, lane, problems[0] if problems else why)
-    about = track.readings, found.effect, track.theta
+    about = track.readings, outcome.effect, track.theta
     cycles, states = in_cycles(*about), in_states(*about)
-    if found.word is Word.PASS:
-        said = [cycles]
-    elif found.word is Word.UNRESOLVED:
-        said = [TOO_NOISY, str(found), states, cycles]
-    elif found.word is None:
-        said = [f"UNDECIDED: {time.problem or why}", str(found), states]
+    if outcome.word is Word.PASS:
+        parts = [cycles]
+    elif outcome.word is Word.UNRESOLVED:
+        parts = [TOO_NOISY, str(outcome), states, cycles]
+    elif outcome.word is None:
+        parts = [f"UNDECIDED: {time.problem or why}", str(outcome), states]
     else:
         read = [] if case.base is None else case.base.readings
         before = {each.metric: each.value for each in read if not each.timed}
-        said = [str(found), states, cycles, because(metric, result.readings, before)]
+        parts = [str(outcome), states, cycles, because(metric, result.readings, before)]
     return replace(
         suspect,
-        word=found.word or Word.UNRESOLVED,
-        reason="; ".join(filter(None, said)),
+        word=outcome.word or Word.UNRESOLVED,
+        reason="; ".join(filter(None, parts)),
         before=middle([each.base_us for each in time.readings]),
         after=middle([each.work_us for each in time.readings]),
-        ratio=math.exp(found.effect),
-        interval=(math.exp(found.interval[0]), math.exp(found.interval[1])),
-        smallest=found.smallest,
+        ratio=math.exp(outcome.effect),
+        interval=(math.exp(outcome.interval[0]), math.exp(outcome.interval[1])),
+        smallest=outcome.smallest,
         limit=math.expm1(track.theta),
     )
 
@@ -193,11 +193,11 @@ def _beside_rival(result: CaseResult, reading: Reading, fresh: Sequence[CaseResu
 
 
 def by_device(results: Sequence[CaseResult]) -> dict[int, list[CaseResult]]:
-    """The results of each device: a deviation of one device says nothing about another."""
-    found: dict[int, list[CaseResult]] = defaultdict(list)
+    """Device -> its results: a deviation of one device is no evidence about another."""
+    on_device: dict[int, list[CaseResult]] = defaultdict(list)
     for result in results:
-        found[result.device].append(result)
-    return found
+        on_device[result.device].append(result)
+    return on_device
 
 
 def middle(values: Sequence[float]) -> float:
@@ -217,14 +217,14 @@ def find_stale(
 ) -> list[Verdict]:
     """STALE, with its `suite` and `case`, for each baseline entry whose case is gone.
 
-    An entry is gone if its suite was collected completely and has no test of its name, or if its test ran to its end
-    and did not guard this pass or label.
+    A case is gone if its suite was collected completely and has no test of its name, or if its test finished without
+    guarding this pass or label.
 
     Args:
-        names_collected: suite -> names of its guarded tests, deselected ones too. A test's further calls are
-            named `<test>:<label>`.
+        names_collected: suite -> the names of its guarded tests, including deselected ones. Further calls of a test
+            are named `<test>:<label>`.
         measured: the cases with results.
-        ended: suite and name of the tests that ran to their end and guarded something.
+        ended: suite and name of each test that finished and guarded a call.
     """
     gone = []
     for suite, key in sorted(lane.remembered.difference(measured)):
@@ -236,7 +236,7 @@ def find_stale(
 
 
 def test_of(name: str, collected: Collection[str]) -> str:
-    """The collected test that guards `name`: `name` itself, or the part before the label of a further call."""
+    """The collected test that guards `name`: `name` itself, or the part of it before a label."""
     return next((test for test in tests_of(name) if test in collected), name)
 
 
@@ -246,25 +246,25 @@ def exit_status(
     """The exit status of a run with these verdicts.
 
     Args:
-        words: of every case and of stale entries.
-        measured: number of cases with at least one reading.
+        words: the verdicts on all cases and on stale entries.
+        measured: the number of cases with at least one reading.
         tests_failed: whether a test failed for a reason other than a verdict on its cases.
         inconclusive: whether most timed cases are undecided.
     """
-    found = set(words)
-    if Word.WRONG in found:
+    present = set(words)
+    if Word.WRONG in present:
         return ExitStatus.WRONG
-    if found & {Word.SLOWER, Word.CHANGED}:
+    if present & {Word.SLOWER, Word.CHANGED}:
         return ExitStatus.REGRESSED
-    if tests_failed or Word.BROKEN in found:
+    if tests_failed or Word.BROKEN in present:
         return ExitStatus.TESTS_FAILED
     if measured == 0:
         return ExitStatus.NOTHING_MEASURED
-    if inconclusive or (strict and any(word.unguarded for word in found)):
+    if inconclusive or (strict and any(word.unguarded for word in present)):
         return ExitStatus.UNGUARDED
     return ExitStatus.PASSED
 
 
 def count_guarded(results: Iterable[CaseResult]) -> int:
-    """Number of guarded cases (`is_guarded`)."""
+    """The number of guarded cases (`is_guarded`)."""
     return sum(1 for result in results if is_guarded(result, result.word))

@@ -1,7 +1,7 @@
 """Times that need no process pair: the device runs the same code, or the record excludes a change (docs/judging.md).
 
-A record comes from one board on one day. It can pass a time on the same board if the run's controls, unchanged cases
-that are timed all the same, show that the machine has not changed since. It never fails a time.
+A record comes from one board on one day. It can pass a time on the same board if the run's controls (unchanged cases
+that are timed nevertheless) show that the machine has not changed since. It never fails a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, same_board, timer_class
-from perfguard.judge.statistics import COARSE, Prior, least_effect, moderate, remember
+from perfguard.judge.statistics import COARSE, Prior, history_of, least_effect, moderate
 from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry
 from perfguard.model.records.baseline import MIN_SESSIONS
 from perfguard.model.records.code import CODE, same_parts
@@ -23,25 +23,25 @@ from perfguard.model.units import counted
 
 
 def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
-    """Stored time that needs no judging -> the exact metric that covers it, and whose reading equals the stored one.
+    """Stored time that need not be judged -> the exact metric that covers it, whose reading equals the stored one.
 
-    Inputs, power limit and toolchain must be those of the baseline, too.
+    Inputs, power limit and toolchain have to be those of the baseline as well.
     """
     suite, key = result.id
-    found: dict[str, str] = {}
+    covered_by: dict[str, str] = {}
     if not lane.comparable(result):
-        return found
+        return covered_by
     for reading in result.readings:
         stored = lane.record(result, reading).entry if reading.covers and not reading.timed else None
         if stored is not None and _is_equal(reading, stored):
             for metric in reading.covers:
                 if (suite, key, metric) in lane.timed:
-                    found.setdefault(metric, reading.metric)
-    return found
+                    covered_by.setdefault(metric, reading.metric)
+    return covered_by
 
 
 def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
-    """Timed metrics that cannot differ from the base's, because the device runs the same code on both sides."""
+    """The timed metrics that cannot differ from the base's, because the device runs the same code on both sides."""
     return frozenset(
         metric
         for reading in work.readings
@@ -51,8 +51,8 @@ def covered_beside(base: CaseResult, work: CaseResult) -> frozenset[str]:
 
 
 def has_other_code(result: CaseResult, lane: Lane) -> bool:
-    """Whether the kernels of a case may not be those of its record. Where the device runs what it ran when it was
-    recorded, they are."""
+    """Whether the kernels of a case may differ from those of its record. They do not if the device runs the recorded
+    code."""
     reading = result.reading(CODE)
     if reading is None or result.ranks > 1:
         return False
@@ -62,7 +62,7 @@ def has_other_code(result: CaseResult, lane: Lane) -> bool:
 
 
 def _is_equal(reading: Reading, other: Entry) -> bool:
-    """Whether an exact reading equals another value of its metric; of fingerprints, either half may."""
+    """Whether an exact reading equals another value of its metric. One equal half is enough for fingerprints."""
     if isinstance(other, TimedEntry):
         return False
     if reading.metric == CODE and isinstance(other, dict) and isinstance(reading.value, dict):
@@ -72,18 +72,18 @@ def _is_equal(reading: Reading, other: Entry) -> bool:
 
 # -- the record --------------------------------------------------------------------------------------------------------
 
-LEAST_CONTROLS = 15  # unchanged cases; fewer show too little about board and day
-MOST_REJECTED = 3  # a session with this many rejected blocks is not compared
-_MISSED = 0.02  # share of cases slower by 2θ that the record may pass
+LEAST_CONTROLS = 15  # Fewer unchanged cases are not enough to estimate the shift of board and day.
+MOST_REJECTED = 3  # A session with this many rejected blocks is not compared.
+_MISSED = 0.02  # The share of cases slower by 2θ that the record may pass.
 
 
 @dataclass(frozen=True)
 class Controls:
-    """Deviation of one timer class's unchanged cases from their records in this run.
+    """The deviation of one timer class's unchanged cases from their records in this run.
 
     Attributes:
         shift: the median of ln(now / record).
-        scale: their spread around it, relative to the noise of their records, at least 1.
+        scale: the spread around `shift`, relative to the noise of the records, at least 1.
     """
 
     cases: int = 0
@@ -91,17 +91,17 @@ class Controls:
     scale: float = 1.0
 
 
-NO_CONTROLS: Mapping[str, Controls] = {}  # timer class -> …
+NO_CONTROLS: Mapping[str, Controls] = {}
 
 
 def learn_controls(results: Sequence[CaseResult], lane: Lane) -> dict[str, Controls]:
-    """Timer class -> deviation of its unchanged cases that were timed on the board of their records."""
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    """Timer class -> the deviation of its unchanged cases that were timed on the board of their records."""
+    deviations: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         for name, deviation, error in _deviations(result, lane):
-            found[name].append((deviation, error))
+            deviations[name].append((deviation, error))
     controls = {}
-    for name, cases in found.items():
+    for name, cases in deviations.items():
         shift = median(deviation for deviation, _ in cases)
         scale = 1.4826 * median(abs(deviation - shift) / error for deviation, error in cases)
         controls[name] = Controls(len(cases), shift, max(1.0, scale))
@@ -109,7 +109,7 @@ def learn_controls(results: Sequence[CaseResult], lane: Lane) -> dict[str, Contr
 
 
 def _deviations(result: CaseResult, lane: Lane) -> Iterator[tuple[str, float, float]]:
-    """Timer class, ln(now / record) and its standard error of every unchanged time."""
+    """(timer class, ln(now / record), its standard error) for every unchanged time."""
     suite, key = result.id
     for metric in covering(result, lane):
         reading = result.reading(metric)
@@ -120,20 +120,20 @@ def _deviations(result: CaseResult, lane: Lane) -> Iterator[tuple[str, float, fl
             or not same_board(lane.baselines[suite].provenance_of(key), result)
         ):
             continue
-        history, name = remember(entry.sessions), timer_class(entry.timer)
+        history, name = history_of(entry.sessions), timer_class(entry.timer)
         noise = moderate(history, lane.prior(name))
         yield name, math.log(_value(reading)) - history.centre, noise.against_record
 
 
 def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: Controls, *, on_its_board: bool) -> str:
-    """Why the record cannot pass the time, so that a process pair must decide; empty if it passes.
+    """Why the record cannot pass the time, so that a process pair has to decide; empty if it passes.
 
-    The record passes a time if it excludes a slowdown (or speed-up) of 2θ, at 2 %, with the machine's own shift added.
+    The record passes a time if it excludes a change of 2θ in either direction at 2 %, with the machine's shift added.
     """
     if not _comparable(reading, entry):
         few = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} are needed"
         return few if len(entry.sessions) < MIN_SESSIONS else "its reading was disturbed"
-    history = remember(entry.sessions)
+    history = history_of(entry.sessions)
     theta = least_effect(reading.promise, reading.floor, math.exp(history.centre))
     effect = math.log(_value(reading)) - history.centre
     noise = moderate(history, prior)
@@ -160,23 +160,23 @@ def _value(reading: Reading) -> float:
 
 # -- which unchanged cases are timed -----------------------------------------------------------------------------------
 
-CONTROLS = 20  # for each timer class; the simulation in docs/judging.md assumes this number
-AUDIT = 0.05  # share of the other unchanged cases that is timed
+CONTROLS = 20  # For each timer class; the simulation in docs/judging.md assumes this number.
+AUDIT = 0.05  # The share of the other unchanged cases that is timed.
 
 
 class ControlDraw:
-    """Draws controls as the cases run, before it is known which of them are unchanged.
+    """Draws controls while the cases run, before it is known which cases are unchanged.
 
-    Selection sampling (Knuth, TAOCP 2, 3.4.2, algorithm S): of the n cases of a class that may still come, each is
-    drawn with probability (controls wanted) / n. A changed case leaves its chance to the others, so every draw is
-    equally likely in any order of the tests.
+    This is selection sampling (Knuth, TAOCP 2, 3.4.2, algorithm S): each of the n remaining cases of a class is drawn
+    with probability (controls wanted) / n. A changed case is replaced by later ones, so that every draw is equally
+    likely in any order of the tests.
     """
 
     def __init__(self, lane: Lane, selected: Sequence[Case], seed: str) -> None:
         """Expect the cases in the lane's records.
 
         Args:
-            selected: forward cases of the selected tests; no others are expected then. Empty if they are unknown.
+            selected: the forward cases of the selected tests, so that no others are expected; empty if unknown.
             seed: makes the draw repeatable.
         """
         self._random = random.Random(seed)
@@ -189,9 +189,9 @@ class ControlDraw:
         self._wanted = dict.fromkeys(self._expected, CONTROLS)
 
     def draw(self, result: CaseResult, unchanged: Collection[str]) -> bool:
-        """Whether the case is timed although its times named in `unchanged` need no reading.
+        """Whether the case is timed although its times in `unchanged` need no reading.
 
-        Call once for each case, also for cases with nothing unchanged.
+        The caller has to call this once for each case, including cases with nothing unchanged.
         """
         suite, key = result.id
         known = [self._lane.timed.get(ReadingId(suite, key, metric)) for metric in unchanged]
@@ -208,5 +208,5 @@ class ControlDraw:
 
 
 def tests_of(name: str) -> list[str]:
-    """The tests that may guard a case of this name, the likeliest first: `test:label` -> `test:label`, `test`."""
+    """The tests that may guard a case of this name, the most likely first: `test:label` -> `test:label`, `test`."""
     return [name, *(name[:at] for at in reversed(range(len(name))) if name[at] == ":")]

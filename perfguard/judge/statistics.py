@@ -1,7 +1,7 @@
 """The numbers behind a timed verdict (docs/judging.md).
 
 Times are natural logarithms of µs, so every effect is a difference of logarithms (0.02 is about +2 %). A process is the
-unit of inference: one value for each, never the samples inside it.
+unit of inference: it contributes one value, never its samples.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from functools import lru_cache
 from statistics import fmean, median
 from typing import Any
 
-FAMILY_ERROR = 0.01  # alpha_F: false alarms of a run, over all its times in question
-MISS_ERROR = 0.05  # one minus the power at the smallest promised effect
-LEAST_EFFECT = 0.01  # smallest relative change that may fail
-# From this θ on a time is coarse: a host time, or one of microseconds. Processes differ by a third in the first, and
-# board and day, which move times by less, matter to neither.
+FAMILY_ERROR = 0.01  # alpha_F: the probability of a false alarm in a run, over all its times in question.
+MISS_ERROR = 0.05  # One minus the power at the smallest promised effect.
+LEAST_EFFECT = 0.01  # The smallest relative change that may fail.
+# From this θ on a time is coarse: a host time, which differs by a third between processes, or a time of microseconds.
+# Board and day move times by less, and do not matter to either.
 COARSE = 0.1
-# Lower limit of every case's sigma: the median of 563 times of H200s, each over the processes of one recording
+# The lower limit of every case's sigma. The median over 563 times of H200s, each over the processes of one recording
 # (tests/judge/data/h200-sessions.json), is 0.13 %.
 LEAST_SIGMA = 0.0015
-MEDIAN_PENALTY = 1.57  # pi/2: the centre of a record is a median, whose variance is that of a mean times this
-PRIOR_DEGREES = (1.0, 8.0)  # d0 is clipped to this range
-PRIOR_CASES = 15  # fewer cases of a class are not enough for a prior
-CONTROL_SHARE = 0.75  # variance of ln W - (ln B + ln B')/2, 3/2 of a process's, over that of ln B' - ln B, twice one's
-TRIM = 0.2  # at either end: Wilcox, Introduction to Robust Estimation and Hypothesis Testing, section 3.3
-# Pairs. A trimmed mean asks fewer pairs to agree: of eight, seven do so by chance as rarely in two states (`luck` in
-# pair_test.py) as six of six. Of fewer, trimming would let large effects of large suites wait.
+MEDIAN_PENALTY = 1.57  # pi/2: the variance of a median, the centre of a record, over that of a mean.
+PRIOR_DEGREES = (1.0, 8.0)  # The range to which d0 is clipped.
+PRIOR_CASES = 15  # Fewer cases of a class are not enough for a prior.
+CONTROL_SHARE = 0.75  # The variance of ln W - (ln B + ln B')/2 (3/2 of a process's) over that of ln B' - ln B (twice).
+TRIM = 0.2  # At either end: Wilcox, Introduction to Robust Estimation and Hypothesis Testing, section 3.3.
+# The least number of pairs to trim. A trimmed mean requires fewer pairs to agree: with two states, seven of eight agree
+# by chance as rarely as six of six (`luck` in pair_test.py). With fewer pairs, trimming would delay large effects.
 TRIM_FROM = 8
-ROUNDING_SIGMA = 1e-3 / math.sqrt(12)  # rounding error of four significant digits
-WILD_SHIFT, WILD_SIGMAS = 0.2, 10.0  # a stored session beyond both is wild
-WILD_AMONG = 5  # sessions; among fewer, two that are alike by chance would make a third one wild
+ROUNDING_SIGMA = 1e-3 / math.sqrt(12)  # The rounding error of four significant digits.
+WILD_SHIFT, WILD_SIGMAS = 0.2, 10.0  # A stored session beyond both is wild.
+WILD_AMONG = 5  # Among fewer sessions, two that are alike by chance would make a third one wild.
 
 
 @dataclass(frozen=True)
 class History:
-    """Several processes' values of one case, in logarithms.
+    """The values of one case in several processes, in logarithms.
 
-    `centre` is their median, `variance` the variance between processes, `sessions` the number that count. One wild
-    session (more than 20 % and ten robust standard deviations off the others) is left out of a record. Of process
-    pairs: `spread_of`. `controls`: degrees of freedom that others than the values themselves add to `variance`.
+    `centre` is the median, `variance` the variance between processes, `sessions` the number of values that count. One
+    wild session (more than 20 % and ten robust standard deviations off the others) is left out of a record. For process
+    pairs see `spread_of`. `controls` is the number of degrees of freedom that the controls add to `variance`.
     """
 
     centre: float
@@ -57,21 +57,21 @@ class History:
 
 @dataclass(frozen=True)
 class Prior:
-    """Noise of one case, estimated from all cases of its timer class (d0 and s0 of docs/judging.md)."""
+    """The noise of one case, estimated from all cases of its timer class (d0 and s0 of docs/judging.md)."""
 
     degrees: float
     sigma: float
     learnt: bool = True
 
 
-#: Used until PRIOR_CASES cases are known. 0.5 % is the timers' target for their variation between processes. Unlike a
-#: learnt prior, it never lowers a case's own estimate.
+#: The prior until PRIOR_CASES cases are known. 0.5 % is the timers' target for the variation between processes. Unlike
+#: a learnt prior, it never lowers a case's own estimate.
 UNLEARNT = Prior(degrees=PRIOR_DEGREES[0], sigma=0.005, learnt=False)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The moderated noise of one case: sigma between processes, its degrees of freedom, and K."""
+    """The moderated noise of one case: sigma between processes, its degrees of freedom, and the K of the sessions."""
 
     sigma: float
     degrees: float
@@ -79,12 +79,12 @@ class Noise:
 
     @property
     def against_record(self) -> float:
-        """Standard error of one new session against the median of the stored ones."""
+        """The standard error of one new session against the median of the stored ones."""
         return self.sigma * math.sqrt(1 + MEDIAN_PENALTY / self.sessions)
 
     @property
     def of_mean(self) -> float:
-        """Standard error of the mean of the K values."""
+        """The standard error of the mean of the K values."""
         return self.sigma / math.sqrt(self.sessions)
 
     def quantile(self, alpha: float) -> float:
@@ -104,18 +104,18 @@ def _special() -> Any:
     return special
 
 
-def remember(sessions: Sequence[float]) -> History:
-    """Centre and variance of stored session values (µs, at least one)."""
+def history_of(sessions: Sequence[float]) -> History:
+    """The centre and variance of stored session values (µs, at least one)."""
     logs = [math.log(value) for value in without_wild(sessions)]
     return History(median(logs), _variance(logs), len(logs))
 
 
 def spread_of(slowdowns: Sequence[float], controls: Sequence[float] = ()) -> History:
-    """Trimmed mean of process pairs (logarithms, at least one), and the variance that its error follows from.
+    """The trimmed mean of process pairs (logarithms, at least one), and the variance from which its error follows.
 
-    The variance is that of winsorized values (Tukey and McLaughlin, Sankhya A 25, 1963), so nobody has to call a pair
-    wild. It is never below that of the `controls`, ln(B'/B) of each pair: they show how processes of one tree scatter
-    also where slowdowns agree by chance. Their degrees of freedom count if the slowdowns scatter no more than they do.
+    The variance is that of winsorized values (Tukey and McLaughlin, Sankhya A 25, 1963), which needs no rule for wild
+    pairs. It is never below that of the `controls`, ln(B'/B) of each pair, which show the scatter of one tree's
+    processes even if slowdowns agree by chance. Their degrees of freedom count if the slowdowns scatter no more.
     """
     cut, ordered = trimmed(len(slowdowns)), sorted(slowdowns)
     kept = len(ordered) - 2 * cut
@@ -128,7 +128,7 @@ def spread_of(slowdowns: Sequence[float], controls: Sequence[float] = ()) -> His
 
 
 def trimmed(pairs: int) -> int:
-    """Number of process pairs that the mean leaves out at either end."""
+    """The number of process pairs that the mean leaves out at either end."""
     return int(pairs * TRIM) if pairs >= TRIM_FROM else 0
 
 
@@ -145,7 +145,7 @@ def without_wild(sessions: Sequence[float]) -> list[float]:
 
 
 def wild_one(logs: Sequence[float], shift: float) -> int | None:
-    """Index of the one farthest off, if it is off the others by more than `shift` and by ten robust deviations."""
+    """The index of the farthest value, if it is off the others by more than `shift` and by ten robust deviations."""
     middle = median(logs)
     farthest = max(range(len(logs)), key=lambda index: abs(logs[index] - middle))
     others = [*logs[:farthest], *logs[farthest + 1 :]]
@@ -161,8 +161,8 @@ def fit_prior(histories: Sequence[History]) -> Prior:
 
     Smyth, "Linear models and empirical Bayes methods", Stat. Appl. Genet. Mol. Biol. 3 (2004), section 6.2.
     With e = ln s² − ψ(d/2) + ln(d/2) over the cases: ψ'(d0/2) = Var(e) − mean ψ'(d/2), and
-    ln s0² = mean(e) + ψ(d0/2) − ln(d0/2). Cases more alike than by chance have d0 = ∞. d0 is clipped afterwards.
-    Below its range, s0 follows from the clipped d0, which makes s0 larger.
+    ln s0² = mean(e) + ψ(d0/2) − ln(d0/2). If the cases are more alike than by chance, d0 = ∞. d0 is then clipped.
+    If it was below the range, s0 follows from the clipped d0, which makes s0 larger.
     """
     known = [history for history in histories if history.degrees >= 1]
     if len(known) < PRIOR_CASES:
@@ -195,7 +195,7 @@ def _terms(degrees: int) -> tuple[float, float, float]:
 
 
 def _inverse_trigamma(y: float) -> float:
-    """x > 0 with ψ'(x) = y; Newton's method on 1/ψ', convex and nearly linear (Smyth 2004, appendix)."""
+    """The x > 0 with ψ'(x) = y, by Newton's method on 1/ψ', convex and nearly linear (Smyth 2004, appendix)."""
     if y > 1e7:
         return 1 / math.sqrt(y)
     if y < 1e-6:
@@ -213,8 +213,8 @@ def _inverse_trigamma(y: float) -> float:
 def moderate(history: History, prior: Prior) -> Noise:
     """The case's variance, shrunk towards its class: σ̃² = (d0·s0² + d·s²)/(d0 + d), σ̃ ≥ 0.15 %.
 
-    A case that scatters more than the prior explains stands alone: beyond the 95 % point of F if it was learnt (the
-    idea of Phipson, Lee, Majewski, Alexander and Smyth, Ann. Appl. Stat. 10, 2016, with a limit for their weight).
+    A case that scatters more than a learnt prior explains, beyond the 95 % point of F, is not shrunk (the idea of
+    Phipson, Lee, Majewski, Alexander and Smyth, Ann. Appl. Stat. 10, 2016, with a limit instead of their weight).
     """
     limit = _f_limit(history.degrees, prior.degrees) if prior.learnt and history.degrees else 1.0
     shrunk = prior.degrees if history.variance <= limit * prior.sigma**2 else 0.0

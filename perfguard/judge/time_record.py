@@ -1,7 +1,7 @@
 """Compares a time with its record: the category of the change in an update, and whether it needs a reason.
 
-A record has an anchor: the level at its first recording, or at the last one that was accepted with a reason. Slow creep
-is growth over the anchor, over any number of recordings (docs/baselines.md).
+A record has an anchor: the level at its first recording, or at the last one that was accepted with a reason. Slow
+growth is measured from the anchor, over any number of recordings (docs/baselines.md).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from perfguard.judge.lane import Lane, Record, differing_versions, other_power
-from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, least_effect, moderate, remember
+from perfguard.judge.statistics import MEDIAN_PENALTY, UNLEARNT, Noise, history_of, least_effect, moderate
 from perfguard.model.config import Category
 from perfguard.model.records import (
     Better,
@@ -26,15 +26,15 @@ from perfguard.model.records import (
     TimedEntry,
 )
 
-#: A change in one recording that is not due to another board. Boards move single cases by a heavy-tailed amount
-#: (Student t with about 2 degrees, MAD 0.2 %): upwards by more than 3 % once in 290 recordings, by more than this once
-#: in 1,750.
+#: A larger change in one recording is not due to another board. Boards move single cases by a heavy-tailed amount
+#: (Student's t with about 2 degrees, MAD 0.2 %): upwards by more than 3 % once in 290 recordings, and by more than this
+#: once in 1,750.
 OTHER_BOARD = 0.075
-_CHANCE = 0.005  # probability, in one direction, that noise alone moves a level so far
+_CHANCE = 0.005  # The probability, in one direction, that noise alone moves a level so far.
 
 
 def anchor_of(entry: TimedEntry) -> float:
-    """The level that growth is counted from, µs."""
+    """The level from which growth is counted, µs."""
     return median(entry.sessions) if entry.anchor is None else entry.anchor
 
 
@@ -46,17 +46,17 @@ def slowdown(before: float, after: float, better: Better = Better.LOWER) -> floa
 
 @dataclass(frozen=True)
 class Growth:
-    """A new level of a time beside its anchor.
+    """A new level of a time, compared with its anchor.
 
     Attributes:
-        over: change for the worse over the anchor, a natural logarithm.
-        asks: whether it needs a reason.
-        is_open: whether it grew by more than the promise, but in one recording on another board, which is no proof.
+        over: the change for the worse over the anchor, a natural logarithm.
+        needs_reason: whether the new level needs a reason.
+        is_open: whether it exceeds the promise, but in one recording on another board only, which is no proof.
         entry: the entry to store, with its anchor.
     """
 
     over: float
-    asks: bool
+    needs_reason: bool
     is_open: bool
     entry: TimedEntry
 
@@ -64,15 +64,15 @@ class Growth:
 def grow(before: TimedEntry, after: TimedEntry, reading: Reading, *, one_board: bool) -> Growth:
     """The new anchor if `after` replaces `before`, and whether that needs a reason.
 
-    The promise decides. A level above it needs a reason and then becomes the anchor. A level as far below the anchor
-    lowers the anchor. Any other level leaves the anchor unchanged. On another board one recording proves neither: the
-    replaced level has to exceed the promise, too, or the new one has to exceed `OTHER_BOARD`. One recording never
-    lowers the anchor there, since an anchor that noise lowered would ask for a reason for all later levels.
+    A level that exceeds the anchor by more than the promise needs a reason, and then becomes the anchor. A level as far
+    below the anchor lowers it. Any other level leaves the anchor unchanged. On another board, one recording proves
+    neither: either the replaced level has to exceed the promise as well, or the new one has to exceed `OTHER_BOARD`.
+    One recording never lowers the anchor there: if noise lowered it, all later levels would need a reason.
 
     Args:
-        before, after: entries that were read with one timer from one kind of inputs.
-        reading: source of promise, floor and direction.
-        one_board: whether both were recorded on one board, as far as known.
+        before, after: entries that were read with the same timer from the same kind of inputs.
+        reading: the source of promise, floor and direction.
+        one_board: whether both are known to be recorded on the same board.
     """
     anchor, better = anchor_of(before), reading.better
     over = slowdown(anchor, median(after.sessions), better)
@@ -126,8 +126,7 @@ class TimeRecord:
 
     @cached_property
     def under_other_conditions(self) -> bool:
-        """Whether there is a stored time that was read under other conditions, so that the judge does not compare
-        it."""
+        """Whether a stored time was read under other conditions, so that it is not compared."""
         if self.entry is None:
             return False
         if self.comparable is None or other_power(self.provenance, self.lane.hardware):
@@ -136,20 +135,20 @@ class TimeRecord:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether nothing is stored that holds for the reading: nothing at all, other conditions, or other code."""
+        """Whether no stored time is valid for the reading: there is none, or it has other conditions or code."""
         return self.entry is None or self.under_other_conditions or self.same_code is False
 
     @cached_property
     def same_code(self) -> bool | None:
-        """Whether the exact readings that cover the time are as stored; None if none is, in a tree that may differ."""
+        """Whether the exact readings that cover the time are as stored; None if that is unknown."""
         covers = [each for each in self.result.readings if self.reading.metric in each.covers]
         covering = [self.lane.record(self.result, each) for each in covers]
         known = [record.reading.value == record.entry for record in covering if record.case is not None]
         return all(known) if known else self.same_tree or None
 
     def takes(self, value: float) -> bool:
-        """Whether a reading in µs (above 0) joins the stored sessions: it is of their code or, where nothing tells, off
-        their level by no more than the promise, or their noise."""
+        """Whether a reading in µs (above 0) joins the stored sessions: it has their code or, if that is unknown, is off
+        their level by no more than the promise or their noise."""
         if self.is_outdated:
             return False
         effect, _ = self._change(value)
@@ -158,10 +157,10 @@ class TimeRecord:
         )
 
     def category(self, values: Sequence[float], *, paired: bool = False) -> Category | None:
-        """The category of the change if an update writes `values` (µs, at least one) in place of what is stored; None:
-        the stored time stays.
+        """The category of the change if an update replaces the stored time by `values` (µs, at least one); None if the
+        stored time stays.
 
-        Unchanged code keeps its time. Other code gets a new one, whether or not the time moved.
+        Unchanged code keeps its time. Other code gets a new one, whether the time moved or not.
 
         Args:
             paired: whether the values are the stored ones, multiplied by the ratio of process pairs, so that their
@@ -192,8 +191,8 @@ class TimeRecord:
 
 
 def _noise(before: Sequence[float], after: Sequence[float]) -> float:
-    """Distance by which noise alone separates two medians, a logarithm; sigma is pooled from both."""
-    old, new = (moderate(remember(values), UNLEARNT) for values in (before, after))
+    """The distance by which noise alone separates two medians, a logarithm; sigma is pooled from both."""
+    old, new = (moderate(history_of(values), UNLEARNT) for values in (before, after))
     degrees = old.degrees + new.degrees
     sigma = math.sqrt((old.degrees * old.sigma**2 + new.degrees * new.sigma**2) / degrees)
     error = sigma * math.sqrt(MEDIAN_PENALTY * (1 / old.sessions + 1 / new.sessions))

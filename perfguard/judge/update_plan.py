@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perfguard.judge.case_verdicts import not_read
 from perfguard.judge.exact import word_by
 from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own
-from perfguard.judge.places import unlike_a_name
+from perfguard.judge.parameter_ids import unstable_id
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import Growth, TimeRecord, anchor_of, grow
 from perfguard.model.config import Category
@@ -34,9 +34,10 @@ from perfguard.model.records.change import Change, category_of, show_apart
 from perfguard.model.records.code import CODE
 from perfguard.model.units import format_change, format_percent, format_time, significant
 
-_SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.BETTER: "faster"}  # of kernels in observed tests
-_WIDEST_SESSIONS = 1.5  # slowest / fastest session, wild ones left out, above which a device's time is not recorded
-_HOST_PROMISE = 0.5  # and more: that of times which the host takes
+#: Verdict on the time of a kernel in an observed test -> the category of its change.
+_SPEEDS: dict[Word, Category] = {Word.CHANGED: "slower", Word.BETTER: "faster"}
+_WIDEST_SESSIONS = 1.5  # Above this ratio of slowest to fastest session, without wild ones, no GPU time is recorded.
+_HOST_PROMISE = 0.5  # Times of the host have at least this promise.
 
 
 def plan(
@@ -52,19 +53,18 @@ def plan(
 
     A case that is WRONG or BROKEN, here or in a fresh process, is left out. Portable readings go to the target's folder
     if the hardware has one, all others to the slug's. Changes of exact metrics follow from their verdicts. Changes of
-    times follow from the stored sessions and the run's own reading, regardless of verdicts: the comparison with the
-    base is one question, the record another.
+    times follow from the stored sessions and the run's own reading, whatever the comparison with the base.
 
     Args:
         lane: the hardware with its records.
         results: the run's judged results.
-        fresh: (suite, case key) -> its results in fresh processes, oldest first: exact metrics that differ in them are
-            no facts.
+        fresh: (suite, case key) -> its results in fresh processes, oldest first. Exact metrics that differ in them are
+            not recorded.
         stale: verdicts that name a recorded case that is gone (`suite` and `case`).
-        provenance: provenance of the new entries.
-        paired: of a report that is accepted, metric -> the stored times, multiplied by the ratio of process pairs. Its
-            other times join no record. None: a recording.
-        unedited: cases whose record is of the tree that was measured, but for documents.
+        provenance: the provenance of the new entries.
+        paired: for an accepted report, metric -> the stored times, multiplied by the ratio of process pairs; its other
+            times join no record. None for a recording.
+        unedited: cases whose record is of the measured tree, apart from documents.
     """
     changes: list[Change] = []
     for result in results:
@@ -72,7 +72,7 @@ def plan(
         if not any(_is_wrong(each) for each in (result, *others)):
             alike = [other for other in others if other.inputs == result.inputs]
             planned = _Planner(lane, result, alike, provenance, paired, result.id in unedited).changes()
-            changes += [replace(each, refused=unlike_a_name(each.key) or each.refused) for each in planned]
+            changes += [replace(each, refused=unstable_id(each.key) or each.refused) for each in planned]
             changes += _metrics_gone(lane, result)
     changes += [
         Change(category="stale", folder=file.hardware, suite=verdict.suite, key=verdict.case, note=verdict.reason)
@@ -84,7 +84,7 @@ def plan(
 
 
 def _metrics_gone(lane: Lane, result: CaseResult) -> list[Change]:
-    """The removals of a case's metrics that are recorded, but were not read."""
+    """The removals of a case's recorded metrics that the run did not read."""
     suite, key = result.id
     gone = {
         verdict.metric
@@ -101,29 +101,29 @@ def _metrics_gone(lane: Lane, result: CaseResult) -> list[Change]:
 
 
 def _category(result: CaseResult, reading: Reading, entry: Entry | None) -> Category | None:
-    """The category of an exact metric's change, by its verdict, otherwise by the one on the whole case.
+    """The category of an exact metric's change, by its verdict or by that on the whole case.
 
     Args:
-        entry: the record. Where the base judged in its place, it is missing, or of another toolchain.
+        entry: the record. If the base judged instead, the record is missing or of another toolchain.
     """
     verdict = verdict_on(result, reading) if not reading.timed else None
     if verdict is None:
         return None
     if verdict.word in (Word.PASS, Word.UNCHANGED) and verdict.storable and verdict.metric:
         if entry is None and verdict.before is not None:
-            return None if goes_unsaid(result, reading) else "new"
+            return None if is_implied(result, reading) else "new"
         if verdict.before not in (None, entry) or BY_TOOLCHAIN in verdict.reason:
             return "changed"
     category = category_of(verdict, reading)
     return None if category == "stale" else category
 
 
-def goes_unsaid(result: CaseResult, reading: Reading) -> bool:
+def is_implied(result: CaseResult, reading: Reading) -> bool:
     """Whether a record without the metric implies the reading's value."""
     if Record(None, result.case.key, reading).is_of_test and reading.value == NOTHING.get(type(reading.value)):
         return True
     values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
-    if reading.tells_of_nothing:
+    if reading.is_empty:
         return True
     return reading.unrecorded is not None and all(value == reading.unrecorded for value in values)
 
@@ -149,12 +149,12 @@ class _Planner:
             each
             for each in self.result.readings
             if each.is_recorded
-            if self.before(each) is not None or not goes_unsaid(self.result, each) or self.is_unstable(each)
+            if self.before(each) is not None or not is_implied(self.result, each) or self.is_unstable(each)
         ]
         moved = {each.metric: change for each in readings if not each.timed and (change := self.fact(each))}
         is_other = any(change.before is not None for change in moved.values())
         moved |= {each.metric: change for each in readings if each.timed and (change := self.time(each, is_other))}
-        # Metrics that tell of the code are written with the others, or would tell of older code.
+        # Ungated metrics of the code are written with the others, so that they do not describe older code.
         leaders = {change.folder: change for change in moved.values() if not change.adds_session}
         for reading in readings:
             leader = leaders.get(folder_of(self.lane.hardware, reading, self.result.ranks))
@@ -173,8 +173,8 @@ class _Planner:
         return [*self._brought_along(moved), *moved.values()]
 
     def _brought_along(self, changes: dict[str, Change]) -> list[Change]:
-        """The rest of a record that was found in another place, for the case's own; `changes` then replace what is
-        there."""
+        """The remaining entries of a record that was found under another key, to be written under the case's own;
+        `changes` then replace the entries of that key."""
         brought = []
         for reading in self.result.readings:
             record = self.lane.record(self.result, reading)
@@ -212,7 +212,7 @@ class _Planner:
         )
 
     def exact(self, reading: Reading, category: Category, verdict: Verdict | None = None) -> Change:
-        """The change of an exact metric. `verdict`: the one that leads to it, if any."""
+        """The change of an exact metric. `verdict`: the verdict that causes it, if any."""
         again = self.read_again(reading)
         value = UNSTABLE if self.is_unstable(reading) else reading.value
         change = self.entry(reading, category, as_stored(value))
@@ -223,21 +223,21 @@ class _Planner:
             change,
             needs_reason=worse or word in (Word.SLOWER, Word.CHANGED) or self.accepts_worse_code(reading),
             refused="" if value == UNSTABLE else _no_fact(reading, again),
-            together=word in OTHER_CONDITIONS and before is not None,  # older values of the case do not go with it
+            together=word in OTHER_CONDITIONS and before is not None,  # Older values of the case do not fit it.
         )
 
     def accepts_worse_code(self, reading: Reading) -> bool:
-        """Whether the record of the reading, the kernels' code, accepts that compilers make worse of them for a target
-        than of the base's."""
+        """Whether the reading is the kernels' code, whose record accepts worse compiled code for a target than the
+        base's."""
         if reading.metric != CODE:
             return False
         worse = {verdict.metric for verdict in self.result.verdicts if verdict.word is Word.CHANGED}
         return any(each.target and each.metric in worse for each in self.result.readings)
 
     def time(self, reading: Reading, is_other: bool) -> Change | None:
-        """The change of a time. In a recording, the reading joins the stored sessions or takes their place.
+        """The change of a time. In a recording, the reading joins the stored sessions or replaces them.
 
-        `is_other`: whether an exact metric shows that the case is not the recorded one any more.
+        `is_other`: whether an exact metric shows that the case is no longer the recorded one.
         """
         record = TimeRecord(self.result, reading, self.lane, self.same_tree)
         scaled = None if self.paired is None else self.paired.get(reading.metric)
@@ -266,23 +266,23 @@ class _Planner:
             return change
         then, now = record.provenance, self.provenance
         if joins and then.board != now.board:
-            change = replace(change, provenance=replace(now, board=None))  # nobody's, as of several boards
+            change = replace(change, provenance=replace(now, board=None))  # The sessions are of several boards.
         if joins and len(entry.sessions) < MIN_SESSIONS:
             return replace(change, after=as_stored(replace(after, anchor=entry.anchor)))
-        if joins and record.same_code:  # the level of the first sessions stays the anchor: this is no growth
+        if joins and record.same_code:  # Unchanged code does not grow.
             return replace(change, after=as_stored(replace(after, anchor=anchor_of(entry))))
         growth = grow(entry, after, reading, one_board=then.board is not None and then.board == now.board)
         return self.grown(change, growth, entry, then)
 
     def grown(self, change: Change, growth: Growth, entry: TimedEntry, then: Provenance) -> Change:
         """The change of a time that has an anchor. `entry`, `then`: the stored time and its provenance."""
-        change = replace(change, after=as_stored(growth.entry), needs_reason=growth.asks)
-        if not growth.asks and not growth.is_open:
+        change = replace(change, after=as_stored(growth.entry), needs_reason=growth.needs_reason)
+        if not growth.needs_reason and not growth.is_open:
             return change
         since = " at ".join(filter(None, (then.recorded, then.commit)))
         last = f", last recorded {since}" if since else ""
         over = f"{format_change(math.exp(growth.over))} over its anchor of {format_time(anchor_of(entry))}{last}"
-        if growth.asks:  # by sessions that joined, too
+        if growth.needs_reason:  # Sessions that joined count as well.
             return replace(change, grown=over, category="slower" if change.category == "new" else change.category)
         more = f"{over}, in one recording on another board: the next one that reads so needs a reason"
         return replace(change, grown=over, note="; ".join(filter(None, (change.note, more))))
@@ -296,25 +296,25 @@ class _Planner:
         return [read.value for read in alike if read is not None and read.timer == reading.timer]
 
     def is_unstable(self, reading: Reading) -> bool:
-        """Whether the reading is a fact of an observed test that was another one in a fresh process: nothing, perhaps,
-        in this process, since an earlier test has done it."""
+        """Whether the reading of an observed test differs in a fresh process. For example, an earlier test of this
+        process did the work that the test does alone."""
         observed = self.result.case.direction == "test" and (reading.gated or bool(reading.covers))
         return observed and any(_differs(reading, reading.value, other) for other in self.read_again(reading))
 
     def remark(self, reading: Reading, values: Sequence[float]) -> tuple[str, str]:
-        """A note on the sessions of a time, and the reason why they may not be stored; both empty if they lie together.
+        """A note on the sessions of a time, and the reason why they may not be stored; both empty if they agree.
 
-        `reading`: of the time. `values`: of the sessions.
+        `reading`: the reading of the time. `values`: the values of the sessions.
         """
-        alike = without_wild(values)  # a wild session is stored with the others, but not counted by the judge
+        alike = without_wild(values)  # A wild session is stored, but the judge does not count it.
         if max(alike) <= _WIDEST_SESSIONS * min(alike):
             return "", ""
         unstable = (
             f"unstable: sessions from {format_time(min(alike))} to {format_time(max(alike))} lie more than "
             f"{format_percent(_WIDEST_SESSIONS - 1, 0)} apart; free the machine and record again"
         )
-        # A CPU, a GPU's host too, shares its cores with others. Its noise is stored, and the judge takes it into
-        # account: a wide record passes little, and pairs decide.
+        # A CPU, including a GPU's host, is shared with other processes. The judge takes its stored noise into account:
+        # a wide record passes few times, and process pairs decide the others.
         refused = self.lane.hardware.target is None and reading.promise < _HOST_PROMISE
         return ("", unstable) if refused else (unstable, "")
 
@@ -326,15 +326,15 @@ def verdict_on(result: CaseResult, reading: Reading) -> Verdict | None:
 
 
 def _bind(covering: Reading, moved: dict[str, Change]) -> None:
-    """Write code and its times together, since the old times were read from other code."""
+    """Bind the change of the code to those of its times, since the old times were read from other code."""
     times = [metric for metric in covering.covers if metric in moved]
     if not times:
         return
     group = (covering.metric, *times)
     for metric in group:
         moved[metric] = replace(moved[metric], only_with=tuple(other for other in group if other != metric))
-    said = {moved[metric].category for metric in times}
-    lead = next((category for category in ("slower", "faster") if category in said), None)
+    categories = {moved[metric].category for metric in times}
+    lead = next((category for category in ("slower", "faster") if category in categories), None)
     if lead is not None and moved[covering.metric].category == "changed":
         moved[covering.metric] = replace(moved[covering.metric], category=lead)
 
@@ -362,6 +362,6 @@ def is_worse(reading: Reading, before: Entry | None, after: Entry) -> bool:
 
 
 def _word(reading: Reading, before: Entry, after: Entry) -> Word:
-    if isinstance(before, TimedEntry) or isinstance(after, TimedEntry):  # the metric was once no time, or is none now
+    if isinstance(before, TimedEntry) or isinstance(after, TimedEntry):  # The metric became or ceased to be a time.
         return Word.PASS if before == after else Word.CHANGED
     return word_by(replace(reading, value=after), before)

@@ -1,1 +1,1 @@
-"""What every room speaks of: errors, settings, units, the guarded call and the records of a run. No torch here."""
+"""Types that all packages share: errors, settings, units, the guarded call and the records of a run; without torch."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, whatever kills the process that writes them."""
+"""Writes files atomically: a file is complete or unchanged, even if the writing process is killed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from perfguard.model.errors import UsageError
 
-STALE_SECONDS = 3600.0  # no write takes as long
+STALE_SECONDS = 3600.0  # No write takes this long.
 _STAGING = ".perfguard-"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, which is on the disk when this returns, or leave it untouched; creates missing folders.
+    """Replace `path` by `data`, or leave it untouched. The data is on the disk on return. Missing folders are created.
 
-    The incomplete file lies in a folder of its own, which git ignores, also if a killed process leaves it behind.
+    The incomplete file is in a folder of its own, which git ignores even if a killed process leaves it behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path.parent))
@@ -34,7 +34,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a folder where a file is to be written, before anything is measured for it.
+    """Refuse a folder in place of a file to be written, before anything is measured.
 
     Raises:
         UsageError: the path is a folder.
@@ -44,7 +44,7 @@ def check_file(path: Path) -> None:
 
 
 def clear_stale(parent: Path) -> None:
-    """Remove folders of incomplete files that killed processes left. Young ones may be in use by another process."""
+    """Remove old folders of incomplete files that killed processes left. Other processes may use recent ones."""
     with contextlib.suppress(OSError):
         for folder in parent.glob(f"{_STAGING}*"):
             if folder.is_dir() and time.time() - folder.stat().st_mtime > STALE_SECONDS:
@@ -52,10 +52,10 @@ def clear_stale(parent: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for files that belong in no commit, which git ignores. An existing folder is left as it is.
+    """Make a folder that git ignores. An existing folder is left unchanged.
 
     Raises:
-        UsageError: it cannot be made, for example because a file has its name.
+        UsageError: the folder cannot be made, for example because a file has its name.
     """
     if folder.is_dir():
         return

@@ -9,9 +9,7 @@ from typing import Any, Literal
 from perfguard.model.errors import UsageError, shown
 
 GRADIENTS: Literal["gradients"] = "gradients"
-Outputs = Any  # a tensor, or any nesting of tuples, lists and dicts of tensors
-
-
+Outputs = Any  # A tensor, or any nesting of tuples, lists and dicts of tensors.
 Layers = Mapping[int, Callable[[], Callable[..., Outputs]]]
 Choices = Sequence[Mapping[str, Any]] | Mapping[str, Mapping[str, Any]]
 Configurations = Choices | Callable[[], Choices]
@@ -19,10 +17,10 @@ Configurations = Choices | Callable[[], Choices]
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The least work that one call must do; turns its time into throughput.
+    """The least work that one call has to do, from which its throughput follows.
 
     Attributes:
-        bytes: bytes that must move through device memory: every input read once, every output written once.
+        bytes: bytes that must move through device memory: every input is read once, every output is written once.
         flop: floating-point operations (a multiply-add counts as 2).
         backward_bytes, backward_flop: the same for the backward pass alone.
     """
@@ -51,7 +49,7 @@ class Tolerance:
             4 for float32).
         phi: allowed share of one rounding of the output dtype; default 0.25.
         group_dim: dimension along which rows are the groups; default: all but the last dimension.
-        fp8_step_fraction: share of fp8 codes that may be one step off where there is no tie; default 0.
+        fp8_step_fraction: share of fp8 codes that may be one step off without a tie; default 0.
         min_sqnr_db: least signal-to-quantisation-noise ratio in dB, besides the rule.
         reason: why the default does not fit; required.
     """
@@ -85,7 +83,7 @@ _OTHER_VALUES = (
 )
 _OTHER_CALLS = ("state", "sequences", "modes", "dtypes", "fakes")
 HARD_KINDS = _OTHER_VALUES + _OTHER_CALLS
-CONFIGURATIONS = "configurations"  # take turns with these kinds, on the given inputs
+CONFIGURATIONS = "configurations"  # Configurations alternate with these kinds, on the given inputs.
 
 
 def _is_hard_kind(value: object) -> bool:
@@ -117,12 +115,12 @@ class Hard:
 
 
 @dataclass(frozen=True)
-class Together:
-    """The ranks that make a call in lock step, as one of them sees them.
+class CallRanks:
+    """The ranks that make a call in lock step, from the view of one of them.
 
     Attributes:
-        rank, ranks: this one's number, and how many there are.
-        exchange: everyone's data (whatever JSON holds), by rank; called by every rank, with the same purpose.
+        rank, ranks: the number of this rank, and the number of ranks.
+        exchange: returns the data (any JSON) of all ranks in their order. Every rank calls it with the same purpose.
     """
 
     rank: int
@@ -132,12 +130,12 @@ class Together:
 
 @dataclass(frozen=True)
 class OtherCall:
-    """A call on derived inputs, whose launches are followed and not run.
+    """A call on derived inputs, whose launches are traced instead of run.
 
     Attributes:
-        name: of the change, equal in every process and commit: `transposed argument 0`, `argument 0 dim 1`.
-        size: what a dimension has become; 0: the change is another layout.
-        instead: it is followed only where no earlier one of its name could be.
+        name: the change, equal in every process and commit: `transposed argument 0`, `argument 0 dim 1`.
+        size: the new size of a dimension; 0 if the change is another layout.
+        instead: whether it is traced only if no earlier call of its name could be.
     """
 
     name: str
@@ -148,7 +146,7 @@ class OtherCall:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One guarded call. It is equal to itself alone: what a user passes is never compared.
+    """One guarded call. Calls are equal only if identical: objects of the user are never compared.
 
     Attributes:
         fn: the candidate.
@@ -161,23 +159,20 @@ class Call:
             backward pass. `GRADIENTS` is the memory of the incoming gradients.
         cold_start: whether separate processes measure the time to the first result; or functions that build the
             candidate, by number of layers.
-        seed: seed of random numbers drawn inside the calls; upstream gradients use the next one. The inputs have their
-            own.
-        walk: further inputs that a compiled candidate is called with, each a tuple like `args` or a function that
+        seed: seed of random numbers drawn inside the calls; upstream gradients use the next seed, inputs another one.
+        walk: further inputs with which a compiled candidate is called, each a tuple like `args` or a function that
             prepares one.
         configurations: keyword arguments that each choose another configuration, as a list, by name of the table entry
             that they come from, or as a function that returns either.
-        every: whether all configurations are checked, however long that takes.
-        groups: ends of the groups of rows (inclusive running ends), as a tensor or numbers. Failures name the group.
-        rival: what the candidate has to beat, called with the same inputs; None: no rival.
+        every: whether all configurations are checked, regardless of the time that it takes.
+        groups: inclusive running ends of the groups of rows, as a tensor or numbers. Failures name the group.
+        rival: the function that the candidate has to beat, called with the same inputs; None: no rival.
         hard: kinds of derived inputs to leave out; None: no derived inputs at all.
-        settings: compiler settings when the test began (`measure/compiled/settings.py`);
-            None if they were not read.
-        mesh: of a case of several ranks, sizes by dimension, ranks in row-major order: {"efsdp": 2, "ep": 2}. Empty for
-            one rank.
-        together: the ranks that make the call; None: this process alone.
-        procedure: how each run of candidate and reference is made (check/numerics/procedure.py); None: plainly.
-        others: derived calls, of which launches, copies and reads of the host are counted.
+        settings: compiler settings when the test began (`measure/compiled/settings.py`); None if they were not read.
+        mesh: sizes by dimension of a case of several ranks, in row-major order: {"efsdp": 2, "ep": 2}; empty for one.
+        rank_group: the ranks that make the call; None: this process alone.
+        procedure: makes each run of candidate and reference (check/numerics/procedure.py); None: a plain call.
+        others: derived calls whose launches, copies and reads of the host are counted.
     """
 
     fn: Callable[..., Outputs]
@@ -201,25 +196,25 @@ class Call:
     rival: Callable[..., Outputs] | None = None
     hard: Hard | None = Hard()
     mesh: Mapping[str, int] = field(default_factory=dict)
-    together: Together | None = None
+    rank_group: CallRanks | None = None
     procedure: Any = None
     others: Sequence[OtherCall] = ()
 
     def run(self) -> Outputs:
-        """The candidate, once."""
+        """Call the candidate once."""
         return self.fn(*self.args, **self.kwargs)
 
-    def agreed(self, flag: bool) -> bool:
-        """Whether `flag` is set on any of the ranks that make the call. What decides about further calls must be asked
-        like this: a rank that makes one call more than the others waits for them forever."""
-        return flag if self.together is None else any(self.together.exchange("a decision", flag))
+    def on_any_rank(self, flag: bool) -> bool:
+        """Whether `flag` is set on any rank that makes the call. Decisions on further calls need this: a rank that
+        makes more calls than the others waits for them forever."""
+        return flag if self.rank_group is None else any(self.rank_group.exchange("a decision", flag))
 
     @property
     def choices(self) -> list[tuple[str, Mapping[str, Any]]]:
-        """The configurations for the device that the inputs report, by name. Names are empty if the test gave none.
+        """(name, configuration) for the device of the inputs. Names are empty if the test gave none.
 
         Raises:
-            UsageError: they are no keyword arguments.
+            UsageError: a configuration is no set of keyword arguments.
         """
         given = self.configurations() if callable(self.configurations) else self.configurations
         if not isinstance(given, Mapping | Sequence):

@@ -13,42 +13,42 @@ from msgspec import Meta, Struct
 from perfguard.model.errors import UsageError
 
 Category = Literal["new", "faster", "slower", "changed", "stale"]
-LANE = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$"  # a hardware's slug, or a target: both name folders
+LANE = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$"  # A hardware's slug or a target; both name folders.
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[tool.perfguard]` of pyproject.toml."""
 
-    baselines: str = "baselines"  # folder, relative to the root directory
-    reports: str = ".perfguard"  # folder of report-<slug>.json
-    device: str = "auto"  # auto, cpu, fake, cuda, cuda:1, xpu …
-    observe: bool | list[str] = False  # tests without the fixture are observed: all, or those below these paths
-    strict: bool = False  # cases that are not guarded fail
-    base: str = ""  # branch, tag or commit whose merge base with HEAD times are compared with; "": HEAD
-    pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # most time to measure base and working tree by turns
-    interpreter: Literal["perfguard", "triton"] = "perfguard"  # what interprets Triton's kernels without a GPU
-    targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # to compile kernels for
-    case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # most measuring time for one timed metric
-    extra_seconds: Annotated[float, Meta(ge=0, le=600)] = 0.5  # of a processor, for all beside a given call
-    session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # limit for a fresh process
-    case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # limit for a case, then it is BROKEN and the run ends
-    lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # longest wait for a device that another perfguard uses
+    baselines: str = "baselines"  # The folder, relative to the root directory.
+    reports: str = ".perfguard"  # The folder of report-<slug>.json.
+    device: str = "auto"  # One of auto, cpu, fake, cuda, cuda:1, xpu …
+    observe: bool | list[str] = False  # Observes tests without the fixture: all, or those below these paths.
+    strict: bool = False  # Cases that are not guarded fail.
+    base: str = ""  # A branch, tag or commit; times are compared with its merge base with HEAD. "" is HEAD.
+    pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # The limit for process pairs.
+    interpreter: Literal["perfguard", "triton"] = "perfguard"  # Interprets Triton's kernels without a GPU.
+    targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # Kernels are compiled for these.
+    case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # The most measuring time for one timed metric.
+    extra_seconds: Annotated[float, Meta(ge=0, le=600)] = 0.5  # Processor time for all calls beside a given one.
+    session_minutes: Annotated[float, Meta(gt=0, le=600)] = 30.0  # The limit for a fresh process.
+    case_minutes: Annotated[float, Meta(gt=0, le=600)] = 10.0  # Beyond it a case is BROKEN, and the run ends.
+    lock_minutes: Annotated[float, Meta(ge=0, le=600)] = 30.0  # The longest wait for a device in use.
     lanes: Annotated[
         list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)
-    ] = []  # lanes that a pull request waits for
-    comment: Literal["findings", "never"] = "findings"  # when a comment is created
+    ] = []  # A pull request waits for these lanes.
+    comment: Literal["findings", "never"] = "findings"  # A comment is created for findings or never.
     author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = (
-        ""  # of our comments; "": the bot of Actions
+        ""  # The author of perfguard's comments; "" is the bot of Actions.
     )
 
 
-class Beside(Struct, frozen=True):
-    """How `perfguard compare` judges: by the base alone.
+class CompareOptions(Struct, frozen=True):
+    """Options of `perfguard compare`, which judges by the base alone.
 
     Attributes:
-        python: an interpreter, or a folder of site-packages, that the base runs with; None: this process's.
-        setup: a shell command that each worktree needs first; "": none.
+        python: the interpreter, or a folder of site-packages, for the base; None: that of this process.
+        setup: a shell command that runs first in each worktree; "": none.
     """
 
     python: Path | None = None
@@ -56,22 +56,22 @@ class Beside(Struct, frozen=True):
 
 
 class Config(Struct, frozen=True):
-    """One run's configuration. `update` is None for comparing, else the categories to write. `beside`: no record is
-    looked at, and the base is asked about every case."""
+    """The configuration of one run. `update` holds the categories to write; None if the run compares. With `beside`,
+    the run reads no records, and asks the base about every case."""
 
     root: Path
     settings: Settings = Settings()
     measure: bool = False
     update: frozenset[Category] | None = None
     reason: str = ""
-    lane: str = ""  # requested lane: a slug, or a target, for which only exact metrics are read
-    session_folder: Path | None = None  # a fresh process of another run: measure, answer here, judge nothing
-    device: str = ""  # named by the option; settings.device also by the configuration file
-    here: Path | None = None  # where pytest was started; None: in root
-    beside: Beside | None = None
+    lane: str = ""  # The requested lane: a slug, or a target, for which only exact metrics are read.
+    session_folder: Path | None = None  # A fresh process of another run writes its answer here, and does not judge.
+    device: str = ""  # The device that the option names; settings.device may come from the configuration file.
+    here: Path | None = None  # The folder in which pytest was started; None for root.
+    beside: CompareOptions | None = None
 
     def typed(self, nodeid: str) -> str:
-        """A node id, which begins in root, as one types it where pytest was started."""
+        """A node id, which is relative to root, relative to the folder in which pytest was started."""
         if self.here is None or self.here == self.root:
             return nodeid
         file, colons, name = nodeid.partition("::")
@@ -87,29 +87,28 @@ class Config(Struct, frozen=True):
 
     @property
     def untimed(self) -> bool:
-        """Whether no time is read. Such a run needs no exclusive device."""
+        """Whether the run reads no times, so that it needs no exclusive device."""
         return self.lane == "cpu"
 
     @property
     def cache_dir(self) -> Path:
-        """Folder for files that are slow to make. All workers share it, although their reports have separate
-        folders."""
+        """The folder for files that are slow to make. All workers share it, unlike the folders of their reports."""
         return self.root / ".perfguard" / "cache"
 
 
 def find_project(folder: Path) -> Path:
-    """The project around `folder`: the nearest folder upwards with a pyproject.toml or the top of a git checkout, or
-    `folder` itself."""
+    """The project that contains `folder`: the nearest folder upwards with a pyproject.toml or .git, otherwise `folder`
+    itself."""
     folder = folder.resolve()
     above = (folder, *folder.parents)
     return next((each for each in above if (each / "pyproject.toml").is_file() or (each / ".git").exists()), folder)
 
 
 def read_settings(root: Path, **overrides: Any) -> Settings:
-    """`[tool.perfguard]` of `root/pyproject.toml`, with command-line values laid over it.
+    """`[tool.perfguard]` of `root/pyproject.toml`, overridden by command-line values.
 
     Raises:
-        UsageError: an unknown key, a wrong type or a value out of range.
+        UsageError: a key is unknown, or a value is of a wrong type or out of range.
     """
     path = root / "pyproject.toml"
     data = path.read_bytes() if path.is_file() else b""
@@ -129,7 +128,7 @@ def parse_categories(text: str) -> frozenset[Category]:
     """`new,faster` -> {new, faster}; `all` -> every category but `stale`: removals must be requested by name.
 
     Raises:
-        UsageError: an unknown category; the message lists the known ones.
+        UsageError: a category is unknown; the message lists the known ones.
     """
     if text.strip() == "all":
         return frozenset(CATEGORIES) - {"stale"}

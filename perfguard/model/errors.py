@@ -1,4 +1,4 @@
-"""Every error that perfguard raises, and the exit status a run ends with.
+"""Every error that perfguard raises, and the exit status of a run.
 
 ::
 
@@ -39,7 +39,7 @@ class DeviceError(PerfguardError):
 
 
 class GitHubError(PerfguardError):
-    """A request to GitHub failed; never a reason for another verdict."""
+    """A request to GitHub failed, which never changes a verdict."""
 
 
 class LaneError(PerfguardError):
@@ -63,7 +63,7 @@ class Regression(GuardFailure):
 
 
 def shown(value: object) -> str:
-    """A value of the user's in a message: its repr, or its class where it has none."""
+    """The text of a user's value in a message: its repr, or its class if repr fails."""
     try:
         return repr(value)
     except Exception:
@@ -74,7 +74,7 @@ _OUT_OF_MEMORY = re.compile(r"out of memory|DefaultCPUAllocator: can't allocate 
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device's or the host's memory ran out. This works without torch, which may not be installed."""
+    """Whether the device or the host ran out of memory. torch is not needed, since it may be missing."""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"OutOfMemoryError", "MemoryError"}) or (
         isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
@@ -82,8 +82,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def next_step(error: BaseException) -> str:
-    """What a user can do about an error of the user's call, where that is known; otherwise empty."""
-    if "0 active drivers" in str(error):  # Triton's message if it found no GPU
+    """The next step after an error of the user's call; empty if none is known."""
+    if "0 active drivers" in str(error):  # This is Triton's message if it found no GPU.
         return "Triton found no GPU: TRITON_INTERPRET=1 runs its kernels in the interpreter"
     if any(kind.__name__ == "FailOnRecompileLimitHit" for kind in type(error).__mro__):
         return "torch.compile compiled it anew too often: TORCH_LOGS=recompiles names what changes from call to call"
@@ -91,17 +91,17 @@ def next_step(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """`ValueError: its first line`, with the next step where one is known."""
+    """`ValueError: its first line`, with the next step if one is known."""
     first_line = next(iter(str(error).splitlines()), "")
-    said = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
-    return "; ".join(filter(None, (said, next_step(error))))
+    summary = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    return "; ".join(filter(None, (summary, next_step(error))))
 
 
 class ExitStatus(enum.IntEnum):
     """Exit status of `pytest --perfguard` and `perfguard`; 0 to 5 keep pytest's meaning.
 
-    Where several apply, the first of WRONG, REGRESSED, TESTS_FAILED, NOTHING_MEASURED, UNGUARDED wins;
-    INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR and NO_TESTS always stand.
+    If several apply, the first of WRONG, REGRESSED, TESTS_FAILED, NOTHING_MEASURED, UNGUARDED counts.
+    INTERRUPTED, INTERNAL_ERROR, USAGE_ERROR and NO_TESTS are never replaced.
     """
 
     PASSED = 0

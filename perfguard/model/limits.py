@@ -1,7 +1,7 @@
-"""Limits of a metric: how lenient its readings may be at most, on every device.
+"""Limits of a metric: the most lenient values that its readings may have, on every device.
 
-Each metric declares them in its own file (`LIMITS`). A report carries the limits of its readings, and it comes from the
-change's own code, which may have edited them: the trusted side holds the readings to the declared limits.
+Each metric declares them in its own file (`LIMITS`). A report contains the limits of its readings, but the change's own
+code, which made the report, may have edited them. So the post job restricts the readings to the declared limits.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from msgspec import Struct
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
 
-#: `Limits.portable` of what is portable where the device is a CPU.
+#: `Limits.portable` of metrics that are portable on a CPU only.
 EITHER = None
 
-#: Events have a resolution of 0.5 µs or better on all known GPUs, and a timer resolves two steps.
+#: Twice the resolution of events, which is 0.5 µs or better on all known GPUs.
 COARSEST_TIMER_US = 1.0
 
-#: Device time of the kernels that an observed test launched: a part for each, µs. Stored and shown, never gated.
+#: The device time of the kernels that an observed test launched, µs, with a part for each. It is stored, never gated.
 KERNEL_TIME = "kernel_time_us"
 
 
@@ -29,7 +29,7 @@ def kernel_time(kernel: str) -> str:
 
 
 def timed_kernel(metric: str) -> str:
-    """The kernel in such a metric; empty for other metrics."""
+    """The kernel in a metric of `kernel_time`; empty for other metrics."""
     return metric.removeprefix(f"{KERNEL_TIME}[").removesuffix("]") if metric.startswith(f"{KERNEL_TIME}[") else ""
 
 
@@ -37,12 +37,12 @@ class Limits(Struct, frozen=True):
     """The most lenient limits of one metric over all devices.
 
     Attributes:
-        promise: of a time, before the timer's own floor is added (as in `Meter.reading`).
-        floor: of an exact metric in its unit, of a time in µs.
+        promise: the promise of a time, before the timer's floor is added (as in `Meter.reading`).
+        floor: the floor in the unit of an exact metric, or in µs for a time.
         stored: whether an exact metric is recorded although it is not gated.
-        covers: times that cannot have moved if the reading, a hash, equals the stored one.
-        unrecorded: the value assumed for a record without the metric; None: no value.
-        portable: None: taken from the reading, because it is portable on a CPU and not on a GPU.
+        covers: times that cannot have changed if the reading, a hash, equals the stored one.
+        unrecorded: the value that a record without the metric implies; None: no value.
+        portable: whether the reading is portable; None if that is so on a CPU, but not on a GPU.
     """
 
     better: Better
@@ -70,7 +70,7 @@ class Limits(Struct, frozen=True):
         return Reading(metric, unit, value, **(limits | others))
 
 
-#: One sum of few launches, whose caches are as the test left them: coarser than the time of a call.
+#: A sum of few launches with caches as the test left them is less precise than the time of a call.
 KERNEL_TIME_LIMITS = Limits(
     Better.LOWER, gated=False, stored=True, promise=0.10, tolerance=0.10, floor=COARSEST_TIMER_US
 )

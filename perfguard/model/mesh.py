@@ -1,7 +1,7 @@
 """The mesh of a case of several ranks, as sizes by dimension: `{"efsdp": 2, "ep": 4}`, ranks in row-major order.
 
-Names of process groups differ from rank to rank and from run to run. A fact therefore names the dimensions along which
-the ranks of its group differ.
+Names of process groups differ between ranks and between runs. A fact therefore names the dimensions along which the
+ranks of its group differ.
 """
 
 from __future__ import annotations
@@ -12,48 +12,48 @@ from collections.abc import Mapping, Sequence
 
 Mesh = Mapping[str, int]
 
-#: How the name of a dimension ends whose ranks have the same inputs: tensor parallelism, and that of experts (`etp`).
+#: Names of dimensions whose ranks have the same inputs end so: tensor parallelism, and that of experts (`etp`).
 SAME_INPUTS = "tp"
 
 
 def in_group() -> bool:
-    """Whether this process belongs to a process group. Loads nothing of torch."""
+    """Whether this process belongs to a process group. This does not load torch."""
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and bool(distributed.is_initialized())
 
 
 def is_layout() -> bool:
-    """Whether the group is one of torch's fake backend: one process stands for one rank, and no data is exchanged."""
+    """Whether the group has torch's fake backend: one process acts as one rank, and no data is exchanged."""
     return in_group() and sys.modules["torch.distributed"].get_backend() == "fake"
 
 
 def coordinates(rank: int, mesh: Mesh) -> tuple[int, ...]:
-    """The place of a rank along each dimension."""
+    """The coordinate of a rank along each dimension."""
     places = []
     for size in reversed([*mesh.values()]):
-        rank, place = divmod(rank, size)
-        places.append(place)
+        rank, coordinate = divmod(rank, size)
+        places.append(coordinate)
     return tuple(reversed(places))
 
 
 def dimension_of(ranks: Sequence[int], mesh: Mesh) -> str:
-    """`ep`, or `efsdp+ep` for a group over both; `part of ep` where ranks of it are missing; `one rank`.
+    """`ep`, or `efsdp+ep` for a group over both; `part of ep` if some of its ranks are missing; `one rank`.
 
-    Ranks outside the mesh, or any ranks without one, are `4 ranks`.
+    Ranks outside the mesh, or any ranks without a mesh, are `4 ranks`.
     """
     if len(ranks) == 1:
         return "one rank"
     if not mesh or max(ranks) >= math.prod(mesh.values()):
         return f"{len(ranks)} ranks"
-    places = zip(*(coordinates(rank, mesh) for rank in ranks), strict=True)
-    varying = [name for name, along in zip(mesh, places, strict=True) if len(set(along)) > 1]
+    positions = zip(*(coordinates(rank, mesh) for rank in ranks), strict=True)
+    varying = [name for name, along in zip(mesh, positions, strict=True) if len(set(along)) > 1]
     whole = math.prod(mesh[name] for name in varying) == len(ranks)
     return f"{'' if whole else 'part of '}{'+'.join(varying)}"
 
 
 def data_place(rank: int, mesh: Mesh) -> tuple[int, ...]:
-    """The place of a rank along the dimensions whose ranks have other inputs: all but those named `…tp`, whose ranks
-    share the work on the same inputs. Without a mesh every rank has its own."""
+    """The coordinates of a rank along the dimensions whose ranks have different inputs: all except those named `…tp`,
+    whose ranks share the work on the same inputs. Without a mesh, every rank has inputs of its own."""
     if not mesh:
         return (rank,)
     along = zip(mesh, coordinates(rank, mesh), strict=True)

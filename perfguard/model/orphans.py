@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, however that one ends: no run leaves a process behind."""
+"""Ends a process with its parent, however the parent ends, so that no run leaves processes behind."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ _POLL_SECONDS = 0.5
 
 
 def end_with(parent: int) -> None:
-    """Have the system kill this process once `parent`, which has started it, is gone. If that is so already, this is
-    its end.
+    """Have the system kill this process once `parent`, which started it, is gone, or immediately if it is gone already.
 
-    A process at work reads no pipe, and a test that hangs in C code runs no thread of Python's: only the system ends
-    both. Linux does so when the *thread* ends that has started this process, so that has to be one that waits for it,
-    or that stays. What this process starts needs a call of its own.
+    A busy process does not read pipes, and a test that hangs in C code runs no Python thread, so that only the system
+    can end both. Linux does so when the *thread* ends that started this process: that thread has to wait for the
+    process, or to last. Processes that this process starts need a call of their own.
 
     Args:
-        parent: its id, from whoever has it: from here, a parent that is gone cannot be told from init.
+        parent: the id of the parent, as passed by it: this process cannot distinguish a dead parent from init.
     """
     if not _killed_with_parent():
         threading.Thread(target=_watch, args=(parent,), name="perfguard: parent", daemon=True).start()
-    if not _is_there(parent):  # it ended before the system was asked
+    if not _is_there(parent):  # It ended before the call above.
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _killed_with_parent() -> bool:
-    with contextlib.suppress(ImportError, OSError, AttributeError):  # not Linux
+    with contextlib.suppress(ImportError, OSError, AttributeError):  # This is not Linux.
         import ctypes
 
         return bool(ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0) == 0)
@@ -38,14 +37,14 @@ def _killed_with_parent() -> bool:
 
 
 def _is_there(parent: int) -> bool:
-    """Whether `parent` lives, be it that a script that wraps an interpreter has started this process for it."""
+    """Whether `parent` is alive. It may have started this process through a script that wraps an interpreter."""
     if os.getppid() == parent:
         return True
     try:
         os.kill(parent, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is somebody else's
+    except PermissionError:  # Another user owns it.
         pass
     return True
 

@@ -1,4 +1,4 @@
-"""Names: a suite is a test file, a case is a test. Each has one name, which no other shares."""
+"""Unique names of suites (test files) and cases (tests)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def suite_of(path: Path, root: Path) -> str:
     """The name of a test file, and of its baseline files.
 
     `tests/kernels/test_norm.py` is `kernels.norm`. Outside `tests`, the whole path is the name:
-    `kernels/test_norm.py` is `kernels.test_norm`. In all other names `+` stands for a dot, and `++20` for a
-    character, here a space, that a baseline file's name should not have.
+    `kernels/test_norm.py` is `kernels.test_norm`. In all other names, `+` replaces a dot, and `++20` replaces a
+    character (here a space) that the name of a baseline file should not contain.
     """
     name = Path(os.path.relpath(path, root)).as_posix()
     if short := _SHORT.fullmatch(name):
@@ -47,15 +47,15 @@ def name_of(nodeid: str) -> str:
     function, bracket, parameters = inside.partition("[")
     *classes, last = function.split("::")
     rest = last.removeprefix("test_")
-    # pytest collects `testc`, too, whose name `test_testc` must not get.
+    # pytest also collects `testc`, whose name `test_testc` must not get.
     return ".".join([*classes, last if rest.startswith("test") else rest]) + bracket + parameters
 
 
-def _escape(found: re.Match[str]) -> str:
-    return "+" if found[1] else "".join(f"++{byte:02x}" for byte in os.fsencode(found[0]))
+def _escape(match: re.Match[str]) -> str:
+    return "+" if match[1] else "".join(f"++{byte:02x}" for byte in os.fsencode(match[0]))
 
 
-def _unescape(found: re.Match[str]) -> str:
-    if found[0] == "+":
-        return "" if found.end() == len(found.string) else "."
-    return os.fsdecode(bytes.fromhex(found[0].replace("++", "")))
+def _unescape(match: re.Match[str]) -> str:
+    if match[0] == "+":
+        return "" if match.end() == len(match.string) else "."
+    return os.fsdecode(bytes.fromhex(match[0].replace("++", "")))

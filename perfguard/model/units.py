@@ -9,7 +9,7 @@ from collections import Counter
 _Parts = dict[str, int | float | str]
 _Value = float | int | str | list[str] | _Parts
 _TIMES = [(1e6, "s"), (1e3, "ms"), (1.0, "µs"), (1e-3, "ns")]
-_MORE_DIGITS = (6, 8, 12, 17)  # of two times that look alike with four
+_MORE_DIGITS = (6, 8, 12, 17)  # Two times that look alike with four digits get more.
 
 
 class Unit(enum.StrEnum):
@@ -80,7 +80,7 @@ def format_list_change(before: list[str], after: list[str], most: int | None = N
     """`+ added x2 - removed`; `in another order` if the entries are equal.
 
     Args:
-        most: about the most characters, of which what was added and what was removed have half each.
+        most: about the most characters; added and removed entries get half of them each.
     """
     added, removed = (
         [name if count == 1 else f"{name} x{count}" for name, count in (Counter(these) - Counter(those)).items()]
@@ -95,7 +95,7 @@ def format_list_change(before: list[str], after: list[str], most: int | None = N
 
 
 def _signed(sign: str, names: list[str], most: int | None) -> str:
-    """`+ a + b … and 3 more`: as many as fit, but one."""
+    """`+ a + b … and 3 more`: the names that fit, at least one."""
     texts = [f"{sign} {name}" for name in names]
     ends = itertools.accumulate(len(text) + 1 for text in texts)
     fit = len(texts) if most is None else max(1, sum(end <= most for end in ends))
@@ -109,11 +109,11 @@ def format_move(before: _Value, after: _Value, unit: Unit, most: int | None = No
 
 
 def format_apart(before: _Value, after: _Value, unit: Unit, most: int | None = None) -> tuple[str, str]:
-    """Two values on one line each. If they differ, so do their texts, and what is alike is left out: equal parts, equal
-    entries, and of long texts what they share at either end. Numbers that look alike have more digits.
+    """Two values on one line each. If they differ, so do their texts, which leave out equal parts and entries, and what
+    long texts share at either end. Numbers that look alike get more digits.
 
     Args:
-        most: most characters of each text, 16 or more; None: no limit.
+        most: the most characters of each text, at least 16; None: no limit.
     """
     if type(before) is type(after) and before == after:
         text = _line(format_value(before, unit))
@@ -133,7 +133,7 @@ def _texts_apart(before: _Value, after: _Value, unit: Unit) -> tuple[str, str]:
         return _numbers_apart(before, after, unit)
     else:
         then, now = (_line(format_value(value, unit)) for value in (before, after))
-    return (then, now) if then != now else (repr(before), repr(after))  # a list beside its text, other blanks
+    return (then, now) if then != now else (repr(before), repr(after))  # For example, blanks differ.
 
 
 def _parts_apart(before: _Parts, after: _Parts, unit: Unit) -> tuple[str, str]:
@@ -151,7 +151,7 @@ def _parts_apart(before: _Parts, after: _Parts, unit: Unit) -> tuple[str, str]:
 
 
 def _reordered(before: list[str], after: list[str]) -> tuple[list[str], list[str]]:
-    """Two orders of the same entries, from the first to the last that is in another place."""
+    """Two orders of the same entries, from the first to the last entry that moved."""
     places = [at for at, (one, other) in enumerate(zip(before, after, strict=True)) if one != other]
     return before[places[0] : places[-1] + 1], after[places[0] : places[-1] + 1]
 
@@ -168,7 +168,7 @@ def _numbers_apart(before: int | float, after: int | float, unit: Unit) -> tuple
 
 
 def _line(text: str) -> str:
-    """`text` on one line. What would not be seen is written out: outputs leave it away."""
+    """`text` on one line. Invisible characters are written as escapes, since outputs omit them."""
     line = " ".join(text.split())
     return line if line.isprintable() else repr(line)[1:-1]
 
@@ -178,22 +178,22 @@ def _cut(text: str, most: int) -> str:
 
 
 def _shared(one: str, other: str) -> int:
-    """Characters with which both texts begin."""
+    """The number of characters with which both texts begin."""
     return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _cut_apart(one: str, other: str, most: int) -> tuple[str, str]:
-    """Two texts that differ, each of at most `most` characters, and the place where they differ among these."""
+    """Two different texts, cut to at most `most` characters that include a difference."""
     if max(len(one), len(other)) <= most:
         return one, other
     alike = _shared(one, other)
-    if alike >= most // 2:  # from the word on that differs, or from within a long one
+    if alike >= most // 2:  # They begin at, or within, the first different word.
         start = max(one.rfind(" ", 0, alike) + 1, alike - most // 2)
         one, other = (f"…{text[start:]}" for text in (one, other))
         alike -= start - 1
     shared = _shared(one[alike:][::-1], other[alike:][::-1])
     blank = one.find(" ", len(one) - shared)
-    if blank > 0 and len(one) - blank < min(len(one), len(other)) - 1:  # up to the word that is alike again
+    if blank > 0 and len(one) - blank < min(len(one), len(other)) - 1:  # They end with the last different word.
         end = len(one) - blank
         one, other = (f"{text[:-end]} …" for text in (one, other))
     return _cut(one, most), _cut(other, most)

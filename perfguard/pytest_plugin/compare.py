@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfguard.model.atomic_files import check_file, write_atomically
-from perfguard.model.config import Beside, find_project, read_settings
+from perfguard.model.config import CompareOptions, find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.items import BESIDE
 from perfguard.session.child import packages_at
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         old.unlink()
     if str(here) not in sys.path:  # `python -m pytest` does the same.
         sys.path.insert(0, str(here))
-    beside = Beside(options.base_python, options.setup)
+    beside = CompareOptions(options.base_python, options.setup)
     given = [*options.pytest_arguments, "--perfguard", f"--perfguard-base={name}", f"--perfguard-reports={folder}"]
     status = pytest.main(given, plugins=[_Compare(beside)])
     written = sorted(folder.glob("report-*.json"))
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 class _Compare:
     """Passes options that pytest does not know to perfguard's plugin."""
 
-    def __init__(self, beside: Beside) -> None:
+    def __init__(self, beside: CompareOptions) -> None:
         self._beside = beside
 
     @pytest.hookimpl(tryfirst=True)

@@ -18,7 +18,7 @@ import pytest
 
 from perfguard._compat.pytest_internals import benchmark_rounds, uncaptured
 from perfguard._compat.torch_compiler import TRACE_LOGGER, forget_compiled
-from perfguard.interpreter.entry import interpreting, said_of
+from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import NotInterpreted
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
@@ -223,7 +223,7 @@ class Guarded:
             with interpreting(self._interprets):
                 self._guard(call, case)
         except Exception as error:
-            cause = said_of(error)
+            cause = interpreter_error(error)
             if not isinstance(cause, NotInterpreted):
                 raise
             missing = str(cause)
@@ -274,20 +274,20 @@ def raise_for(run: Run, results: list[CaseResult]) -> None:
 
 def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
     """The message of a failing test: case, verdicts, how to reproduce. Empty if nothing fails."""
-    from perfguard.render.words import compare_command, describe_verdict, reproduce_command, started
+    from perfguard.render.words import command_prefix, compare_command, describe_verdict, reproduce_command
 
     lines: list[str] = []
     for result in results:
-        failing = sorted(run.failing(result), key=result.place)
+        failing = sorted(run.failing(result), key=result.sort_key)
         verdict_lines = [line for each in failing if each.word is not Word.SUSPECT for line in describe_verdict(each)]
         if verdict_lines:
             lines.append(f"{result.case.key} on {run.device.identity.slug}: {verdict_lines[0]}")
             lines += [f"  {line}" for line in verdict_lines[1:]]
     if lines:
         nodeid = run.config.typed(results[0].case.nodeid)
-        lines.append(f"  reproduce: {reproduce_command(nodeid, started(run.report))}")
+        lines.append(f"  reproduce: {reproduce_command(nodeid, command_prefix(run.report))}")
         if any(v.word is Word.SLOWER and v.storable for result in results for v in run.failing(result)):
-            lines.append(f"  compare:   {compare_command(nodeid, started(run.report))}")
+            lines.append(f"  compare:   {compare_command(nodeid, command_prefix(run.report))}")
     return lines
 
 

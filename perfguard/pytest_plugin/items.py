@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.model.config import Beside
+from perfguard.model.config import CompareOptions
 from perfguard.model.errors import UsageError
 from perfguard.model.records import Case
 from perfguard.model.suite_names import name_of, suite_of
@@ -19,7 +19,7 @@ from perfguard.model.suite_names import name_of, suite_of
 MARK = "perfguard"
 FIXTURES = ("perfguard", "benchmark")
 _ARGUMENTS = ("ranks", "layout")  # The arguments of the mark.
-BESIDE = pytest.StashKey[Beside]()  # In the config: how `perfguard compare` judges.
+BESIDE = pytest.StashKey[CompareOptions]()  # In the config: how `perfguard compare` judges.
 OBSERVED = pytest.StashKey[tuple[Path, ...]]()  # In the config: folders and files whose tests are observed.
 
 

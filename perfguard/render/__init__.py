@@ -1,1 +1,1 @@
-"""Renders reports as text: pure functions, one output format a file."""
+"""Renders reports as text: pure functions, with one file per output format."""

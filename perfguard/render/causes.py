@@ -1,6 +1,6 @@
-"""Findings of observed tests, grouped by cause: a kernel, or a line of Python.
+"""Groups the findings of observed tests by cause: a kernel, or a line of Python.
 
-One change of a kernel shows in every test that launches it. It is reported once, with the number of tests.
+A change of a kernel affects every test that launches it. It is reported once, with the number of tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Ve
 from perfguard.model.units import Unit, counted, format_change, format_move, format_value
 from perfguard.render.words import MOST_LISTED, MOST_OF_A_VALUE, listed
 
-#: Metrics whose details are causes by themselves: kernels, guards, breaks. Names of operators show no place.
+#: Metrics whose details (kernels, guards, breaks) are causes. Names of operators are not: they point to no line.
 _NAMED = {"launches", "recompiles", "graph_breaks"}
 
 _LINE = re.compile(r"\S+\.py:\d+ in [\w<>]+")
@@ -26,16 +26,16 @@ _LINE = re.compile(r"\S+\.py:\d+ in [\w<>]+")
 
 @dataclass(frozen=True)
 class Move:
-    """A metric of one test that moved, as a whole or in one part."""
+    """A change of one metric in one test, as a whole or in one part."""
 
-    metric: str  # without its target
+    metric: str  # The name has no target.
     before: int | float | str
     after: int | float | str
     unit: Unit
     better: Better = Better.LOWER
-    parts: tuple[str, ...] = ()  # of a metric whose details are no causes: what there is more of
-    test: str = ""  # of a kernel's time: where it was measured …
-    pairs: Verdict | None = None  # … and what process pairs found
+    parts: tuple[str, ...] = ()  # Details with more entries than before, if they are not causes themselves.
+    test: str = ""  # The test in which the time of a kernel was measured.
+    pairs: Verdict | None = None  # The verdict on the time of a kernel by process pairs.
 
     def __str__(self) -> str:
         """`0 -> 12`."""
@@ -43,7 +43,7 @@ class Move:
 
     @property
     def ratio(self) -> float | None:
-        """Now / before; None if either is no positive number."""
+        """The value after over that before; None if either is not a positive number."""
         if isinstance(self.before, int | float) and isinstance(self.after, int | float):
             return self.after / self.before if min(self.before, self.after) > 0 else None
         return None
@@ -51,13 +51,13 @@ class Move:
 
 @dataclass
 class Group:
-    """What moved for one cause, for the worse or for the better.
+    """The changes of all metrics by one cause, either for the worse or for the better.
 
     Attributes:
         results: the tests, in the order of the findings.
-        moves: metric -> its moves in these tests, one for each test and target.
-        targets: metric -> the targets on which it moved.
-        recorded: device time of the kernel in these tests when they were recorded, µs.
+        moves: metric -> its changes in these tests, one for each test and target.
+        targets: metric -> the targets on which it changed.
+        recorded: the device times of the kernel in these tests when they were recorded, µs.
     """
 
     cause: str
@@ -76,30 +76,30 @@ class Group:
         if target and target not in self.targets.setdefault(move.metric, []):
             self.targets[move.metric].append(target)
 
-    def told(self) -> tuple[CaseResult, Verdict]:
-        """The group as one finding, named after its cause, of the first of its tests."""
+    def as_finding(self) -> tuple[CaseResult, Verdict]:
+        """The group as one finding of its first test, named after the cause."""
         times = self.moves.get(KERNEL_TIME, [])
         times.sort(key=lambda move: abs(math.log(move.ratio or 1.0)), reverse=True)
         named = [move.test for move in times]
         first, *rest = sorted(self.results, key=lambda each: named.index(each.case.name) if times else 0)
         tests = counted(len(self.results), "test")
         name = f"{self.cause}, in {first.case.name if not rest else f'{tests} such as {first.case.name}'}"
-        told = sorted(self.moves, key=lambda metric: _rank(first, metric))
-        lines = [line for metric in told for line in self._lines(metric)]
+        metrics = sorted(self.moves, key=lambda metric: _rank(first, metric))
+        lines = [line for metric in metrics for line in self._lines(metric)]
         if self.recorded and not times:
             least, most = (format_value(of(self.recorded), Unit.MICROSECONDS) for of in (min, max))
             lines.append(f"{KERNEL_TIME} {least}{f' to {most}' if most != least else ''} when it was recorded")
         if rest and len(times) < len(self.results):
             lines.append(f"tests: {listed([result.case.name for result in self.results])}")
-        main, move = told[0], self.moves[told[0]][0]
+        main, move = metrics[0], self.moves[metrics[0]][0]
         ratio = move.ratio if move.better is not Better.HIGHER or move.ratio is None else 1 / move.ratio
         verdict = Verdict(
             self.word, self._label(main), "\n".join(lines), move.before, move.after, move.unit, ratio=ratio
         )
-        if main == KERNEL_TIME and move.pairs is not None:  # with its interval
+        if main == KERNEL_TIME and move.pairs is not None:  # This verdict has an interval.
             verdict = replace(move.pairs, metric=main, reason=verdict.reason)
         case = Case(first.case.suite, name, first.case.direction, first.case.nodeid)
-        # Notes of readings list all places in the test; only those that moved belong here.
+        # Notes list all places in the test, but only metrics that changed are shown.
         readings = [each if _short(each) in self.moves else replace(each, note="") for each in first.readings]
         return replace(first, case=case, readings=readings, verdicts=[verdict], notes=[]), verdict
 
@@ -111,13 +111,13 @@ class Group:
     def _lines(self, metric: str) -> list[str]:
         if metric != KERNEL_TIME:
             parts = list(dict.fromkeys(part for move in self.moves[metric] for part in move.parts))
-            named = parts if metric == self.cause else []  # under its own name: no line is known
+            named = parts if metric == self.cause else []  # No line is known as the cause.
             return [self._line(metric), *([f"more of {listed(named)}"] if named else [])]
         times = self.moves[metric]
-        told = [(move, move.pairs.reason.partition("; because: ")) for move in times if move.pairs is not None]
-        lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in told[:MOST_LISTED]]
+        paired = [(move, move.pairs.reason.partition("; because: ")) for move in times if move.pairs is not None]
+        lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in paired[:MOST_LISTED]]
         lines += [f"and {counted(len(times) - MOST_LISTED, 'more test')}"] if len(times) > MOST_LISTED else []
-        cause = told[0][1][2]
+        cause = paired[0][1][2]
         return [f"{metric} {times[0]}", *lines, *([f"because: {cause}"] if cause else [])]
 
     def _line(self, metric: str) -> str:
@@ -143,7 +143,7 @@ def _short(reading: Reading) -> str:
 
 
 def _rank(result: CaseResult, metric: str) -> int:
-    """The place of a metric without its target, of which the first tells most; that of a kernel's time is the first."""
+    """The sort key of a metric without its target, the most informative first: the time of a kernel leads."""
     found = (each.rank for each in result.readings if _short(each) == metric)
     return 0 if metric == KERNEL_TIME else min(found, default=0)
 
@@ -152,11 +152,11 @@ def _signed(size: str) -> str:
     return size if size.startswith("-") else f"+{size}"
 
 
-def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
-    """Findings of observed tests, those with a common cause as one, most tests first.
+def by_cause(findings: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
+    """The findings of observed tests, merged if they have a common cause; those with the most tests come first.
 
-    A metric that names no cause (the number of operators, the peak) is reported with a cause of the same test, if there
-    is one, and otherwise under its own name.
+    A metric that names no cause (the number of operators, the peak) is reported with a cause of the same test if there
+    is one, otherwise under its own name.
     """
     groups: dict[tuple[Word, str], Group] = {}
 
@@ -164,29 +164,29 @@ def by_cause(found: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResu
         groups.setdefault((word, cause), Group(cause, word)).add(result, target, move)
 
     tests: dict[int, tuple[CaseResult, list[Verdict]]] = {}
-    for result, verdict in found:
+    for result, verdict in findings:
         tests.setdefault(id(result), (result, []))[1].append(verdict)
     for result, verdicts in tests.values():
-        left: list[tuple[Verdict, str, Move]] = []
+        unnamed: list[tuple[Verdict, str, Move]] = []
         named: list[str] = []
         for verdict in verdicts:
             causes = list(_causes(result, verdict))
             for target, cause, move in causes or [("", verdict.metric, _whole(verdict, verdict.metric))]:
                 if cause in (move.metric, verdict.metric):
-                    left.append((verdict, target, move))
+                    unnamed.append((verdict, target, move))
                 else:
                     named.append(cause)
                     add(verdict.word, cause, result, target, move)
                     for extra in _of_the_same_part(result, verdict, cause):
                         add(verdict.word, cause, result, target, extra)
-        for verdict, target, move in left:
+        for verdict, target, move in unnamed:
             placed = next((cause for cause in named if (verdict.word, cause) in groups), move.metric)
             add(verdict.word, placed, result, target, move)
-    return [group.told() for group in sorted(groups.values(), key=lambda group: -len(group.results))]
+    return [group.as_finding() for group in sorted(groups.values(), key=lambda group: -len(group.results))]
 
 
 def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Move]]:
-    """(target, cause, move) of a finding: a move for each part that moved with it, or for each part that details it."""
+    """(target, cause, move) for each part of a finding that changed, or for each detail that explains it."""
     if kernel := timed_kernel(verdict.metric):
         move = with_fields(_whole(verdict, KERNEL_TIME), test=result.case.name, pairs=verdict)
         yield "", kernel, move
@@ -202,7 +202,7 @@ def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Mo
         return
     whole = _whole(verdict, metric)
     causes = [cause for detail in result.readings if detail.details == metric for cause in _added(result, detail)]
-    lines = [found[0] for cause in causes if (found := _LINE.search(cause))]
+    lines = [match[0] for cause in causes if (match := _LINE.search(cause))]
     if lines or (causes and metric in _NAMED):
         for cause in dict.fromkeys(lines or causes):
             yield target, cause, whole
@@ -211,7 +211,7 @@ def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Mo
 
 
 def _recorded(result: CaseResult, kernel: str) -> Iterator[float]:
-    """Device time of the kernel in the test when it was recorded, µs; nothing if it is not known."""
+    """The recorded device time of the kernel in the test, µs; none if unknown."""
     for verdict in result.verdicts:
         if verdict.metric == KERNEL_TIME and isinstance(verdict.before, dict):
             time = verdict.before.get(kernel)
@@ -220,7 +220,7 @@ def _recorded(result: CaseResult, kernel: str) -> Iterator[float]:
 
 
 def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
-    """What a detail has more of than its record: places, operators, reasons."""
+    """The entries of a detail (places, operators, reasons) that its record lacks or has fewer of."""
     verdict = next((each for each in result.verdicts if each.metric == detail.metric), None)
     before = None if verdict is None else verdict.before
     if isinstance(detail.value, dict):
@@ -231,17 +231,17 @@ def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
                 yield detail.lines.get(part, part)
     elif isinstance(detail.value, list):
         rest = list(before) if isinstance(before, list) else []
-        for each in detail.value:
-            if each in rest:
-                rest.remove(each)
+        for entry in detail.value:
+            if entry in rest:
+                rest.remove(entry)
             else:
-                yield detail.lines.get(each, each)
+                yield detail.lines.get(entry, entry)
 
 
 def _moved(
     before: Value | None, after: Value | None, better: Better, *, for_the_worse: bool
 ) -> Iterator[tuple[str, int | float | str, int | float | str]]:
-    """(part, before, now) of the parts that moved for the worse, or for the better. Without a direction, all."""
+    """(part, before, now) for each part that changed for the worse, or for the better; for all without a direction."""
     then, now = (value if isinstance(value, dict) else {} for value in (before, after))
     for part in dict.fromkeys((*now, *then)):
         old, new = then.get(part, 0), now.get(part, 0)
@@ -255,16 +255,16 @@ def _moved(
 
 
 def _of_the_same_part(result: CaseResult, verdict: Verdict, part: str) -> Iterator[Move]:
-    """Moves of the same kernel on the same target that are not gated, and explain: its registers."""
+    """Ungated changes of the same kernel on the same target that explain a finding, for example its registers."""
     target = verdict.metric.rpartition(".")[0]
     if not target:
         return
     for other in result.readings:
-        told = next((each for each in result.verdicts if each.metric == other.metric), None)
-        if other.gated or other.target != target or told is None or not isinstance(told.before, Mapping):
+        shown = next((each for each in result.verdicts if each.metric == other.metric), None)
+        if other.gated or other.target != target or shown is None or not isinstance(shown.before, Mapping):
             continue
         for_the_worse = verdict.word is not Word.BETTER
-        for name, then, now in _moved(told.before, told.after, other.better, for_the_worse=for_the_worse):
+        for name, then, now in _moved(shown.before, shown.after, other.better, for_the_worse=for_the_worse):
             if name == part and other.better is not Better.SAME:
                 yield Move(other.metric.removeprefix(f"{target}."), then, now, other.unit, other.better)
 

@@ -1,7 +1,7 @@
-"""Escapes untrusted text for Markdown. There is no other way for it into a comment.
+"""Escapes untrusted text for Markdown. All untrusted text of a comment passes through this module.
 
 Test ids, device names, versions, paths, messages and commit ids all pass through `code` (or `fenced`), so none of them
-can mention, link, format, or break a table row. The reasons for such strictness: inline HTML does not stop inline
+can mention, link, format, or break a table row. This strictness is needed because inline HTML does not stop inline
 Markdown, a raw `www.` becomes a link, and GitHub links e-mail addresses after decoding entities.
 """
 
@@ -13,18 +13,18 @@ from functools import lru_cache
 from urllib.parse import quote
 
 MOST_CHARACTERS = 200
-LONG = 24  # longer names may be broken
+LONG = 24  # Longer names may be broken into several lines.
 _BREAKS = re.compile(r"[\r\n\v\f\x85\u2028\u2029\t]+")
 _ENCODED = re.compile(r"[^A-Za-z0-9 =/-]")
-# Controls, formats (bidi, zero width), surrogates, private use and unassigned: invisible to a reader.
+# Readers cannot see controls, formats (bidi, zero width), surrogates, private and unassigned characters.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 
 def clean(text: str, most: int = MOST_CHARACTERS) -> str:
-    """`text` on one line, without invisible characters, at most `most` characters long (the last is then `…`)."""
+    """`text` on one line, without invisible characters, cut to at most `most` characters with `…` at the end."""
     if len(text) <= most and text.isascii() and text.isprintable():
         return text
-    line = _BREAKS.sub(" ", text[: 4 * most])  # the rest is cut off anyway
+    line = _BREAKS.sub(" ", text[: 4 * most])  # The rest would be cut off.
     visible = "".join(filter(_is_visible, line))
     return visible if len(visible) <= most and len(text) <= 4 * most else f"{visible[: most - 1]}…"
 
@@ -33,11 +33,11 @@ def _is_visible(character: str) -> bool:
     return unicodedata.category(character) not in _INVISIBLE
 
 
-@lru_cache(maxsize=2048)  # a comment repeats its metrics, lanes and reasons
+@lru_cache(maxsize=2048)  # A comment repeats its metrics, lanes and reasons.
 def code(text: str, most: int = MOST_CHARACTERS) -> str:
     """Untrusted text as an inline code element: cleaned, cut, and with every special character encoded.
 
-    A long name may break at `_`, `[` and `]`, so that a table of such names fits the page. Copies are whole.
+    A long name may break at `_`, `[` and `]`, so that tables fit the page. Copying yields the whole name.
     """
     cleaned = clean(text, most)
     return f"<code>{_ENCODED.sub(_breakable if len(cleaned) > LONG else _entity, cleaned)}</code>"
@@ -56,7 +56,7 @@ def _breakable(match: re.Match[str]) -> str:
 
 
 def fenced(lines: list[str], language: str = "") -> str:
-    """Lines as a code block, for commands to copy. Its fence is longer than any run of backticks inside."""
+    """Lines as a code block to copy, with a fence longer than any run of backticks inside."""
     text = "\n".join(clean(line, 1000) for line in lines)
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfguard.model.records import CaseResult, Reading, Verdict, Word
 from perfguard.model.records.code import kernel_of, same_code
 from perfguard.model.units import Unit, counted, format_apart, format_percent, format_value
-from perfguard.render.words import AS_USUAL, Started, interval_text, most_common, moved, next_step, percent
+from perfguard.render.words import PLAIN_PREFIX, CommandPrefix, interval_text, most_common, moved, next_step, percent
 
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
@@ -20,11 +20,11 @@ _KINDS = {"UNPAIRED": "not measured beside a base", "UNDECIDED": "too few proces
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict with its case and lane, and its texts, which may be untrusted: each output escapes them in its way.
+    """A verdict with its case and lane. Its texts may be untrusted, and each output escapes them in its own way.
 
     Attributes:
-        grouped: the finding is that of all observed tests with one cause.
-        accepted: an edit of the baselines covers the verdict.
+        grouped: whether the finding stands for all observed tests with one cause.
+        accepted: whether an edit of the baselines covers the verdict.
     """
 
     lane: str
@@ -44,10 +44,10 @@ class Finding:
         return ("not gated" if ungated else self.verdict.word.value) + ", accepted" * self.accepted
 
     def values(self, most: int) -> tuple[str, str]:
-        """The value before and now, by what differs in them; empty without one.
+        """The differing parts of the value before and now; empty texts for missing values.
 
         Args:
-            most: most characters of each.
+            most: the most characters of each text.
         """
         before, after, unit = self.verdict.before, self.verdict.after, self.verdict.unit
         if after is None and self.reading is not None:
@@ -59,7 +59,7 @@ class Finding:
 
     @property
     def change(self) -> str:
-        """`6.1 % slower (5.5 to 6.7)` of a verdict on a change, otherwise the plain difference."""
+        """`6.1 % slower (5.5 to 6.7)` for a change, otherwise the plain difference."""
         verdict = self.verdict
         if verdict.unit is Unit.TEXT:
             return "different" if verdict.word in MOVED else ""
@@ -70,17 +70,17 @@ class Finding:
 
     @property
     def share(self) -> str:
-        """The share of a copy that the case's throughput is; empty of other metrics than times."""
+        """The case's throughput as a share of a copy's; empty for metrics other than times."""
         through = self.result.throughput if self.reading is not None and self.reading.timed else None
         return format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
 
     @property
     def urgency(self) -> tuple[int, int, float]:
-        """Sort key, worst first: by word, then by what tells most (`CaseResult.place`), then by the size of the
-        slowdown; FASTER sorts the best first."""
+        """The sort key, worst first: by word and metric (`CaseResult.sort_key`), then by the size of the slowdown; the
+        best come first among FASTER."""
         ratio = self.verdict.ratio or 0.0
         best_first = self.verdict.word in (Word.FASTER, Word.BETTER)
-        return *self.result.place(self.verdict), ratio if best_first else -ratio
+        return *self.result.sort_key(self.verdict), ratio if best_first else -ratio
 
     @property
     def kernel(self) -> str:
@@ -89,7 +89,7 @@ class Finding:
 
 
 def by_kernel(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
-    """Findings grouped by kernel, in their order; the kernel with most findings first."""
+    """Findings by kernel, in their order; the kernel with the most findings comes first."""
     groups: dict[str, list[Finding]] = {}
     for finding in findings:
         groups.setdefault(finding.kernel, []).append(finding)
@@ -98,11 +98,10 @@ def by_kernel(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
 
 @dataclass(frozen=True)
 class OtherCode:
-    """What the compiler makes other code of than of the recorded kernels, in a lane that reads no times: whether it is
-    as fast nobody there knows.
+    """Kernels whose code differs from the recorded one, in a lane that reads no times and cannot judge their speed.
 
     Attributes:
-        moved: the results, and of each the reading and the verdict that tell of it. Names in them may be untrusted.
+        moved: the results, each with the reading and the verdict that show other code. Names in them may be untrusted.
     """
 
     moved: list[tuple[CaseResult, Reading, Verdict]]
@@ -114,12 +113,12 @@ class OtherCode:
     @property
     def kernels(self) -> list[str]:
         """Kernels whose code differs, in the report's order."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for _, _, verdict in self.moved:
             then, now = (value if isinstance(value, dict) else {} for value in (verdict.before, verdict.after))
             moved = [part for part in {**now, **then} if not same_code(str(then.get(part)), str(now.get(part)))]
-            found |= {kernel_of(part): None for part in moved}
-        return list(found)
+            names |= {kernel_of(part): None for part in moved}
+        return list(names)
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,8 @@ class Undecided:
     """Timed cases that could not be judged.
 
     Attributes:
-        findings: their undecided gated times.
-        of: number of cases with a verdict on a gated time.
+        findings: the undecided gated times of these cases.
+        of: the number of cases with a verdict on a gated time.
     """
 
     findings: list[Finding]
@@ -139,21 +138,21 @@ class Undecided:
 
     @property
     def cases(self) -> int:
-        """Number of cases with undecided times."""
+        """The number of cases with undecided times."""
         return len({(each.lane, each.result.case) for each in self.findings})
 
     @property
     def kind(self) -> str:
-        """The most common cause in words without names."""
+        """The kind of the most common cause, without names."""
         return next((text for start, text in _KINDS.items() if self.most_common[0].startswith(start)), "not read")
 
-    def cause(self, nodeids: Sequence[str], by: Started = AS_USUAL) -> tuple[str, str]:
-        """The most common cause, and what follows it: its share of the times, if not all, and the next step. Requires
-        at least one finding.
+    def cause(self, nodeids: Sequence[str], by: CommandPrefix = PLAIN_PREFIX) -> tuple[str, str]:
+        """The most common cause, and a text with its share of the times (if not all) and the next step. Requires at
+        least one finding.
 
         Args:
-            nodeids: tests to name in the next step, if there is only one.
-            by: how its command begins.
+            nodeids: the tests; the next step names the test if there is only one.
+            by: the beginning of the command.
         """
         cause, share = self.most_common
         some = "" if share == len(self.findings) else f" ({share} of {len(self.findings)} times)"
@@ -162,5 +161,5 @@ class Undecided:
 
     @property
     def most_common(self) -> tuple[str, int]:
-        """The most common cause in their reasons, and the number of times with it; requires at least one finding."""
+        """The most common cause, and the number of times with it; requires at least one finding."""
         return most_common([finding.verdict.reason for finding in self.findings])

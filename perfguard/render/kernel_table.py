@@ -1,4 +1,4 @@
-"""What the compilers of two sides make of the same kernels, as a table."""
+"""A table of the differences between the same kernels as compiled on two sides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfguard.render.words import in_columns
 _COLUMNS = ("spills", "registers", "instructions", "shared_bytes", "unfit")
 _MOST_ROWS = 60
 
-KernelRow = tuple[str, ...]  # kernel, target, and one text such as `0 -> 12` a column; empty where both are alike
+KernelRow = tuple[str, ...]  # Kernel, target, and a text such as `0 -> 12` per column, empty if the sides are alike.
 
 
 def kernel_rows(base: Sequence[Reading], work: Sequence[Reading]) -> list[KernelRow]:
@@ -34,7 +34,7 @@ def kernel_rows(base: Sequence[Reading], work: Sequence[Reading]) -> list[Kernel
 
 
 def kernel_table(rows: Iterable[KernelRow]) -> list[str]:
-    """The lines of the table; none if there is no row. Each row is shown once, however many cases have it."""
+    """The lines of the table; none without rows. A row that several cases have is shown once."""
     shown = [*dict.fromkeys(rows)]
     if not shown:
         return []

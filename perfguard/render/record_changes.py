@@ -1,4 +1,4 @@
-"""What a change of the baselines did, in few lines that a person reads before merging it."""
+"""Summarizes a change of the baselines in few lines, to be read before it is merged."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from perfguard.model.records import Baseline, CaseId, Entry, Provenance, TimedEn
 from perfguard.model.units import counted, format_percent
 from perfguard.render.escaping import clean
 
-MOST_LINES = 36  # with a title and the marks of a block, of Markdown, at most forty
-_MOST_PAIRS = 3  # values before and after of one metric, each of which gets a line
-_SHORT = 20  # most characters of a text that is shown
+MOST_LINES = 36  # With a title and the marks of a Markdown block there are at most forty.
+_MOST_PAIRS = 3  # The most (before, after) pairs of one metric that each get a line.
+_SHORT = 20  # Longer texts are not shown.
 
-Files = Mapping[str, Mapping[str, Baseline]]  # folder -> suite -> baseline
+Files = Mapping[str, Mapping[str, Baseline]]  # Folder -> suite -> baseline.
 
 
 @dataclass(frozen=True)
 class _Record:
-    """What is stored of a case."""
+    """The stored data of a case."""
 
     entries: Mapping[str, Entry]
     inputs: str
@@ -32,23 +32,23 @@ class _Changes:
     """The changes of one folder.
 
     Attributes:
-        promises: time -> the change of it that its gate promises to catch, relative.
-        anew: number of cases that were recorded before and after, and differ.
-        told: words -> the number of cases of which they are true.
-        moves: metric -> its numbers and short texts before and after, of each case in which they differ.
-        times: metric -> the new level / the old one, of each case in which it was read anew.
+        promises: timed metric -> the relative change that its gate promises to catch.
+        anew: the number of cases that were recorded before and after, and differ.
+        counts: description -> the number of cases that it applies to.
+        moves: metric -> (before, after) for each case in which its number or short text differs.
+        times: metric -> the ratio of new to old level for each case that was timed again.
     """
 
     promises: Mapping[str, float]
     anew: int = 0
-    told: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     moves: dict[str, list[tuple[float | str, float | str]]] = field(default_factory=lambda: defaultdict(list))
     times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def compare(self, before: Mapping[CaseId, _Record], after: Mapping[CaseId, _Record]) -> None:
         for word, cases in (("new", after.keys() - before.keys()), ("gone", before.keys() - after.keys())):
             if cases:
-                self.told[word] += len(cases)
+                self.counts[word] += len(cases)
         for case in sorted(before.keys() & after.keys()):
             if before[case] != after[case]:
                 self._case(before[case], after[case])
@@ -56,15 +56,15 @@ class _Changes:
     def _case(self, before: _Record, after: _Record) -> None:
         self.anew += 1
         if before.entries == after.entries and before.inputs == after.inputs:
-            self.told["recorded anew, in which nothing moved"] += 1
+            self.counts["recorded anew, in which nothing moved"] += 1
         if before.inputs != after.inputs:
-            self.told["with other inputs"] += 1
+            self.counts["with other inputs"] += 1
         then, now = before.provenance, after.provenance
         for name in (*Toolchain.__struct_fields__, "power_limit_watts"):
             if getattr(then, name) != getattr(now, name):
-                self.told[f"under {name} {getattr(then, name)} -> {getattr(now, name)}"] += 1
+                self.counts[f"under {name} {getattr(then, name)} -> {getattr(now, name)}"] += 1
         if now.reason and now.reason != then.reason:
-            self.told[f"for the reason: {now.reason}"] += 1
+            self.counts[f"for the reason: {now.reason}"] += 1
         for metric in {**before.entries, **after.entries}:
             self._entry(metric, before.entries.get(metric), after.entries.get(metric))
 
@@ -72,44 +72,44 @@ class _Changes:
         if before == after:
             return
         if before is None or after is None:
-            self.told[f"with {metric} {'new' if before is None else 'gone'}"] += 1
+            self.counts[f"with {metric} {'new' if before is None else 'gone'}"] += 1
         elif isinstance(before, TimedEntry) and isinstance(after, TimedEntry) and before.timer == after.timer:
             self.times[metric].append(median(after.sessions) / median(before.sessions))
         elif _is_shown(before) and _is_shown(after):
             self.moves[metric].append((before, after))  # type: ignore[arg-type]
         else:
-            self.told[f"with another {metric}"] += 1
+            self.counts[f"with another {metric}"] += 1
 
     def all_lines(self) -> list[str]:
-        """The lines, those of most cases first."""
-        found = [(count, f"{counted(count, 'case')} {words}") for words, count in self.told.items()]
+        """The lines, those with the most cases first."""
+        lines = [(count, f"{counted(count, 'case')} {words}") for words, count in self.counts.items()]
         for metric, ratios in self.times.items():
-            found += _of_time(metric, ratios, self.promises.get(metric, 0.0))
+            lines += _of_time(metric, ratios, self.promises.get(metric, 0.0))
         for metric, moves in self.moves.items():
-            found += _of_metric(metric, moves)
-        return [line for _, line in sorted(found, key=lambda each: (-each[0], each[1]))]
+            lines += _of_metric(metric, moves)
+        return [line for _, line in sorted(lines, key=lambda each: (-each[0], each[1]))]
 
 
 def summarize(before: Files, after: Files, promises: Mapping[str, float], base: str) -> list[str]:
-    """At most `MOST_LINES` lines: a title, then by hardware what moved, in how many cases, the most cases first.
+    """At most `MOST_LINES` lines: a title, then the changes by hardware with their numbers of cases, largest first.
 
     Args:
-        promises: time -> the change of it that its gate promises to catch, relative.
-        base: name of the commit of `before`.
+        promises: timed metric -> the relative change that its gate promises to catch.
+        base: the name of the commit of `before`.
     """
-    told: dict[str, _Changes] = {}
+    by_folder: dict[str, _Changes] = {}
     for folder in sorted({*before, *after}):
         changes = _Changes(promises)
         changes.compare(_records(before.get(folder, {})), _records(after.get(folder, {})))
-        if changes.anew or changes.told:
-            told[folder] = changes
-    if not told:
+        if changes.anew or changes.counts:
+            by_folder[folder] = changes
+    if not by_folder:
         return [f"Records: as at {base}"]
-    anew = sum(each.anew for each in told.values())
-    new, gone = (sum(each.told[word] for each in told.values()) for word in ("new", "gone"))
+    anew = sum(each.anew for each in by_folder.values())
+    new, gone = (sum(each.counts[word] for each in by_folder.values()) for word in ("new", "gone"))
     lines = [f"Records beside {base}: {counted(anew, 'case')} recorded anew, {new} new, {gone} gone"]
-    most = max(1, (MOST_LINES - 1) // len(told) - 1)
-    for folder, changes in told.items():
+    most = max(1, (MOST_LINES - 1) // len(by_folder) - 1)
+    for folder, changes in by_folder.items():
         lines += [f"{folder}:", *(f"  {clean(line)}" for line in _at_most(changes.all_lines(), most))]
     return lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "…"]
 
@@ -145,7 +145,7 @@ def _of_time(metric: str, ratios: Sequence[float], promise: float) -> list[tuple
 
 
 def _of_metric(metric: str, moves: Sequence[tuple[float | str, float | str]]) -> list[tuple[int, str]]:
-    """`launches 2 -> 1 in 4 cases`; of many pairs of numbers `peak_memory_bytes lower by 3 to 12 % in 9 cases`."""
+    """`launches 2 -> 1 in 4 cases`, or for many pairs `peak_memory_bytes lower by 3 to 12 % in 9 cases`."""
     pairs = Counter(moves)
     if len(pairs) <= _MOST_PAIRS:
         return [
@@ -154,14 +154,14 @@ def _of_metric(metric: str, moves: Sequence[tuple[float | str, float | str]]) ->
         ]
     lines = []
     numbers = [(b, a) for b, a in moves if isinstance(b, int | float) and isinstance(a, int | float)]
-    for word, found in (
+    for direction, moved in (
         ("lower", [(b, a) for b, a in numbers if a < b]),
         ("higher", [(b, a) for b, a in numbers if a > b]),
     ):
-        if found:
-            shares = [abs(a / b - 1) for b, a in found if b > 0]
-            by = f" by {_span(shares)}" if len(shares) == len(found) else ""
-            lines.append((len(found), f"{metric} {word}{by} in {counted(len(found), 'case')}"))
+        if moved:
+            shares = [abs(a / b - 1) for b, a in moved if b > 0]
+            by = f" by {_span(shares)}" if len(shares) == len(moved) else ""
+            lines.append((len(moved), f"{metric} {direction}{by} in {counted(len(moved), 'case')}"))
     texts = len(moves) - len(numbers)
     return [*lines, *([(texts, f"{metric} otherwise in {counted(texts, 'case')}")] if texts else [])]
 

@@ -1,7 +1,7 @@
 """The summary at the end of `pytest --perfguard` and of `perfguard report`: worst case first, each with its next step.
 
 A case that needs action takes one line and at most four more. Other cases share one line per verdict, with a count and
-a command. A run without cases that need action takes at most fifteen lines. `-v` names every case.
+a command. A run in which no case needs action takes at most fifteen lines. `-v` names every case.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from perfguard.render.words import (
     OLD_FAULT,
     accept_command,
     checked_beside,
+    command_prefix,
     compare_command,
     describe_verdict,
     environment,
@@ -32,11 +33,10 @@ from perfguard.render.words import (
     one_line,
     rates,
     reproduce_command,
-    started,
     tally,
 )
 
-#: The text of a word's one line; True: with the most common cause.
+#: Word -> the text of its line, and whether the line ends with the most common cause.
 COUNTED = {
     Word.DRIFT: ("recorded with another toolchain", True),
     Word.METHOD_CHANGED: ("recorded otherwise", True),
@@ -46,15 +46,15 @@ COUNTED = {
     Word.OLD_FAULT: (OLD_FAULT, True),
     Word.UNSUPPORTED: ("declared unsupported here", True),
 }
-MOST_QUIET = 15  # lines of a run without cases that need action, including the one that names the report
-MOST_MORE = 4  # lines of a case after its first
-MOST_CASES = 20  # of one failing word
+MOST_QUIET = 15  # Lines of a run in which no case needs action, including the line that names the report.
+MOST_MORE = 4  # Lines of a case after its first.
+MOST_CASES = 20  # Cases of one failing word.
 MOST_FASTER = 5
-MOST_KERNELS = 5  # named in the count of the remaining cases
-MOST_ROWS = 8  # of the table of times
-MOST_WRITTEN = 8  # files written by an update
-MOST_NAMED = 3  # cases that need no action, of one kind
-MOST_CHARACTERS = 200  # of a line, except commands
+MOST_KERNELS = 5  # Kernels that the count of the remaining cases names.
+MOST_ROWS = 8  # Rows of the table of times.
+MOST_WRITTEN = 8  # Files written by an update.
+MOST_NAMED = 3  # Named cases of one kind that need no action.
+MOST_CHARACTERS = 200  # Characters of a line, except commands.
 
 Accepted = Callable[[Verdict], bool]
 
@@ -87,16 +87,16 @@ def render_summary(
     """The whole summary of one run.
 
     Args:
-        written: files that an update changed; `left`: entries that it left alone, with the reason.
-        accepted: whether an update has already written the verdict's reading, so that no command is needed.
-        typed: a node id as one types it.
-        verbose: name every case, and show every time.
+        written: the files that an update changed; `left`: the entries that it left alone, with the reason.
+        accepted: tells whether an update has written a verdict's reading, so that no command is needed.
+        typed: returns a node id as a user types it.
+        verbose: whether every case is named and every time is shown.
     """
     writer = _Writer(report, LaneView(report.lane, report), accepted, typed, verbose)
     failing = [line for word in Word if word.fails for line in writer.failing(word)]
     top = [Line(environment(report)), *writer.warnings(), Line(writer.measured())]
     undecided = writer.undecided()
-    if writer.found.is_inconclusive:
+    if writer.view.is_inconclusive:
         top, undecided = [*undecided, *top], []
     bottom = [*undecided, *writer.unread()]
     bottom += [line for word in COUNTED for line in writer.of_word(word)]
@@ -121,19 +121,19 @@ class _Writer:
     """The parts of the summary of one report. `accepted`, `typed` and `verbose` are those of `render_summary`."""
 
     report: Report
-    found: LaneView
+    view: LaneView
     accepted: Accepted
     typed: Callable[[str], str]
     verbose: bool
 
     def title(self) -> str:
         report = self.report
-        title = f"{report.lane}, {self.found.guarded} guarded"
+        title = f"{report.lane}, {self.view.guarded} guarded"
         if report.remembered:
             title += f", baselines hold {report.remembered}"
         if report.exact_only:
             title += f", {NOT_TIMED}"
-        if self.found.is_inconclusive:
+        if self.view.is_inconclusive:
             title += ", inconclusive"
         return title if report.complete else f"{title} (run was cut short)"
 
@@ -144,13 +144,13 @@ class _Writer:
         return [Line(f"warning: {warning}{more}", "yellow") for warning in shown]
 
     def measured(self) -> str:
-        """Cases by verdict, the base of their times, the slowest case, seconds, hard inputs."""
+        """The number of cases by verdict, remarks, bases, the slowest case, seconds, hard inputs."""
         report = self.report
-        parts = [tally(self.found.counts) or "no case"]
+        parts = [tally(self.view.counts) or "no case"]
         if unread := sum(map(_is_unread, report.results)):
             parts.append(f"{unread} not timed, whose code on the device is as recorded")
-        told = [each for each in self.found.remarks if not each[0].endswith(OLD_FAULT)]  # which has a line of its own
-        parts += [clean(f"{said}: {listed(names)}", MOST_CHARACTERS) for said, names in told]
+        remarks = [each for each in self.view.remarks if not each[0].endswith(OLD_FAULT)]  # Old faults have own lines.
+        parts += [clean(f"{remark}: {listed(names)}", MOST_CHARACTERS) for remark, names in remarks]
         if strides := self._other_strides():
             more = f" and {len(strides) - 1} more" if len(strides) > 1 else ""
             parts.append(f"other strides, which no reference declares: {strides[0]}{more}")
@@ -159,7 +159,7 @@ class _Writer:
             commits = listed(sorted({base.commit[:12] for base in trees if base.commit}))
             parts.append(f"the working tree is that of {commits}")
         for base in dict.fromkeys(pairing.base for pairing in report.pairings):
-            beside = [pairing for pairing in report.pairings if pairing.base == base]  # one for each device
+            beside = [pairing for pairing in report.pairings if pairing.base == base]  # There is one for each device.
             answered = sum(case.base is not None or bool(case.times) for each in beside for case in each.cases)
             pairs = sum(each.pairs for each in beside)
             asked = f"{counted(answered, 'case')} asked of {base[:12]}"
@@ -178,7 +178,7 @@ class _Writer:
         return "; ".join([*parts, *checked_beside(report.results)])
 
     def _other_strides(self) -> list[str]:
-        """`double[64]/backward contract strides (1,48) -> (48,1)` for each case that passes so."""
+        """`double[64]/backward contract strides (1,48) -> (48,1)` for each case that passes with other strides."""
         return [
             clean(f"{result.case.key} {verdict.reason.rpartition(': ')[2]}")
             for result in self.report.results
@@ -190,7 +190,7 @@ class _Writer:
     # -- cases that need action ----------------------------------------------------------------------------------------
 
     def failing(self, word: Word) -> list[Line]:
-        """The cases of a failing word, worst first; those beyond the maximum are counted by kernel."""
+        """The cases of a failing word, worst first; cases beyond the maximum are counted by kernel."""
         cases = self._worst_findings(word)
         shown = cases if self.verbose else cases[:MOST_CASES]
         lines = [line for finding in shown for line in self._details(finding)]
@@ -203,19 +203,19 @@ class _Writer:
 
     def _worst_findings(self, word: Word) -> list[Finding]:
         """One finding for every case whose worst verdict is `word`, worst case first."""
-        cases = {result.case for result, worst in self.found.cases if worst is word}
+        cases = {result.case for result, worst in self.view.cases if worst is word}
         of_case: dict[Case, list[Finding]] = {}
-        for finding in self.found.findings:
+        for finding in self.view.findings:
             if finding.verdict.word is word and (finding.grouped or finding.result.case in cases):
                 of_case.setdefault(finding.result.case, []).append(finding)
-        return [min(findings, key=lambda each: each.result.place(each.verdict)) for findings in of_case.values()]
+        return [min(findings, key=lambda each: each.result.sort_key(each.verdict)) for findings in of_case.values()]
 
     def _details(self, finding: Finding) -> list[Line]:
         result, first = finding.result, finding.verdict
-        told = sorted(result.verdicts, key=result.place)
-        quiet = [Word.PASS, Word.UNCHANGED, Word.OLD_FAULT]  # the last kind has lines of its own
+        by_urgency = sorted(result.verdicts, key=result.sort_key)
+        quiet = [Word.PASS, Word.UNCHANGED, Word.OLD_FAULT]  # Old faults have lines of their own.
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
-        rest = [each for each in told if each is not first and each.word not in quiet]
+        rest = [each for each in by_urgency if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
         head = f"{first.word}  {result.case.key}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
         commands, more = self._commands(result, finding.grouped), self._explanation(result, first, others)
@@ -226,16 +226,16 @@ class _Writer:
     def _explanation(self, result: CaseResult, first: Verdict, others: Sequence[Verdict]) -> list[str]:
         """The cause, the case's other findings, and notes, without repetitions."""
         more = [_because(line) for line in more_lines(first)]
-        said = "\n".join([one_line(first), *more])
+        shown = "\n".join([one_line(first), *more])
         for verdict in others:
             text = f"{verdict.word} {one_line(verdict)}"
-            more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in said else text)
+            more.append(f"{verdict.word} {verdict.metric}" if verdict.reason and verdict.reason in shown else text)
             more += [_because(line) for line in more_lines(verdict)]
-        said = "\n".join([one_line(first), *more])
-        return [*more, *(f"note: {note}" for note in result.all_notes if note not in said)]
+        shown = "\n".join([one_line(first), *more])
+        return [*more, *(f"note: {note}" for note in result.all_notes if note not in shown)]
 
     def _commands(self, result: CaseResult, grouped: bool) -> list[str]:
-        nodeid, by = self.typed(result.case.nodeid), started(self.report)
+        nodeid, by = self.typed(result.case.nodeid), command_prefix(self.report)
         commands = [f"reproduce: {reproduce_command(nodeid, by)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
@@ -249,39 +249,39 @@ class _Writer:
     # -- cases that need no action -------------------------------------------------------------------------------------
 
     def undecided(self) -> list[Line]:
-        """Times that could not be judged: their number, the most common cause, and the next step."""
-        open_ = self.found.undecided
+        """The number of times that could not be judged, the most common cause, and the next step."""
+        open_ = self.view.undecided
         if not open_.findings:
             return []
         nodeids = dict.fromkeys(self.typed(finding.result.case.nodeid) for finding in open_.findings)
-        why, rest = open_.cause(list(nodeids), started(self.report))
-        start = "inconclusive: " if self.found.is_inconclusive else "UNRESOLVED  "
+        why, rest = open_.cause(list(nodeids), command_prefix(self.report))
+        start = "inconclusive: " if self.view.is_inconclusive else "UNRESOLVED  "
         text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}"
         return [Line(text, "yellow"), *self._names(_by_case(open_.findings))]
 
     def unread(self) -> list[Line]:
         """Cases with other undecided verdicts: not measured, or not read."""
-        times = {id(finding.verdict) for finding in self.found.undecided.findings}
+        times = {id(finding.verdict) for finding in self.view.undecided.findings}
         rest = [
-            each for each in self.found.findings if each.verdict.word in INCONCLUSIVE and id(each.verdict) not in times
+            each for each in self.view.findings if each.verdict.word in INCONCLUSIVE and id(each.verdict) not in times
         ]
         if not rest:
             return []
         why, share = most_common([finding.verdict.reason for finding in rest])
         some = f" ({share} of {counted(len(rest), 'verdict')})" if share < len(rest) else ""
         cases = self._cases(each.result.id for each in rest)
-        remove = accept_command({Word.STALE}, by=started(self.report))  # in full, to be pasted
+        remove = accept_command({Word.STALE}, by=command_prefix(self.report))  # It is not cut, to be pasted.
         why = clean(why, MOST_CHARACTERS).replace("--perfguard-update=stale", remove)
         text = f"UNRESOLVED  {cases}: {why}{some}"
         return [Line(text, "yellow"), *self._names(_by_case(rest))]
 
     def of_word(self, word: Word) -> list[Line]:
-        """The cases whose worst verdict is `word`: their number, the cause, and one command for all."""
+        """The number of cases whose worst verdict is `word`, the cause, and one command for all."""
         text, with_cause = COUNTED[word]
         gone, old = word is Word.STALE, word is Word.OLD_FAULT
         about = {
             result.id: [each for each in result.verdicts if each.word is word]
-            for result, worst in self.found.cases
+            for result, worst in self.view.cases
             if worst is word or (old and any(each.word is word for each in result.verdicts))
         }
         about |= {(each.suite, each.case): [each] for each in self.report.stale if gone}
@@ -295,7 +295,7 @@ class _Writer:
         for group in ({name: found for name, found in open_.items() if name not in nameless}, nameless):
             reasons = [verdict.reason for verdicts in group.values() for verdict in verdicts if verdict.reason]
             why = f" ({clean(most_common(reasons)[0], MOST_CHARACTERS)})" if reasons and with_cause else ""
-            accept = accept_command({word}, by=started(self.report))
+            accept = accept_command({word}, by=command_prefix(self.report))
             command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
             if group is nameless:
                 command = f", nor recorded: {next(iter(reasons), '')}"
@@ -305,7 +305,7 @@ class _Writer:
         return lines
 
     def improved(self, most: int) -> list[Line]:
-        """The most improved cases, a line each, and one command for all of them: times, then exact metrics, in grey."""
+        """The most improved cases, one per line (times, then exact metrics in grey), and one command for all."""
         cases = [*self._worst_findings(Word.FASTER), *self._worst_findings(Word.BETTER)]
         lines = [
             Line(
@@ -316,21 +316,21 @@ class _Writer:
         ]
         hidden = len(cases) - len(lines)
         open_ = {each.verdict.word for each in cases if each.verdict.storable and not self.accepted(each.verdict)}
-        said = [f"… and {hidden} more"] if hidden else []
-        said += [f"accept: {accept_command(open_, by=started(self.report))}"] if open_ else []
-        return [*lines, Line(f"    {'; '.join(said)}")] if said else lines
+        last_line = [f"… and {hidden} more"] if hidden else []
+        last_line += [f"accept: {accept_command(open_, by=command_prefix(self.report))}"] if open_ else []
+        return [*lines, Line(f"    {'; '.join(last_line)}")] if last_line else lines
 
     def _cases(self, ids: Iterable[CaseId]) -> str:
-        """`2 cases (a/forward, b/forward)`: a few are named, many only counted. Under -v each has a line of its own.
-        Cases of one name in several suites are named with these."""
-        found = list(dict.fromkeys(ids))
-        keys = [key for _, key in found]
-        names = [key if keys.count(key) == 1 else f"{suite} {key}" for suite, key in found[: MOST_NAMED + 1]]
+        """`2 cases (a/forward, b/forward)`: few cases are named, many only counted. Under -v each has its own line.
+        The suite is added if cases in several suites have the same name."""
+        cases = list(dict.fromkeys(ids))
+        keys = [key for _, key in cases]
+        names = [key if keys.count(key) == 1 else f"{suite} {key}" for suite, key in cases[: MOST_NAMED + 1]]
         few = "" if self.verbose or len(names) > MOST_NAMED else clean(", ".join(names), MOST_CHARACTERS)
-        return counted(len(found), "case") + (f" ({few})" if few else "")
+        return counted(len(cases), "case") + (f" ({few})" if few else "")
 
     def _names(self, verdicts: Sequence[tuple[str, Verdict]]) -> list[Line]:
-        """Each case with its verdict, if they are to be named."""
+        """Each case with its verdict under -v, otherwise nothing."""
         if not self.verbose:
             return []
         lines = [(name, map(str.strip, describe_verdict(verdict))) for name, verdict in verdicts]
@@ -363,8 +363,8 @@ def _is_unread(result: CaseResult) -> bool:
 
 
 def _table(report: Report, every: bool) -> list[Line]:
-    """Table of case, time, throughput, share of a rival's time and verdict. Cases whose time was not read are left out,
-    unless every case is asked for."""
+    """The table of case, time, throughput, share of a rival's time and verdict. `every`: whether it includes cases
+    whose time was not read."""
     rows = [("case", "time", "throughput", "% of copy", "of rival", "verdict")]
     for result in report.results:
         primary = _first_time(result)

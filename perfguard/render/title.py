@@ -1,4 +1,4 @@
-"""The headline of an overview in words and numbers, without names."""
+"""The headline of an overview as text with numbers, but without names."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ ACTION = " — action needed"
 
 
 def title_of(overview: Overview) -> str:
-    """The headline in words and numbers, and the number of edits that let worse readings pass."""
+    """The headline as text, with the number of edits that let worse readings pass."""
     text = _title(overview)
-    if not overview.loosened or overview.headline is Headline.ACCEPTED:  # its text counts the edits
+    if not overview.loosened or overview.headline is Headline.ACCEPTED:  # Its text counts the edits.
         return text
     edits = f", {counted(overview.loosened, 'baseline edit')} let worse pass than before"
     return f"{text.removesuffix(ACTION)}{edits}{ACTION if text.endswith(ACTION) else ''}"
 
 
 def _title(overview: Overview) -> str:
-    """The headline in words and numbers, without baseline edits."""
+    """The headline as text, without baseline edits."""
     lanes, undecided = counted(len(overview.lanes), "lane"), overview.undecided
     match overview.headline:
         case Headline.WRONG | Headline.WORSE:
@@ -30,8 +30,8 @@ def _title(overview: Overview) -> str:
             return f"incomplete: {_incomplete(overview)}"
         case Headline.INCONCLUSIVE:
             those = sum(lane.is_inconclusive for lane in overview.lanes)
-            where = f" on {those} of {lanes}" if len(overview.lanes) > 1 else ""
-            return f"inconclusive{where}: {undecided}: {undecided.kind}"
+            on_lanes = f" on {those} of {lanes}" if len(overview.lanes) > 1 else ""
+            return f"inconclusive{on_lanes}: {undecided}: {undecided.kind}"
         case Headline.UNVERIFIED:
             return f"not verified: {_unverified(overview)}{ACTION}"
         case Headline.UNDECIDED:
@@ -57,9 +57,9 @@ def _title(overview: Overview) -> str:
 
 def _failing(overview: Overview) -> str:
     words = (Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.FASTER)
-    told = [(overview.total(word), word.value.lower()) for word in words]
-    told.insert(-1, (overview.absent, "not measured"))
-    (count, word), *rest = [(count, word) for count, word in told if count]
+    counts = [(overview.total(word), word.value.lower()) for word in words]
+    counts.insert(-1, (overview.absent, "not measured"))
+    (count, word), *rest = [(count, word) for count, word in counts if count]
     texts = [f"{counted(count, 'case')} {word}", *(f"{count} {word}" for count, word in rest)]
     if silent := len(overview.lanes) - overview.reported:
         texts.append(f"{counted(silent, 'lane')} without a result")

@@ -1,4 +1,4 @@
-"""Messages of an update: changes that it writes and leaves, in short form, and times that are recorded, not judged."""
+"""Messages of an update: the changes that it writes and leaves, and verdicts on times that it records."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from perfguard.model.records.baseline import MIN_SESSIONS, UNSTABLE
 from perfguard.model.records.change import Change
 from perfguard.model.units import counted, format_value
 
-MOST_LINES = 8  # lines of one kind, unless verbose
+MOST_LINES = 8  # The most lines of one kind, unless the output is verbose.
 
 
 def describe_changes(changes: Sequence[Change], verbose: bool = False) -> list[str]:
-    """The changes that the update writes. A new case takes one line, a changed one takes a line for each metric. If
-    many cases are new, each suite takes one line."""
+    """The changes that the update writes. A new case takes one line, a changed case one line for each metric. If many
+    cases are new, each suite takes one line."""
     new = [change for change in changes if change.before is None and change.after is not None]
     lines = _cases(new)
     if len(lines) > MOST_LINES and not verbose:
@@ -59,15 +59,15 @@ def describe_left(left: Sequence[tuple[Change, str]], verbose: bool = False) -> 
 
 
 def _cases(new: Sequence[Change]) -> list[str]:
-    told: dict[str, list[str]] = {}
+    metrics_by_case: dict[str, list[str]] = {}
     for change in new:
         value = change.after
         number = value.sessions[-1] if isinstance(value, TimedEntry) else value
         shown = "" if isinstance(number, str | list | dict) or number is None else format_value(number, change.unit)
         note = f"({change.note})" if change.note else ""
         name = f"{change.category}: {change.folder} {change.suite} {change.key}"
-        told.setdefault(name, []).append(" ".join(filter(None, (change.metric, shown, note))))
-    return [f"{name}: {', '.join(metrics)}" for name, metrics in told.items()]
+        metrics_by_case.setdefault(name, []).append(" ".join(filter(None, (change.metric, shown, note))))
+    return [f"{name}: {', '.join(metrics)}" for name, metrics in metrics_by_case.items()]
 
 
 def _suites(new: Sequence[Change]) -> list[str]:
@@ -84,23 +84,23 @@ def _at_most(lines: Sequence[str], verbose: bool) -> list[str]:
     return [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1:,} more; all: -v"]
 
 
-def say_recorded(results: dict[CaseId, CaseResult], planned: Sequence[Change], held: Collection[CaseId]) -> None:
-    """Set the verdicts of times in the update, which follow from their records and not from a comparison with the base.
+def mark_recorded(results: dict[CaseId, CaseResult], planned: Sequence[Change], held: Collection[CaseId]) -> None:
+    """Set the verdicts on recorded times, which follow from the records instead of a comparison with the base.
 
     Args:
-        held: cases that the update left out.
+        held: the cases that the update left out.
     """
-    found = {(change.suite, change.key, change.metric): change for change in planned}
+    change_of = {(change.suite, change.key, change.metric): change for change in planned}
     for name, result in results.items():
         if name in held:
             continue
-        verdicts = [_recorded(each, found.get((*name, each.metric))) for each in result.verdicts]
+        verdicts = [_recorded(each, change_of.get((*name, each.metric))) for each in result.verdicts]
         results[name] = msgspec.structs.replace(result, verdicts=verdicts)
 
 
 def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
     unpaired = verdict.word is Word.UNRESOLVED and verdict.reason.startswith("UNPAIRED")
-    # If the code is committed before it is recorded, the tree equals its base, and only growth over the anchors shows.
+    # If code is committed before it is recorded, the tree equals its base, and only growth over the anchor is visible.
     if change is not None and change.needs_reason and (unpaired or verdict.word is Word.UNCHANGED):
         return _grown(verdict, change)
     if not unpaired:
@@ -113,7 +113,7 @@ def _recorded(verdict: Verdict, change: Change | None) -> Verdict:
 
 
 def _grown(verdict: Verdict, change: Change) -> Verdict:
-    """With the levels of the two records: what this process read alone may be another one."""
+    """The verdict SLOWER with the levels of the two records, from which the reading of this process may differ."""
     levels = [median(entry.sessions) for entry in (change.before, change.after) if isinstance(entry, TimedEntry)]
     if len(levels) == 2:
         verdict = msgspec.structs.replace(verdict, before=levels[0], after=levels[1], ratio=levels[1] / levels[0])

@@ -34,41 +34,41 @@ from perfguard.model.units import (
     format_percent,
 )
 
-MOST_LISTED = 5  # tests, parts or kernels by name
-MOST_NAMED = 8  # metrics of one case in a line
-MOST_OF_A_VALUE = 60  # characters of one of two values in a line
+MOST_LISTED = 5  # The most tests, parts or kernels that are named.
+MOST_NAMED = 8  # The most metrics of one case in a line.
+MOST_OF_A_VALUE = 60  # The most characters of each of two values in a line.
 NOT_TIMED = "not timed"
 OLD_FAULT = "wrong beside the given inputs, at the base too"
 EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind was read"
 
 
-#: What stands in a command as it is. Anything else in it may be untrusted.
+#: Text that commands may contain as it is. Any other text may be untrusted.
 _PLAIN = re.compile(r"[\w.,:/=+-]{1,100}", re.ASCII)
-# In a reason: `PairVerdict`, `in_states`.
+# The part of a reason that `PairVerdict` and `in_states` produce.
 _PAIRS = re.compile(r"; in \d+ process pairs?(, about \d+ would settle it)?(; two states [^;]*)?")
 
 
 def tally(counts: Counter[Word]) -> str:
-    """`1 SLOWER, 2 NEW, 47 PASS`: the number of cases of each word, most urgent first."""
+    """`1 SLOWER, 2 NEW, 47 PASS`: the number of cases by word, most urgent first."""
     return ", ".join(f"{counts[word]} {word}" for word in Word if counts[word])
 
 
 def checked_beside(results: Iterable[CaseResult]) -> list[str]:
-    """What was checked beside the given calls: `hard inputs: 31 ran, 240 did not fit: 60 values, 180 sizes`."""
+    """The checks beside the given calls: `hard inputs: 31 ran, 240 did not fit: 60 values, 180 sizes`."""
     counted = [result.hard for result in results if result.hard is not None]
     ran, left_out, waiting = Counter[str](), Counter[str](), Counter[str]()
-    for each in counted:
-        ran.update(each.ran)
-        left_out.update(each.left_out)
-        waiting.update(each.waiting)
+    for counts in counted:
+        ran.update(counts.ran)
+        left_out.update(counts.left_out)
+        waiting.update(counts.waiting)
     others = ran.pop(CONFIGURATIONS, 0), 0, waiting.pop(CONFIGURATIONS, 0)
-    inputs = ran.total(), left_out.total(), waiting.total()  # why they were left out is in the report
-    found = []
+    inputs = ran.total(), left_out.total(), waiting.total()  # Reasons are in the report.
+    texts = []
     for what, numbers in (("hard inputs", inputs), ("other configurations", others)):
-        said = [f"{n} {word}" for n, word in zip(numbers, ("ran", "left out", "did not fit"), strict=True) if n]
-        found += [f"{what}: {', '.join(said)}"] if said else []
+        parts = [f"{n} {word}" for n, word in zip(numbers, ("ran", "left out", "did not fit"), strict=True) if n]
+        texts += [f"{what}: {', '.join(parts)}"] if parts else []
     kinds = ", ".join(f"{waiting[kind]} {kind}" for kind in HARD_KINDS if waiting[kind])
-    return [f"{text}: {kinds}" if kinds and text.startswith("hard") else text for text in found]
+    return [f"{text}: {kinds}" if kinds and text.startswith("hard") else text for text in texts]
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -85,7 +85,7 @@ def listed(names: Sequence[str]) -> str:
 
 def describe_verdict(verdict: Verdict) -> list[str]:
     """`SLOWER device_time_us: 61.2 µs -> 65 µs (+6.2 %, 95 % +5.5 to +6.7)`, then its reason on separate lines."""
-    if not verdict.metric:  # on the whole case, which the line above names
+    if not verdict.metric:  # The line above names the case.
         return verdict.reason.splitlines()
     change = _change(verdict)
     lines = [f"{verdict.word} {verdict.metric}{f': {change}' if change else ''}"]
@@ -118,14 +118,14 @@ def _reason_lines(verdict: Verdict) -> list[str]:
 
 
 def why(verdict: Verdict) -> str:
-    """The reason, and of an undecided time the smallest slowdown that its process pairs would have seen."""
+    """The reason, for an undecided time with the smallest slowdown that its process pairs can detect."""
     if verdict.smallest is None or verdict.word is not Word.UNRESOLVED:
         return verdict.reason
     return f"{verdict.reason}; would have seen {format_percent(verdict.smallest)}"
 
 
 def cause(reason: str) -> str:
-    """A reason without the numbers of its case, so that reasons of several verdicts compare equal."""
+    """A reason without the numbers of its case, so that equal causes of several verdicts compare equal."""
     if BY_TOOLCHAIN in reason:
         return reason.rpartition(BY_TOOLCHAIN)[2]
     first = next(iter(reason.splitlines()), "")
@@ -149,15 +149,15 @@ def _change(verdict: Verdict, most: int | None = None) -> str:
         return text
     higher = higher_is_better(verdict)
     better = ["better"] if verdict.ratio < 1 else ["worse"] if higher else []
-    said = [percent(verdict), *better]
+    parts = [percent(verdict), *better]
     if interval := interval_text(verdict):
-        said.append(f"95 % {interval}")
-    return f"{text} ({', '.join(said)})"
+        parts.append(f"95 % {interval}")
+    return f"{text} ({', '.join(parts)})"
 
 
 def higher_is_better(verdict: Verdict) -> bool:
-    """Whether the values moved against `ratio`, which is above 1 for the worse in either direction of a metric: of 16
-    warps that were 8 one would not say that they are 50 % fewer."""
+    """Whether the values moved opposite to `ratio`, which is above 1 for the worse: a change from 8 to 16 warps is not
+    50 % fewer warps."""
     before, after, ratio = verdict.before, verdict.after, verdict.ratio
     if ratio is None or verdict.unit is Unit.MICROSECONDS:
         return False
@@ -173,15 +173,15 @@ def higher_is_better(verdict: Verdict) -> bool:
 
 
 def percent(verdict: Verdict) -> str:
-    """`+6.1 %`, from the value before to that after; empty without a ratio."""
+    """`+6.1 %`, the change from the value before to the value after; empty without a ratio."""
     if verdict.ratio is None:
         return ""
     return format_change(1 / verdict.ratio if higher_is_better(verdict) else verdict.ratio)
 
 
 def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of a case in fewer: one for a change that is the same on several targets, and one for all NEW
-    metrics, since an upgrade may add two dozen of them."""
+    """The verdicts of a case, merged into one for equal changes on several targets, and one for all NEW metrics, since
+    an upgrade may add two dozen of them."""
     verdicts = _over_targets(verdicts)
     new = [verdict for verdict in verdicts if verdict.word is Word.NEW and verdict.metric]
     if len(new) < 2:
@@ -195,7 +195,7 @@ def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def _over_targets(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """`spills on sm_80, sm_90` in place of `sm_80.spills` and `sm_90.spills` with one and the same change."""
+    """`spills on sm_80, sm_90` in place of `sm_80.spills` and `sm_90.spills` with equal changes."""
     same: dict[tuple[object, ...], list[Verdict]] = {}
     for at, verdict in enumerate(verdicts):
         target, _, name = verdict.metric.partition(".")
@@ -213,7 +213,7 @@ def _over_targets(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def moved(verdict: Verdict) -> str:
-    """`6.1 % slower (5.5 to 6.7)`, with the 95 % interval in brackets; empty without a ratio."""
+    """`6.1 % slower (5.5 to 6.7)`, with the 95 % interval in parentheses; empty without a ratio."""
     if verdict.ratio is None:
         return ""
     worse, better = ("slower", "faster") if verdict.unit is Unit.MICROSECONDS else ("worse", "better")
@@ -227,7 +227,7 @@ def moved(verdict: Verdict) -> str:
 
 
 def interval_text(verdict: Verdict) -> str:
-    """`+5.5 to +6.7`, in per cent; empty without an interval."""
+    """`+5.5 to +6.7`, in percent; empty without an interval."""
     return " to ".join(format_change(bound).removesuffix(" %") for bound in verdict.interval or ())
 
 
@@ -237,17 +237,17 @@ def limit_text(verdict: Verdict) -> str:
 
 
 def rates(result: CaseResult, *, copy: bool = False) -> list[str]:
-    """The case's throughput: bytes and operations a second, and its share of a copy."""
+    """The case's throughput: bytes and operations per second, and its share of a copy's."""
     through = result.throughput
     if through is None:
         return []
-    found = [format_bandwidth(through.bytes_per_second)] if through.bytes_per_second else []
-    found += [format_flops(through.flop_per_second)] if through.flop_per_second else []
-    return found + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
+    texts = [format_bandwidth(through.bytes_per_second)] if through.bytes_per_second else []
+    texts += [format_flops(through.flop_per_second)] if through.flop_per_second else []
+    return texts + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
 
 
 def device(report: Report) -> str:
-    """Device, driver, toolkit, clock and throttling; unknown ones are left out."""
+    """Device, driver, toolkit, clock and throttling, as far as known."""
     tools, conditions = report.toolchain, report.conditions
     clocks = [condition.clock_mhz for condition in conditions if condition.clock_mhz]
     throttled = sorted({reason for condition in conditions for reason in condition.throttle_reasons})
@@ -262,7 +262,7 @@ def device(report: Report) -> str:
 
 
 def environment(report: Report) -> str:
-    """One line: the device, versions, copy ceiling; unknown ones are left out."""
+    """One line with the device, versions and copy ceiling, as far as known."""
     tools, copy = report.toolchain, report.copy_bytes_per_second
     parts = [
         device(report),
@@ -274,9 +274,9 @@ def environment(report: Report) -> str:
     return " · ".join(filter(None, parts))
 
 
-class Started(NamedTuple):
-    """How the commands of a run begin, so that they read the same again: `variables`, `TRITON_INTERPRET=1 `, and
-    `options`, ` --perfguard-lane=cpu`."""
+class CommandPrefix(NamedTuple):
+    """The beginning of commands that repeat a run: `variables` such as `TRITON_INTERPRET=1 `, and `options` such as
+    ` --perfguard-lane=cpu`."""
 
     variables: str = ""
     options: str = ""
@@ -287,17 +287,17 @@ class Started(NamedTuple):
         return f"{self.variables}pytest --perfguard{self.options}"
 
 
-AS_USUAL = Started()
+PLAIN_PREFIX = CommandPrefix()
 
 
-def started(report: Report) -> Started:
-    """The variables and options without which commands would read something else on the same machine: the lane that
-    reads fewer metrics, the device that an option named, and the observation of tests. Only plain values are shown."""
+def command_prefix(report: Report) -> CommandPrefix:
+    """The variables and options that commands need to repeat the run on the same machine: a lane that reads fewer
+    metrics, a device named by an option, and the observation of tests. Only plain values are shown."""
     given = report.invocation
     variables = [(name, given.variables.get(name, "")) for name in VARIABLES]
     options = [("lane", report.lane if report.exact_only else ""), ("device", given.device)]
     observes = any(result.case.direction == "test" for result in report.results)
-    return Started(
+    return CommandPrefix(
         "".join(f"{name}={value} " for name, value in variables if _PLAIN.fullmatch(value)),
         "".join(f" --perfguard-{name}={value}" for name, value in options if _PLAIN.fullmatch(value))
         + " --perfguard-observe=." * observes,
@@ -305,25 +305,25 @@ def started(report: Report) -> Started:
 
 
 def toolchain_moves(before: Toolchain | None, now: Toolchain) -> str:
-    """`triton 3.6.0 -> 3.9.0`: what differs between two toolchains; empty if nothing does, or one is unknown."""
+    """`triton 3.6.0 -> 3.9.0`: the differences between two toolchains; empty if there are none, or one is unknown."""
     if before is None:
         return ""
     both = ((name, getattr(before, name), getattr(now, name)) for name in Toolchain.__struct_fields__)
     return ", ".join(f"{name} {then or 'none'} -> {here or 'none'}" for name, then, here in both if then != here)
 
 
-def reproduce_command(nodeid: str, by: Started = AS_USUAL) -> str:
+def reproduce_command(nodeid: str, by: CommandPrefix = PLAIN_PREFIX) -> str:
     """The command that measures one test again."""
     return f"{by.pytest} {shlex.quote(nodeid)}"
 
 
-def compare_command(nodeid: str, by: Started = AS_USUAL) -> str:
+def compare_command(nodeid: str, by: CommandPrefix = PLAIN_PREFIX) -> str:
     """The command that compares one test with its merge base, without any baseline."""
     return f"{by.variables}perfguard compare -- {shlex.quote(nodeid)}"
 
 
-def accept_command(words: set[Word], nodeid: str = "", by: Started = AS_USUAL) -> str:
-    """The command that writes the measured values into the baselines, for acceptable verdicts; else empty."""
+def accept_command(words: set[Word], nodeid: str = "", by: CommandPrefix = PLAIN_PREFIX) -> str:
+    """The command that writes the measured values into the baselines; empty if no verdict can be accepted."""
     categories = sorted({CATEGORY_OF[word] for word in words if word in CATEGORY_OF})
     if not categories:
         return ""
@@ -333,8 +333,8 @@ def accept_command(words: set[Word], nodeid: str = "", by: Started = AS_USUAL) -
     return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command
 
 
-def next_step(reason: str, nodeids: Sequence[str], by: Started = AS_USUAL) -> str:
-    """The next step for times that could not be judged for this `cause`; empty if the cause names it."""
+def next_step(reason: str, nodeids: Sequence[str], by: CommandPrefix = PLAIN_PREFIX) -> str:
+    """The next step for times that could not be judged for this reason; empty if the reason names it."""
     compare = compare_command(nodeids[0], by) if len(nodeids) == 1 else f"{by.variables}perfguard compare"
     if reason == TOO_NOISY:
         return "run it again where nothing else runs"

@@ -146,7 +146,9 @@ class Runner:
         elif self.plan.beside and given is not None:
             results = self._beside(call, results, given)
         # A rank keeps empty readings: the other ranks may have found something.
-        return [each for each in results if each.readings or each.verdicts or each.doubts or call.together is not None]
+        return [
+            each for each in results if each.readings or each.verdicts or each.doubts or call.rank_group is not None
+        ]
 
     @contextlib.contextmanager
     def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:
@@ -177,7 +179,7 @@ class Runner:
         """Add the doubts about derived inputs and other configurations. They run last, so that nothing of them is
         compiled, counted or timed with the case."""
         wrong = any(verdict.word is Word.WRONG for result in results for verdict in result.verdicts)
-        if call.agreed(wrong):
+        if call.on_any_rank(wrong):
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
@@ -222,7 +224,7 @@ class Runner:
                 notes=checked.notes if checked else [],
                 unchecked={} if given is None else given.unchecked,
             )
-            if checked is None or not call.agreed(bool(checked.wrong)):
+            if checked is None or not call.on_any_rank(bool(checked.wrong)):
                 result = self._read(call, result, checked)
             elif in_group():
                 result = self._with_missing_waits(call, result, checked)
@@ -260,7 +262,7 @@ class Runner:
         timed = read_timed(subject, self.device, unchanged | self.plan.unread) if self.plan.times else []
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Throughput is computed from the first time, which is not read if it is unchanged.
-        return result if unchanged or call.together is not None else self._with_throughput(call, result)
+        return result if unchanged or call.rank_group is not None else self._with_throughput(call, result)
 
     def _with_missing_waits(self, call: Call, result: CaseResult, checked: Checked) -> CaseResult:
         """Add exchanges without a wait: they are wrong by themselves, and the likeliest cause of the rest."""

@@ -129,11 +129,11 @@ class Run:
         """Observe a test, and save the report. A test that does nothing of interest is left out, unless it is
         recorded."""
 
-        from perfguard.judge.update_plan import goes_unsaid
+        from perfguard.judge.update_plan import is_implied
 
         def take(result: CaseResult) -> None:
             known = case.id in self.lane.remembered
-            if known or self.is_session or not all(goes_unsaid(result, each) for each in result.readings):
+            if known or self.is_session or not all(is_implied(result, each) for each in result.readings):
                 self.take(result)
 
         return self.runner.observe(case, body, take)
@@ -304,7 +304,7 @@ class Run:
                 self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"remembered, but its test was {why}"))
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
-        from perfguard.render.update_text import describe_changes, say_recorded
+        from perfguard.render.update_text import describe_changes, mark_recorded
         from perfguard.store.baseline_update import apply
 
         assert self.config.update is not None
@@ -313,7 +313,7 @@ class Run:
         planned = [change for change in planned if change not in waiting]
         if "new" not in self.config.update:  # A further session is no change that waits to be written.
             planned = [change for change in planned if not change.adds_session]
-        say_recorded(self.results, planned, self.held)
+        mark_recorded(self.results, planned, self.held)
         self.changes, self.left = select(planned, self.config.update, self.config.reason)
         self.left += [(change, change.demand) for change in waiting if change.needs_reason]
         for line in describe_changes(self.changes, verbose):

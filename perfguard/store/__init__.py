@@ -1,1 +1,1 @@
-"""The stored baselines: one YAML file for each hardware and suite. No other room knows YAML."""
+"""The stored baselines: one YAML file for each hardware and suite. No other package uses YAML."""

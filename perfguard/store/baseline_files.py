@@ -1,4 +1,4 @@
-"""The folder of baseline files: lists, reads and replaces them."""
+"""Lists, reads and replaces the files in the folder of baselines."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PART = re.compile(r"[\w+-][\w.+-]*")
 
 
 class Store:
-    """The baseline files under `root`. A folder is a hardware's slug, or `cpu` for what holds on every CPU."""
+    """The baseline files under `root`. A folder is a hardware's slug, or `cpu` for entries that hold on every CPU."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._parsed: dict[Path, tuple[bytes, Baseline]] = {}  # valid while the file has these bytes
+        self._parsed: dict[Path, tuple[bytes, Baseline]] = {}  # Valid while a file has these bytes.
 
     def path(self, folder: str, suite: str) -> Path:
         """The path of the suite's file.
 
         Raises:
-            BaselineError: a name that cannot be a path below the root.
+            BaselineError: a name cannot be part of a path below the root.
         """
         for part in (*folder.split("/"), *suite.split("/")):
             if not _PART.fullmatch(part):
@@ -54,7 +54,7 @@ class Store:
         """The folders with any baselines, sorted.
 
         Raises:
-            BaselineError: a file stands where the folder of baselines should.
+            BaselineError: a file has the name of the folder of baselines.
         """
         if self.root.is_file():
             raise _in_the_way(self.root)
@@ -74,7 +74,7 @@ class Store:
         return {suite: baseline for suite, baseline in loaded.items() if baseline is not None}
 
     def replace(self, contents: Mapping[Path, bytes | None]) -> None:
-        """Replace each file by its new bytes, or remove it for None. A file is whole or as it was.
+        """Replace each file by its new bytes, or remove it for None. Each file is replaced atomically.
 
         Raises:
             BaselineError: a file cannot be written; the message names those that were written before.

@@ -1,13 +1,13 @@
 """The form of a baseline file: YAML by PyYAML, checked by msgspec.
 
-A file may be hostile: its size and depth are bounded, and anchors and tags refused, before anything is built of it.
-People edit and merge files, so a mistake is one error that names file and place, and nothing is guessed: keys occur
-once, and the file ends with the line `...`, without which it counts as cut short.
+A file may be hostile: its size and depth are bounded, and anchors and tags are refused, before objects are built from
+it. People edit and merge files, so that each mistake is one error that names file and place. Keys occur once, and the
+file ends with the line `...`, without which it counts as truncated.
 
-Plain git merges branches that change different cases: a case is a block of lines, closed by a blank one, and an entry
-is one line. A block ends with the name of its recording: if two branches add a case at the same place, the conflict is
-then one block per side, and not a mixture of lines of two cases. Recordings are sorted by commit, so that two branches
-seldom add neighbouring ones.
+Plain git merges branches that change different cases: a case is a block of lines that ends with a blank line, and an
+entry is one line. A block ends with the name of its recording, so that if two branches add a case at the same place,
+the conflict has one block per side instead of mixed lines of two cases. Recordings are sorted by commit, so that two
+branches seldom add adjacent ones.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SCHEMA = 3
 CASE_FIELDS = ("facts", "inputs", "recording")
 
 _MOST_BYTES = 1_000_000
-_DEEPEST = 8  # levels of nesting; a file of ours has five
-_SHORT = 40  # most characters of a text among the facts
+_DEEPEST = 8  # Levels of nesting, of which perfguard writes five.
+_SHORT = 40  # The most characters of a text among the facts.
 _WIDTH = 1_000_000
 _CONFLICT = re.compile(r"^(<{7}|\|{7}|={7}|>{7})( |$)", re.MULTILINE)
 
 _Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Decimal = Annotated[float, Meta(ge=-1e300, le=1e300)]  # neither infinite nor NaN
+_Decimal = Annotated[float, Meta(ge=-1e300, le=1e300)]  # This excludes infinities and NaN.
 _Part = _Integer | _Decimal | str
 _Fact = _Part | list[str] | dict[str, _Part]
 
@@ -52,7 +52,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 class _Fields(Struct, forbid_unknown_fields=True):
-    """The fields of a case other than metrics on a line of their own."""
+    """The fields of a case, except metrics that have a line of their own."""
 
     recording: str = ""
     inputs: str = ""
@@ -63,15 +63,15 @@ def parse(data: bytes, path: Path, folder: str, suite: str) -> Baseline:
     """Read the bytes of `<root>/<folder>/<suite>.yaml`.
 
     Raises:
-        BaselineError: any mistake, with file, place, what is expected, and the next step.
+        BaselineError: the file has a mistake; the message names file, place, expected content and next step.
     """
     text = _text_of(data, path)
-    found = _loaded(text, path)
-    schema = found.get("schema") if isinstance(found, dict) else None
+    content = _loaded(text, path)
+    schema = content.get("schema") if isinstance(content, dict) else None
     if isinstance(schema, int) and schema != SCHEMA:
         step = "update perfguard" if schema > SCHEMA else "record anew, without this file"
         raise _mistake(path, f"schema {schema}, expected {SCHEMA}", step)
-    file = _converted(found, _File, path, "")
+    file = _converted(content, _File, path, "")
     if file.hardware != folder:
         step = f"move the file to the folder of {file.hardware}, or remove it and record with --perfguard-update"
         raise _mistake(path, f"hardware {file.hardware}, expected {folder}, as the folder says", step)
@@ -84,15 +84,15 @@ def parse(data: bytes, path: Path, folder: str, suite: str) -> Baseline:
 
 
 def _mistake(path: Path, what: str, step: str = "") -> BaselineError:
-    """The error of a file that is not as it should be."""
+    """The error of a file with a mistake."""
     return BaselineError(f"{path}: {what}; {step or f'mend it, or restore the file with: git checkout -- {path}'}")
 
 
 def _text_of(data: bytes, path: Path) -> str:
-    """The text of a whole file, in which nothing is hidden or nested deeply.
+    """The text of a complete file without anchors, tags or deep nesting.
 
     Raises:
-        BaselineError: it is none.
+        BaselineError: the data is no such text.
     """
     if len(data) > _MOST_BYTES:
         raise _mistake(path, f"{len(data)} bytes, expected at most {_MOST_BYTES}", "split the suite into several files")
@@ -112,7 +112,7 @@ def _text_of(data: bytes, path: Path) -> str:
     try:
         for event in yaml.parse(text, Loader=_Loader):
             line = event.start_mark.line + 1 if event.start_mark is not None else 1
-            mark = getattr(event, "anchor", None) or getattr(event, "tag", None)  # an alias has an anchor, too
+            mark = getattr(event, "anchor", None) or getattr(event, "tag", None)  # An alias has an anchor.
             if mark is not None:
                 raise _mistake(path, f"line {line}: the anchor, alias or tag {mark!r}, expected plain values")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -136,49 +136,49 @@ def _loaded(text: str, path: Path) -> Any:
 
 
 def _no_yaml(error: yaml.YAMLError, path: Path) -> BaselineError:
-    where, found = "", str(error)
+    place, problem = "", str(error)
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        found = ", ".join(filter(None, (error.context, error.problem)))
-    return _mistake(path, f"{where}{found}, expected the fields and cases of a baseline")
+        place = f"line {mark.line + 1}: " if mark is not None else ""
+        problem = ", ".join(filter(None, (error.context, error.problem)))
+    return _mistake(path, f"{place}{problem}, expected the fields and cases of a baseline")
 
 
-def _case(key: str, found: Mapping[str, Any], path: Path) -> CaseBaseline:
-    where = f"cases.{key}"
-    fields = _converted({name: found[name] for name in CASE_FIELDS if name in found}, _Fields, path, where)
-    metrics = {metric: entry for metric, entry in found.items() if metric not in CASE_FIELDS}
+def _case(key: str, block: Mapping[str, Any], path: Path) -> CaseBaseline:
+    place = f"cases.{key}"
+    fields = _converted({name: block[name] for name in CASE_FIELDS if name in block}, _Fields, path, place)
+    metrics = {metric: entry for metric, entry in block.items() if metric not in CASE_FIELDS}
     twice = sorted(metrics.keys() & fields.facts.keys() | fields.facts.keys() & set(CASE_FIELDS))
     if twice:
-        raise _mistake(path, f"{where}: {twice[0]} among the facts and beside them, expected it once")
+        raise _mistake(path, f"{place}: {twice[0]} among the facts and beside them, expected it once")
     metrics |= fields.facts
-    entries = {metric: _entry_of(entry, path, f"{where}.{metric}") for metric, entry in metrics.items()}
+    entries = {metric: _entry_of(entry, path, f"{place}.{metric}") for metric, entry in metrics.items()}
     if not entries:
-        raise _mistake(path, f"{where}: no metric, expected one at least")
+        raise _mistake(path, f"{place}: no metric, expected one at least")
     return CaseBaseline(entries, fields.inputs, fields.recording)
 
 
-def _entry_of(found: Any, path: Path, where: str) -> Entry:
-    """The entry as YAML gives it, checked.
+def _entry_of(content: Any, path: Path, place: str) -> Entry:
+    """The entry that YAML content stands for.
 
     Raises:
-        BaselineError: it is none.
+        BaselineError: the content is no entry.
     """
-    kind: Any = TimedEntry if _is_time(found) else _Fact
-    entry: Entry = _converted(found, kind, path, where)
+    kind: Any = TimedEntry if _is_time(content) else _Fact
+    entry: Entry = _converted(content, kind, path, place)
     return entry
 
 
 def _is_time(entry: object) -> bool:
-    """Whether it is one of a time, as YAML gives it."""
-    return isinstance(entry, dict) and isinstance(entry.get("sessions"), list)  # no part is a list, whatever its name
+    """Whether YAML content is the entry of a time."""
+    return isinstance(entry, dict) and isinstance(entry.get("sessions"), list)  # Parts are never lists.
 
 
-def _converted(found: Any, kind: type[T], path: Path, where: str) -> T:
+def _converted(content: Any, kind: type[T], path: Path, place: str) -> T:
     try:
-        return msgspec.convert(found, kind)
+        return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        raise _mistake(path, f"{where}: {error}" if where else str(error)) from error
+        raise _mistake(path, f"{place}: {error}" if place else str(error)) from error
 
 
 def render(baseline: Baseline) -> str:
@@ -206,7 +206,7 @@ def _block(case: CaseBaseline) -> dict[str, Any]:
 
 
 def _is_fact(entry: Entry) -> bool:
-    """Whether it goes onto the line of facts: a number, a short text, parts of which there are none."""
+    """Whether an entry belongs on the line of facts: a number, a short text, or empty parts."""
     if isinstance(entry, str):
         return len(entry) <= _SHORT
     return isinstance(entry, int | float) or entry == {}
@@ -229,7 +229,7 @@ class _OneLine(dict[str, Any]):
     """Fields on one line."""
 
 
-class _Dumper(yaml.SafeDumper):  # that of libyaml writes some names otherwise, and is not everywhere
+class _Dumper(yaml.SafeDumper):  # libyaml's dumper writes some names differently, and may be missing.
     def ignore_aliases(self, data: object) -> bool:
         return True
 
@@ -237,7 +237,7 @@ class _Dumper(yaml.SafeDumper):  # that of libyaml writes some names otherwise, 
 _Dumper.add_representer(
     _OneLine, lambda dumper, fields: dumper.represent_mapping("tag:yaml.org,2002:map", fields.items(), flow_style=True)
 )
-_Dumper.add_representer(  # without quotes PyYAML reads some line breaks of Unicode back as spaces
+_Dumper.add_representer(  # PyYAML reads some unquoted line breaks of Unicode as spaces.
     str, lambda dumper, text: dumper.represent_scalar(_TEXT, text, style=None if text.isprintable() else '"')
 )
 _Dumper.add_representer(
@@ -246,8 +246,8 @@ _Dumper.add_representer(
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Keys occur once. A number is what `render` writes: no other base, no other notation, no date, and none so long
-    that reading it takes long."""
+    """Refuses repeated keys, and reads only numbers as `render` writes them: no other base or notation, no dates, and
+    no number whose length makes reading slow."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: [(tag, pattern) for tag, pattern in found if tag.endswith((":null", ":bool"))]
@@ -262,8 +262,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             if key.value in known:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} twice", key.start_mark)
             known.add(key.value)
-        found: dict[str, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[str, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 for _tag, _number in (

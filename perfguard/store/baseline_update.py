@@ -1,4 +1,4 @@
-"""Writes chosen changes. All files are made and checked before the first one is replaced.
+"""Writes chosen changes. All contents are made and checked before the first file is replaced.
 
 Comments in a file are lost when it is written.
 """
@@ -19,15 +19,14 @@ from perfguard.store.baseline_form import CASE_FIELDS, parse, render
 
 
 def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reason: str = "") -> list[Path]:
-    """Write `changes`, which `select` chose; the lines of other cases stay as they are. A file without cases is
-    removed.
+    """Write `changes`, which `select` chose; the lines of other cases do not change. A file without cases is removed.
 
     Args:
-        provenance: that of the new entries.
-        reason: kept with them.
+        provenance: the provenance of the new entries.
+        reason: the reason that is stored with them.
 
     Returns:
-        The files written or removed.
+        The files that were written or removed.
 
     Raises:
         BaselineError: a file is broken, has changed since the changes were planned, or cannot be written; a change is
@@ -52,7 +51,7 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
 
 def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: str, path: Path) -> Baseline:
     cases, recordings = dict(old.cases), old
-    own: dict[str, Provenance] = {}  # case -> provenance that one of its changes has for itself
+    own: dict[str, Provenance] = {}  # Case -> the provenance of one of its changes.
     for change in changes:
         if change.metric in CASE_FIELDS:
             raise BaselineError(
@@ -71,7 +70,7 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
         if change.provenance is not None:
             own[change.key] = change.provenance
         origin = own.get(change.key, now)
-        if old.hardware == EVERY_CPU:  # holds on any board, with any driver, power limit and clock
+        if old.hardware == EVERY_CPU:  # Its entries hold on any board, driver and clock.
             origin = replace(origin, driver=None, toolkit=None, power_limit_watts=None, clock_mhz=None, board=None)
         recordings, recording = recordings.with_recording(replace(origin, reason=reason))
         entries = {**case.entries, change.metric: as_stored(_anchored(change, reason))}
@@ -80,7 +79,7 @@ def _changed(old: Baseline, changes: Sequence[Change], now: Provenance, reason: 
 
 
 def _anchored(change: Change, reason: str) -> Entry:
-    """The entry to store: a level that was accepted with a reason is its own anchor."""
+    """The entry to store. A level that was accepted with a reason becomes the anchor."""
     assert change.after is not None
     if change.grown and reason and isinstance(change.after, TimedEntry):
         return replace(change.after, anchor=None)
@@ -88,8 +87,7 @@ def _anchored(change: Change, reason: str) -> Entry:
 
 
 def _bytes(new: Baseline, path: Path) -> bytes:
-    """The file's new bytes, which are parsed before anything is written, so that perfguard can read every file it
-    writes."""
+    """The new bytes of a file, parsed for a check, so that perfguard can read every file that it writes."""
     data = render(new).encode("utf-8", "backslashreplace")
     try:
         same = parse(data, path, new.hardware, new.suite) == new

@@ -1,4 +1,4 @@
-"""Report files: saved whole and atomically after every case, so that a killed run leaves all its results."""
+"""Saves reports, atomically and after every case, so that a killed run leaves all its results, and reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def save_report(path: Path, report: Report) -> None:
     """Write `report` as JSON.
 
     Raises:
-        UsageError: it cannot be written, for example because the disk is full.
+        UsageError: the file cannot be written, for example because the disk is full.
     """
     try:
         write_atomically(path, dump_report(report))
@@ -31,7 +31,7 @@ def read_report(path: Path) -> Report:
     """Read a report written by `save_report`.
 
     Raises:
-        UsageError: no such file, not a report, or another schema; the message names file and next step.
+        UsageError: the file is missing, no report, or of another schema; the message names file and next step.
     """
     try:
         report = load_report(path.read_bytes())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfguard.github.api.client import Client
-from perfguard.github.api.measured_run import Found, WorkflowRun, fetch_run, find_pull, read_event, reason_to_stop
+from perfguard.github.api.measured_run import Lookup, WorkflowRun, fetch_run, find_pull, read_event, reason_to_stop
 from perfguard.model.errors import GitHubError, UsageError
 from tests.github.fake import FORK, HOME, FakeGitHub, repository, sha
 
@@ -21,11 +21,11 @@ def run_of(github: FakeGitHub, client: Client, **fields: Any) -> WorkflowRun:
     return fetch_run(client, 5001)
 
 
-def find(github: FakeGitHub, client: Client, **fields: Any) -> Found:
+def find(github: FakeGitHub, client: Client, **fields: Any) -> Lookup:
     return find_pull(client, run_of(github, client, **fields))
 
 
-def number(found: Found) -> int | None:
+def number(found: Lookup) -> int | None:
     return found.pull.number if found.pull else None
 
 

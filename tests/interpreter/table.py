@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from perfguard.interpreter.entry import interpreting, said_of
+from perfguard.interpreter.entry import interpreter_error, interpreting
 from tests.interpreter import jit
 
 ROOT = Path(__file__).parents[2]
@@ -230,7 +230,7 @@ def cell(op: str, dtype: torch.dtype) -> str:
             warnings.simplefilter("ignore")
             got, want = OPERATIONS[op](op, dtype)
     except Exception as error:
-        if said_of(error) is not None:
+        if interpreter_error(error) is not None:
             return "unsupported"
         return "–" if _is_refused(error) else "raises"
     if op in ("dot", "sum", "cumsum") and got.dtype.is_floating_point:  # other orders of sums

@@ -17,7 +17,7 @@ from triton.runtime.autotuner import Autotuner
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
 from perfguard.check.hard_inputs.search import wrong_of
-from perfguard.interpreter.entry import interpreting, said_of
+from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import counted
 from perfguard.judge.exact import judge_exact
 from perfguard.measure.metrics.work import read
@@ -136,10 +136,10 @@ def test_what_no_interpreter_can_do_is_named() -> None:
         for op, said in (("bessel", "libdevice.j0"), ("asm", "inline assembly")):
             with pytest.raises(Exception) as raised:  # Triton wraps it in errors of several kinds
                 of_a_library[(1,)](x, out, OP=op, N=16)
-            found = said_of(raised.value)
+            found = interpreter_error(raised.value)
             assert found is not None
             assert str(found) == f"{said} needs a GPU: Triton's interpreter cannot run it"
-    assert said_of(ValueError("of the user")) is None
+    assert interpreter_error(ValueError("of the user")) is None
 
 
 PROJECT = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perfguard.judge.across_ranks import merge_ranks, ranks_of, said_of_ranks
+from perfguard.judge.across_ranks import merge_ranks, ranks_of, with_ranks
 from perfguard.judge.exact import describe_difference, judge_exact
 from perfguard.model.records import Accuracy, Across, Better, Case, CaseResult, Doubt, Reading, Value, Verdict, Word
 from perfguard.model.units import Unit
@@ -32,7 +32,7 @@ def test_ranks_are_named(which: list[int], ranks: int, said: str) -> None:
 
 def test_a_problem_of_several_ranks_is_said_once() -> None:
     problems = [["output: is wrong"], [], ["output: is wrong", "outputs: two"]]
-    assert said_of_ranks(problems) == [
+    assert with_ranks(problems) == [
         "output: is wrong (on ranks 0, 2 of 3)",
         "outputs: two (on rank 2 of 3)",
     ]

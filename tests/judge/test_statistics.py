@@ -18,18 +18,18 @@ from perfguard.judge.statistics import (
     Prior,
     _inverse_trigamma,
     fit_prior,
+    history_of,
     least_effect,
     moderate,
-    remember,
 )
 
 
 def test_centre_is_the_median_and_variance_has_one_degree_less() -> None:
-    history = remember([math.exp(0.0), math.exp(0.2), math.exp(0.1)])
+    history = history_of([math.exp(0.0), math.exp(0.2), math.exp(0.1)])
     assert history.centre == pytest.approx(0.1)
     assert history.variance == pytest.approx(0.01)
     assert (history.sessions, history.degrees) == (3, 2)
-    assert remember([math.e]) == History(centre=1.0, variance=0.0, sessions=1)
+    assert history_of([math.e]) == History(centre=1.0, variance=0.0, sessions=1)
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_centre_is_the_median_and_variance_has_one_degree_less() -> None:
     ],
 )
 def test_one_wild_session_is_left_out(sessions: list[float], counted: int) -> None:
-    history = remember(sessions)
+    history = history_of(sessions)
     assert history.sessions == counted
     if counted < len(sessions):
-        assert history == remember(sessions[:-1])
+        assert history == history_of(sessions[:-1])
 
 
 def test_two_wild_sessions_stay_noise() -> None:
-    assert remember([100.0, 100.1, 99.9, 100.0, 10.0, 10.0]).variance > 0.5
+    assert history_of([100.0, 100.1, 99.9, 100.0, 10.0, 10.0]).variance > 0.5
 
 
 def test_moderated_variance() -> None:

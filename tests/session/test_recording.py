@@ -7,7 +7,7 @@ import msgspec
 from perfguard.model.records import Case, CaseResult, TimedEntry, Verdict, Word
 from perfguard.model.records.change import Change
 from perfguard.model.units import Unit
-from perfguard.render.update_text import MOST_LINES, describe_changes, describe_left, say_recorded
+from perfguard.render.update_text import MOST_LINES, describe_changes, describe_left, mark_recorded
 from perfguard.render.words import describe_verdict
 
 
@@ -35,7 +35,7 @@ def test_growth_is_shown_between_the_records_whatever_one_process_read() -> None
     case = Case("suite", "f[1]", "forward")
     read = Verdict(Word.UNCHANGED, "device_time_us", before=50.0, after=49.0, ratio=0.98, unit=Unit.MICROSECONDS)
     results = {case.id: CaseResult(case=case, verdicts=[read])}
-    say_recorded(results, [grown], ())
+    mark_recorded(results, [grown], ())
     (said,) = results[case.id].verdicts
     assert (said.word, said.reason) == (Word.SLOWER, "+40.0 % over its anchor of 50 µs")
     assert describe_verdict(said)[0] == "SLOWER device_time_us: 50 µs -> 70 µs (+40.0 %)"

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from perfguard.judge.screen import Controls, within_record
-from perfguard.judge.statistics import UNLEARNT, remember
+from perfguard.judge.statistics import UNLEARNT, history_of
 from perfguard.judge.update_plan import plan
 from perfguard.measure.metrics.times import HOST_TIME, LIMITS
 from perfguard.model.config import CATEGORIES
@@ -261,7 +261,7 @@ def test_one_wild_session_is_stored_and_not_counted(tmp_path: Path) -> None:
     change = planned(where, result((reading, Word.PASS)))[TIME]
     values = (60.1, 95.0, 60.2, 60.3, 60.4)
     assert (change.after, change.refused, change.note) == (replace(times(*values), anchor=60.25), "", "")
-    assert remember(values) == remember([60.1, 60.2, 60.3, 60.4])
+    assert history_of(values) == history_of([60.1, 60.2, 60.3, 60.4])
     assert within_record(reading, times(*values), UNLEARNT, Controls(), on_its_board=True) == ""
 
 

@@ -50,7 +50,7 @@ def test_what_becomes_of_the_anchor(
     stored: float, anchor: float | None, now: float, one_board: bool, asks: bool, kept: float | None
 ) -> None:
     found = grow(entry(stored, anchor), entry(now), READING, one_board=one_board)
-    assert (found.asks, found.entry.anchor) == (asks, kept)
+    assert (found.needs_reason, found.entry.anchor) == (asks, kept)
     assert found.over == pytest.approx(math.log(now / (anchor or stored)))
 
 
@@ -63,19 +63,19 @@ def test_nothing_grows_beyond_its_promise_without_a_word(
     grown = now > anchor_of(before) * (1 + promise) * (1 + 1e-9)
     kept = now < anchor_of(before) * (1 + promise) * (1 - 1e-9)
     if grown:
-        assert found.asks or (found.is_open and now <= anchor_of(before) * (1 + OTHER_BOARD) * (1 + 1e-9))
-        assert found.asks or not one_board
+        assert found.needs_reason or (found.is_open and now <= anchor_of(before) * (1 + OTHER_BOARD) * (1 + 1e-9))
+        assert found.needs_reason or not one_board
     if kept:
-        assert not found.asks
+        assert not found.needs_reason
         assert not found.is_open
-    assert found.asks or anchor_of(found.entry) <= anchor_of(before)  # only a reason lifts an anchor
+    assert found.needs_reason or anchor_of(found.entry) <= anchor_of(before)  # only a reason lifts an anchor
 
 
 def test_a_floor_and_a_reading_of_which_more_is_better() -> None:
     coarse, more = replace(READING, floor=5.0), replace(READING, better=Better.HIGHER)
     asked = [(coarse, 54.0, False), (coarse, 55.1, True), (more, 48.0, True), (more, 52.0, False)]
     for reading, now, asks in asked:
-        assert grow(entry(50.0), entry(now), reading, one_board=True).asks is asks
+        assert grow(entry(50.0), entry(now), reading, one_board=True).needs_reason is asks
 
 
 def test_what_is_only_shown_or_beside_a_rival_is_not_stored() -> None:

@@ -94,7 +94,7 @@ def run_hard(
     Raises:
         Exception: the device is lost, or what a configuration raises.
     """
-    budget = Budget(seconds, cheap=not call.agreed(check_seconds > seconds), agreed=call.agreed)
+    budget = Budget(seconds, cheap=not call.on_any_rank(check_seconds > seconds), agreed=call.on_any_rank)
     with _aside(call) as devices:
         return _Hard(call, devices).run(budget, rotation, kept, others, reached)
 
@@ -109,7 +109,7 @@ def wrong_of(call: Call, seconds: float) -> list[str]:
         Exception: whatever the candidate or the reference raises.
     """
     given = check_given(call)
-    if call.agreed(bool(given.checked.wrong)):
+    if call.on_any_rank(bool(given.checked.wrong)):
         return given.checked.wrong
     found = run_hard(call, seconds, kept=given.kept, others=given.others, check_seconds=given.seconds)
     return [doubt.problem for doubt in found.doubts]

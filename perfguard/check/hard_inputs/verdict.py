@@ -39,8 +39,8 @@ from perfguard.check.numerics.sums import (
 )
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, surrounded_gradient
 from perfguard.check.numerics.truth import Reference, Truth
-from perfguard.interpreter.entry import said_of
-from perfguard.interpreter.running import NotInterpreted, NotTried
+from perfguard.interpreter.entry import interpreter_error
+from perfguard.interpreter.running import NotInterpreted, StrictRunImpossible
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, described, is_out_of_memory
 
@@ -220,8 +220,8 @@ def _raised(error: Exception, derivation: Derivation, inputs: Inputs) -> str:
     """The problem of a candidate that raised."""
     if is_out_of_memory(error) or device_is_lost(error) or isinstance(error, LeftOut):
         raise error
-    said = said_of(error)
-    if isinstance(said, NotInterpreted | NotTried):
+    said = interpreter_error(error)
+    if isinstance(said, NotInterpreted | StrictRunImpossible):
         raise LeftOut(str(said)) from error
     if said is not None:
         return str(said)

@@ -1,4 +1,4 @@
-"""GitHub's API: the measured run and its pull request, artifacts, files at a commit, the comment, commit statuses.
+"""Accesses GitHub's API: the measured run, its pull request and artifacts, files at a commit, comments, statuses.
 
-This package knows nothing of kernels, verdicts or layout. It takes finished texts and descriptions, and sends bytes.
+This package is independent of kernels, verdicts and layout. It sends finished texts, and returns bytes.
 """

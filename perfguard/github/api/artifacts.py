@@ -1,4 +1,4 @@
-"""The artifacts that the lanes of one run uploaded, as bytes that are not parsed yet."""
+"""Downloads the artifacts that the lanes of one run uploaded, without parsing them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfguard.github.api.measured_run import WorkflowRun
 from perfguard.model.errors import GitHubError
 
 MOST_LANE_BYTES = 2_000_000
-MOST_BYTES = 10_000_000  # of all lanes together
+MOST_BYTES = 10_000_000  # The most bytes of all lanes together.
 
 
 class _Artifact(Struct, frozen=True):
@@ -28,23 +28,23 @@ class _Page(Struct, frozen=True):
 
 
 def fetch_artifacts(client: Client, run: WorkflowRun, lanes: Sequence[str]) -> dict[str, bytes | str]:
-    """Lane -> the zip file that it uploaded, at most 2 MB and not parsed yet, or why there is none, with the next step.
+    """Lane -> the zip file that it uploaded, of at most 2 MB, or why there is none, with the next step.
 
-    An artifact is called `perfguard-<lane>-<attempt>`, and that of the highest attempt counts, up to the run's own.
+    An artifact is called `perfguard-<lane>-<attempt>`. The highest attempt counts, up to the run's own.
 
     Raises:
         GitHubError: the artifacts cannot be listed.
     """
-    found: dict[str, bytes | str] = {}
+    by_lane: dict[str, bytes | str] = {}
     for lane in lanes:
-        left = MOST_BYTES - sum(len(data) for data in found.values() if isinstance(data, bytes))
-        found[lane] = _fetch_lane(client, run, lane, min(MOST_LANE_BYTES, left))
-    return found
+        left = MOST_BYTES - sum(len(data) for data in by_lane.values() if isinstance(data, bytes))
+        by_lane[lane] = _fetch_lane(client, run, lane, min(MOST_LANE_BYTES, left))
+    return by_lane
 
 
 def _fetch_lane(client: Client, run: WorkflowRun, lane: str, limit: int) -> bytes | str:
-    for attempt in range(run.attempt, 0, -1):  # a lane that was not run again has an artifact of an earlier attempt
-        # The list is filtered by name, because a run of untrusted code may have thousands of other artifacts.
+    for attempt in range(run.attempt, 0, -1):  # A lane that did not run again has an earlier one.
+        # The name filters the list, because a run of untrusted code may have thousands of other artifacts.
         pages = client.pages(f"/actions/runs/{run.id}/artifacts", _Page, name=f"perfguard-{lane}-{attempt}")
         same = [artifact for page in pages for artifact in page.artifacts]
         if len(same) > 1:

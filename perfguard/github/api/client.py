@@ -1,7 +1,7 @@
 """The client of one repository: one session, one rule for retries, one deadline, one error.
 
-The token goes to the API's own host only. No redirect is followed except to download an artifact, which is requested
-without the token. Credentials in ~/.netrc are not used; proxies and certificates are those of the environment.
+Only the host of the API gets the token. Redirects are followed only to download artifacts, without the token.
+Credentials in ~/.netrc are not used; proxies and certificates are those of the environment.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ NO_TOKEN = (
     f"no token in {TOKEN}; post from a workflow_run job of the base repository (.github/workflows/comment.yml), "
     "with the token in that step's env"
 )
-FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # owner and name of a repository
+FULL_NAME = r"[A-Za-z0-9_-]+/(?!\.{1,2}$)[A-Za-z0-9._-]+"  # The owner and name of a repository.
 MOST_PAGES = 50
 OUTAGES = (500, 502, 503, 504)
-_MOST_BYTES = 32 * 2**20  # of a JSON answer: a hundred comments of the largest size seen
-TIMEOUT = 20.0  # seconds for a connection, and for the next bytes of an answer
-_CALL_SECONDS = 120.0  # for one call with its retries: twice the minute that GitHub's rate limits ask for
-_JOB_SECONDS = 600.0  # for all calls: comment.yml ends its job after 15 minutes, installation included
+_MOST_BYTES = 32 * 2**20  # A JSON answer can hold a hundred comments of the largest size seen.
+TIMEOUT = 20.0  # Seconds to connect, and to wait for the next bytes of an answer.
+_CALL_SECONDS = 120.0  # One call with its retries may take twice the minute that GitHub's rate limits require.
+_JOB_SECONDS = 600.0  # Limit for all calls: comment.yml ends its job after 15 minutes, including installation.
 _RETRIES = 3
-_LIMITED_SECONDS = 60.0  # GitHub's rule for a rate limit without a given time: at least a minute
-_MOST_CHARACTERS = 300  # of a server's message
+_LIMITED_SECONDS = 60.0  # GitHub requires at least a minute for a rate limit without a given time.
+_MOST_CHARACTERS = 300  # The most characters of a server's message.
 _HEADERS = {
     "Accept": "application/vnd.github+json",
     "Content-Type": "application/json",
@@ -60,7 +60,7 @@ _NEXT = {
 
 
 class ApiError(GitHubError):
-    """A failed request. `status`: of the answer; 0 if there was none, or none of GitHub's API."""
+    """A failed request. `status` is that of the answer; 0 if there was no answer of GitHub's API."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -68,12 +68,12 @@ class ApiError(GitHubError):
 
 
 class _Retry(Retry):
-    """Retries after outages, lost connections, and rate limits that name their seconds, by the client's clock."""
+    """Retries after outages, lost connections, and rate limits with a given time. The client waits."""
 
     wait: Callable[[float], None]
 
     def is_retry(self, method: str, status_code: int, has_retry_after: bool = False) -> bool:
-        limited = status_code in (403, 429) and has_retry_after  # so that nothing was stored, whatever the method
+        limited = status_code in (403, 429) and has_retry_after  # Nothing was stored then.
         return limited or super().is_retry(method, status_code, has_retry_after)
 
     def new(self, **changes: Any) -> Self:
@@ -91,7 +91,7 @@ class _Details(Struct, frozen=True):
 
 
 class _Problem(Struct, frozen=True):
-    """The body of GitHub's errors, as far as it is shown."""
+    """The parts of the body of GitHub's errors that are shown."""
 
     message: str = ""
     errors: list[_Details | str] | str = []
@@ -106,15 +106,15 @@ class _Answer:
 
 @dataclass
 class Client:
-    """Sends one request at a time. Create it with `open_client`.
+    """Sends one request at a time. `open_client` creates it.
 
-    Every call raises an ApiError when it gives up. The message names the request, the answer and the next step. A
-    failed read is repeated three times. So is a failed write, except the creation of a comment: a lost answer does not
-    mean that nothing was stored. No request starts after the deadline of its call or of the job.
+    Every call raises an ApiError when it gives up. The message names the request, the answer and the next step. Failed
+    requests are repeated three times, except the creation of a comment, which may be stored although the answer was
+    lost. No request starts after the deadline of its call or of the job.
 
     Attributes:
         repository: `owner/name`; `number` is its id, None if the environment does not give it.
-        api, server: base URLs of the API and of web links, without a trailing slash.
+        api, server: the base URLs of the API and of web links, without a trailing slash.
     """
 
     repository: str
@@ -126,7 +126,7 @@ class Client:
     def __post_init__(self) -> None:
         self._url = f"{self.api}/repos/{self.repository}"
         self._session = requests.Session()
-        self._session.headers["Accept-Encoding"] = "identity"  # the limits of size count the bytes received
+        self._session.headers["Accept-Encoding"] = "identity"  # Size limits count received bytes.
         self._session.auth = self._authorize
         for prefix in ("https://", "http://"):
             self._session.mount(prefix, self._adapter(None))
@@ -146,7 +146,7 @@ class Client:
         return decoded(f"GET {path}", self._send("GET", path, params).body, kind)
 
     def pages(self, path: str, kind: type[T], **params: str) -> Iterator[T]:
-        """Each page of a list: at most 50 pages of 100 entries; more is an error."""
+        """The pages of a list, at most 50 with 100 entries each; more pages are an error."""
         for page in range(1, MOST_PAGES + 1):
             answer = self._send("GET", path, {**params, "per_page": "100", "page": str(page)})
             yield decoded(f"GET {path}", answer.body, kind)
@@ -159,7 +159,7 @@ class Client:
         self._send(method, path, {}, body)
 
     def download(self, path: str, limit: int) -> bytes:
-        """The bytes that `path` redirects to, at most `limit`. The other host gets no token."""
+        """The bytes to which `path` redirects, at most `limit`. The other host gets no token."""
         what = f"GET {path}"
         answer = self._open(what, "GET", f"{self._url}{path}", limit)
         if answer.status != 302:
@@ -168,17 +168,17 @@ class Client:
         if urlsplit(target).scheme != urlsplit(self.api).scheme:
             raise ApiError(f"{what}: redirected to {target[:100]!r}; refused")
         what = f"GET {urlsplit(target).netloc}"
-        found = self._open(what, "GET", target, limit, auth=lambda request: request)
-        if found.status != 200:
-            raise self._error(what, found)
-        return found.body
+        artifact = self._open(what, "GET", target, limit, auth=lambda request: request)
+        if artifact.status != 200:
+            raise self._error(what, artifact)
+        return artifact.body
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         request.headers.update(_HEADERS, Authorization=f"Bearer {self.token}")
         return request
 
     def _adapter(self, methods: set[str] | None) -> HTTPAdapter:
-        """The adapter that repeats failed requests of these methods, or of all."""
+        """The adapter that repeats failed requests of these methods; None: of all."""
         retry = _Retry(
             _RETRIES, allowed_methods=methods, status_forcelist=OUTAGES, backoff_factor=1, raise_on_status=False
         )
@@ -211,7 +211,7 @@ class Client:
                 return _Answer(response.status_code, response.headers, self._body(response, limit))
         except ApiError as error:
             raise ApiError(f"{what}: {error}") from None
-        except (OSError, HTTPError) as error:  # errors of requests are OSErrors
+        except (OSError, HTTPError) as error:  # Errors of requests are OSErrors.
             text, step = str(_innermost(error)), "check that this machine reaches the host, or run the job again later"
             if "CERTIFICATE_VERIFY_FAILED" in text:
                 step = "name the host's own CA in REQUESTS_CA_BUNDLE"
@@ -242,7 +242,7 @@ class Client:
 
 
 def decoded(what: str, data: bytes, kind: type[T]) -> T:
-    """JSON of GitHub's API.
+    """The JSON of an answer of GitHub's API as `kind`.
 
     Raises:
         ApiError: the data is no such JSON, for example the login page of a proxy.
@@ -261,13 +261,13 @@ def open_client(environ: Mapping[str, str]) -> Client:
 
     Raises:
         GitHubError: there is no token.
-        UsageError: a variable whose value cannot be right.
+        UsageError: a variable has an invalid value.
     """
     repository, number = environ.get("GITHUB_REPOSITORY", ""), environ.get("GITHUB_REPOSITORY_ID", "")
     token = environ.get(TOKEN, "").strip()
     if not token:
         raise GitHubError(NO_TOKEN)
-    if not re.fullmatch(r"[!-~]+", token):  # requests would print the value in its own error
+    if not re.fullmatch(r"[!-~]+", token):  # Errors of requests would print the value.
         raise UsageError(f"{TOKEN}: holds a character that no token has; set it to the bare token")
     if not re.fullmatch(FULL_NAME, repository):
         raise UsageError(
@@ -283,7 +283,7 @@ def open_client(environ: Mapping[str, str]) -> Client:
 
 
 def _base(environ: Mapping[str, str], variable: str, default: str) -> str:
-    """A base URL without a trailing slash: GitHub answers 404 to a doubled one."""
+    """A base URL without a trailing slash: GitHub answers 404 to doubled slashes."""
     url = environ.get(variable, "").strip().rstrip("/") or default
     if not re.match(r"https://[^@/]+(/|$)|http://(localhost|127\.0\.0\.1)(:\d+)?(/|$)", url):
         raise UsageError(f"{variable}={url[:100]!r}: no https:// address; set it to {default}, or to your server's")
@@ -291,13 +291,13 @@ def _base(environ: Mapping[str, str], variable: str, default: str) -> str:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The error that requests and urllib3 have wrapped."""
+    """The innermost error that requests and urllib3 have wrapped."""
     wrapped = [getattr(error, "reason", None), error.__cause__, *error.args]
     return next((_innermost(each) for each in wrapped if isinstance(each, BaseException)), error)
 
 
 def _message(body: bytes) -> str:
-    """The message of an error in one line; empty if the body is not one of GitHub's."""
+    """The message of GitHub's error in one line; empty if the body is of another kind."""
     try:
         problem = msgspec.json.decode(body, type=_Problem)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,10 +1,10 @@
-"""The sticky comment: created when somebody has to act, kept up to date from then on.
+"""The sticky comment: created when action is needed, and kept up to date from then on.
 
-Its first line is a marker. Anyone can write a marker, so the author must match as well.
+Its first line is a marker. Anyone can write a marker, so that the author has to match as well.
 
-Jobs of one pull request follow each other (`concurrency` in comment.yml), and each posts only while the commit that it
-measured is the head. A comment may have been stored although its creation failed, so the second try looks for it first.
-The oldest comment of ours is kept, and duplicates of it are deleted.
+The jobs of one pull request run one after the other (`concurrency` in comment.yml), and each posts only while the
+measured commit is the head. Failed creations may have stored a comment, so that the second attempt looks for it first.
+Our oldest comment is kept, and duplicates of it are deleted.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from perfguard.github.api.client import OUTAGES, ApiError, Client
 from perfguard.github.api.measured_run import Pull
 from perfguard.model.errors import UsageError
 
-ACTIONS_LOGIN = "github-actions[bot]"  # the author, if the token is the job's own
+ACTIONS_LOGIN = "github-actions[bot]"  # The author if the token is that of the job.
 _KEY = re.compile("[a-z0-9-]{1,32}")
 _READ_ONLY = ("locked", "archived", "blocked")
 
 
 class User(Struct, frozen=True):
-    """Author of a comment; `type` is `User`, `Bot` or `Organization`."""
+    """The author of a comment; `type` is `User`, `Bot` or `Organization`."""
 
     login: str
     type: str = ""
 
 
 class Comment(Struct, frozen=True):
-    """A comment of a pull request, from the REST API. The account of its author may be gone."""
+    """A comment of a pull request. The account of its author may have been deleted."""
 
     id: int
     body: str | None = None
@@ -43,8 +43,8 @@ def marker_of(key: str) -> str:
 
 
 def is_ours(comment: Comment, key: str, author: str) -> bool:
-    """Whether we wrote the comment, by its marker and its author (a login; "": the bot of Actions)."""
-    first_line = (comment.body or "").partition("\n")[0].removesuffix("\r")  # edits in the browser insert CRLF
+    """Whether perfguard wrote the comment, by its marker and its author (a login; "": the bot of Actions)."""
+    first_line = (comment.body or "").partition("\n")[0].removesuffix("\r")  # Browsers insert CRLF.
     user = comment.user or User("")
     return first_line == marker_of(key) and (user.login == author if author else user == User(ACTIONS_LOGIN, "Bot"))
 
@@ -53,13 +53,13 @@ def post_comment(client: Client, pull: Pull, text: str, *, wants: bool, key: str
     """Create or update the sticky comment on `pull`.
 
     Args:
-        text: without marker; with it at most the 65,536 characters that GitHub takes.
-        wants: whether somebody has to act, so that a missing comment is created.
-        key: distinguishes several configurations of one repository; `[a-z0-9-]{1,32}`.
-        author: login of the token; "": the job's own.
+        text: the text without its marker; with the marker it has at most the 65,536 characters that GitHub accepts.
+        wants: whether action is needed, so that a missing comment is created.
+        key: the name of one of several configurations of a repository; `[a-z0-9-]{1,32}`.
+        author: the login of the token; "" for the token of the job.
 
     Returns:
-        What was done, for the log; with the reason if nothing was posted.
+        A line for the log, with the reason if nothing was posted.
 
     Raises:
         GitHubError: a request failed.

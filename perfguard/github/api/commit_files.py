@@ -1,4 +1,4 @@
-"""Files of the repository at one commit, and the merge base of two commits."""
+"""Reads files of the repository at one commit, and finds the merge base of two commits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfguard.github.api.client import ApiError, Client
 MOST_FILE_BYTES = 1_000_000
 MOST_FILES = 500
 _DEPTH = 2
-_FOLDER, _FILE, _SYMLINK = "040000", ("100644", "100755"), "120000"  # git's modes
+_FOLDER, _FILE, _SYMLINK = "040000", ("100644", "100755"), "120000"  # These are git's modes.
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Folder:
     """The `*.yaml` files of a folder at a commit, at most 500.
 
     Attributes:
-        files: path, relative to the repository -> bytes.
-        problems: path -> why it was not read: too large, a link, not in GitHub's listing …
+        files: path relative to the repository -> bytes.
+        problems: path -> why it was not read (too large, a link, not in GitHub's listing …).
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Comparison(Struct, frozen=True):
 
 
 class _Entry(Struct, frozen=True):
-    path: str  # relative to the tree
+    path: str  # The path is relative to the tree.
     mode: str
     sha: str
     size: int = 0
@@ -56,40 +56,40 @@ class _Blob(Struct, frozen=True):
 
 
 def find_merge_base(client: Client, base_sha: str, head_sha: str) -> str:
-    """The hash of the merge base of two commits; the head may be a fork's.
+    """The hash of the merge base of two commits; the head may be that of a fork.
 
     Raises:
-        GitHubError: no common commit, or the request fails.
+        GitHubError: there is no common commit, or the request fails.
     """
-    # GitHub sends at least one of the head's commits. None is needed.
+    # GitHub sends at least one commit of the head, although none is needed.
     return client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1").merge_base_commit.sha
 
 
 class CommitFiles:
-    """Reads files of any commit; each content is downloaded once."""
+    """Reads files of any commit, and downloads each content once."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._contents: dict[str, bytes] = {}  # git's hash of a content -> the content
+        self._contents: dict[str, bytes] = {}  # Git's hash of a content -> the content.
 
     def folder(self, folder: str, commit: str) -> Folder:
         """The YAML files in `folder` and in two levels of folders below it; empty if there is no such folder.
 
-        The listing takes a call for each part of the path and one for all below: an untrusted head may hold thousands.
+        The listing takes one request per part of the path and one for all folders below, which may be thousands.
 
         Raises:
             GitHubError: the commit cannot be read.
         """
-        found = Folder()
-        for path, entry in self._listed(folder, commit, found.problems):
+        read = Folder()
+        for path, entry in self._listed(folder, commit, read.problems):
             if entry.size > MOST_FILE_BYTES:
-                found.problems[path] = f"{entry.size:,} bytes, larger than {MOST_FILE_BYTES:,} bytes: not read"
-            elif len(found.files) >= MOST_FILES:
-                found.problems[folder] = f"more than {MOST_FILES} files: the rest is not read"
+                read.problems[path] = f"{entry.size:,} bytes, larger than {MOST_FILE_BYTES:,} bytes: not read"
+            elif len(read.files) >= MOST_FILES:
+                read.problems[folder] = f"more than {MOST_FILES} files: the rest is not read"
                 break
             else:
-                found.files[path] = self._content(path, entry)
-        return found
+                read.files[path] = self._content(path, entry)
+        return read
 
     def _listed(self, folder: str, commit: str, problems: dict[str, str]) -> Iterator[tuple[str, _Entry]]:
         top = self._entry(folder, commit)
@@ -109,18 +109,18 @@ class CommitFiles:
 
     def _entry(self, path: str, commit: str) -> _Entry | None:
         """The entry of a path in the commit's trees; None if there is none."""
-        found: _Entry | None = None
+        node: _Entry | None = None
         sha = commit
         for part in path.split("/"):
-            if found is not None and found.mode != _FOLDER:
+            if node is not None and node.mode != _FOLDER:
                 return None
-            # An unreadable commit is an error. If it were read as empty, no case would have a baseline.
+            # An unreadable commit is an error: without files, no case would have a baseline.
             tree = self._client.get(f"/git/trees/{sha}", _Tree)
-            found = next((entry for entry in tree.tree if entry.path == part), None)
-            if found is None:
+            node = next((entry for entry in tree.tree if entry.path == part), None)
+            if node is None:
                 return None
-            sha = found.sha
-        return found
+            sha = node.sha
+        return node
 
     def _content(self, path: str, entry: _Entry) -> bytes:
         if entry.sha not in self._contents:

@@ -1,4 +1,4 @@
-"""The workflow run that measured, and its pull request: from GitHub's own data, never from the run's artifacts."""
+"""The workflow run that measured, and its pull request, from GitHub's data instead of the run's artifacts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfguard.github.api.client import FULL_NAME, Client
 from perfguard.model.errors import UsageError
 
 MEASURE_WORKFLOW = ".github/workflows/measure.yml"
-Sha = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]  # SHA-1, or SHA-256
+Sha = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]  # This is SHA-1 or SHA-256.
 _QUEUE = re.compile(r"gh-readonly-queue/.+/pr-[0-9]+-([0-9a-f]{40}(?:[0-9a-f]{24})?)", re.DOTALL)
 _EVENTS = ("pull_request", "merge_group", "push")
 _CONCLUSIONS = ("success", "failure", "timed_out", "cancelled")
@@ -31,11 +31,11 @@ class WorkflowRun(Struct, frozen=True):
     """A workflow run, from the event or the API. Its titles, branches and actors are untrusted text.
 
     Attributes:
-        attempt: 1, then 2 … for reruns.
-        event: trigger of the run: `pull_request`, `merge_group`, `push` …
-        path: of its workflow file; may end in `@ref`.
-        conclusion: `success`, `failure`, `timed_out`, `cancelled` …; None while it runs.
-        head_repository: None if the fork was deleted.
+        attempt: the number of the attempt, from 1.
+        event: the trigger of the run: `pull_request`, `merge_group`, `push` …
+        path: the path of its workflow file, which may end in `@ref`.
+        conclusion: `success`, `failure`, `timed_out`, `cancelled` …; None while the run lasts.
+        head_repository: the repository of the head; None if the fork was deleted.
     """
 
     id: int
@@ -50,8 +50,8 @@ class WorkflowRun(Struct, frozen=True):
 
     @property
     def queued_on(self) -> str | None:
-        """The commit that a merge queue placed the head on, from the branch name. None for other events: for a push,
-        GitHub's API does not give the previous commit."""
+        """The commit on which a merge queue placed the head, from the name of the branch; None for other events, since
+        GitHub's API does not give the commit before a push."""
         found = _QUEUE.fullmatch(self.head_branch or "") if self.event == "merge_group" else None
         return found[1] if found else None
 
@@ -65,7 +65,7 @@ class _Id(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True):
-    """Head or base of a pull request; a fork may be gone."""
+    """The head or base of a pull request; its repository may have been deleted."""
 
     sha: str
     ref: str
@@ -81,12 +81,12 @@ class Pull(Struct, frozen=True):
     base: Side
 
 
-class Found(Struct, frozen=True):
+class Lookup(Struct, frozen=True):
     """The pull request of a run, or the reason why none gets a comment (one sentence, for the log).
 
     Attributes:
-        alone: whether the commit's statuses are this run's: no other open pull request has this head. Anyone can push
-            somebody else's commit to a fork and open another.
+        alone: whether this run may set the commit's statuses, because no other open pull request has this head. Anyone
+            can push a commit of others to a fork and open another pull request.
     """
 
     pull: Pull | None = None
@@ -98,7 +98,7 @@ def read_event(environ: Mapping[str, str]) -> WorkflowRun:
     """The run that completed, from the `workflow_run` event in GITHUB_EVENT_PATH.
 
     Raises:
-        UsageError: no such variable or file, or another event.
+        UsageError: there is no such variable or file, or the event is another one.
     """
     path = environ.get("GITHUB_EVENT_PATH", "")
     if not path:
@@ -121,9 +121,9 @@ def fetch_run(client: Client, number: int) -> WorkflowRun:
 
 
 def reason_to_stop(run: WorkflowRun, client: Client, workflow: str = MEASURE_WORKFLOW) -> str:
-    """Why nothing is posted for this run; empty if something is.
+    """Why nothing is posted for this run; empty if the run is posted.
 
-    `cancelled` runs of pull requests continue: `find_pull` finds one only while its head is the measured commit.
+    Cancelled runs of pull requests are posted, too: `find_pull` checks that the head is still the measured commit.
     """
     if not client.is_home(run.repository.id, run.repository.full_name):
         return f"run {run.id} belongs to {run.repository.full_name}, not to {client.repository}"
@@ -139,36 +139,36 @@ def reason_to_stop(run: WorkflowRun, client: Client, workflow: str = MEASURE_WOR
     return ""
 
 
-def find_pull(client: Client, run: WorkflowRun) -> Found:
+def find_pull(client: Client, run: WorkflowRun) -> Lookup:
     """The open pull request whose head `run` measured.
 
-    The query is for all open pull requests: `workflow_run.pull_requests` is empty for most forks, and a commit's own
-    list holds pull requests that were merged long ago.
+    All open pull requests are queried, since `workflow_run.pull_requests` is empty for most forks, and the list of a
+    commit includes pull requests that were merged long ago.
 
     Raises:
         GitHubError: a request fails.
     """
     if run.event != "pull_request":
-        return Found(reason=f"the run was started by a {run.event}, which has no pull request", alone=True)
+        return Lookup(reason=f"the run was started by a {run.event}, which has no pull request", alone=True)
     if run.head_repository is None:
-        return Found(reason=f"the repository that {run.head_sha[:12]} came from is gone; nothing to comment on")
+        return Lookup(reason=f"the repository that {run.head_sha[:12]} came from is gone; nothing to comment on")
     pulls = [pull for page in client.pages("/pulls", list[Pull], state="open") for pull in page]
     same = [pull for pull in pulls if pull.head.sha == run.head_sha]
     ours = [pull for pull in same if _is_between(pull, run)]
     if len(ours) == 1:
-        return Found(ours[0], alone=len(same) == 1)
+        return Lookup(ours[0], alone=len(same) == 1)
     if ours:
         numbers = ", ".join(f"#{pull.number}" for pull in ours)
-        return Found(reason=f"{numbers} share the head {run.head_sha[:12]}; it is unclear which one was measured")
+        return Lookup(reason=f"{numbers} share the head {run.head_sha[:12]}; it is unclear which one was measured")
     moved = [pull for pull in pulls if pull.head.ref == run.head_branch and _is_between(pull, run)]
     if moved:
         numbers = ", ".join(f"#{pull.number} is at {pull.head.sha[:12]}" for pull in moved[:5])
-        return Found(reason=f"measured {run.head_sha[:12]}, which is outdated: {numbers}; its own run will comment")
-    return Found(reason=f"no open pull request has {run.head_sha[:12]} as its head; nothing to comment on")
+        return Lookup(reason=f"measured {run.head_sha[:12]}, which is outdated: {numbers}; its own run will comment")
+    return Lookup(reason=f"no open pull request has {run.head_sha[:12]} as its head; nothing to comment on")
 
 
 def _is_between(pull: Pull, run: WorkflowRun) -> bool:
-    """Whether the pull request leads from the run's repository into its base. An owner can have several forks."""
+    """Whether the pull request is from the run's head repository to its base. An owner can have several forks."""
     head, base = pull.head.repo, pull.base.repo
     assert run.head_repository is not None
     return head is not None and head.id == run.head_repository.id and base is not None and base.id == run.repository.id

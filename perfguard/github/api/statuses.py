@@ -1,4 +1,4 @@
-"""Commit statuses, which a branch rule can require. Each links to its run and attempt."""
+"""Sets commit statuses, which a branch rule can require. Each links to its run and attempt."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MOST_CHARACTERS = 140
 
 
 class Status(Struct, frozen=True, omit_defaults=True):
-    """One commit status, as the API takes it.
+    """One commit status in the form of the API.
 
     Attributes:
-        context: `perfguard` (the one that a branch rule requires) or `perfguard/<lane>`.
-        description: counts only, cut to 140 characters.
-        target_url: the run and attempt.
+        context: `perfguard` (which a branch rule requires) or `perfguard/<lane>`.
+        description: a text with counts, which is cut to 140 characters.
+        target_url: the URL of the run and attempt.
     """
 
     context: str
@@ -30,10 +30,10 @@ class Status(Struct, frozen=True, omit_defaults=True):
 
 
 def set_statuses(client: Client, sha: str, statuses: Sequence[Status]) -> list[str]:
-    """Set statuses of a commit, in this order.
+    """Set the statuses of a commit, in this order.
 
     Returns:
-        Errors of GitHub, a sentence each; they are not raised.
+        The errors of GitHub, one sentence each, which are not raised.
     """
     problems = []
     for status in statuses:

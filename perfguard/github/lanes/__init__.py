@@ -1,5 +1,5 @@
-"""Results of lanes as untrusted data: archives, reports and edited baselines come from the change's own code.
+"""Handles the results of lanes as untrusted data: the change's own code makes archives, reports and edited baselines.
 
-Archives become reports. Reports are judged again, from their raw readings and the merge base's baselines. All lanes
-of one commit become an `Overview`. A lane's own verdicts count only against it.
+Archives become reports. Reports are judged again, from their raw readings and the merge base's baselines. All lanes of
+one commit become an `Overview`. The verdicts of a lane count only if they are against it.
 """

@@ -1,8 +1,8 @@
-"""The baseline edits of a change, entry by entry, and the findings that they cover.
+"""Lists the baseline edits of a change, entry by entry, and the findings that they cover.
 
-The merge base's baselines judge. A finding is covered if its entry was edited to what was measured: an exact metric
-passes under the edited value, and a time is at its new level, or moved by the ratio of the process pairs. An edited
-spread, fewer sessions, another anchor or an edited toolchain have no effect.
+The baselines of the merge base judge. A finding is covered if its entry was edited to the measured value: an exact
+metric passes under the edited value, and a time is at its new level, or moved by the ratio of the process pairs. Edits
+of the spread, the number of sessions, the anchor or the toolchain have no effect.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from perfguard.model.records.code import CODE, same_parts
 from perfguard.model.units import Unit
 from perfguard.render.overview import BaselineEdit
 
-_SHOWN = 0.0005  # a smaller rise of a time, a logarithm, would be shown as 0.0 %
-# Verdicts that need no edit, and those that no baseline can cover.
+_SHOWN = 0.0005  # A time that rises less (a logarithm) is shown as 0.0 %.
+# Verdicts that need no edit, and verdicts that no baseline can cover.
 _NEVER = (
     *(Word.PASS, Word.UNCHANGED, Word.FASTER, Word.BETTER),
     *(Word.WRONG, Word.BROKEN, Word.OLD_FAULT, Word.UNSUPPORTED),
@@ -48,7 +48,7 @@ def list_edits(base: BaselineSet, head: BaselineSet, reports: Sequence[Report]) 
     """Every entry that differs between the baselines before and after a change, in the order of the files.
 
     Args:
-        reports: of the lanes; they give the units, the better direction and the measured values.
+        reports: the reports of the lanes, for units, directions and measured values.
     """
     readings = {
         (folder_of(report.hardware, reading, result.ranks), *result.id, reading.metric): reading
@@ -91,15 +91,15 @@ def list_edits(base: BaselineSet, head: BaselineSet, reports: Sequence[Report]) 
 def accepted(
     judged: Report, under_edits: Report, missing: Sequence[ReadingId], base: BaselineSet, head: BaselineSet
 ) -> list[ReadingId]:
-    """(suite, case key, metric) of the findings of `judged`, and of the removed items of `missing`, that edits cover.
+    """(suite, case key, metric) of the findings in `judged` that edits cover, and of the removed items in `missing`.
 
     Args:
-        judged, under_edits: the report, judged by the baselines before the change, `base`, and after it, `head`.
+        judged, under_edits: the report, judged by `base` and by `head`, the baselines before and after the change.
     """
     covered = []
     for result, again in zip(judged.results, under_edits.results, strict=True):
         passing = {verdict.metric for verdict in again.verdicts if verdict.word in (Word.PASS, Word.UNCHANGED)}
-        # A kernel's time in an observed test is not judged if its launches are those that the change records.
+        # The time of a kernel in an observed test is not judged if the change records its launches.
         kernels = {verdict.metric for verdict in result.verdicts if timed_kernel(verdict.metric)}
         passing |= kernels - {verdict.metric for verdict in again.verdicts}
         for verdict in result.verdicts:
@@ -116,9 +116,9 @@ def _is_covered(
     head: BaselineSet,
     passing: Collection[str],
 ) -> bool:
-    """Whether the change records what was measured, with a reason if that is worse than before.
+    """Whether the change records the measured value, with a reason if that is worse than before.
 
-    What compilers make of kernels for a target has no entry: the record of the kernels' code covers it.
+    Code compiled for a target has no entry: the record of the kernels' code covers it.
     """
     reading = result.reading(verdict.metric)
     entry = result.reading(CODE) if reading is not None and reading.target else reading
@@ -127,7 +127,7 @@ def _is_covered(
     for folder in folders:
         old, new = base.case(folder, *result.id), head.case(folder, *result.id)
         before, after = _entry(old, metric), _entry(new, metric)
-        # Under other conditions than recorded, the record is renewed, even if its value stays.
+        # Under other conditions, an edit renews the record even if its value stays the same.
         renewed = old is not None and old != new and before is not None and verdict.word in OTHER_CONDITIONS
         if new is None or after is None or (before == after and not renewed):
             continue
@@ -144,24 +144,24 @@ def _is_covered(
 
 
 def _needs_reason(verdict: Verdict, reading: Reading | None, metric: str, old: Recorded | None, new: Recorded) -> bool:
-    """Whether the edit lets something pass that got worse."""
+    """Whether the edit lets a worse reading pass."""
     before, after = _entry(old, metric), new.entries[metric]
     if verdict.word in (Word.SLOWER, Word.CHANGED):
         return True
     if verdict.word not in OTHER_CONDITIONS or reading is None or old is None or before is None:
         return _loosens(metric, before, after, reading)
-    # Under other conditions, whatever an update asks a reason for (`perfguard.judge.update_plan`).
+    # Under other conditions, the rules of an update decide (`perfguard.judge.update_plan`).
     if not reading.timed:
         return is_worse(reading, before, after)
     if not isinstance(before, TimedEntry) or not isinstance(after, TimedEntry) or before.timer != after.timer:
         return False
     one_board = old.provenance.board is not None and old.provenance.board == new.provenance.board
-    return old.inputs in ("", new.inputs) and grow(before, after, reading, one_board=one_board).asks
+    return old.inputs in ("", new.inputs) and grow(before, after, reading, one_board=one_board).needs_reason
 
 
 def _is_read(verdict: Verdict, reading: Reading, before: Entry | None, after: Entry) -> bool:
     """Whether the reading of a time confirms the edit: it is within its promise of the new level, or process pairs show
-    the same change as the edit. The second is true on boards with another level as well."""
+    the same change as the edit, which is valid on boards with another level as well."""
     if not isinstance(after, TimedEntry) or after.timer != reading.timer or not isinstance(reading.value, int | float):
         return False
     if abs(slowdown(median(after.sessions), reading.value)) <= math.log1p(reading.promise):
@@ -188,10 +188,10 @@ def _is_removed(item: ReadingId, report: Report, base: BaselineSet, head: Baseli
 def _loosens(metric: str, before: Entry | None, after: Entry | None, reading: Reading | None) -> bool:
     """Whether a worse reading can pass than before, or readings are no longer judged.
 
-    Of a time, the worst of its sessions and its anchor counts, which tells of a higher level and of wider noise.
+    The worst of sessions and anchor counts for a time, since it rises with the level and with the noise.
     """
     if before is None or (reading is not None and not reading.gated and after == as_stored(reading.value)):
-        return False  # an entry that gates nothing, such as a fingerprint, may be edited to what was measured
+        return False  # An ungated entry, such as a fingerprint, may be edited to the measured value.
     limits = reading or declared(metric)
     better = Better.LOWER if limits is None else limits.better
     if isinstance(before, TimedEntry) and isinstance(after, TimedEntry):
@@ -204,7 +204,7 @@ def _loosens(metric: str, before: Entry | None, after: Entry | None, reading: Re
 
 
 def _reason(old: Recorded | None, new: Recorded | None) -> str:
-    """The reason of the change; one that a case had before is of another change."""
+    """The reason of the change; "" if the case had it before, so that it belongs to another change."""
     return "" if new is None or (old is not None and old.provenance == new.provenance) else new.provenance.reason
 
 
@@ -217,7 +217,7 @@ def _shown(entry: Entry | None) -> Value | None:
 
 
 def _unit(metric: str, entry: Entry) -> Unit:
-    """The unit of an entry without a reading in the reports, by the names of metrics."""
+    """The unit of an entry without a reading in the reports, by the name of the metric."""
     if isinstance(entry, TimedEntry):
         return Unit.MICROSECONDS
     if isinstance(entry, str | list) or (isinstance(entry, dict) and any(isinstance(p, str) for p in entry.values())):

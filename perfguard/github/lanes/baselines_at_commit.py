@@ -14,7 +14,7 @@ from perfguard.store.baseline_form import parse
 
 @dataclass(frozen=True)
 class Recorded:
-    """The record of a case, with its provenance: names of recordings differ between commits."""
+    """The record of a case with its provenance, since names of recordings differ between commits."""
 
     entries: Mapping[str, Entry]
     inputs: str
@@ -23,7 +23,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class BaselineSet:
-    """Folder (`nvidia-h200`, `cpu`) -> suite -> baseline; `problems`: unreadable files -> the reason."""
+    """Folder (`nvidia-h200`, `cpu`) -> suite -> baseline; `problems` maps unreadable files to the reason."""
 
     folders: Mapping[str, Mapping[str, Baseline]] = field(default_factory=dict)
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -48,10 +48,10 @@ class BaselineSet:
 
 
 def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
-    """Parse baselines from `<root>/<folder>/<suite>.yaml`, each file on its own, so that a broken one affects no other.
+    """Parse baselines from `<root>/<folder>/<suite>.yaml`. A broken file affects no other file.
 
     Args:
-        files: path relative to the repository -> untrusted bytes: `parse` refuses aliases, tags, depth, size
+        files: path relative to the repository -> untrusted bytes, of which `parse` refuses aliases, tags, depth, size
             and invalid numbers.
     """
     folders: dict[str, dict[str, Baseline]] = {}
@@ -70,7 +70,7 @@ def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
 
 
 def folders_of(report: Report) -> list[str]:
-    """The folders that judge a report: its hardware's and its target's."""
+    """The folders that judge a report: those of its hardware and of its target."""
     ranks = {1, *(result.ranks for result in report.results)}
     own = set() if report.exact_only else {folder_of_ranks(report.hardware, each) for each in ranks}
     return [*sorted(own), *([report.hardware.target] if report.hardware.target else [])]

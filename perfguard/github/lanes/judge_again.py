@@ -1,8 +1,8 @@
 """Judges a report again from its raw readings, by the caller's baselines and the declared limits.
 
 The report's own verdicts are kept only if they count against it: WRONG, BROKEN, UNSUPPORTED, and UNRESOLVED for a
-refused time. All others are made again, as in `pytest --perfguard`: those on doubts by the base's answers, those on
-times by process pairs.
+refused time. All others are judged again, as in `pytest --perfguard`: doubts by the base's answers, times by process
+pairs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _KEPT = (Word.WRONG, Word.BROKEN, Word.UNSUPPORTED)
 def judge_again(report: Report, lane: Lane) -> Report:
     """The report with verdicts of `lane`, none of them SUSPECT.
 
-    Cases are compared with the commits that the report names; `lane_views` has checked the one of a pull request.
-    Cases keep their order. Stale entries are not searched for: without the list of collected tests, an entry is only
-    known as not measured (`unmeasured`).
+    Cases are compared with the commits that the report names; `lane_views` has checked that of a pull request. Cases
+    keep their order. Stale entries are unknown without the list of collected tests, and only count as not measured
+    (`unmeasured`).
     """
     lane = dataclasses.replace(lane, base=report.base, base_at=lambda commit: report.bases.get(commit, NO_BASE))
     cases = [_with_own(hold(result)) for result in report.results]
@@ -59,8 +59,8 @@ def judge_again(report: Report, lane: Lane) -> Report:
 def unmeasured(report: Report, lane: Lane) -> list[ReadingId]:
     """(suite, case key, metric) of each entry of `lane` that is missing in the judged `report`.
 
-    The metric is empty if the whole case is missing. That includes cases declared unsupported: a change must not drop
-    a guarded case unseen. Cases that are WRONG or BROKEN have a verdict of their own and are not listed.
+    The metric is empty if the whole case is missing, also if it is declared unsupported: a change must not drop a
+    guarded case unnoticed. Cases that are WRONG or BROKEN have a verdict of their own and are not listed.
     """
     results = {result.id: result for result in report.results}
     missing: list[ReadingId] = []
@@ -91,7 +91,7 @@ def _of_every_machine(result: CaseResult) -> CaseResult:
 
 
 def _with_own(result: CaseResult) -> CaseResult:
-    """The case with only the verdicts against it. An error beyond its limit is WRONG, whatever the report's verdict."""
+    """The case with only the verdicts against it. An error above its limit is WRONG, whatever the report's verdict."""
     own = [Verdict(each.word, each.metric, each.reason) for each in result.verdicts if _is_kept(result, each)]
     known = {verdict.metric for verdict in own if verdict.word is Word.WRONG}
     for accuracy in result.accuracy:
@@ -104,8 +104,8 @@ def _with_own(result: CaseResult) -> CaseResult:
 
 
 def _is_kept(result: CaseResult, verdict: Verdict) -> bool:
-    """Whether a verdict of the report is kept; so is the reason for a missing reading (refused time, skipped test).
-    Doubts are judged again: they do not keep the run from measuring."""
+    """Whether a verdict of the report is kept, which includes the reason for a missing reading (refused time, skipped
+    test). Doubts are judged again."""
     if verdict.word is Word.UNRESOLVED:
         about_doubts = bool(result.doubts) and not verdict.metric
         return result.reading(verdict.metric) is None and not (timed_kernel(verdict.metric) or about_doubts)

@@ -1,12 +1,12 @@
 """All expected lanes of one commit, validated and judged: the input of the comment, the statuses and the page.
 
 The change's own code wrote every number of a report. A change passes if it miscounts its launches, times an empty
-function, or writes its report by hand. Process pairs make this neither better nor worse: instead of speeding up the
-head, a forgery can slow down the base, pair the head with itself, or report a changed tree as equal. This is accepted.
-Only a machine that runs none of the change's code could detect it, and the forgery is in the change, open to review.
-Honest mistakes are not accepted: a lane may have measured a commit other than the merge base. With the measured commit
-itself as base, every time would be UNCHANGED, and every fault an old one. So answers, process pairs and the claim of an
-equal tree count only if the base is the right commit.
+function, or writes its report by hand. Process pairs do not prevent this: a forgery can slow down the base, pair the
+head with itself, or report a changed tree as equal. This is accepted, since only a machine that runs none of the
+change's code could detect it, and the forgery is part of the change, open to review. Honest mistakes are not accepted:
+a lane may have compared with another commit than the merge base. If that is the measured commit itself, every time is
+UNCHANGED, and every fault an old one. So answers, process pairs and the claim of an equal tree count only if the base
+is the right commit.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Reference:
     """The baselines that judge the lanes, and the commit that their times must be compared with.
 
     Attributes:
-        base: baselines of the merge base.
-        head: baselines of the change; None if its edits are not judged (a push).
-        commit: full hash of the right base of all times: the merge base; None if GitHub does not give it (a push).
+        base: the baselines of the merge base.
+        head: the baselines of the change; None if its edits are not judged (a push).
+        commit: the full hash of the merge base, the base of all times; None if GitHub does not give it (a push).
     """
 
     base: BaselineSet
@@ -44,19 +44,19 @@ class Reference:
 
 
 def judge_lanes(received: Mapping[str, Received | str], reference: Reference) -> Overview:
-    """Judge every lane with a report, and list the change's baseline edits: lanes, edits and warnings of an overview.
+    """Judge every lane with a report, and list the change's baseline edits, for an overview.
 
     Args:
         received: lane -> its report, or why there is none.
     """
     lanes, edits, warnings, reports = [], [], [], []
-    for name, found in received.items():
-        if isinstance(found, str):
-            lanes.append(LaneView(name, problem=found))
+    for name, delivery in received.items():
+        if isinstance(delivery, str):
+            lanes.append(LaneView(name, problem=delivery))
             continue
-        lanes.append(_view(name, found, reference))
-        warnings += _warnings(name, found.report, reference)
-        reports.append(found.report)
+        lanes.append(_view(name, delivery, reference))
+        warnings += _warnings(name, delivery.report, reference)
+        reports.append(delivery.report)
     if reference.head is not None:
         edits = list_edits(reference.base, reference.head, reports)
         warnings += [f"the change's baselines: {problem}" for problem in reference.head.problems.values()]
@@ -96,11 +96,11 @@ def _view(name: str, received: Received, reference: Reference) -> LaneView:
 
 
 def _beside(report: Report, commit: str | None) -> Report:
-    """The report; without its bases' answers and its claim of an equal tree if one of its bases is not `commit`."""
+    """The report, without the answers of its bases and its claim of an equal tree if one base is not `commit`."""
     others = [each for each in commits_beside(report) if each != commit]
     if commit is None or not others:
         return report
-    # Running the job again does not help: it would get the event of the first run, with the same base.
+    # Running the job again does not help, since it gets the event of the first run, with the same base.
     step = "push again or reopen the pull request, for a new run"
     if _is_beside_itself(report):
         step = "give the lane --perfguard-base (docs/ci.md)"

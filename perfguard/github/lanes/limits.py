@@ -1,7 +1,7 @@
-"""Holds a report's readings to the limits that their metrics declare (`LIMITS` in perfguard/measure/metrics/).
+"""Restricts a report's readings to the limits that their metrics declare (`LIMITS` in perfguard/measure/metrics/).
 
-A report carries the limits of its readings. They must not be more lenient than the declared ones: the report comes
-from the change's own code, which may have edited them. The metrics' files load no torch, which the post job lacks.
+A report contains the limits of its readings. They must not be more lenient than the declared ones, because the change's
+own code, which made the report, may have edited them. The metrics' files load no torch, which the post job lacks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def declared(metric: str, *, of_target: bool = False) -> Limits | None:
     """The limits that the metric's file declares; None for an unknown metric.
 
     Args:
-        of_target: `metric` is the name after the target, of a metric that is read for each.
+        of_target: whether `metric` is the part of a name after the target.
     """
-    # Imported when they are needed: the metrics' files import the timers.
+    # These are imported late, since the metrics' files import the timers.
     from perfguard.measure.metrics import all_limits, all_limits_of_targets
 
     return (all_limits_of_targets() if of_target else all_limits()).get(metric)
@@ -41,7 +41,7 @@ def lenient(results: Sequence[CaseResult]) -> Counter[str]:
     return Counter(each.metric for result in results for each in result.readings if _held(each) != each)
 
 
-def _tells_of_code(reading: Reading) -> bool:
+def _identifies_code(reading: Reading) -> bool:
     """Whether equal values mean equal code: a hash, or a part for each kernel."""
     return isinstance(reading.value, dict) or bool(_HASH.fullmatch(str(reading.value)))
 
@@ -62,10 +62,10 @@ def _held(reading: Reading) -> Reading:
         gated=own.gated,
         stored=own.stored,
         portable=reading.portable if own.portable is None else own.portable,
-        target=reading.target if of_target else "",  # no record is compared with what is read for a target
+        target=reading.target if of_target else "",  # Readings for a target are not compared with records.
         promise=promise,
         floor=floor,
         tolerance=min(reading.tolerance, own.tolerance),
         unrecorded=own.unrecorded,
-        covers=[metric for metric in reading.covers if metric in own.covers and _tells_of_code(reading)],
+        covers=[metric for metric in reading.covers if metric in own.covers and _identifies_code(reading)],
     )

@@ -1,7 +1,6 @@
 """Reads the report that a lane uploaded as untrusted data: one small archive, strict JSON, bounded values.
 
-A value that no measurement can have refuses its own case only; the archive and the report as a whole are refused with a
-LaneError.
+A case with an impossible value is refused alone; the archive or the whole report is refused with a LaneError.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from perfguard.store.baseline_form import CASE_FIELDS
 T = TypeVar("T")
 C = TypeVar("C", CaseResult, PairedCase)
 
-# A case with the readings of three process pairs takes about 10 kB of indented JSON and packs to a few hundred bytes:
-# room for about 1,500 regressions in one lane.
+# A case with the readings of three process pairs takes about 10 kB of indented JSON and packs to a few hundred bytes.
+# So this is enough for about 1,500 regressions in one lane.
 MOST_BYTES = 16_000_000
 MOST_CASES = 5_000
-MOST_CHARACTERS = 16_384  # of any text but a value
-_MOST_ITEMS = 10_000  # of any list or object in a case: kernel names of one call, blocks of a time
-_MOST_OF_A_VALUE = 100 * _MOST_ITEMS  # characters: the kernels of a rank are one text
-_MOST_READINGS = 200  # of one case
-_MOST_DOUBTS = 1000  # of one case: each problem of each configuration that a tuner chooses from
-_MOST_SESSIONS = 100  # fresh processes, of all devices together
-_MOST_PAIRS = 50  # process pairs of one time
+MOST_CHARACTERS = 16_384  # Characters of any text other than a value.
+_MOST_ITEMS = 10_000  # Items of a list or object in a case, such as kernel names of one call or blocks of a time.
+_MOST_OF_A_VALUE = 100 * _MOST_ITEMS  # Characters of a value: the kernels of a rank are one text.
+_MOST_READINGS = 200  # Readings of one case.
+_MOST_DOUBTS = 1000  # Doubts of one case: a tuner's configurations may have several problems each.
+_MOST_SESSIONS = 100  # Fresh processes of all devices together.
+_MOST_PAIRS = 50  # Process pairs of one time.
 _MOST_DEVICES = 1024
 _NAME = re.compile(r"report-(\w[\w.+-]{0,199})\.json", re.ASCII)
-_FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # slug and target become parts of paths
+_FOLDER = re.compile(r"\w[\w.+-]{0,99}", re.ASCII)  # Slug and target become parts of paths.
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_LEAST_SHA = 7  # shortest abbreviation of a commit
+_LEAST_SHA = 7  # The shortest abbreviation of a commit.
 _MOST = 2.0**63
 _MICROSECONDS = (1e-4, 1e12)  # 0.1 ns is shorter than a device's cycle
 _LOG_RATIO = (-math.log(1e6), math.log(1e6))
 _MHZ = (1.0, 1e5)
-_VALUES = frozenset(("value", "before", "after"))  # of a reading and of a verdict; their parts have names of their own
-#: Field -> the least and the largest number in it, also in lists and parts below it.
+_VALUES = frozenset(("value", "before", "after"))  # Fields of readings and verdicts whose parts have any names.
+#: Field -> the least and the largest number in it, including lists and parts below it.
 _RANGES = {
-    "value": (0.0, _MOST),  # counts, bytes and times are never negative
+    "value": (0.0, _MOST),  # Counts, bytes and times are never negative.
     "blocks": _MICROSECONDS,
     "base_us": _MICROSECONDS,
     "work_us": _MICROSECONDS,
@@ -59,7 +58,7 @@ _RANGES = {
     "control": _LOG_RATIO,
     "base_mhz": _MHZ,
     "work_mhz": _MHZ,
-    "pair": (1, 200),  # judging again costs one look per number
+    "pair": (1, 200),  # Judging again takes one look per number.
     "pairs": (0, 10_000),
     "device": (0, _MOST_DEVICES - 1),
     "spread": (0.0, _MOST),
@@ -76,38 +75,38 @@ _RANGES = {
     "copy_fraction": (0.0, 1e21),
 }
 _ANY_NUMBER = (-1e21, 1e21)
-_SHOWN = 24  # characters of a number that is refused
+_SHOWN = 24  # The shown characters of a refused number.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Received(Struct, frozen=True):
-    """A lane's report without the unreadable cases, which `refused` lists."""
+    """A lane's report without its unreadable cases, which `refused` lists."""
 
     report: Report
     refused: list[Refused] = []
 
 
 def receive_all(artifacts: Mapping[str, bytes | str], head: str) -> dict[str, Received | str]:
-    """Lane -> its report for commit `head`, or why there is none; a refused lane affects no other.
+    """Lane -> its report for commit `head`, or why there is none. A refused lane affects no other lane.
 
     Args:
         artifacts: lane -> the zip file that it uploaded, or why there is none.
     """
-    found: dict[str, Received | str] = {}
+    by_lane: dict[str, Received | str] = {}
     for lane, data in artifacts.items():
         try:
-            found[lane] = data if isinstance(data, str) else receive(lane, data, head)
+            by_lane[lane] = data if isinstance(data, str) else receive(lane, data, head)
         except LaneError as error:
-            found[lane] = str(error)
-    return found
+            by_lane[lane] = str(error)
+    return by_lane
 
 
 def receive(lane: str, archive: bytes, head: str) -> Received:
     """The report in the archive that a lane uploaded for commit `head`.
 
-    A lane is named after its hardware's slug, or after its target if any machine of the target will do (`cpu`). Metrics
-    of one machine are not judged on a target's lane. The name decides this, not the report: without times, a slug's
-    lane has not measured all of its record.
+    A lane is named after its hardware's slug, or after its target if any machine of the target is suitable (`cpu`). A
+    target's lane does not judge metrics of one machine. The name decides this instead of the report: without times, a
+    slug's lane has not measured all of its record.
 
     Raises:
         LaneError: the archive or the whole report is refused, with the reason.
@@ -129,7 +128,7 @@ def unpack(archive: bytes) -> tuple[str, bytes]:
     """The slug in the name of an archive's one file, `report-<slug>.json`, and its bytes. Nothing is extracted.
 
     Raises:
-        LaneError: no zip file, not exactly one plain file of that name, too large, or damaged.
+        LaneError: the archive is no zip file, too large or damaged, or does not hold exactly one such plain file.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as opened:
@@ -141,8 +140,8 @@ def unpack(archive: bytes) -> tuple[str, bytes]:
             if name is None or members[0].orig_filename != members[0].filename or kind not in (0, stat.S_IFREG):
                 raise LaneError(f"{members[0].filename[:200]!r} is no plain file report-<hardware>.json")
             with opened.open(members[0]) as stream:
-                data = stream.read(MOST_BYTES + 1)  # the size that it claims may be wrong
-    # The exceptions of zipfile for damaged, encrypted or unusual archives, from its documentation and from experiments.
+                data = stream.read(MOST_BYTES + 1)  # The declared size may be wrong.
+    # zipfile raises these for damaged, encrypted or unusual archives, by its documentation and by experiments.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise LaneError(f"no readable zip file ({str(error)[:200]}); upload .perfguard/report-*.json") from error
     if len(data) > MOST_BYTES:
@@ -151,22 +150,22 @@ def unpack(archive: bytes) -> tuple[str, bytes]:
 
 
 def read_untrusted_report(data: bytes) -> Received:
-    """A report from untrusted JSON. An impossible value costs only its own case.
+    """A report from untrusted JSON. An impossible value makes only its own case unreadable.
 
     Raises:
-        LaneError: no JSON, another schema, or a report that cannot be read apart from its cases.
+        LaneError: the data is no JSON, has another schema, or cannot be read outside its cases.
     """
-    found = _strict_json(data)
-    schema = found.get("schema") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or schema != SCHEMA or isinstance(schema, bool):
+    content = _strict_json(data)
+    schema = content.get("schema") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or schema != SCHEMA or isinstance(schema, bool):
         raise LaneError(f"report schema {str(schema)[:40]}, this perfguard reads {SCHEMA}; use one version for both")
-    parts = {name: found.pop(name, []) for name in ("results", "fresh", "pairings")}
-    for name in ("stale", "guarded", "remembered"):  # verdicts on the run as a whole are not used
-        found.pop(name, None)
+    parts = {name: content.pop(name, []) for name in ("results", "fresh", "pairings")}
+    for name in ("stale", "guarded", "remembered"):  # Verdicts on the run are not used.
+        content.pop(name, None)
     try:
-        report = _converted(found, Report)
+        report = _converted(content, Report)
         results, refused = _cases(parts["results"], CaseResult, set())
-        # Unreadable results of fresh processes are dropped: they confirm nothing.
+        # Unreadable results of fresh processes are dropped, since they confirm nothing.
         fresh = [
             replace(_converted({**each, "results": []}, Session), results=_cases(each["results"], CaseResult, set())[0])
             for each in _list(parts["fresh"], _MOST_SESSIONS)
@@ -175,20 +174,20 @@ def read_untrusted_report(data: bytes) -> Received:
         _check_whole(report, pairings)
     except RecursionError as error:
         raise LaneError("nested too deeply") from error
-    except (msgspec.MsgspecError, LaneError, AttributeError, KeyError, TypeError) as error:  # or not an object
+    except (msgspec.MsgspecError, LaneError, AttributeError, KeyError, TypeError) as error:  # An item is no object.
         raise LaneError(f"no perfguard report ({str(error)[:300]})") from error
     return Received(replace(report, results=results, fresh=fresh, pairings=pairings), [*refused, *unpaired])
 
 
 def _strict_json(data: bytes) -> Any:
-    """JSON that every parser reads alike: UTF-8, no repeated keys, no NaN. msgspec keeps the last of equal keys."""
+    """JSON that all parsers read alike: UTF-8, no repeated keys, no NaN. msgspec would keep the last of equal keys."""
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_without_repeats, parse_constant=_no_number)
     except UnicodeDecodeError as error:
         raise LaneError(f"no UTF-8 text (byte {error.start})") from error
     except RecursionError as error:
         raise LaneError("nested too deeply") from error
-    except ValueError as error:  # JSONDecodeError, and integers of more digits than Python converts
+    except ValueError as error:  # These are JSONDecodeError, and integers with more digits than Python converts.
         raise LaneError(f"no JSON ({str(error)[:200]})") from error
 
 
@@ -207,10 +206,10 @@ def _converted(data: Any, kind: type[T]) -> T:
     """Plain JSON as a record, with sizes and numbers within bounds.
 
     Raises:
-        LaneError, ValidationError: names the value.
+        LaneError, ValidationError: a value is invalid; the message names it.
     """
     _check_bounds(data)
-    return msgspec.convert(data, kind, str_keys=True)  # the places of a doubt are numbers
+    return msgspec.convert(data, kind, str_keys=True)  # The positions of a doubt are integer keys.
 
 
 def _check_bounds(value: Any, field: str = "") -> None:
@@ -244,8 +243,8 @@ def _list(value: Any, most: int) -> list[Any]:
 
 
 def _cases(raw: Any, kind: type[C], seen: set[CaseId]) -> tuple[list[C], list[Refused]]:
-    """The cases of a list, and those that are refused. `seen`: the cases that were read before."""
-    found: list[C] = []
+    """The cases of a list, and the refused ones. `seen`: the cases that were read before."""
+    cases: list[C] = []
     refused: list[Refused] = []
     for number, data in enumerate(_list(raw, MOST_CASES), 1):
         try:
@@ -257,18 +256,18 @@ def _cases(raw: Any, kind: type[C], seen: set[CaseId]) -> tuple[list[C], list[Re
             refused.append(Refused(_name(data) or f"case {number}", f"invalid value: {str(error)[:200]}"))
         else:
             seen.add(case.id)
-            found.append(case)
-    return found, refused
+            cases.append(case)
+    return cases, refused
 
 
 def _pairings(raw: Sequence[Any]) -> tuple[list[Pairing], list[Refused]]:
-    """The process pairs, and the cases with invalid pairs, which no pair then judges."""
+    """The process pairs, and the cases with invalid pairs, which pairs do not judge."""
     pairings: list[Pairing] = []
     refused: list[Refused] = []
     seen: set[CaseId] = set()
-    for each in raw:
-        cases, invalid = _cases(each.get("cases", []), PairedCase, seen)
-        pairings.append(replace(_converted({**each, "cases": []}, Pairing), cases=cases))
+    for item in raw:
+        cases, invalid = _cases(item.get("cases", []), PairedCase, seen)
+        pairings.append(replace(_converted({**item, "cases": []}, Pairing), cases=cases))
         refused += [Refused(one.name, f"process pairs: {one.reason}") for one in invalid]
     if len(seen) > MOST_CASES:
         raise LaneError(f"process pairs of more than {MOST_CASES:,} cases")
@@ -302,10 +301,10 @@ def _name(data: Any) -> str:
 
 
 def _check(case: CaseResult | PairedCase) -> None:
-    """Check what needs several values: names, duplicates, times.
+    """Check names, duplicates and times, which involve several values.
 
     Raises:
-        LaneError: names the value. Pairs then judge no time of a paired case.
+        LaneError: a value is invalid; the message names it. Pairs then judge no time of a paired case.
     """
     if not all(case.id):
         raise LaneError("an empty name")

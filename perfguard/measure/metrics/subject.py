@@ -124,7 +124,7 @@ class Subject:
     @property
     def has_ranks(self) -> bool:
         """Whether several ranks make the call. They must then make equally many calls."""
-        return self.call is not None and self.call.together is not None
+        return self.call is not None and self.call.rank_group is not None
 
     @cached_property
     def workload(self) -> Workload:

@@ -1,4 +1,4 @@
-"""Stored readings of cases, with the hardware and versions that they were read under."""
+"""Stored readings of cases, with the hardware and versions under which they were read."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Hardware(Struct, frozen=True, omit_defaults=True):
     slug: str
     vendor: str
     name: str
-    architecture: str  # sm_90, gfx942, x86_64 …
-    target: str | None = None  # folder of machine-independent metrics, "cpu" on a CPU
+    architecture: str  # For example sm_90, gfx942, x86_64.
+    target: str | None = None  # The folder of machine-independent metrics, "cpu" on a CPU.
     memory_bytes: int | None = None
-    cache_bytes: int | None = None  # last-level cache: what a cold reading must evict
-    units: int | None = None  # multiprocessors, compute units, cores in use
+    cache_bytes: int | None = None  # The size of the last-level cache, which cold readings evict.
+    units: int | None = None  # The number of multiprocessors, compute units or cores in use.
     partition: str | None = None
     power_limit_watts: float | None = None
     index: int = 0
-    warnings: list[str] = []  # unreadable properties, with the next step
+    warnings: list[str] = []  # Unreadable properties, with the next step.
 
 
 class Toolchain(Struct, frozen=True, omit_defaults=True):
-    """Versions that a time depends on. Another toolchain than the baseline's means DRIFT."""
+    """Versions on which times depend. A toolchain other than the baseline's means DRIFT."""
 
     torch: str | None = None
     triton: str | None = None
@@ -45,25 +45,25 @@ class Provenance(Toolchain, frozen=True, forbid_unknown_fields=True, omit_defaul
     """The origin of stored readings: one recording."""
 
     power_limit_watts: float | None = None
-    clock_mhz: int | None = None  # under load
-    board: str | None = None  # if a single board measured it
-    commit: str | None = None  # with `+` if the code had uncommitted changes
+    clock_mhz: int | None = None  # The clock under load.
+    board: str | None = None  # None if several boards measured it.
+    commit: str | None = None  # It ends with `+` if the code had uncommitted changes.
     recorded: str | None = None  # ISO date
-    reason: str = ""  # of a person, for what got worse
+    reason: str = ""  # A user's reason for readings that got worse.
 
 
-#: Stored sessions (K) of one time: below the first a record screens nothing, and the latest of the second are kept.
+#: Stored sessions (K) of one time: records with fewer than the first screen nothing; more than the second are dropped.
 MIN_SESSIONS, MOST_SESSIONS = 3, 8
 
-#: The folder of what holds on every CPU.
+#: The folder of entries that hold on every CPU.
 EVERY_CPU = "cpu"
 
 
 class TimedEntry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Session values of a timed metric, µs, oldest first, and the timer they were read with.
+    """The session values of a timed metric, µs, oldest first, and the timer that read them.
 
-    `anchor`, µs: the level at the first recording, or at the last one that was accepted with a reason or was a real
-    improvement. None if it is the level of `sessions`.
+    `anchor`, µs, is the level at the first recording, or at the last one that was accepted with a reason or was a real
+    improvement. It is None if it is the level of `sessions`.
     """
 
     sessions: Annotated[list[Positive], Meta(min_length=1, max_length=MOST_SESSIONS)]
@@ -75,7 +75,7 @@ Entry = TimedEntry | int | float | str | list[str] | Parts
 
 
 class CaseBaseline(Struct, frozen=True):
-    """The stored readings of one case: metric -> entry. `recording` names the one that they come from."""
+    """The stored readings of one case: metric -> entry. `recording` names their recording."""
 
     entries: dict[str, Entry]
     inputs: str = ""
@@ -91,12 +91,12 @@ class Baseline(Struct, frozen=True):
     cases: dict[str, CaseBaseline] = {}
 
     def provenance_of(self, key: str) -> Provenance:
-        """The recording of the case; an empty one if nothing is known of it."""
+        """The recording of the case; an empty one if it is unknown."""
         return self.recordings.get(self.cases[key].recording, Provenance())
 
     def with_recording(self, provenance: Provenance) -> tuple[Baseline, str]:
-        """The file with this recording, and its name: the commit, or the date, numbered if that is another's already.
-        Clocks differ a little between any two runs, so they make no other recording."""
+        """The file with this recording, and its name: the commit or the date, with a number if another recording has
+        that name. Recordings that differ only in the clock count as equal, since it varies between runs."""
         stem = provenance.commit or provenance.recorded or "unknown"
         for number in itertools.count(1):
             name = stem if number == 1 else f"{stem}-{number}"
@@ -108,23 +108,23 @@ class Baseline(Struct, frozen=True):
         raise AssertionError
 
     def pruned(self) -> Baseline:
-        """The file without the recordings that no case names."""
+        """The file without recordings that no case names."""
         named = {case.recording for case in self.cases.values()}
         return replace(self, recordings={name: each for name, each in self.recordings.items() if name in named})
 
 
 def entries_of(baselines: Mapping[str, Baseline], suite: str, key: str) -> Mapping[str, Entry]:
-    """What is stored of a case in the baselines of its suites; nothing of one without a record."""
+    """The entries of a case in the baselines of all suites; empty for a case without a record."""
     baseline = baselines.get(suite)
     return baseline.cases[key].entries if baseline is not None and key in baseline.cases else {}
 
 
-#: What is stored of an observed test's reading that differed between processes: it is no fact, and is never gated.
+#: The entry for an observed test's reading that differed between processes, which is never gated.
 UNSTABLE = "unstable"
 
 
 def as_stored(entry: Entry) -> Entry:
-    """An entry as stored in a file: whole numbers exactly, times and other numbers with four significant digits, and an
+    """An entry as files store it: whole numbers exactly, times and other numbers with four significant digits, and an
     anchor only if it differs from the level of the sessions."""
     if isinstance(entry, TimedEntry):
         sessions = [significant(value) for value in entry.sessions]

@@ -1,4 +1,4 @@
-"""An update as a list of changes: all are shown, then the requested ones are applied."""
+"""An update as a list of changes, which are all shown before the requested ones are applied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfguard.model.config import Category
 from perfguard.model.records import Entry, Provenance, Reading, TimedEntry, Verdict, Word
 from perfguard.model.units import Unit, format_apart, format_change, format_list_change, format_value
 
-#: What an update has to name, so that it writes what a verdict reports.
+#: Word -> the category with which an update writes the change.
 CATEGORY_OF: dict[Word, Category] = {
     Word.NEW: "new",
     Word.OTHER_HARDWARE: "new",
@@ -23,7 +23,7 @@ CATEGORY_OF: dict[Word, Category] = {
     Word.DRIFT: "changed",
     Word.STALE: "stale",
 }
-_WIDEST = 60  # most characters of a value in a line
+_WIDEST = 60  # The most characters of a value in a line.
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -31,18 +31,18 @@ class Change(Struct, frozen=True, kw_only=True):
 
     Attributes:
         folder: a slug, or `cpu`.
-        metric: empty for the whole case (removal).
+        metric: the metric; empty for the whole case (removal).
         before, after: the stored and the new entry; None if there is none.
-        unit: unit of both.
-        needs_reason: whether it got slower, heavier or different.
-        grown: growth of a time that exceeds its promise over the anchor: amount, anchor and date.
-        note: remark for the reader, for example on sessions that lie far apart.
-        refused: reason why it may not be written at all.
-        together: recorded under other conditions than the stored entry, so that all changes of the case are written, or
-            none.
-        inputs: the specification of the inputs that the new entry was measured with.
-        only_with: metrics of the same case: if one of their changes is left, this one is left, too.
-        provenance: provenance of the new entry, if it is not the update's own.
+        unit: the unit of both.
+        needs_reason: whether the entry got slower, heavier or different.
+        grown: the growth of a time beyond its promise over the anchor: amount, anchor and date.
+        note: a remark for the reader, for example on sessions that differ much.
+        refused: the reason why the change may not be written at all.
+        together: whether the conditions differ from those of the stored entry, so that the changes of the case are
+            either all written or all left.
+        inputs: the specification of the inputs of the new entry.
+        only_with: metrics of the same case. If one of their changes is left, this one is left as well.
+        provenance: the provenance of the new entry, if it is not the update's own.
     """
 
     category: Category
@@ -64,7 +64,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def adds_session(self) -> bool:
-        """Whether it adds a session to a stored time, of which nothing moved."""
+        """Whether the change adds a session to a stored time that did not change."""
         return self.category == "new" and isinstance(self.before, TimedEntry)
 
     @property
@@ -78,7 +78,7 @@ class Change(Struct, frozen=True, kw_only=True):
         return f"{self.key} {self.metric}".rstrip()
 
     def describe(self, *, left: bool = False) -> str:
-        """One line: category, where, what, before -> after. `left`: of a change that is not written."""
+        """One line: category, place, name, before -> after. `left`: whether the change is not written."""
         if self.after is None:
             what = "kept" if left else "removed"
         elif self.before is None:
@@ -98,8 +98,8 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
     """The category of the change that follows from the verdict on an exact metric or a whole case; None if an update
     leaves the entry alone. A time's category does not depend on a verdict (`perfguard.judge.time_record`).
 
-    `reading`: the judged reading. If it covers times, or is a text without a gate, another value means other code. Its
-    times are then recorded anew even if they are equal, or they would stand for code that they were not read from.
+    `reading`: the judged reading. If it covers times, or is an ungated text, another value means other code. Its times
+    are then recorded anew even if they are equal, since the stored ones belong to other code.
     """
     if not verdict.storable:
         return None
@@ -112,7 +112,7 @@ def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | 
 def select(
     changes: Sequence[Change], categories: Collection[Category], reason: str
 ) -> tuple[list[Change], list[tuple[Change, str]]]:
-    """Split the changes into those to apply and those left, each with the reason."""
+    """Split the changes into those to apply, and those that are left with the reason."""
     why = [_why_left(change, categories, reason) for change in changes]
     groups: dict[tuple[str, str, str], list[int]] = {}
     for index, change in enumerate(changes):
@@ -143,14 +143,14 @@ def _why_left(change: Change, categories: Collection[Category], reason: str) -> 
 
 
 def level(entry: Entry | None) -> float | None:
-    """An entry as one number: the median session of a timed one; None for text, lists and nothing."""
+    """An entry as one number, which is the median session of a timed entry; None for other entries."""
     if isinstance(entry, TimedEntry):
         return median(entry.sessions) if entry.sessions else None
     return float(entry) if isinstance(entry, int | float) else None
 
 
 def show(entry: Entry, unit: Unit) -> str:
-    """An entry in its unit, on one line and not too wide."""
+    """An entry in its unit, on one line of limited width."""
     if isinstance(entry, TimedEntry):
         middle = level(entry)
         return "nothing" if middle is None else format_value(middle, unit)
@@ -159,7 +159,7 @@ def show(entry: Entry, unit: Unit) -> str:
 
 
 def show_apart(one: Entry, other: Entry, unit: Unit) -> tuple[str, str]:
-    """Two entries that differ, by what differs in them."""
+    """The differing parts of two different entries."""
     if isinstance(one, TimedEntry) or isinstance(other, TimedEntry):
         return show(one, unit), show(other, unit)
     return format_apart(one, other, unit, _WIDEST)

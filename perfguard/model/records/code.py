@@ -1,4 +1,4 @@
-"""Readings of a call's kernels: the fingerprints of their code, and their configurations."""
+"""Readings of a call's kernels: fingerprints of their code, and their configurations."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 
 from perfguard.model.records.case import Parts, Reading, Verdict, Word
 
-_KERNEL = re.compile(r"[/@]")  # of parts: between a kernel and its second specialisation, or its configuration
+_KERNEL = re.compile(r"[/@]")  # In the name of a part, these follow the kernel.
 
 #: The fingerprint of a call's kernels: kernel -> `<hash of its source>-<hash of its first IR>`.
 CODE = "code"
-#: Constants and options of a call's launches: "`kernel`: NAME" -> value.
+#: The constants and options of a call's launches: "`kernel`: NAME" -> value.
 CONFIGURATION = "configuration"
 
 
 def same_code(one: str, other: str) -> bool:
-    """Whether two fingerprints are of equal code. One half is enough: the IR differs after an upgrade of Triton, and
-    the source after a renaming of variables."""
+    """Whether two fingerprints are of equal code. One equal half is enough: an upgrade of Triton changes the IR, and
+    renaming variables changes the source."""
     return any(a and a == b for a, b in zip(one.split("-"), other.split("-"), strict=False))
 
 
@@ -26,12 +26,12 @@ def same_parts(one: Parts, other: Parts) -> bool:
 
 
 def kernel_of(part: str) -> str:
-    """The kernel that a part is about: `rows` of `rows/2` and of `rows@1`."""
+    """The kernel of a part: `rows` for `rows/2` and `rows@1`."""
     return _KERNEL.split(part, maxsplit=1)[0]
 
 
-def tells_of_other_code(reading: Reading, verdict: Verdict) -> bool:
-    """Whether kernels are not those of the record, nor UNCHANGED, as the base's are by other names. It never fails."""
+def shows_other_code(reading: Reading, verdict: Verdict) -> bool:
+    """Whether kernels have other code than recorded, which fails no case; UNCHANGED ones have the base's code."""
     before, after = verdict.before, reading.value
     if (
         verdict.word is Word.UNCHANGED

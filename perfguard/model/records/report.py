@@ -1,5 +1,4 @@
-"""The report of one run on one hardware, in the form that is saved, sent and judged again, with the readings of its
-process pairs."""
+"""The report of one run on one hardware and the readings of its process pairs, as they are saved and judged again."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ class BaseTree(Struct, frozen=True, omit_defaults=True):
     """The commit of the repository that the working tree is compared with.
 
     Attributes:
-        commit: its full hash; None if there is none, for the reason in `problem`.
-        equal: the working tree differs from it at most in documentation, baselines and reports, so the code cannot have
-            moved any time.
-        problem: reason why nothing can be compared, with the next step.
+        commit: the full hash; None if there is no commit, for the reason in `problem`.
+        equal: whether the working tree differs from the commit at most in documentation, baselines and reports, so that
+            the code cannot have changed any time.
+        problem: the reason why nothing can be compared, with the next step.
     """
 
     commit: str | None = None
@@ -38,7 +37,7 @@ TOO_NOISY = "NOISY: process pairs scatter more than the change that would fail"
 
 class PairReading(Struct, frozen=True, omit_defaults=True):
     """The result of one process pair for one time: new processes of the base, of a second checkout of the base (the
-    control) and of the working tree, measured by turns on one device.
+    control) and of the working tree, measured alternately on one device.
 
     Attributes:
         pair: the number of the pair, from 1.
@@ -58,7 +57,7 @@ class PairReading(Struct, frozen=True, omit_defaults=True):
 
 
 class PairedTime(Struct, frozen=True, omit_defaults=True):
-    """One time of one case in all process pairs. `problem` is the reason if any of them did not read it."""
+    """One time of one case in all process pairs. `problem` is the reason if a pair did not read it."""
 
     metric: str
     timer: str = ""
@@ -67,13 +66,13 @@ class PairedTime(Struct, frozen=True, omit_defaults=True):
 
 
 class PairedCase(Struct, frozen=True, omit_defaults=True):
-    """One case beside its base.
+    """The comparison of one case with its base.
 
     Attributes:
-        base: its result in the base's process: exact metrics, facts of its kernels on the targets, its answers to
-            doubts; no times. None if the base lacks the case.
+        base: the result in the base's process: exact metrics, facts of its kernels on the targets, answers to doubts,
+            but no times. None if the base lacks the case.
         times: the times in question.
-        problem: reason why base and working tree cannot be compared at all.
+        problem: the reason why base and working tree cannot be compared at all.
     """
 
     suite: str
@@ -89,13 +88,13 @@ class PairedCase(Struct, frozen=True, omit_defaults=True):
 
 
 class Pairing(Struct, frozen=True, omit_defaults=True):
-    """What one base commit was asked by one run on one device.
+    """The comparison of one run with one base commit on one device.
 
     Attributes:
-        base: full hash of the commit.
-        cases: those in doubt.
-        pairs: number of process pairs.
-        problem: reason for an end before everything was decided; otherwise empty.
+        base: the full hash of the commit.
+        cases: the cases in doubt.
+        pairs: the number of process pairs.
+        problem: the reason for an end before everything was decided; otherwise empty.
     """
 
     base: str
@@ -106,19 +105,19 @@ class Pairing(Struct, frozen=True, omit_defaults=True):
 
 
 class Session(Struct, frozen=True, omit_defaults=True):
-    """Readings of one fresh process without their blocks: recorded metrics, and times beside a rival's."""
+    """The readings of one fresh process without their blocks: recorded metrics, and times with a rival."""
 
     results: list[CaseResult]
     device: int = 0
 
 
-#: Variables that make the same tests run other code. Commands that repeat a run set them again.
+#: Environment variables with which the same tests run other code. Commands that repeat a run set them again.
 VARIABLES = ("TRITON_INTERPRET", "TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")
 
 
 class Invocation(Struct, frozen=True, omit_defaults=True):
-    """How a run was started, beyond its tests. `variables`: those of VARIABLES that are set; `device`: the one that an
-    option names."""
+    """The start of a run, apart from its tests. `variables` holds those of VARIABLES that are set; `device` is the one
+    that an option names."""
 
     variables: dict[str, str] = {}
     device: str = ""
@@ -134,19 +133,19 @@ class Report(Struct, frozen=True, omit_defaults=True):
     commit: str | None = None
     perfguard: str = ""
     results: list[CaseResult] = []
-    fresh: list[Session] = []  # oldest first: needed to judge again and to make baselines
-    fresh_problem: str = ""  # reason for fewer fresh processes than requested
-    base: BaseTree | None = None  # base of every case; None: not determined, or each case has that of its record
-    bases: dict[str, BaseTree] = {}  # commit as a record names it -> its tree, if each case has the base of its record
-    pairings: list[Pairing] = []  # one for each device on which times were in question
+    fresh: list[Session] = []  # Oldest first; needed to judge again and to make baselines.
+    fresh_problem: str = ""  # The reason for fewer fresh processes than requested.
+    base: BaseTree | None = None  # The base of every case; None if unknown, or if each case has that of its record.
+    bases: dict[str, BaseTree] = {}  # Commit in a record -> its tree, if each case has the base of its record.
+    pairings: list[Pairing] = []  # One for each base and device with cases in doubt.
     stale: list[Verdict] = []
     copy_bytes_per_second: float | None = None
-    conditions: list[Conditions] = []  # at the start and at the end
-    complete: bool = False  # False: the run was cut short
+    conditions: list[Conditions] = []  # The states at the start and at the end.
+    complete: bool = False  # False if the run was cut short.
     invocation: Invocation = Invocation()
-    exact_only: bool = False  # only metrics that hold on every machine of the hardware's target were read, no times
-    guarded: int = 0  # cases judged against a baseline
-    remembered: int = 0  # cases the baselines of the collected suites hold
+    exact_only: bool = False  # Whether only metrics that hold on every machine of the target were read, but no times.
+    guarded: int = 0  # The number of guarded cases.
+    remembered: int = 0  # The number of cases in the baselines of the collected suites.
 
     @property
     def lane(self) -> str:
@@ -155,7 +154,7 @@ class Report(Struct, frozen=True, omit_defaults=True):
 
     @property
     def usual_clock_mhz(self) -> int | None:
-        """The device's clock while its cases were timed: the median; None if unknown."""
+        """The median clock of the device while its cases were timed; None if unknown."""
         seen = [result.conditions.clock_mhz for result in self.results if result.conditions is not None]
         clocks = sorted(clock for clock in seen if clock is not None)
         return clocks[len(clocks) // 2] if clocks else None
@@ -168,7 +167,7 @@ class Report(Struct, frozen=True, omit_defaults=True):
 
     @property
     def provenance(self) -> Provenance:
-        """The provenance of baselines that are made from the report."""
+        """The provenance of baselines made from the report."""
         return Provenance(
             **msgspec.structs.asdict(self.toolchain),
             power_limit_watts=self.hardware.power_limit_watts,
@@ -180,13 +179,13 @@ class Report(Struct, frozen=True, omit_defaults=True):
 
 
 def commits_beside(report: Report) -> list[str]:
-    """The commits that its cases were compared with, sorted."""
+    """The sorted commits with which the cases were compared."""
     bases = [*report.bases.values(), *([report.base] if report.base is not None else [])]
     return sorted({base.commit for base in bases if base.commit is not None})
 
 
 def load_report(data: bytes) -> Report:
-    """A report from its JSON bytes; msgspec.ValidationError names the wrong field."""
+    """A report from its JSON bytes. If a field is wrong, msgspec.ValidationError names it."""
     return msgspec.json.decode(data, type=Report)
 
 

@@ -1,4 +1,4 @@
-"""Data of the page's script: every case as plain values, with quantities already formatted."""
+"""The data of the page's script: every case as plain values, with formatted quantities."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from perfguard.model.units import format_value
 from perfguard.render.escaping import clean
 from perfguard.render.findings import Finding
 from perfguard.render.overview import LaneView, Overview
-from perfguard.render.words import Started, limit_text, rates, reproduce_command, started, why
+from perfguard.render.words import CommandPrefix, command_prefix, limit_text, rates, reproduce_command, why
 
-MOST_REASON = 2000  # characters of a reason or note
+MOST_REASON = 2000  # The most characters of a reason or note.
 MOST_OF_A_VALUE = 1000
 
 
 def cases(overview: Overview) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
-    for place, lane in enumerate(overview.lanes):
-        own = started(lane.report) if lane.report else Started()
+    for index, lane in enumerate(overview.lanes):
+        own = command_prefix(lane.report) if lane.report else CommandPrefix()
         for result, word in lane.cases:
             case = result.case
             accepted = lane.covered[case]
             times = _times(lane, result)
             records.append(
                 {
-                    "lane": place,
+                    "lane": index,
                     "suite": clean(case.suite),
                     "name": clean(case.key, 400),
                     "word": f"{word.value}, accepted" if accepted else word.value,
@@ -39,7 +39,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                     "ratio": _worst_ratio(result, times),
                     "verdicts": [
                         _verdict(Finding(lane.name, result, verdict, accepted=verdict in accepted))
-                        for verdict in sorted(result.verdicts, key=result.place)
+                        for verdict in sorted(result.verdicts, key=result.sort_key)
                     ],
                     "share": result.throughput.copy_fraction if result.throughput else None,
                     "rates": ", ".join(rates(result, copy=True)),
@@ -51,7 +51,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
 
 
 def tone(word: Word) -> str:
-    """Style of a verdict."""
+    """The style of a verdict."""
     if word.fails:
         return "bad"
     if word.unguarded:
@@ -63,7 +63,7 @@ def _times(lane: LaneView, result: CaseResult) -> list[dict[str, Any]]:
     stored = entries_of(lane.baselines, *result.id)
     verdicts = {verdict.metric: verdict for verdict in result.verdicts}
     shown = []
-    for reading in sorted(result.readings, key=lambda each: not each.gated):  # the row shows the first
+    for reading in sorted(result.readings, key=lambda each: not each.gated):  # The row shows the first.
         if reading.timed and isinstance(reading.value, int | float):
             entry = stored.get(reading.metric)
             sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
@@ -101,7 +101,7 @@ def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> d
 
 
 def _worst_ratio(result: CaseResult, times: list[dict[str, Any]]) -> float | None:
-    """The ratio that the table sorts by: that of the first time, else the largest. Ungated metrics do not count."""
+    """The ratio by which the table sorts: that of the first time, otherwise the largest of the gated metrics."""
     metric = times[0]["metric"] if times else None
     ratios = [(each.metric, each.ratio) for each in result.verdicts if each.ratio and _is_gated(result, each)]
     own = [ratio for name, ratio in ratios if name == metric]

@@ -2,7 +2,7 @@
 // Everything that comes from a report goes into the page as text, never as markup.
 (() => {
   const { lanes, cases } = JSON.parse(document.getElementById("data").textContent);
-  const PAGE = 200; // rows that are made at once
+  const PAGE = 200; // Rows that are made at once.
   const $ = (id) => document.getElementById(id);
   const state = { find: "", lane: "", words: new Set(), sort: "urgency", down: false };
   let limit = PAGE;
@@ -27,7 +27,7 @@
     return made;
   }
 
-  // The stored sessions, then this run or what process pairs measured, over the band of what may change without failing.
+  // The stored sessions, then this run or its process pairs, over the band of changes that do not fail.
   function plot(time, width, height, large) {
     const label = `${time.sessions.length} stored sessions, now ${time.text}` + (time.before ? `, was ${time.before}` : "");
     const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
@@ -92,7 +92,7 @@
     const button = element("button", { type: "button", class: `open ${toneClass(one.tone)}`, "aria-expanded": "false" }, one.word);
     const made = element("tr", { class: "row" });
     made.addEventListener("click", () => {
-      if (String(getSelection())) return; // somebody copies a name
+      if (String(getSelection())) return; // The user copies a name.
       const open = button.getAttribute("aria-expanded") === "true";
       button.setAttribute("aria-expanded", String(!open));
       if (open) made.nextSibling.remove();
@@ -132,7 +132,7 @@
     time: (one) => (one.times[0] ? one.times[0].now : null), ratio: (one) => one.ratio, share: (one) => one.share,
   };
 
-  // What has no value stands last, whichever way.
+  // Rows without a value come last in either direction.
   function compare(a, b) {
     const [left, right] = [keys[state.sort](a), keys[state.sort](b)];
     if (left === null || right === null) return (left === null) - (right === null);
@@ -164,7 +164,7 @@
     write();
   }
 
-  // What is shown stands in the address, so that it can be sent to somebody.
+  // The address holds what is shown, so that a user can send it.
   function write() {
     const given = new URLSearchParams();
     if (state.find) given.set("find", state.find);
@@ -196,7 +196,7 @@
   $("more").addEventListener("click", () => { limit += PAGE; show(); });
   for (const button of document.querySelectorAll("#cases > thead button")) {
     button.addEventListener("click", () => {
-      const falling = ["time", "ratio", "share"].includes(button.dataset.sort); // the largest first
+      const falling = ["time", "ratio", "share"].includes(button.dataset.sort); // The largest comes first.
       state.down = state.sort === button.dataset.sort ? !state.down : falling;
       state.sort = button.dataset.sort;
       show();

@@ -1,7 +1,7 @@
 """The page: headline, lanes, environments and baseline edits as HTML, and the cases as data for its script.
 
-Style and script are inline. The content security policy allows these two only, so a name that slipped through the
-escaping could neither run nor load anything.
+Style and script are inline. The content security policy allows only these two, so that a name that is not escaped by
+mistake could neither run nor load anything.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _lane(lane: LaneView) -> str:
     counts = tally(lane.counts) or "nothing moved"
     counts += f", {lane.absent} not measured" if lane.absent else ""
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
-    remarks = [f"{said}: {listed(names)}" for said, names in lane.remarks]
+    remarks = [f"{remark}: {listed(names)}" for remark, names in lane.remarks]
     return (
         f'<article class="lane">{head}{escape(lane.verdict)}</p>'
         f"<p>{counts}; {lane.guarded} guarded</p>"

@@ -1,4 +1,4 @@
-"""Tables and their cells. Our own text is used as it is; possibly untrusted text is escaped."""
+"""Tables and their cells. Text of our own is used as it is; untrusted text is escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from perfguard.render.escaping import code
 from perfguard.render.findings import Finding
 from perfguard.render.words import MOST_OF_A_VALUE
 
-NAME = 80  # characters of a lane's, device's or metric's name in a table
+NAME = 80  # The most characters of a name of a lane, device or metric in a table.
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=\S)")
 
 Item = TypeVar("Item")
@@ -26,12 +26,12 @@ def table(
     size: int | None = None,
     rest: Callable[[Sequence[Item]], str] = lambda _: "",
 ) -> str:
-    """A table of whole rows, without the columns that no row fills, then the number of items that it leaves out.
+    """A table of whole rows, without columns that are empty in all rows, then the number of items that are left out.
 
     Args:
-        row: the cells of an item, finished Markdown. It is called for shown items only.
-        most, size: most rows, and about the most UTF-8 bytes of them; None: no limit.
-        rest: summary of the items left out.
+        row: returns the cells of an item as Markdown; called for shown items only.
+        most, size: the most rows, and about the most UTF-8 bytes of them; None: no limit.
+        rest: returns a summary of the items that are left out.
     """
     rows: list[Sequence[str]] = []
     for item in items[:most]:
@@ -55,7 +55,7 @@ def text(words: str, most: int = 200) -> str:
 
 
 def quantity(of: Value | None, shown: str) -> str:
-    """The text of a value: a number with its unit as it is, anything else as code."""
+    """The text of a value: a number with its unit, anything else as code."""
     return code(shown) if shown and isinstance(of, str | list | dict) else together(shown)
 
 

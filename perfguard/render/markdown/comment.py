@@ -1,6 +1,6 @@
-"""The comment in two sizes: whole, or shortened to the worst findings. The short one says that it leaves out others.
+"""The comment in two sizes: whole, or shortened to the worst findings with a line that says so.
 
-A part is a block of Markdown, or empty. The comment's first line, its marker, is added by `perfguard.github.api`.
+A part is a block of Markdown, or empty. `perfguard.github.api` adds the first line of the comment, its marker.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from perfguard.render.words import (
     why,
 )
 
-#: GitHub refuses comments above 65,536 characters; this is 60,000 bytes less the room for the marker.
+#: GitHub refuses comments above 65,536 characters; this leaves room for the marker.
 COMMENT_BYTES = 57_000
-MOST_KERNELS = 5  # named in the count of the remaining rows
+MOST_KERNELS = 5  # The most kernels that the count of the remaining rows names.
 MOST_WARNINGS = 10
-_LEAST_ROW = 60  # bytes of a case in the details
+_LEAST_ROW = 60  # A case takes at least this many bytes in the details.
 
-_ROWS, _FEWER_ROWS = 10, 5  # of a table that is not folded; those of moved metrics have twice as many
+_ROWS, _FEWER_ROWS = 10, 5  # Rows of a table that is not folded; tables of changed metrics have twice as many.
 _SHORTENED = "_Shortened: only the worst findings; all of them are in the run's summary and report._"
 _NOT_VERIFIED = (
     "**Not verified** (only the report's word keeps these from a verdict: record them on that hardware, "
@@ -51,7 +51,7 @@ MOVED_TITLES = {
 
 
 def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> str:
-    """The comment's text: whole, or shortened if the whole does not fit into `budget` bytes (at least 4,000)."""
+    """The text of the comment, shortened if the whole exceeds `budget` UTF-8 bytes (at least 4,000)."""
     if sum(len(lane.cases) for lane in overview.lanes) * _LEAST_ROW < budget:
         parts = [_lanes(overview), *_open(overview, _ROWS), *_details(overview.lanes), _footer(overview)]
         text = _joined([_headline(overview), _judged_by(overview), *parts])
@@ -61,7 +61,7 @@ def render_markdown(overview: Overview, budget: int = COMMENT_BYTES) -> str:
 
 
 def render_short(overview: Overview, budget: int = COMMENT_BYTES) -> str:
-    """Headline, counts, and the other parts, with fewer rows or not at all where they exceed `budget` UTF-8 bytes."""
+    """Headline, counts, and the other parts, which are shortened or left out if they exceed `budget` UTF-8 bytes."""
     assert budget >= 4000, "no room for headline and counts"
     parts = [_headline(overview), _judged_by(overview), _lanes(overview, budget // 2)]
     end = [_footer(overview), _SHORTENED]
@@ -72,7 +72,7 @@ def render_short(overview: Overview, budget: int = COMMENT_BYTES) -> str:
 
 
 def render_resolved(overview: Overview) -> str:
-    """Three lines for a comment whose findings, from an earlier run, are all gone."""
+    """Three lines for a comment of an earlier run whose findings are all gone."""
     names = ", ".join(code(lane.name, NAME) + (f" ({NOT_TIMED})" if lane.exact_only else "") for lane in overview.lanes)
     start = "Resolved in" if overview.head else "Resolved ·"
     return _joined([_headline(overview), f"{start} {_judged_by(overview)} · {names}", _footer(overview)])
@@ -83,7 +83,7 @@ def _joined(blocks: Sequence[str]) -> str:
 
 
 def _open(overview: Overview, most: int) -> Iterator[str]:
-    """The parts below the counts that are not folded."""
+    """The parts that follow the counts and are not folded."""
     yield _remarks(overview)
     yield _numerics(overview, most)
     yield from _moved(overview, 2 * most)
@@ -99,8 +99,8 @@ def _headline(overview: Overview) -> str:
 
 
 def _judged_by(overview: Overview) -> str:
-    """The measured commit, the commits of the judging baselines and of the code beside it, and the number of lanes that
-    reported."""
+    """The measured commit, the commits of the baselines and of the code that it was compared with, and the number of
+    lanes that reported."""
     parts = []
     reports = [lane.report for lane in overview.lanes if lane.report]
     beside = sorted({commit for report in reports for commit in commits_beside(report)})
@@ -117,7 +117,7 @@ def _judged_by(overview: Overview) -> str:
 
 
 def _lanes(overview: Overview, size: int | None = None) -> str:
-    """A row for every expected lane, including those without a result."""
+    """A row for every expected lane, including lanes without a result."""
     header = ("Lane", "Hardware", "Verdict", *Word, "Not measured", "Guarded")
     return table(header, overview.lanes, _lane_row, size=size)
 
@@ -136,11 +136,11 @@ def _lane_row(lane: LaneView) -> tuple[str, ...]:
 
 
 def _remarks(overview: Overview) -> str:
-    """What asks for nothing, a line each."""
+    """The remarks that require no action, one per line."""
     return "\n".join(
-        f"- {code(lane.name, NAME)}: {said}: {listed([code(name, NAME) for name in names])}"
+        f"- {code(lane.name, NAME)}: {remark}: {listed([code(name, NAME) for name in names])}"
         for lane in overview.lanes
-        for said, names in lane.remarks
+        for remark, names in lane.remarks
     )
 
 
@@ -152,7 +152,7 @@ def _by_lane(
     most: int,
     rest: Callable[[Sequence[Finding]], str] = lambda _: "",
 ) -> str:
-    """A table of findings. The lane comes first; a single lane is not repeated: the table of lanes names it."""
+    """A table of findings. Its first column is the lane, unless there is only one."""
     if len(overview.lanes) == 1:
         return table(header, rows, row, most=most, rest=rest)
     return table(
@@ -161,7 +161,7 @@ def _by_lane(
 
 
 def _moved(overview: Overview, most: int) -> Iterator[str]:
-    """The changed metrics, a table for each word, so that worse ones never hide better ones or vice versa."""
+    """The changed metrics in a table per word, so that worse ones never hide better ones or vice versa."""
     header = ("Case", "Metric", "Before", "Now", "Change (95 % CI)", "Limit", "Why")
     for word, title in MOVED_TITLES.items():
         rows = overview.findings(word)
@@ -178,19 +178,19 @@ def _moved_row(finding: Finding) -> tuple[str, ...]:
 
 
 def _kernels(rows: Sequence[Finding]) -> str:
-    """`a` 480 (up to 12.3 % slower), `b` 12 (…): the rows counted by kernel, the kernel with most rows first."""
-    told: list[str] = []
+    """`a` 480 (up to 12.3 % slower), `b` 12 (…): the number of rows per kernel, the largest first."""
+    parts: list[str] = []
     groups = by_kernel(rows)
     for kernel, findings in groups[:MOST_KERNELS]:
         worst = moved(findings[0].verdict).partition(" (")[0]
-        told.append(f"{code(kernel, NAME)} {len(findings)}{f' (up to {together(worst)})' if worst else ''}")
+        parts.append(f"{code(kernel, NAME)} {len(findings)}{f' (up to {together(worst)})' if worst else ''}")
     if len(groups) > MOST_KERNELS:
-        told.append(counted(len(groups) - MOST_KERNELS, "more kernel"))
-    return ", ".join(told)
+        parts.append(counted(len(groups) - MOST_KERNELS, "more kernel"))
+    return ", ".join(parts)
 
 
 def _numerics(overview: Overview, most: int) -> str:
-    """Wrong results: of the given inputs, which were not timed then, or beside them."""
+    """Wrong results, for the given inputs (whose cases were not timed) or beside them."""
     rows = overview.findings(Word.WRONG)
     if not rows:
         return ""
@@ -200,7 +200,7 @@ def _numerics(overview: Overview, most: int) -> str:
 
 def _wrong_row(finding: Finding) -> tuple[str, ...]:
     verdict = finding.verdict
-    # The errors on the given inputs say nothing of a fault beside these.
+    # The errors on the given inputs are shown only if they exceed their limit.
     errors = [
         (f"RMSE {accuracy.limit:.3g}", f"RMSE {accuracy.rmse:.3g}")
         for accuracy in finding.result.accuracy
@@ -208,12 +208,12 @@ def _wrong_row(finding: Finding) -> tuple[str, ...]:
         if accuracy.rmse > accuracy.limit
     ]
     first, _, rest = verdict.reason.partition("\n")
-    said = "; ".join(filter(None, (text(first), text(rest))))  # each cut by itself: the rest tells what the base does
-    return code(finding.result.case.key), text(verdict.metric, NAME), *(errors or [("", "")])[0], said
+    reason = "; ".join(filter(None, (text(first), text(rest))))  # Each is cut separately.
+    return code(finding.result.case.key), text(verdict.metric, NAME), *(errors or [("", "")])[0], reason
 
 
 def _missing(overview: Overview, most: int) -> str:
-    """Cases that were expected and not measured."""
+    """Cases that were expected, but not measured."""
     if not overview.missing:
         return ""
     one = len(overview.lanes) == 1
@@ -227,8 +227,7 @@ def _missing(overview: Overview, most: int) -> str:
 
 
 def _undecided(overview: Overview, most: int) -> str:
-    """The undecided times and the next step to decide them. The cases, or those without a baseline, are listed only if
-    nothing is more urgent."""
+    """The undecided times and the next step to decide them. Cases are listed only if nothing is more urgent."""
     title = ""
     words: tuple[Word, ...] = INCONCLUSIVE
     if overview.headline is Headline.NO_BASELINE:
@@ -272,7 +271,7 @@ def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
 
 
 def _footer(overview: Overview) -> str:
-    """Links to the full results, and the origin of the numbers."""
+    """The links to the full results, and the origin of the numbers."""
     if not overview.run_url:
         return ""
     run = link("summary of the run", overview.run_url)
@@ -283,7 +282,7 @@ def _footer(overview: Overview) -> str:
 
 
 def _details(lanes: Sequence[LaneView]) -> Iterator[str]:
-    """Blocks that open, fill and close one `<details>` with each lane's environment and all its cases."""
+    """The blocks of one `<details>` element with each lane's environment and all its cases."""
     shown = [lane for lane in lanes if lane.report is not None]
     cases = sum(len(lane.cases) for lane in shown)
     if not cases:
@@ -316,13 +315,13 @@ def _findings(lane: LaneView) -> Iterator[Finding]:
 
 
 def _others(lane: LaneView) -> Iterator[Finding]:
-    """Every case without findings: its accepted verdicts, else its first time or its word alone."""
-    told = {finding.result.case for finding in lane.findings}
+    """Every case without findings, with its accepted verdicts, otherwise with its first time or its word alone."""
+    with_findings = {finding.result.case for finding in lane.findings}
     for result, word in lane.cases:
         accepted = lane.covered[result.case]
         for verdict in accepted:
             yield Finding(lane.name, result, verdict, accepted=True)
-        if not accepted and result.case not in told:
+        if not accepted and result.case not in with_findings:
             timed = {reading.metric for reading in result.readings if reading.timed}
             quiet = (verdict for verdict in result.verdicts if verdict.metric in timed and verdict.word in QUIET)
             yield Finding(lane.name, result, next(quiet, Verdict(word)))

@@ -1,4 +1,4 @@
-"""Commands to copy: reproduce, compare, accept, record. Node ids that are not safe to paste get none."""
+"""Commands to copy: reproduce, compare, accept, record. There are none for node ids that are not safe to paste."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from perfguard.model.records import Word
 from perfguard.render.escaping import fenced, is_plain
 from perfguard.render.findings import NOT_GUARDED
 from perfguard.render.overview import Overview
-from perfguard.render.words import Started, accept_command, compare_command, reproduce_command, started
+from perfguard.render.words import CommandPrefix, accept_command, command_prefix, compare_command, reproduce_command
 
 MOST_COMMANDS = 3
-TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # the others need a recording on that hardware
+TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # The other words need a recording on that hardware.
 
 
 def next_steps(overview: Overview) -> str:
-    """Commands for the worst findings; empty if nobody has to act. A few lines at most."""
+    """A few commands for the worst findings; empty if no action is needed."""
     urgent = [
         each
         for each in overview.findings(Word.WRONG, Word.BROKEN, Word.SLOWER, Word.CHANGED)
         if is_plain(each.result.case.nodeid)
     ]
-    lanes = {each.name: started(each.report) if each.report else Started() for each in overview.lanes}
-    # Without observed tests, whose times `perfguard compare` leaves out.
+    lanes = {each.name: command_prefix(each.report) if each.report else CommandPrefix() for each in overview.lanes}
+    # Observed tests are left out, since `perfguard compare` does not time them.
     slower = [each.result.case.nodeid for each in urgent if each.verdict.word is Word.SLOWER and not each.grouped]
     parts = [
         (
@@ -61,8 +61,8 @@ def _accept(overview: Overview) -> list[str]:
     return commands
 
 
-def _record(overview: Overview, lanes: dict[str, Started]) -> list[str]:
-    words: dict[Started, set[Word]] = {}
+def _record(overview: Overview, lanes: dict[str, CommandPrefix]) -> list[str]:
+    words: dict[CommandPrefix, set[Word]] = {}
     for each in overview.findings(*NOT_GUARDED):
         words.setdefault(lanes[each.lane], set()).add(each.verdict.word)
     return [accept_command(words[by], by=by) for by in sorted(words)]

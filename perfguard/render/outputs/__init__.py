@@ -1,6 +1,6 @@
-"""What `perfguard report --as` can make of an overview, one a file.
+"""The outputs of `perfguard report --as`, one per file.
 
-An output is found because it is in this folder; its file's name is its name. None is imported before it is asked for.
+Each file in this folder is an output of the same name. It is imported when the output is requested.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from perfguard.render.overview import Overview
 class Output(Protocol):
     """The interface of an output module: a pure function from all lanes of a commit to text.
 
-    `ALONE = True`, if it is there: a single report is shown alone, whatever other lanes the settings expect. The lanes
-    come with the baselines that are stored now.
+    A module with `ALONE = True` shows a single report alone, even if the settings expect other lanes. The lanes come
+    with the currently stored baselines.
     """
 
     def render(self, overview: Overview) -> str:
-        """The text.
+        """The text of the overview.
 
         Raises:
             UsageError: the output cannot show these lanes.

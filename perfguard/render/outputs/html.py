@@ -1,4 +1,4 @@
-"""One page that needs nothing else."""
+"""The self-contained HTML page."""
 
 from __future__ import annotations
 

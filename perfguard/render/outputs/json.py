@@ -1,4 +1,4 @@
-"""Everything, for programs: one report as it was saved, or the overview of several."""
+"""JSON for programs: one report as it was saved, or the overview of several."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ ALONE = True
 
 
 def render(overview: Overview) -> str:
-    """One benchmark for every timed reading of one report; its blocks are the rounds.
+    """One benchmark for every timed reading of one report; the blocks are its rounds.
 
     Raises:
-        UsageError: several lanes, or none with a report.
+        UsageError: there are several lanes, or none has a report.
     """
     reports = [lane.report for lane in overview.lanes if lane.report is not None]
     if len(overview.lanes) != 1 or not reports:

@@ -1,4 +1,4 @@
-"""As pytest's summary in a terminal, one lane behind the other."""
+"""The summaries of all lanes as pytest prints them in a terminal, one after the other."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from perfguard.judge.questions import Question
 from perfguard.measure.binaries.comparison import Sides, compare_cases
 from perfguard.measure.binaries.compiler import Compiler
 from perfguard.measure.metrics.times import HOST_TIME
-from perfguard.model.config import Beside
+from perfguard.model.config import CompareOptions
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, ReadingId, Verdict, Word
@@ -100,7 +100,7 @@ class Asking:
         if not command.folder.resolve().is_relative_to(repository.root.resolve()):
             command = with_fields(command, folder=run.config.root)
         settings, slug, ahead = run.config.settings, run.device.identity.slug, starts_ahead(run.device)
-        beside = run.config.beside or Beside()
+        beside = run.config.beside or CompareOptions()
         packages = OWN_PACKAGES if beside.python is None else packages_at(beside.python)
         with (
             Interrupts() as interrupts,

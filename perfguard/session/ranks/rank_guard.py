@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from perfguard.judge.across_ranks import said_of_ranks
-from perfguard.model.call import Call, Together
+from perfguard.judge.across_ranks import with_ranks
+from perfguard.model.call import Call, CallRanks
 from perfguard.model.config import Config
 from perfguard.model.errors import WrongResult
 from perfguard.model.records import Case, CaseResult
@@ -56,13 +56,13 @@ class RankGuard:
         __tracebackhide__ = True
         exchange, group = self.peers.exchange, self.group
         # No inputs are derived, since each rank could derive others.
-        call = replace(call, together=Together(group.rank, group.ranks, exchange), hard=None)
+        call = replace(call, rank_group=CallRanks(group.rank, group.ranks, exchange), hard=None)
         if self.runner is not None:
             self.results += self.runner.measure(call, case)
             return
         from perfguard.check.hard_inputs.search import wrong_of
 
-        problems = said_of_ranks(exchange("the check's problems", wrong_of(call, self.extra_seconds)))
+        problems = with_ranks(exchange("the check's problems", wrong_of(call, self.extra_seconds)))
         if problems:
             raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 

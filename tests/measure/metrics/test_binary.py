@@ -42,7 +42,7 @@ def test_a_call_without_kernels_has_an_empty_fingerprint(reader: Reader) -> None
     """A call that has lost its kernels on a chip that is not here would be as good as before, by all other readings."""
     code = reader.read(reader.call("def call(x):\n    return x * 2\n", X))["code"]
     assert code.value == {}
-    assert code.tells_of_nothing
+    assert code.is_empty
 
 
 def test_on_a_gpu_its_own_architecture_is_followed_in_place(reader: Reader) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
-from perfguard.judge.places import key_of_record, unlike_a_name
+from perfguard.judge.parameter_ids import key_of_record, unstable_id
 from perfguard.judge.run_verdicts import find_stale
 from perfguard.judge.update_plan import plan
 from perfguard.model.records import (
@@ -148,4 +148,4 @@ def test_an_id_with_an_address_is_not_recorded() -> None:
     refused = plan(Files(nothing), HARDWARE, [judged], {}, [], NOW)
     assert refused
     assert all("holds an address, 0x7fa6c7926050" in change.refused for change in refused)
-    assert unlike_a_name("rows[0x10]/forward") == ""
+    assert unstable_id("rows[0x10]/forward") == ""
