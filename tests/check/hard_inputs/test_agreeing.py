@@ -7,6 +7,7 @@ import torch
 
 import perfguard
 from perfguard.check.hard_inputs import derived
+from perfguard.check.hard_inputs.code import Code
 from perfguard.check.hard_inputs.plan import planned
 from perfguard.check.hard_inputs.search import run_hard
 from perfguard.check.hard_inputs.sizes import kept_by
@@ -90,7 +91,7 @@ def test_rows_behind_are_of_the_last_group_where_nothing_tells() -> None:
     call = Call(by_ends, inputs(behind=None), by_ids)
     texts = [
         text
-        for derivation in planned(call, 0, kept_by(call))["integers"]
+        for derivation in planned(call, 0, kept_by(call), Code())["integers"]
         for part in derivation.parts
         if (text := part.steps.get(3))
     ]
