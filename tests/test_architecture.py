@@ -42,6 +42,7 @@ BUDGETS = [
         "faults of derived inputs are asked of the base; objects of users are not",
     ),
     ("perfguard/check/**/*.py", 300, "kinds take turns within one budget, and go on in the next run"),
+    ("perfguard/check/**/*.py", 100, "modules that a reference keeps are widened; NaN where a reference jumps"),
     ("perfguard/check/**/*.py", 50, "strict runs of interpreted kernels: masked lanes, order of programs"),
     (
         "perfguard/check/**/*.py",
@@ -103,6 +104,7 @@ BUDGETS = [
     ("tests/**/*.py", 450, "given inputs called otherwise: each with faults and correct twins"),
     ("tests/**/*.py", 600, "other inputs, codes right by value, ids that follow ends, ids that are places"),
     ("tests/**/*.py", 100, "the public's reports: each fault is shown by an input, each file is what a user has"),
+    ("tests/**/*.py", 100, "modules that a reference keeps, the interpreter of Triton 3.6"),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 500, "kernels that nobody here wrote, on a GPU and in the interpreter"),

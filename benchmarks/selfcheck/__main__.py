@@ -21,7 +21,7 @@ from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, MeasurementError, PerfguardError, UsageError
 from perfguard.model.records import Report
-from perfguard.session.child import Request, child_command, named_device
+from perfguard.session.child import DEVICE_OPTION, Request, child_command
 from perfguard.session.device_lock import DeviceLock
 
 RESULT = "selfcheck.json"
@@ -70,6 +70,17 @@ def _count(least: int) -> Callable[[str], int]:
     return count
 
 
+def _named_device(arguments: Sequence[str], folder: Path) -> str | None:
+    """The device that pytest's arguments name; None without one."""
+    name = None
+    given = child_command(arguments, folder, "").arguments[:-1]  # with those in files
+    for number, argument in enumerate(given):
+        option, equals, value = argument.partition("=")
+        if option == DEVICE_OPTION:
+            name = value if equals else next(iter(given[number + 1 :]), None)
+    return name
+
+
 def run(options: argparse.Namespace) -> int:
     """Measure (or read) sessions, judge them, show and write the findings; returns the exit status.
 
@@ -78,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     """
     here = Path.cwd()
     root = find_project(here)
-    settings = read_settings(root, device=named_device(options.pytest_arguments, here))
+    settings = read_settings(root, device=_named_device(options.pytest_arguments, here))
     if options.stored is not None and options.pytest_arguments:
         raise UsageError("--from: judges stored sessions and starts no pytest; leave the arguments after -- out")
     folder = (options.stored or options.output or root / settings.reports / "selfcheck").resolve()

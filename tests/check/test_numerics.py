@@ -297,7 +297,7 @@ def test_what_has_a_pattern_is_told_no_tolerance() -> None:
         (problem,) = check(Call(candidate, (normal(64, 64, seed=5).to(dtype),), lambda x: x * 3)).wrong
         return problem
 
-    assert "columns 48 to 63 of 64" in (last := told(lambda x: torch.where(torch.arange(64) > 47, x * 3.0003, x * 3)))
+    assert "columns 48 to 63 of 64" in (last := told(lambda x: torch.where(torch.arange(64) > 47, x * 3 + 5e-4, x * 3)))
     assert "looks scaled by 1.02" in (scaled := told(lambda x: (x.float() * 3.06).to(x.dtype), torch.bfloat16))
     assert "Tolerance" not in last + scaled
     assert "Tolerance" in told(lambda x: x * 3 * (1 + 1e-4 * normal(64, 64, seed=6).float()))

@@ -28,19 +28,6 @@ HARDWARE = Hardware(slug="here", vendor="fake", name="Here", architecture="x1")
 NOW = Provenance(torch="2.0", commit="1" * 12)
 
 
-class Files:
-    """One file, as a store."""
-
-    def __init__(self, file: Baseline) -> None:
-        self.file = file
-
-    def load(self, folder: str, suite: str) -> Baseline | None:
-        return self.file if (folder, suite) == ("here", "area") else None
-
-    def folders(self) -> Sequence[str]:
-        return ["here"]
-
-
 def recorded(**cases: tuple[str, int, str]) -> Baseline:
     """One file: id -> inputs, copies, and the code of the kernel."""
     stored = {
@@ -113,7 +100,7 @@ def test_an_update_brings_records_to_their_places() -> None:
         CaseResult(each.case, each.inputs, readings=each.readings, verdicts=judge_case(each, lane(TWO), {}))
         for each in IN_FRONT
     ]
-    changes = plan(Files(TWO), HARDWARE, judged, {}, [], NOW)
+    changes = plan(lane(TWO), judged, {}, [], NOW)
     assert written(changes, TWO) == {
         "rows[shape0]/forward": (9, "f32[8,8]"),
         "rows[shape1]/forward": (0, "f32[16,32]"),
@@ -145,7 +132,7 @@ def test_an_id_with_an_address_is_not_recorded() -> None:
     judged = CaseResult(
         result.case, result.inputs, readings=result.readings, verdicts=[Verdict(Word.NEW, "copies", after=0)]
     )
-    refused = plan(Files(nothing), HARDWARE, [judged], {}, [], NOW)
+    refused = plan(lane(nothing), [judged], {}, [], NOW)
     assert refused
     assert all("holds an address, 0x7fa6c7926050" in change.refused for change in refused)
     assert unstable_id("rows[0x10]/forward") == ""

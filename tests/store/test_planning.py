@@ -257,7 +257,7 @@ def test_of_a_report_that_is_accepted_only_what_pairs_judged_replaces_a_record(t
 
 def test_one_wild_session_is_stored_and_not_counted(tmp_path: Path) -> None:
     where = store(tmp_path, {TIME: times(60.1, 95.0, 60.2, 60.3)})
-    reading = replace(timed(60.4), promise=0.3)
+    reading = replace(timed(60.4), promise=0.5)
     change = planned(where, result((reading, Word.PASS)))[TIME]
     values = (60.1, 95.0, 60.2, 60.3, 60.4)
     assert (change.after, change.refused, change.note) == (replace(times(*values), anchor=60.25), "", "")

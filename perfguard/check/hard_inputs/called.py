@@ -234,7 +234,7 @@ class Called(Procedure):
         if self.text == STEP:
             written = {id(leaf) for at in self._call.mutates for leaf in torch_utils.tree_leaves(run.args[at])}
             with _others([each for each in inputs if id(each) not in written]):
-                _ignored(run, grad=False)
+                _ignored(run, grad=False, writes=True)
             return
         for parameter in parameters:
             self._undo.append(partial(_put_back, parameter, parameter.data))
@@ -336,31 +336,43 @@ def _fill(tensors: Sequence[torch.Tensor]) -> None:
 
 
 @contextmanager
-def _others(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Other values in place while inside, and the same again afterwards."""
+def _restored(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Give the tensors their values back afterwards."""
     kept = [(distinct(each), distinct(each).detach().clone()) for each in tensors]
-    _fill(tensors)
     try:
         yield
     finally:
         with torch.no_grad():
-            for place, values in kept:
+            for tensor, values in kept:
                 with suppress(RuntimeError):
-                    place.copy_(values)
+                    tensor.copy_(values)
 
 
-def _ignored(run: Run, *, grad: bool) -> None:
+@contextmanager
+def _others(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Other values in place while inside, and the same again afterwards."""
+    with _restored(tensors):
+        _fill(tensors)
+        yield
+
+
+def _ignored(run: Run, *, grad: bool, writes: bool = False) -> None:
     """A call whose results are not judged, with or without a backward pass.
+
+    Args:
+        writes: whether what it writes into its inputs stays there.
 
     Raises:
         LeftOut: it raises: nobody said that it takes these values.
     """
+    inputs = [] if writes else _distinct_floats(torch_utils.tree_leaves((run.args, run.kwargs)))
     try:
-        with torch.set_grad_enabled(grad):
-            results = run()
-        if grad:
-            again = [None if each is None else each.clone() for each in run.upstream]
-            differentiated(tree_tensors(results), replace(run, upstream=again))
+        with _restored(inputs):
+            with torch.set_grad_enabled(grad):
+                results = run()
+            if grad:
+                again = [None if each is None else each.clone() for each in run.upstream]
+                differentiated(tree_tensors(results), replace(run, upstream=again))
     except Exception as error:
         if is_out_of_memory(error):
             raise

@@ -120,7 +120,10 @@ class _Rounded(DispatchMode):
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ in _CHOOSING or any(each.alias_info for each in schema_of(func).returns):
             return result
-        return torch_utils.tree_map(self._off, result)
+        off = torch_utils.tree_map(self._off, result)
+        if (size := _terms(func.overloadpacket.__name__, args, result)) is not None:
+            off = off + self._off(size) - size
+        return off
 
     def _off(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not takes_values(value):
@@ -130,6 +133,19 @@ class _Rounded(DispatchMode):
         generator = self.generators[value.device]
         signs = torch.randint(0, 2, value.shape, generator=generator, device=value.device) * 2 - 1
         return value * (1 + self.by * signs.to(value.dtype))
+
+
+def _terms(name: str, args: Sequence[Any], result: Any) -> torch.Tensor | None:
+    """The size of what a softmax subtracts before it returns, whose roundings its result does not show: a kernel that
+    keeps the logarithm of the sum has weights that are off by a rounding of a score, and the gradient of a weight that
+    has reached 1 is exactly 0 only if its terms are summed as eager sums them."""
+    if name not in ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"):
+        return None
+    values = args[0].masked_fill(~args[0].isfinite(), 0)
+    largest = values.abs().amax(args[2 if "backward" in name else 1], keepdim=True)
+    weights = args[1] if "backward" in name else result
+    size: torch.Tensor = largest.expand_as(result) if "log" in name else largest * weights
+    return size
 
 
 def _with_number(number: float, values: torch.Tensor, _: torch.Tensor) -> torch.Tensor:

@@ -6,10 +6,11 @@ A factor of 1, a decay of 0 and a flag that is off hide the code that they switc
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs.code import EPSILON
 from perfguard.model.call import Call
 
-OPTIONS = -3  # the place of keyword arguments that the call does not give, among the places of its inputs
+_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
+OPTIONS = -4  # the place of keyword arguments that the call does not give, among the places of its inputs
 _LARGE = 0.25  # in place of an epsilon, so that it matters
 _MOST = 64  # a larger integer is a size or a seed rather than an option
 
@@ -114,7 +116,13 @@ def _defaults(fn: Callable[..., Any], call: Call) -> dict[str, Any]:
 
 
 def _signature(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    called = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    if not issubclass(type(called), _FUNCTIONS):  # `inspect` compares other objects with types
+        method = vars(type(called)).get("__call__")
+        if not isinstance(method, FunctionType):
+            return {}
+        called = MethodType(method, called)
     try:
-        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn).parameters
+        return inspect.signature(called).parameters
     except (TypeError, ValueError):
         return {}
