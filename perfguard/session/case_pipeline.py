@@ -63,9 +63,7 @@ PREHEAT_US = 1e6
 MOST_PREHEAT_BURSTS = 200
 
 CONDITIONS_SECONDS = 5.0  # Greatest age of the device state that is reported with a time.
-
-# A cold reading cannot beat a plain copy of the same bytes; 5 % allow for the copy's own noise.
-MOST_OF_COPY = 1.05
+MOST_OF_COPY = 1.05  # A cold reading cannot beat a plain copy of its bytes; 5 % allow for the copy's noise.
 
 
 @dataclass(frozen=True, kw_only=True)
