@@ -16,7 +16,7 @@ import torch
 from perfguard._compat import torch_utils
 from perfguard._compat.torch_internals import has_own_fakes
 from perfguard.check.hard_inputs.comparison import Outcome, Usual
-from perfguard.check.hard_inputs.derivation import CALLED, SECOND, TWICE, Derivation, Part, leaves_of
+from perfguard.check.hard_inputs.derivation import CALLED, TWICE, Derivation, Part, leaves_of
 from perfguard.check.hard_inputs.fakes import FAKES, judge_fakes
 from perfguard.check.hard_inputs.state import State, owner_of
 from perfguard.check.hard_inputs.values import takes_values
@@ -98,18 +98,18 @@ def _modes(call: Call) -> list[str]:
     tensors = [*Inputs(call).tensors, *_parameters(fn).values()]
     # What is written or clobbered is no longer what the graph has saved.
     intact = not call.mutates and all(at == GRADIENTS for at in call.clobbers)
-    graph = [TWICE, SECOND] if _needs_grad(call) and intact else []
+    graph = [TWICE] if _needs_grad(call) and intact else []
     cast = [AUTOCAST] if any(each.dtype is torch.float32 for each in tensors) else []
     if not isinstance(fn, torch.nn.Module):
-        return [*graph[:1], INFERENCE, *cast, NO_GRAD, *graph[1:]]
+        return [*graph, INFERENCE, *cast, NO_GRAD]
     trained = [name for name, _ in _trained(fn)]
     frozen = [f"{FROZEN}{name}" for name in (ALL, *trained[:_MOST_FROZEN])] if trained else []
     evaluated: list[str] = []
     if isinstance(reference, torch.nn.Module) and fn.training:  # whose state decides what eval() means
         mine, theirs = ({name for name, _ in side.named_buffers()} for side in (fn, reference))
         evaluated = [EVAL_NO_GRAD, EVAL] if mine <= theirs else []
-    first = [*frozen[:1], *cast, *evaluated[:1], *graph[:1], INFERENCE]
-    return [*first, *frozen[1:], NO_GRAD, *evaluated[1:], *graph[1:]]
+    first = [*frozen[:1], *cast, *evaluated[:1], *graph, INFERENCE]
+    return [*first, *frozen[1:], NO_GRAD, *evaluated[1:]]
 
 
 def _trained(fn: Any) -> list[tuple[str, torch.nn.Parameter]]:
@@ -162,7 +162,6 @@ class Called(Procedure):
         self.is_cast = self.text == AUTOCAST
         self._call, self._state = call, state
         self._undo: list[Callable[[], None]] = []
-        self._connected: list[bool] = []  # gradients of the reference that have one of their own
         self._dtypes: list[torch.dtype] = []  # of the given call's outputs
         self._is_mixed = False
         if derivation.parts[0].kind == "dtypes":
@@ -262,8 +261,6 @@ class Called(Procedure):
             again = [None if each is None else each.clone() for each in run.upstream]
             differentiated(outputs, run, retain_graph=True)
             return super().gradients(outputs, replace(run, upstream=again))
-        if self.text == SECOND and run.upstream:
-            return self._second(outputs, run)
         try:
             return super().gradients(outputs, run)
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
@@ -271,26 +268,6 @@ class Called(Procedure):
                 raise
             # A backward pass runs outside of autocast, and few that are written by hand take its dtypes.
             raise LeftOut("a backward pass raises after autocast") from error
-
-    def _second(self, outputs: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor | None]:
-        """The gradients of a product of the gradients with random numbers."""
-        first = differentiated(outputs, run, create_graph=True)
-        connected = [each is not None and each.requires_grad for each in first]
-        if run.fn is not self._call.fn:
-            self._connected = connected
-        if not any(self._connected) or any(
-            own < theirs for own, theirs in zip(connected, self._connected, strict=True)
-        ):
-            raise LeftOut("there is no second derivative")
-        generator = torch.Generator().manual_seed(run.seed)
-        pairs = []
-        for each in first:
-            if each is not None and each.requires_grad:  # by eighths, which every dtype has
-                noise = torch.randint(-8, 9, each.shape, generator=generator)
-                pairs.append((each, noise.to(each.device, each.dtype) / 8))
-        roots, incoming = zip(*pairs, strict=True)
-        found = torch.autograd.grad(roots, list(run.leaves), incoming, allow_unused=True)
-        return [None if each is None else each.detach().clone() for each in found]
 
     def state(self, fn: Callable[..., Any]) -> list[torch.Tensor]:
         return self._state.read(fn)

@@ -93,7 +93,7 @@ _VERBS = ("cut", "grown")  # of a size
 INCOMING = -1
 STRICT = -2  # no input: how interpreted kernels run
 CALLED = -3  # no input: how the call is made (called.py)
-TWICE, SECOND = "backward again on the same graph", "second derivative"
+TWICE = "backward again on the same graph"
 FROZEN = "frozen"  # needs no gradient, where the given one does
 FLOATS = {f"as {name}": getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
@@ -179,7 +179,7 @@ class Derivation:
     def may_be_refused(self) -> bool:
         """Whether a candidate may refuse the input by raising. It must accept finite values and marked integers."""
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
-        if dtypes or self.resizes or self.text(CALLED) in (TWICE, SECOND):
+        if dtypes or self.resizes or self.text(CALLED) == TWICE:
             return True
         return any(part.kind in ("layouts", "non-finite", "scalars", "dtypes") for part in self.parts)
 
