@@ -172,7 +172,7 @@ def _thresholds(given: _Given) -> Iterable[Parts]:
 
 def _scalars(given: _Given) -> Iterable[Parts]:
     """All neutral ones at once, then each, then the others."""
-    found = sorted(scalars_of(given.call, given.leaves), key=lambda each: not each.is_neutral)
+    found = sorted(scalars_of(given.call, given.leaves, given.code.thresholds), key=lambda each: not each.is_neutral)
     yield [Part("scalars", {each.place: each.texts[0]}) for each in found if each.is_neutral]
     yield from ([Part("scalars", {each.place: text})] for each in found for text in each.texts)
 

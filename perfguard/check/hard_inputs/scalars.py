@@ -23,6 +23,7 @@ _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 OPTIONS = -4  # the place of keyword arguments that the call does not give, among the places of its inputs
 _LARGE = 0.25  # in place of an epsilon, so that it matters
 _MOST = 64  # a larger integer is a size or a seed rather than an option
+_NOBODY = -10  # and less: an id that stands for none, where -1 and -2 may be dimensions
 
 
 def is_neutral(value: Any) -> bool:
@@ -30,14 +31,21 @@ def is_neutral(value: Any) -> bool:
     return value is None or (type(value) in (bool, int, float) and value in (0, 1))
 
 
-def others_of(value: Any) -> list[Any]:
-    """Other values of a number or option, most telling first; none of what is neither."""
+def others_of(value: Any, thresholds: Sequence[int] = ()) -> list[Any]:
+    """Other values of a number or option, most telling first; none of what is neither.
+
+    Args:
+        thresholds: numbers that the code compares with.
+    """
     if value is None:
         return [0.5, 2]
     if type(value) is bool:
         return [not value]
     if type(value) is int:
-        return [value + 1, value - 1][: 1 if value < 2 else 2] if 0 <= value <= _MOST else []
+        if value <= _NOBODY:
+            return [0, value + 1]
+        beyond = [times * each for each in thresholds for times in (1, 2) if value < each] if value > 1 else []
+        return [value + 1, value - 1, *beyond][: 1 if value < 2 else None] if 0 <= value <= _MOST else []
     if type(value) is float:
         if value in (0.0, 1.0):
             return [0.125 + value / 2]
@@ -59,17 +67,25 @@ class Scalar:
     is_neutral: bool
 
 
-def scalars_of(call: Call, leaves: Sequence[Any]) -> list[Scalar]:
-    """What can be another number, or option. Sizes of tensors stay."""
+def scalars_of(call: Call, leaves: Sequence[Any], thresholds: Sequence[int] = ()) -> list[Scalar]:
+    """What can be another number, or option. Sizes of tensors stay.
+
+    Args:
+        thresholds: numbers that the code compares with.
+    """
     sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1}
     found = []
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor) and not (type(leaf) is int and leaf in sizes):
-            found.append(Scalar(place, [f"{other!r} for {leaf!r}" for other in others_of(leaf)], is_neutral(leaf)))
+            found.append(
+                Scalar(place, [f"{other!r} for {leaf!r}" for other in others_of(leaf, thresholds)], is_neutral(leaf))
+            )
     shared = _defaults(call.reference, call)
     for name, value in _defaults(call.fn, call).items():
         if name in shared and "Tensor" not in str(_signature(call.fn)[name].annotation):
-            found.append(Scalar(OPTIONS, [f"{name}={other!r}" for other in others_of(value)], is_neutral(value)))
+            found.append(
+                Scalar(OPTIONS, [f"{name}={other!r}" for other in others_of(value, thresholds)], is_neutral(value))
+            )
     return [each for each in found if each.texts]
 
 

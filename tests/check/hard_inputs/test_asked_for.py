@@ -115,6 +115,32 @@ def scores_unscaled(x: torch.Tensor, causal: bool, scale: float | None = None) -
     return scores(x, causal, None if scale is None else scale * x.shape[1] ** -0.5)
 
 
+def labels() -> torch.Tensor:
+    return torch.arange(24) % 5
+
+
+def counted_but(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -> torch.Tensor:
+    return x.sum(-1).where(index != ignored, 0).sum()
+
+
+def counted_but_100(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -> torch.Tensor:
+    return x.sum(-1).where(index != -100, 0).sum()
+
+
+def largest(x: torch.Tensor, block: int = 64) -> torch.Tensor:
+    return x.reshape(-1, block).amax(-1)
+
+
+def largest_of_first_part(x: torch.Tensor, block: int = 64) -> torch.Tensor:
+    groups = x.reshape(-1, block)
+    return groups.amax(-1) if block < 512 else groups[:, :256].amax(-1)
+
+
+def largest_by_parts(x: torch.Tensor, block: int = 64) -> torch.Tensor:
+    groups = x.reshape(-1, block)
+    return groups.amax(-1) if block < 512 else groups[:, :256].amax(-1).maximum(groups[:, 256:].amax(-1))
+
+
 def counted(table: torch.Tensor, index: torch.Tensor, stops: bool) -> torch.Tensor:
     """Sums rows of a table by blocks of 24 ids; `stops` at the first block without one."""
     total = torch.zeros_like(table[0])
@@ -201,6 +227,8 @@ CASES = {
         Case(decayed_apart, decayed_in_turn, decayed, (plain(8, 12), plain(8, 12, seed=1)), "options (decay=0.125)"),
         Case(lambda x, causal: x @ x.T * 0.25, scores, scores, (plain(9, 16), False), "True for False"),
         Case(scores_unscaled, scores, scores, (plain(9, 16), True), "options (scale=0.5)"),
+        Case(counted_but_100, counted_but, counted_but, (plain(24, 12), labels()), "options (ignored=0)"),
+        Case(largest_of_first_part, largest_by_parts, largest, (plain(32, 64),), "options (block=512)"),
     ],
     "runs": [
         Case(partial(counted, stops=True), partial(counted, stops=False),
