@@ -3,7 +3,7 @@
 kind: modes of a call
 origin: unslothai/unsloth#5002
 shows: a second backward pass over one graph
-words: second backward|backward twice|retain
+words: second backward|backward twice|retain|backward again
 """
 import torch
 import torch.nn.functional as F

@@ -3,7 +3,7 @@
 kind: modes of a call
 origin: pytorch/pytorch#128209
 shows: under no_grad
-words: no_grad|inference|grad mode
+words: no_grad|inference|grad mode|without grad
 """
 import torch
 from torch import nn

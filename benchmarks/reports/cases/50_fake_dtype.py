@@ -13,7 +13,7 @@ def gelu_mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @gelu_mul.register_fake
 def _(x, y):
-    return x.new_empty(x.shape, dtype=x.dtype)  # bad: return x.new_empty(x.shape, dtype=torch.float32)
+    return torch.empty_like(x)  # bad: return torch.empty_like(x, dtype=torch.float32)
 
 # ---- test ----
 def test_gelu_mul(perfguard):
