@@ -35,7 +35,7 @@ def test_every_kind_and_a_configuration_has_one() -> None:
     assert {*found.ran} - {"fakes"} == kinds  # other tests of this process may have made operators
     assert found.waiting == {}
     one_each = run_hard(call, ONE_EACH, others=_others(call))
-    assert one_each.ran.total() + one_each.left_out.total() == len(kinds)
+    assert one_each.ran.total() + one_each.left_out.total() == len(kinds | {*one_each.ran})
     assert {kind: number + 1 for kind, number in one_each.waiting.items()} == {
         kind: number for kind, number in _numbers(call).items() if number > 1
     }

@@ -236,7 +236,7 @@ def test_what_lies_a_column_past_an_input_is_nobodys_value(columns: int) -> None
     x = plain(1024, columns + 8)[:, :columns]
     outcome = of_one(one_too_far, x, lambda x: x + 0, "layouts", "transposed")
     assert outcome.left_out == ""
-    assert "are NaN or Inf unlike the oracle's" in outcome.problem
+    assert "elements are NaN or Inf of finite inputs" in outcome.problem
 
 
 def test_an_empty_input_and_an_empty_result_have_addresses_between_guards() -> None:
