@@ -72,6 +72,9 @@ def main() -> int:
 def shown(chosen: list[Report], folder: Path) -> int:
     """Print why a report shows no fault, if one does not. Everything runs in this process, kernels interpreted."""
     os.environ["TRITON_INTERPRET"] = "1"
+    import torch
+
+    torch.use_deterministic_algorithms(True, warn_only=True)  # new memory holds NaN, and not what sound code left there
     problems = [f"{report.id}: {problem}" for report in chosen if (problem := report.problem(folder))]
     print("\n".join([*problems, f"{len(chosen) - len(problems)} of {len(chosen)} reports show what they say"]))
     return bool(problems)
