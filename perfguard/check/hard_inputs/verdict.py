@@ -225,7 +225,7 @@ def _raised(error: Exception, derivation: Derivation, inputs: Inputs) -> str:
         raise LeftOut(str(said)) from error
     if said is not None:
         return str(said)
-    if derivation.is_called and "torch.compile" in str(error):  # it refuses to compile for another mode
+    if "found no compiled frames" in str(error):  # torch.compile compiles no further variant of a whole graph
         raise LeftOut("the candidate is not compiled for it") from error
     refusable = derivation.may_be_refused or isinstance(error, NotImplementedError) or not _are_finite(inputs)
     if refusable and (derivation.scalars or not isinstance(error, SLIPS)):
