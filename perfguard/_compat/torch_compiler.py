@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from perfguard._compat.private import Private, privates
@@ -57,6 +58,13 @@ NAMES = (
 def is_compiler_loaded() -> bool:
     """Whether torch.compile is loaded. A process without it has compiled nothing."""
     return _DYNAMO in sys.modules
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """Run compiled functions eagerly while inside: nothing is compiled, and no variant counts towards torch's limit."""
+    import torch
+
+    return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()
 
 
 def has_compiled() -> bool:

@@ -81,11 +81,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def hit_recompile_limit(error: BaseException) -> bool:
+    """Whether torch.compile refused to compile one more variant of a whole graph."""
+    return any(kind.__name__ == "FailOnRecompileLimitHit" for kind in type(error).__mro__)
+
+
 def next_step(error: BaseException) -> str:
     """The next step after an error of the user's call; empty if none is known."""
     if "0 active drivers" in str(error):  # This is Triton's message if it found no GPU.
         return "Triton found no GPU: TRITON_INTERPRET=1 runs its kernels in the interpreter"
-    if any(kind.__name__ == "FailOnRecompileLimitHit" for kind in type(error).__mro__):
+    if hit_recompile_limit(error):
         return "torch.compile compiled it anew too often: TORCH_LOGS=recompiles names what changes from call to call"
     return ""
 

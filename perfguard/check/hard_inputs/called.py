@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from perfguard._compat import torch_utils
+from perfguard._compat.torch_compiler import uncompiled
 from perfguard._compat.torch_internals import has_own_fakes
 from perfguard.check.hard_inputs.comparison import Outcome, Usual
 from perfguard.check.hard_inputs.derivation import CALLED, TWICE, Derivation, Part, leaves_of
@@ -259,7 +260,7 @@ class Called(Procedure):
     def gradients(self, outputs: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor | None]:
         if self.text == TWICE and run.upstream:
             again = [None if each is None else each.clone() for each in run.upstream]
-            differentiated(outputs, run, retain_graph=True)
+            differentiated(outputs, run, retain=True)
             return super().gradients(outputs, replace(run, upstream=again))
         try:
             return super().gradients(outputs, run)
@@ -359,15 +360,20 @@ def _ignored(run: Run, *, grad: bool, writes: bool = False) -> None:
 def judged_called(
     given: Call, call: Call, derivation: Derivation, usual: Callable[[], Usual], state: Callable[[], State]
 ) -> Outcome:
-    """The judgement of `call`, which comes from `derivation`, called as that asks."""
+    """The judgement of `call`, which comes from `derivation`, called as that asks.
+
+    Compiled functions run eagerly: each mode and dtype would be one more variant, of which torch compiles few, and it
+    compiles a frame no more that has run under a dispatch mode.
+    """
     try:
-        if derivation.text(CALLED) == FAKES:
-            return judge_fakes(call)
-        with defines_the_domain():
-            procedure = Called(given, call, derivation, state())
-        if procedure.text == AS_GIVEN and not procedure.state_names:
-            raise LeftOut("no state that both sides have is changed")
-        with procedure.applied():
-            return judged(replace(call, procedure=procedure), derivation, usual)
+        with uncompiled():
+            if derivation.text(CALLED) == FAKES:
+                return judge_fakes(call)
+            with defines_the_domain():
+                procedure = Called(given, call, derivation, state())
+            if procedure.text == AS_GIVEN and not procedure.state_names:
+                raise LeftOut("no state that both sides have is changed")
+            with procedure.applied():
+                return judged(replace(call, procedure=procedure), derivation, usual)
     except LeftOut as left:
         return Outcome(left_out=str(left))

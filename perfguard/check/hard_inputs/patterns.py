@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,12 +9,12 @@ import torch
 
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import Derivation, Part, leaves_of, with_tensors
+from perfguard.check.hard_inputs.integers import RESIZED
 from perfguard.check.numerics.sums import dtype_name
 from perfguard.model.call import Call
 
 Judge = Callable[[Call, Derivation], Outcome]
 
-_RESIZED = re.compile(r"dim (\d+) (?:cut|grown) to (\d+)")
 _NARROW = (torch.bfloat16, torch.float16)
 #: kind -> what is unusual, where the steps do not say it
 TOLD = {
@@ -41,7 +40,7 @@ def pattern_of(call: Call, derivation: Derivation, judge: Judge) -> str:
 def _by_size(call: Call, derivation: Derivation, judge: Judge) -> str:
     """`right at 16, 32 and 64, wrong at 31 and 47: what is no power of two`."""
     leaves, steps = leaves_of(call), [step for part in derivation.parts for step in part.steps.items()]
-    found = [(place, _RESIZED.fullmatch(text)) for place, text in steps]
+    found = [(place, RESIZED.fullmatch(text)) for place, text in steps]
     changed = {(leaves[place].shape[int(step[1])], int(step[2])) for place, step in found if step is not None}
     if len(derivation.parts) > 1 or len(changed) != 1 or any(step is None for _, step in found):
         return ""
@@ -49,7 +48,7 @@ def _by_size(call: Call, derivation: Derivation, judge: Judge) -> str:
 
     def at(other: int) -> Outcome:
         verb = "cut" if other < size else "grown"
-        texts = {place: _RESIZED.sub(rf"dim \1 {verb} to {other}", text) for place, text in steps}
+        texts = {place: RESIZED.sub(rf"dim \1 {verb} to {other}", text) for place, text in steps}
         return judge(call, Derivation((Part(derivation.parts[0].kind, texts),)))
 
     power = 1 << max(target - 1, 1).bit_length()  # the next one

@@ -42,7 +42,7 @@ from perfguard.check.numerics.truth import Reference, Truth
 from perfguard.interpreter.entry import interpreter_error
 from perfguard.interpreter.running import NotInterpreted, StrictRunImpossible
 from perfguard.model.call import Call
-from perfguard.model.errors import MeasurementError, described, is_out_of_memory
+from perfguard.model.errors import MeasurementError, described, hit_recompile_limit, is_out_of_memory
 
 JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
@@ -225,8 +225,8 @@ def _raised(error: Exception, derivation: Derivation, inputs: Inputs) -> str:
         raise LeftOut(str(said)) from error
     if said is not None:
         return str(said)
-    if "found no compiled frames" in str(error):  # torch.compile compiles no further variant of a whole graph
-        raise LeftOut("the candidate is not compiled for it") from error
+    if hit_recompile_limit(error):  # Derived inputs have used up the variants, not the user's calls.
+        raise LeftOut("torch.compile compiles no further variant") from error
     refusable = derivation.may_be_refused or isinstance(error, NotImplementedError) or not _are_finite(inputs)
     if refusable and (derivation.scalars or not isinstance(error, SLIPS)):
         raise LeftOut("the candidate raises") from error

@@ -118,7 +118,10 @@ def run_wide(run: Callable[[], Result], wide: torch.dtype) -> Result:
         return run()
 
 
-def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+Run = Callable[[], list[torch.Tensor]]
+
+
+def unrounded_codes(run: Run, coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """The reference's values before its casts to 8-bit floats.
 
     Args:
@@ -129,51 +132,48 @@ def unrounded_codes(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch
         For each tensor float32 values of the same shape, or None if it is no 8-bit float or the values are not
         available. Bytes are widened too, since references keep codes in uint8 buffers.
     """
-    nothing: list[torch.Tensor | None] = [None] * len(coded)
-    try:
-        with torch.no_grad(), full_precision(), Widen((*FP8_DTYPES, torch.uint8), torch.float32):
-            values = run()
-    except Exception:
-        return nothing
-    if len(values) != len(coded):
-        return nothing
+    with full_precision():
+        found = _without_casts(run, coded, (*FP8_DTYPES, torch.uint8), torch.float32)
     return [
-        value if code.dtype in FP8_DTYPES and value.dtype is torch.float32 and value.shape == code.shape else None
-        for value, code in zip(values, coded, strict=True)
+        value if value is not None and code.dtype in FP8_DTYPES and value.dtype is torch.float32 else None
+        for value, code in zip(found, coded, strict=True)
     ]
 
 
-def in_float32(run: Callable[[], list[torch.Tensor]], coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+def in_float32(run: Run, coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """The same, and the scales, with no cast at all on the way: float32 throughout.
 
     Args:
         run: the reference on inputs in float32.
         coded: the same tensors from a plain run.
     """
-    try:
-        with torch.no_grad(), full_precision(), Widen((*NARROW, *FP8_DTYPES, torch.uint8), torch.float32):
-            values = run()
-    except Exception:
-        return [None] * len(coded)
-    alike = [value.shape for value in values] == [code.shape for code in coded]
-    return [*values] if alike else [None] * len(coded)
+    with full_precision():
+        found = _without_casts(run, coded, (*NARROW, *FP8_DTYPES, torch.uint8), torch.float32)
+    return [None] * len(coded) if any(value is None for value in found) else found
 
 
-def before_integers(run: Callable[[], list[torch.Tensor]], made: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+def before_integers(run: Run, made: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
     """The reference's values before its casts to integers, as `unrounded_codes`; None where there is no such cast."""
     integers = {each.dtype for each in made if not each.is_floating_point() and each.dtype is not torch.bool}
-    nothing: list[torch.Tensor | None] = [None] * len(made)
+    return [
+        value if value is not None and each.dtype in integers and value.is_floating_point() else None
+        for value, each in zip(_without_casts(run, made, (*integers,), torch.float64), made, strict=True)
+    ]
+
+
+def _without_casts(
+    run: Run, made: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype], wide: torch.dtype
+) -> list[torch.Tensor | None]:
+    """The tensors of a run in which requests for `dtypes` are for `wide`; None for each that has another shape than in
+    `made`, of a plain run, and for all if the run raises or returns another number of them."""
     try:
-        with torch.no_grad(), Widen((*integers,), torch.float64):
+        with torch.no_grad(), Widen(dtypes, wide):
             values = run()
     except Exception:
-        return nothing
+        return [None] * len(made)
     if len(values) != len(made):
-        return nothing
-    return [
-        value if each.dtype in integers and value.is_floating_point() and value.shape == each.shape else None
-        for value, each in zip(values, made, strict=True)
-    ]
+        return [None] * len(made)
+    return [value if value.shape == each.shape else None for value, each in zip(values, made, strict=True)]
 
 
 def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:

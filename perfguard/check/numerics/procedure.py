@@ -70,8 +70,8 @@ class Procedure:
         """Undo what the run left behind beside its inputs."""
 
 
-def differentiated(outputs: Sequence[torch.Tensor], run: Run, **options: bool) -> list[torch.Tensor | None]:
-    """Gradients of the leaves; empty if the run is forward only. `options` are those of `torch.autograd.grad`."""
+def differentiated(outputs: Sequence[torch.Tensor], run: Run, *, retain: bool = False) -> list[torch.Tensor | None]:
+    """Gradients of the leaves; empty if the run is forward only. `retain`: the graph is used again."""
     pairs = [
         (output, gradient if gradient.dtype is output.dtype else gradient.to(output.dtype))
         for output, gradient in zip(outputs, run.upstream, strict=False)
@@ -80,4 +80,4 @@ def differentiated(outputs: Sequence[torch.Tensor], run: Run, **options: bool) -
     if not pairs or not run.leaves:
         return [None] * len(run.leaves) if run.upstream else []
     roots, incoming = zip(*pairs, strict=True)
-    return list(torch.autograd.grad(roots, list(run.leaves), incoming, allow_unused=True, **options))
+    return list(torch.autograd.grad(roots, list(run.leaves), incoming, allow_unused=True, retain_graph=retain))

@@ -8,13 +8,13 @@ import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 from msgspec import Struct
 
-from perfguard._compat.torch_compiler import is_compiler_loaded
+from perfguard._compat.torch_compiler import uncompiled
 from perfguard._compat.triton_internals import AUTOTUNER, FUNCTION, INTERPRETED, KNOBS, driven_by
 from perfguard.measure.binaries.absent_driver import Driver
 from perfguard.measure.binaries.source_hash import Sources
@@ -175,14 +175,6 @@ def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -
             first_line = str(error).strip().partition("\n")[0]
             recorder.recording.problem = f"{type(error).__name__}: {first_line}"
     return recorder.recording
-
-
-def uncompiled() -> AbstractContextManager[Any]:
-    """Run compiled functions eagerly while inside, so that their own launches are followed, and not the compiler's
-    kernels."""
-    import torch
-
-    return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()
 
 
 def _names_in(value: Any) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from perfguard.measure.binaries.launch_recorder import LaunchRecorder, Recording, grid_of, uncompiled
+from perfguard._compat.torch_compiler import uncompiled
+from perfguard.measure.binaries.launch_recorder import LaunchRecorder, Recording, grid_of
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import Target
 from perfguard.measure.binaries.unwritten import Unwritten

@@ -252,6 +252,24 @@ def test_a_graph_that_is_used_again() -> None:
     assert words in found("modes", Reused.apply, (x(),), torch.square).problem
 
 
+def test_a_compiled_candidate_is_called_otherwise_without_being_compiled_anew() -> None:
+    """Modes and dtypes would use up the variants that torch compiles, and fakes would end compilation."""
+    torch.compiler.reset()
+    module, reference = (torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.SiLU()) for _ in range(2))
+    reference.load_state_dict(module.state_dict())
+    compiled = torch.compile(module, fullgraph=True, dynamic=False, backend="eager")
+    given = torch.randn(6, 12, requires_grad=True)
+    compiled(given)
+    kinds = ("state", "sequences", "modes", "dtypes", "fakes", "values")
+    left_out = Hard(without=[each for each in HARD_KINDS if each not in kinds], reason="sizes are variants")
+    result = run_hard(Call(compiled, (given,), reference, hard=left_out), SECONDS)
+    assert (result.problem, result.waiting) == ("", {})
+    assert min(result.ran[kind] for kind in ("sequences", "modes", "dtypes", "values")) >= 3
+    with torch.compiler.set_stance("fail_on_recompile"):
+        compiled(given)
+    compiled(torch.randn(7, 12, requires_grad=True))  # compiled anew: torch has not given up on it
+
+
 def test_a_function_need_not_know_of_autocast() -> None:
     def exact(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x.unsqueeze(-1) * w).sum(1)  # elementwise operators keep float32
