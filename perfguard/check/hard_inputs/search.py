@@ -142,7 +142,7 @@ class _Hard:
     def __init__(self, call: Call, devices: Sequence[torch.device]) -> None:
         self.call = self.base = replace(call, walk=(), rival=None)  # as given, and as it is derived from
         self.devices = devices  # without the CPU
-        self.code = code_of(call.fn, Inputs(call).device) if call.hard is not None else Code()
+        self.code = functools.cache(lambda: Code() if call.hard is None else code_of(call.fn, Inputs(call).device))
         self.cut: Part | None = None  # from the call as given to the base
         self.usual = functools.cache(lambda: usual_scales(self.base))
         self.state = functools.cache(lambda: State(self.base))
@@ -178,7 +178,7 @@ class _Hard:
         if reached is not None and reached.plan != name:
             reached = None
             plan, name = self._plan(rotation, kept, others)
-        begin = Reached(name, rotation, code=self.code.name) if reached is None else self._of_this_code(reached)
+        begin = Reached(name, rotation, code=self.code().name) if reached is None else self._of_this_code(reached)
         if self.call.every:
             plan.pop(CONFIGURATIONS)
         turns = Turns(plan, begin, replace(budget, seconds=budget.seconds - (budget.clock() - began)))
@@ -187,10 +187,10 @@ class _Hard:
 
     def _of_this_code(self, reached: Reached) -> Reached:
         """How far the kinds have come with this code. With another one, what tells most is tried again."""
-        if reached.code == self.code.name:
+        if reached.code == self.code().name:
             return reached
         done = {kind: number for kind, number in reached.done.items() if kind not in ORDERED}
-        return replaced(reached, code=self.code.name, done=done)
+        return replaced(reached, code=self.code().name, done=done)
 
     def _make_small(self, hard: Hard, kept: Kept) -> None:
         part = None if "sizes" in hard.without else sizes_of(self.call, kept).small()
@@ -206,7 +206,7 @@ class _Hard:
         seed = self.call.seed + rotation
         found: dict[str, Sequence[Item | Other]] = {CONFIGURATIONS: random.Random(seed).sample(others, len(others))}
         if kept is not None and self.call.hard is not None:
-            found |= planned(self.base, seed, kept, self.code)
+            found |= planned(self.base, seed, kept, self.code())
         # What only some calls and codes ask for comes first: it is rarely there, and then tells most.
         drawn = random.Random(seed).sample([*found], len(found))
         plan = {kind: found[kind] for kind in dict.fromkeys([*(each for each in ORDERED if each in found), *drawn])}

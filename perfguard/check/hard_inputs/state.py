@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from perfguard.check.numerics.modules import kept_in
+from perfguard.check.numerics.modules import modules_of
 from perfguard.check.numerics.trial import Inputs, run_trial
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import Call
@@ -26,11 +26,9 @@ _OWN = ("training",)  # an attribute of each module, which is a mode
 def owner_of(fn: Any) -> Any:
     """The object whose state a function changes: a module, the object of a method, or an object that is called; the
     module that a function keeps, if it keeps one alone. Otherwise None."""
-    if isinstance(fn, torch.nn.Module):
-        return fn
-    kept = {id(each): each for each in kept_in(fn) if isinstance(each, torch.nn.Module)}
-    if kept:
-        return next(iter(kept.values())) if len(kept) == 1 else None
+    modules = modules_of(fn)
+    if modules:
+        return modules[0] if len(modules) == 1 else None
     if isinstance(fn, functools.partial):
         return owner_of(fn.func)
     bound = getattr(fn, "__self__", fn)
