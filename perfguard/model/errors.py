@@ -97,8 +97,7 @@ def next_step(error: BaseException) -> str:
 
 def described(error: BaseException) -> str:
     """`ValueError: its first line`, with the next step if one is known."""
-    first_line = next(iter(str(error).splitlines()), "")
-    summary = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+    summary = ": ".join(filter(None, (type(error).__name__, *str(error).splitlines()[:1])))
     return "; ".join(filter(None, (summary, next_step(error))))
 
 

@@ -57,16 +57,9 @@ class Limits(Struct, frozen=True):
 
     def reading(self, metric: str, unit: Unit, value: Value, **others: Any) -> Reading:
         """An exact reading with these limits. `others`: its other fields, or stricter limits."""
-        limits: dict[str, Any] = {
-            "better": self.better,
-            "gated": self.gated,
-            "stored": self.stored,
-            "floor": self.floor,
-            "tolerance": self.tolerance,
-            "covers": list(self.covers),
-            "unrecorded": self.unrecorded,
-            "portable": bool(self.portable),
-        }
+        same = ("better", "gated", "stored", "floor", "tolerance", "unrecorded")
+        limits: dict[str, Any] = {name: getattr(self, name) for name in same}
+        limits |= {"covers": list(self.covers), "portable": bool(self.portable)}
         return Reading(metric, unit, value, **(limits | others))
 
 
