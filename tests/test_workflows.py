@@ -193,29 +193,104 @@ def test_a_lane_is_compared_with_what_its_commit_is_for_and_a_recording_with_not
     assert set(creep["jobs"]["measure"]["with"]) == {"lane", "runner"}
 
 
-def test_what_a_lane_measured_anew_is_proposed_where_it_belongs(tmp_path: Path) -> None:
-    """The step of refresh.yml that takes the lanes' folders over, with a `gh` that has downloaded them."""
-    for lane in ("cpu", "nvidia-h200"):
-        path = tmp_path / "runner" / "measured" / f"baselines-{lane}" / "area.yaml"
+BOT = "41898282+github-actions[bot]@users.noreply.github.com"
+
+
+class Refreshed:
+    """A checkout with its remote, in which the steps of refresh.yml run with a `gh` that notes what it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.remote, self.checkout = folder, folder / "remote", folder / "checkout"
+        self.git(folder, "init", "-q", "--bare", "-b", "main", str(self.remote))
+        self.git(folder, "clone", "-q", str(self.remote), str(self.checkout))
+        self.git(self.checkout, "switch", "-q", "--orphan", "main")
+        for lane in ("cpu", "nvidia-h200", "amd-mi300x"):
+            self.write(self.checkout / "baselines" / lane / "area.yaml", "old")
+        self.write(self.checkout / "baselines" / "nvidia-h200" / "gone.yaml", "old")
+        self.commit("somebody@localhost")
+        self.git(self.checkout, "push", "-q", "origin", "main")
+        self.sha = self.git(self.checkout, "rev-parse", "HEAD")
+        put_program(folder / "gh", f'echo "$@" >>{shlex.quote(str(folder / "called"))}; [ "$1 $2" != "pr view" ]')
+
+    @staticmethod
+    def git(folder: Path, *arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    @staticmethod
+    def write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"new {lane}")
-    for file in ("nvidia-h200/gone.yaml", "cpu/area.yaml", "amd-mi300x/area.yaml"):
-        path = tmp_path / "baselines" / file
-        path.parent.mkdir(parents=True)
-        path.write_text("old")
-    for name in ("gh", "git"):
-        (tmp_path / name).write_text("#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
-    (take,) = [step["run"] for step in steps(load(FOLDER / "refresh.yml")) if "gh run download" in step.get("run", "")]
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path / "runner")}
-    environment["GITHUB_RUN_ID"] = "1"
-    subprocess.run(["bash", "-e", "-c", take], cwd=tmp_path, env=environment, check=True)
-    folder = tmp_path / "baselines"
-    assert {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.yaml")} == {
-        "amd-mi300x/area.yaml": "old",
-        "cpu/area.yaml": "new cpu",
-        "nvidia-h200/area.yaml": "new nvidia-h200",
+        path.write_text(text)
+
+    def commit(self, email: str) -> None:
+        self.git(self.checkout, "add", "--all")
+        self.git(self.checkout, "-c", "user.name=x", "-c", f"user.email={email}", "commit", "-q", "-m", "x")
+
+    def propose(self, **measured: str) -> str:
+        """What the step prints for lanes that have measured these texts."""
+        for lane, text in measured.items():
+            self.write(self.folder / "measured" / f"baselines-{lane.replace('_', '-')}" / "area.yaml", text)
+        (step,) = [step["run"] for step in steps(load(FOLDER / "refresh.yml")) if "gh pr create" in step.get("run", "")]
+        environment = {
+            **os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}", "RUNNER_TEMP": str(self.folder),
+            "GITHUB_SHA": self.sha, "BASE": "main", "BOT": BOT,
+        }  # fmt: skip
+        line = ["bash", "-e", "-o", "pipefail", "-c", step]
+        done = subprocess.run(line, cwd=self.checkout, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def proposed(self) -> dict[str, dict[str, str]]:
+        """By branch of the remote but main: file -> text in its baselines."""
+        branches = self.git(self.remote, "for-each-ref", "--format=%(refname:short)").splitlines()
+        return {
+            branch: {
+                path: self.git(self.remote, "show", f"{branch}:{path}")
+                for path in self.git(self.remote, "ls-tree", "-r", "--name-only", branch).splitlines()
+            }
+            for branch in branches
+            if branch != "main"
+        }
+
+
+OLD = {f"baselines/{file}": "old" for file in ("cpu/area.yaml", "nvidia-h200/area.yaml", "amd-mi300x/area.yaml")}
+
+
+def test_what_a_lane_measured_anew_is_proposed_alone(tmp_path: Path) -> None:
+    """Where a lane has failed, it has uploaded nothing; the others propose all the same, each its own folder."""
+    place = Refreshed(tmp_path)
+    place.propose(cpu="new", nvidia_h200="faster")
+    gone = {"baselines/nvidia-h200/gone.yaml": "old"}
+    assert place.proposed() == {
+        "perfguard/refresh-cpu": OLD | gone | {"baselines/cpu/area.yaml": "new"},
+        "perfguard/refresh-nvidia-h200": OLD | {"baselines/nvidia-h200/area.yaml": "faster"},
     }
+    called = (tmp_path / "called").read_text()
+    assert called.count("pr create --base main") == 2
+    assert "--head perfguard/refresh-cpu --title Refresh the baselines of cpu" in called
+    job = load(FOLDER / "refresh.yml")["jobs"]["propose"]
+    assert job["if"] == "${{ !cancelled() && needs.measure.result != 'skipped' }}"
+
+
+def test_nothing_new_and_no_lane_propose_nothing(tmp_path: Path) -> None:
+    place = Refreshed(tmp_path)
+    assert place.propose() == ""
+    assert "cpu: nothing was read that is new" in place.propose(cpu="old")
+    assert place.proposed() == {}
+
+
+def test_a_proposal_is_renewed_unless_a_person_has_committed_to_it(tmp_path: Path) -> None:
+    place = Refreshed(tmp_path)
+    place.propose(cpu="first")
+    place.propose(cpu="second")
+    assert place.proposed()["perfguard/refresh-cpu"]["baselines/cpu/area.yaml"] == "second"
+    place.write(place.checkout / "baselines" / "cpu" / "area.yaml", "by hand")
+    place.commit("somebody@localhost")
+    place.git(place.checkout, "push", "-q", "origin", "HEAD")
+    told = place.propose(cpu="third", amd_mi300x="faster")
+    assert "::warning::perfguard/refresh-cpu has a person's commits" in told
+    assert place.proposed()["perfguard/refresh-cpu"]["baselines/cpu/area.yaml"] == "by hand"
+    assert place.proposed()["perfguard/refresh-amd-mi300x"]["baselines/amd-mi300x/area.yaml"] == "faster"
 
 
 def run_step(name: str, folder: Path, **environment: str) -> str:
