@@ -29,6 +29,10 @@ _COMMANDS = {
         "perfguard.pytest_plugin.compare",
         "the merge base with BASE against the working tree, alternating on one device; needs no baseline",
     ),
+    "bisect": (
+        "perfguard.pytest_plugin.bisect",
+        "the commit, or the release of a package, that made cases slower, heavier or wrong",
+    ),
 }
 
 

@@ -77,6 +77,7 @@ BUDGETS = [
         100,
         "one error for each odd argument; the last line agrees with the status",
     ),
+    ("perfguard/pytest_plugin/**/*.py", 250, "the commit, or the release, that made a case worse is found"),
     ("perfguard/pytest_plugin/**/*.py", 200, "what a run is at, on terminals and in logs"),
     ("perfguard/pytest_plugin/**/*.py", 100, "kernels are interpreted where no GPU is, without being asked"),
     ("perfguard/render/**/*.py", 2_600, ""),

@@ -111,6 +111,15 @@ class Turns(Generic[Item]):
         """By kind, number of those that had no turn."""
         return {kind: len(queue) for kind, queue in self._queues.items() if queue}
 
+    @property
+    def untried(self) -> list[str]:
+        """Kinds of which nothing was tried, in this run or in an earlier one."""
+        return [
+            kind
+            for kind, queue in self._queues.items()
+            if len(queue) == len(self._plan[kind]) and not self._reached.done.get(kind)
+        ]
+
     def take(self, attempt: Callable[[str, Item], Tried[Item]]) -> None:
         """Let `attempt` try one item after the other.
 

@@ -393,4 +393,4 @@ def _method(read: Reading | Entry) -> str:
 
 def not_read(metric: str) -> str:
     """The reason of a verdict on a recorded metric that the run failed to read."""
-    return f"{metric} is remembered, but was not read; if it is gone: --perfguard-update=stale"
+    return f"{metric} has a baseline, but was not read; if it is gone: --perfguard-update=stale"

@@ -140,7 +140,7 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
     error = noise.against_record
     if theta < COARSE:
         if not on_its_board:
-            return "another board than the record's, or nobody knows which"
+            return "measured on a different or unknown board"
         if controls.cases < LEAST_CONTROLS:
             return f"{controls.cases} unchanged cases timed beside it, {LEAST_CONTROLS} are needed"
         if abs(controls.shift) > theta / 2:

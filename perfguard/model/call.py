@@ -134,13 +134,15 @@ class OtherCall:
 
     Attributes:
         name: the change, equal in every process and commit: `transposed argument 0`, `argument 0 dim 1`.
-        size: the new size of a dimension; 0 if the change is another layout.
+        kind: of the change, as in `Hard(without=…)`: layouts, sizes, gradients (frozen inputs) or dtypes.
+        size: the new size of a dimension; 0 for other kinds.
         instead: whether it is traced only if no earlier call of its name could be.
     """
 
     name: str
-    size: int
+    kind: Literal["layouts", "sizes", "gradients", "dtypes"]
     make: Callable[[], Call]
+    size: int = 0
     instead: bool = False
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Location = tuple[str, int | None, str]
 
-_NOTHING_WRITTEN = "all baselines: the run was cut short, and half a recording would pass for a whole one; record again"
+_NOTHING_WRITTEN = "all baselines: the run was interrupted; record again"
 
 
 class Ending:

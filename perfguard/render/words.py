@@ -121,7 +121,7 @@ def why(verdict: Verdict) -> str:
     """The reason, for an undecided time with the smallest slowdown that its process pairs can detect."""
     if verdict.smallest is None or verdict.word is not Word.UNRESOLVED:
         return verdict.reason
-    return f"{verdict.reason}; would have seen {format_percent(verdict.smallest)}"
+    return f"{verdict.reason}; smallest detectable change: {format_percent(verdict.smallest)}"
 
 
 def cause(reason: str) -> str:

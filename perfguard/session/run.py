@@ -301,7 +301,7 @@ class Run:
             if case is not None and case.nodeid not in judged_whole:
                 why = outcomes.get(case.nodeid, "not run") or "run and guarded nothing"
                 case = Case(suite, name, next((each for each in PASSES if each == direction), "forward"), case.nodeid)
-                self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"remembered, but its test was {why}"))
+                self.add_verdict(case, Verdict(Word.UNRESOLVED, reason=f"has a baseline, but its test was {why}"))
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
         from perfguard.render.update_text import describe_changes, mark_recorded

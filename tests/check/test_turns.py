@@ -63,6 +63,17 @@ def test_each_kind_has_one_before_any_has_a_second() -> None:
     assert turns.waiting == {"values": 1, "layouts": 2, "sizes": 2, "configurations": 2}
 
 
+def test_kinds_that_no_run_has_tried_are_named() -> None:
+    """A call that is not cheap has one kind a run, and the next run goes on."""
+    attempts = Attempts(lambda item: 2.0)
+    first = turned(attempts, cheap=False)
+    assert first.untried == ["layouts", "sizes", "configurations"]
+    assert first.reached is not None
+    second = turned(attempts, cheap=False, reached=first.reached)
+    assert second.untried == ["sizes", "configurations"]
+    assert second.waiting["layouts"] == 3
+
+
 def test_a_kind_that_no_longer_fits_leaves_the_rest_of_the_budget_to_the_others() -> None:
     attempts = Attempts(lambda item: 0.5 if item[0] == "c" else 0.05)
     turns = turned(attempts, plan=plan_of(9, ("values", "configurations")))

@@ -174,7 +174,7 @@ def test_a_recording_that_is_cut_short_says_that_it_wrote_nothing(project: Proje
     project.test_file(TEST.replace("    x = ", "    if n == 96: raise KeyboardInterrupt\n    x = "))
     result = project.guard("--perfguard-update=new")
     assert result.ret == ExitStatus.INTERRUPTED
-    result.stdout.fnmatch_lines(["left alone: all baselines: the run was cut short*record again"])
+    result.stdout.fnmatch_lines(["left alone: all baselines: the run was interrupted; record again"])
     assert not (project.path / "baselines").exists()
     assert "left alone" not in project.guard().stdout.str()
 

@@ -296,7 +296,7 @@ def test_a_sum_in_another_order_each_time_is_recorded_whole(project: Project) ->
 
 def test_a_metric_that_is_gone_is_named_and_can_be_removed(recorded: Project) -> None:
     recorded.test_file(TEST.replace("reference=", "timed=False, reference="))
-    gone = ["UNRESOLVED  2 cases (*): device_time_us is remembered, but was not read; if it is gone: *=stale*"]
+    gone = ["UNRESOLVED  2 cases (*): device_time_us has a baseline, but was not read; if it is gone: *=stale*"]
     result = recorded.guard()
     assert result.ret == ExitStatus.PASSED
     result.stdout.fnmatch_lines(gone)
@@ -321,7 +321,7 @@ def test_a_metric_that_an_edit_renamed_is_named_by_both_names(recorded: Project)
     result.stdout.fnmatch_lines(
         [
             "*; 1 metric new: copies; *",
-            "UNRESOLVED  2 cases (*): copied is remembered, but was not read; if it is gone: pytest *=stale",
+            "UNRESOLVED  2 cases (*): copied has a baseline, but was not read; if it is gone: pytest *=stale",
         ]
     )
     assert recorded.guard("--perfguard-update=new,stale").ret == ExitStatus.PASSED

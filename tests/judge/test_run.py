@@ -347,7 +347,7 @@ def test_a_run_is_inconclusive_where_most_times_stay_in_question(words: list[Wor
         (1.04, "UNDECIDED: the 10 minutes were over", True),
         (1.02, "UNPAIRED: no git", False),  # within what the gate promises
         (0.9, "UNPAIRED: no git", False),
-        (1.04, "NOISY: would have seen 6 %", False),  # all its pairs were measured
+        (1.04, "NOISY: smallest detectable change: 6 %", False),  # all its pairs were measured
     ],
 )
 def test_one_slower_time_that_no_pair_read_is_no_plain_success(ratio: float, reason: str, inconclusive: bool) -> None:

@@ -64,7 +64,7 @@ def test_a_time_within_its_record_needs_no_pair(value: float, why: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"here": False}, "another board than the record's, or nobody knows which"),
+        ({"here": False}, "measured on a different or unknown board"),
         ({"controls": Controls(14, 0.0, 1.0)}, "14 unchanged cases timed beside it, 15 are needed"),
         ({"controls": Controls(20, 0.006, 1.0)}, "the machine is not as it was when it was recorded"),
         ({"controls": Controls(20, -0.006, 1.0)}, "the machine is not as it was when it was recorded"),

@@ -71,7 +71,7 @@ def called_parts(call: Call) -> list[Part]:
         *([Part("fakes", {CALLED: FAKES})] if has_own_fakes() else []),
         *(Part("sequences", {CALLED: text}) for text in _sequences(call)),
         *(Part("modes", {CALLED: text}) for text in _modes(call)),
-        *(Part("dtypes", steps) for steps in _dtypes(call)),
+        *(Part("dtypes", steps) for steps in dtype_steps(call)),
     ]
 
 
@@ -127,8 +127,8 @@ def _floats(call: Call) -> dict[int, torch.Tensor]:
     }
 
 
-def _dtypes(call: Call) -> list[dict[int, str]]:
-    """First everything of the first tensor's dtype in another one, then one input at a time, or the parameters."""
+def dtype_steps(call: Call) -> list[dict[int, str]]:
+    """Steps by place: first all inputs of the first one's dtype in another, then one at a time, or the parameters."""
     floats = _floats(call)
     parameters = _trained(call.fn)
     if not floats or call.mutates:  # what is written keeps its dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,9 +10,10 @@ import torch
 from perfguard._compat import torch_utils
 from perfguard._compat.torch_internals import fake_mode, has_own_fake, is_missing_fake, schema_of
 from perfguard.check.hard_inputs.comparison import Outcome
-from perfguard.check.hard_inputs.derivation import with_tensors
+from perfguard.check.hard_inputs.derivation import derived_tensor, with_tensors
 from perfguard.check.numerics.procedure import LeftOut, Run, differentiated
 from perfguard.check.numerics.trial import Inputs
+from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import Call
 from perfguard.model.errors import described, is_out_of_memory
 from perfguard.tensors.graph import tree_tensors
@@ -20,7 +21,6 @@ from perfguard.tensors.layouts import strides_of, transposed
 from perfguard.tensors.seeding import seed_all
 
 FAKES = "fake implementations of custom operators"
-_LAYOUTS = ("", ", its inputs transposed in memory")  # a fake that keeps strides does not know of a copy
 
 
 class _Seen(torch_utils.DispatchMode):
@@ -81,31 +81,49 @@ def _unlike(fake: torch.Tensor, real: torch.Tensor) -> str:
 
 
 def judge_fakes(call: Call) -> Outcome:
-    """The fake implementation of each custom operator that a call reaches, beside the operator itself, on the call's
-    tensors as they are, and in another layout.
+    """The fake implementation of each custom operator that a call reaches, beside the operator itself: on the call's
+    tensors as they are, in another layout, and in bfloat16, if the reference takes that.
 
     Raises:
         LeftOut: the call raises.
     """
-    for layout in _LAYOUTS:
+    for change, text in _CHANGES.items():
         seen = _Seen()
-        called = with_tensors(call, _transposed) if layout else call
+        called = with_tensors(call, change)
         try:
+            if change is _in_bfloat16:
+                Reference(called, Inputs(called)).run([])
             _run(called, seen)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            if not layout:
+            if not text:
                 raise LeftOut("the candidate raises") from error
         if seen.problems:
-            return Outcome(problem=seen.problems[0] + layout)
+            return Outcome(problem=seen.problems[0] + text)
     return Outcome()
+
+
+def _as_given(_: int, tensor: torch.Tensor) -> None:
+    """No other tensor."""
 
 
 def _transposed(_: int, tensor: torch.Tensor) -> torch.Tensor | None:
     if not tensor.is_floating_point() or tensor.ndim < 2 or tensor.numel() == 0:
         return None
     return transposed(tensor.detach()).requires_grad_(tensor.requires_grad)
+
+
+def _in_bfloat16(_: int, tensor: torch.Tensor) -> torch.Tensor | None:
+    return derived_tensor(tensor, "as bfloat16") if tensor.dtype in (torch.float32, torch.float16) else None
+
+
+#: A fake that keeps strides does not know of a copy, nor one that names a dtype of other dtypes.
+_CHANGES: dict[Callable[[int, torch.Tensor], torch.Tensor | None], str] = {
+    _as_given: "",
+    _transposed: ", its inputs transposed in memory",
+    _in_bfloat16: ", its inputs in bfloat16",
+}
 
 
 def _run(call: Call, seen: _Seen) -> None:

@@ -1,4 +1,4 @@
-"""Derived calls whose launches and copies are counted: another layout of one input, or another size of a dimension."""
+"""Derived calls that are followed, not run: another layout or dtype of an input, a frozen one, another size."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from functools import partial
 
 import torch
 
-from perfguard.check.hard_inputs.derivation import Derivation, Part, derived_call, leaves_of
+from perfguard.check.hard_inputs.called import dtype_steps
+from perfguard.check.hard_inputs.derivation import CALLED, FROZEN, Derivation, Part, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import layouts_by_place
 from perfguard.check.hard_inputs.sizes import Sizes, kept_by, sizes_of
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call, OtherCall
 
 _COUNTED = ("transposed", "sliced")  # the layouts that views have
+_MOST = 6  # frozen inputs, and changes of dtypes
 _LEAST = 4  # a size of up to 8 becomes 5, 6 and 7
 _ELEMENTS = 2**20  # of all inputs: no kernel runs, so that to make them is what costs
 _FAR, _TIMES = 2048, 8  # a grid of tiles of up to 1,024, or of one for each 8 times the size, has grown by then
@@ -30,8 +32,8 @@ def other_calls(call: Call) -> list[OtherCall]:
             return []
         call = derived_call(call, Derivation((small,)))
         sizes = sizes_of(call, kept_by(call))
-    layouts = [] if call.hard is None or "layouts" in call.hard.without else [*_of_layouts(call)]
-    return layouts if sizes is None else [*layouts, *_of_sizes(call, sizes)]
+    others = [*_of_layouts(call), *_of_frozen(call), *_of_dtypes(call), *(_of_sizes(call, sizes) if sizes else ())]
+    return [other for other in others if call.hard is None or other.kind not in call.hard.without]
 
 
 def _of_layouts(call: Call) -> Iterator[OtherCall]:
@@ -39,7 +41,24 @@ def _of_layouts(call: Call) -> Iterator[OtherCall]:
     for place, layouts in layouts_by_place(call, leaves_of(call)).items():
         for layout in _COUNTED:
             if layout in layouts:
-                yield OtherCall(f"{layout} {names[place]}", 0, _made(call, Part("layouts", {place: layout})))
+                yield OtherCall(f"{layout} {names[place]}", "layouts", _made(call, Part("layouts", {place: layout})))
+
+
+def _of_frozen(call: Call) -> Iterator[OtherCall]:
+    """Each input that needs a gradient without one, while others need theirs."""
+    names, leaves = Inputs(call).names, leaves_of(call)
+    trained = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    for place in trained[:_MOST] if len(trained) > 1 else ():
+        yield OtherCall(f"frozen {names[place]}", "gradients", _made(call, Part("gradients", {place: FROZEN})))
+
+
+def _of_dtypes(call: Call) -> Iterator[OtherCall]:
+    """All inputs of one dtype in another, and one at a time, as weights in float32 beside inputs in bfloat16 are."""
+    inputs = Inputs(call)
+    for steps in dtype_steps(call)[:_MOST]:
+        if CALLED not in steps:
+            changed = " and ".join(inputs.names[place] for place in steps)
+            yield OtherCall(f"{changed} {next(iter(steps.values()))}", "dtypes", _made(call, Part("dtypes", steps)))
 
 
 def _of_sizes(call: Call, sizes: Sizes) -> Iterator[OtherCall]:
@@ -57,7 +76,7 @@ def _of_sizes(call: Call, sizes: Sizes) -> Iterator[OtherCall]:
             if part is not None:
                 place, text = next(iter(part.steps.items()))
                 name = f"{names[place]} {' '.join(text.split()[:2])}"
-                yield OtherCall(name, target, _made(call, part), instead)
+                yield OtherCall(name, "sizes", _made(call, part), target, instead)
 
 
 def _is_cheap(leaves: list[object], size: int, target: int) -> bool:

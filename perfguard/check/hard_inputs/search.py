@@ -47,6 +47,7 @@ class HardResult:
         ran: by kind, number of inputs compared, and of configurations checked.
         left_out: number of inputs not compared, by reason.
         waiting: by kind, number of those that did not fit into the budget.
+        untried: kinds of which nothing has fitted into the budget of any run.
         doubts: the faults of configurations, and the smallest failing inputs: the first that failed, and before it
             those that failed in the last run already.
         notes: on configurations that do not fit the device.
@@ -56,6 +57,7 @@ class HardResult:
     ran: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     waiting: dict[str, int] = field(default_factory=dict)
+    untried: list[str] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     reached: Reached | None = None
@@ -67,7 +69,7 @@ class HardResult:
 
     @property
     def counts(self) -> HardCounts:
-        return HardCounts(dict(self.ran), dict(self.left_out), self.waiting)
+        return HardCounts(dict(self.ran), dict(self.left_out), self.waiting, self.untried)
 
 
 def run_hard(
@@ -183,7 +185,7 @@ class _Hard:
             plan.pop(CONFIGURATIONS)
         turns = Turns(plan, begin, replace(budget, seconds=budget.seconds - (budget.clock() - began)))
         turns.take(self._try)
-        self.found.waiting, self.found.reached = turns.waiting, turns.reached
+        self.found.waiting, self.found.untried, self.found.reached = turns.waiting, turns.untried, turns.reached
 
     def _of_this_code(self, reached: Reached) -> Reached:
         """How far the kinds have come with this code. With another one, what tells most is tried again."""

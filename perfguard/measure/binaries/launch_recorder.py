@@ -163,11 +163,15 @@ class Recording(Struct):
 
 def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -> Recording:
     """The launches of a call on a present or simulated `target`. Operators run on the host if `on_the_host`."""
-    from perfguard.measure.binaries.unwritten import Unwritten
+    from perfguard.measure.binaries.unwritten import MEMORY, Unwritten
 
     recorder = LaunchRecorder(target, sources)
-    unwritten = Unwritten(on_the_host, recorder.note_operator)
-    with unwritten, recorder.recording_launches(), uncompiled(), warnings.catch_warnings():
+
+    def note(operator: str) -> None:
+        if operator in MEMORY:
+            recorder.note_operator(operator)
+
+    with Unwritten(on_the_host, note), recorder.recording_launches(), uncompiled(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # An earlier call has already warned.
         try:
             recorder.follow(call)

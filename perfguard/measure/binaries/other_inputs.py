@@ -12,7 +12,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -78,13 +78,14 @@ class _DerivedRun:
     launches: list[_DerivedLaunch] = field(default_factory=list)
     operators: Counter[str] = field(default_factory=Counter)
     tunings: set[tuple[str, str]] = field(default_factory=set)
+    is_refused: bool = False
 
     def number_of(self, kinds: Iterable[str]) -> int:
         return sum(self.operators[each] for each in kinds)
 
 
 def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: bool) -> dict[Pass, _DerivedRun]:
-    """The runs of a derived call by pass; empty if the call refuses its input."""
+    """The runs of a derived call by pass; empty if the call refuses its input, unless that is counted."""
     by_pass: dict[Pass, _DerivedRun] = {}
     current: list[_DerivedRun] = []
 
@@ -100,9 +101,26 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
     try:
         with Unwritten(on_the_host, note):  # The inputs are made on the host, too.
             traced_step(other.make(), {}, enter)
-    except Exception:
-        return {}
+    except Exception as error:
+        if other.kind != "dtypes" or not current or not _is_of_operators(error) or not _is_taken(other, on_the_host):
+            return {}
+        current[0].is_refused = True
     return by_pass
+
+
+def _is_of_operators(error: Exception) -> bool:
+    """Whether torch's operators refused the input. Subclasses, and other errors, are what a kernel's own checks raise:
+    a decision of its author."""
+    return type(error) is RuntimeError
+
+
+def _is_taken(other: OtherCall, on_the_host: bool) -> bool:
+    """Whether the reference takes the input, which then is in the domain."""
+    with suppress(Exception), Unwritten(on_the_host):
+        call = other.make()
+        call.reference(*call.args, **call.kwargs)
+        return True
+    return False
 
 
 class _DerivedRecorder(LaunchRecorder):
@@ -139,7 +157,7 @@ class _DerivedRecorder(LaunchRecorder):
 
 
 def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
-    layouts = [run for run in derived if not run.other.size]
+    layouts = [run for run in derived if run.other.kind == "layouts"]
     compiled = [run for _, runs in _by_size(derived) for run in _without_largest(runs)]
     parts = {f"copies ({run.other.name})": run.number_of(COPIES) for run in layouts}
     if compiled:
@@ -149,6 +167,11 @@ def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
             parts[f"host reads ({name})"] = max(run.number_of(READS) for run in runs)
             if most := max(len(run.launches) for run in runs):
                 parts[f"launches ({name})"] = most
+    for run in derived:
+        if run.other.kind == "gradients":
+            parts[f"operators ({run.other.name})"] = run.operators.total() + len(run.launches)
+        elif run.other.kind == "dtypes":
+            parts[f"refused ({run.other.name})"] = int(run.is_refused)
     for name, runs in _by_size(derived):
         parts |= {part: len(codes) for part, codes in _compilations(name, _without_largest(runs)).items()}
         parts |= {part: int(axis > 0) for part, axis in _axes(name, runs).items()}

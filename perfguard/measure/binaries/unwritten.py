@@ -18,7 +18,8 @@ _FILLS = {
         "full", "full_like", "new_full", "fill_",
     )
 }  # fmt: skip
-_MEMORY = COPIES | _FILLS | READS
+#: Operators that fill, copy or read memory.
+MEMORY = COPIES | _FILLS | READS
 
 
 class Unwritten(DispatchMode):
@@ -29,7 +30,7 @@ class Unwritten(DispatchMode):
     """
 
     def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:
-        """`note` is called with each operator that fills, copies or reads memory, e.g. `aten.clone`."""
+        """`note` is called with each operator that is no view, e.g. `aten.clone`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.on_the_host = on_the_host
         self.note = note
@@ -40,7 +41,7 @@ class Unwritten(DispatchMode):
         if own is not None:  # Calls within a user's operator are followed, too.
             with self:
                 return own(*args, **kwargs)
-        if str(func.overloadpacket) in _MEMORY:
+        if not func.is_view:
             self.note(str(func.overloadpacket))
         device = kwargs.get("device")
         if self.on_the_host and isinstance(device, torch.device) and device.type != "meta":

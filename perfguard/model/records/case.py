@@ -233,11 +233,12 @@ class Conditions(Struct, frozen=True, omit_defaults=True):
 
 
 class HardCounts(Struct, frozen=True, omit_defaults=True):
-    """The number of checks beside the given call, by kind: compared, left out by reason, left for the next run."""
+    """The number of checks beside the given call, by kind; of `untried` kinds no run has tried anything."""
 
     ran: dict[str, int] = {}
     left_out: dict[str, int] = {}
     waiting: dict[str, int] = {}
+    untried: list[str] = []
 
 
 class Doubt(Struct, frozen=True, omit_defaults=True):

@@ -28,7 +28,7 @@ class BaseTree(Struct, frozen=True, omit_defaults=True):
     problem: str = ""
 
 
-NO_BASE = BaseTree(problem="nobody looked for a base commit")
+NO_BASE = BaseTree(problem="no base commit was looked for")
 NO_RECORD = BaseTree(problem="the case has no record, and so no commit to be compared with")
 NO_COMMIT = BaseTree(problem="the record names no commit; record again, or name a base: --perfguard-base")
 NO_PAIRS = "no process pair measured it"

@@ -361,6 +361,7 @@ def kept_strides(x: torch.Tensor) -> tuple[int, int]:
         ("dtype", lambda x: x.new_empty(x.T.shape, dtype=torch.float64), "dtype float64, the operator's is float32"),
         ("slip", lambda x: x.new_empty(x.sizes), "raises AttributeError"),
         ("layout", lambda x: x.new_empty_strided(x.T.shape, kept_strides(x)), "transposed in memory"),
+        ("other", lambda x: x.new_empty(x.T.shape, dtype=torch.float32), "is bfloat16, its inputs in bfloat16"),
     ],
 )
 def test_a_fake_that_says_something_else(name: str, fake: Callable[..., Any], words: str) -> None:
@@ -374,6 +375,9 @@ def test_right_fakes_are_quiet_and_none_is_no_fault() -> None:
     turned = operator("right", lambda x: x.new_empty(x.T.shape))
     result = found("fakes", turned, (x(),), lambda x: x.T.contiguous())
     assert (result.problem, result.ran["fakes"]) == ("", 1)
+    of_float32 = operator("of_float32", lambda x: x.new_empty(x.T.shape, dtype=torch.float32))
+    weight = torch.ones(8, 1)  # of the reference, which takes no other dtype
+    assert found("fakes", lambda x: of_float32(x) * 2, (x(),), lambda x: x.T * (2 + 0 * (x.T @ weight))).problem == ""
 
     @torch.library.custom_op("perfguard_fakes::undescribed", mutates_args=())
     def undescribed(x: torch.Tensor) -> torch.Tensor:

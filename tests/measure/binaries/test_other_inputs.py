@@ -105,6 +105,8 @@ def test_what_is_read_of_a_kernel(reader: Reader) -> None:
         "compilations of rows_kernel (argument 0 dim 1)": 1,
         "grid axis of rows_kernel (argument 0 dim 1)": 1,
         "compilations of rows_kernel (argument 0 dim 2)": 2,  # 32 and 64: others are refused
+        **{f"refused (argument 0 and argument 1 as {name})": 0 for name in ("bfloat16", "float16", "float64")},
+        **{f"refused (argument {number} as bfloat16)": 0 for number in (0, 1)},
     }
     assert "grid axis of rows_kernel (argument 0 dim 1) is 1: it ends at 65,535 programs" in found.note
     assert "rows_kernel is compiled anew for each size of argument 0 dim 2: its constant D is 32, 64" in found.note
@@ -196,7 +198,8 @@ def test_kinds_that_a_test_leaves_out_are_not_followed(reader: Reader) -> None:
     assert found is not None
     assert isinstance(found.value, dict)
     assert not any("dim" in part or "sizes" in part for part in found.value)
-    assert reading(reader, rows(reader, hard=Hard(without=["sizes", "layouts"], reason="fixed"))) is None
+    without = ["sizes", "layouts", "gradients", "dtypes"]
+    assert reading(reader, rows(reader, hard=Hard(without=without, reason="fixed"))) is None
     assert reading(reader, rows(reader, hard=None)) is None
 
 
@@ -209,10 +212,71 @@ def test_large_inputs_are_cut_and_the_same_in_two_runs(reader: Reader) -> None:
     assert ("argument 0 dim 0", 257) in names
 
 
-def test_calls_without_kernels_are_followed_where_they_run(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: torch.Tensor, weight: torch.Tensor, needed: bool) -> torch.Tensor:
+        context.save_for_backward(x, weight)
+        context.needed = needed
+        return x @ weight.to(x.dtype).T
+
+    @staticmethod
+    def backward(context: Any, grad: torch.Tensor) -> Any:
+        x, weight = context.saved_tensors
+        is_asked_for = context.needed or context.needs_input_grad[1]
+        return grad @ weight, grad.T @ x if is_asked_for else None, None
+
+
+def parts_of(reader: Reader, call: Call, direction: Pass = "forward") -> dict[str, Any]:
+    found = reading(reader, call, direction)
+    assert found is not None
+    assert isinstance(found.value, dict)
+    return found.value
+
+
+@pytest.fixture
+def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     from perfguard.measure.binaries import call_binaries
 
     monkeypatch.setattr(call_binaries, "is_triton_loaded", lambda: False)
+
+
+@pytest.mark.usefixtures("no_triton")
+def test_operators_for_a_frozen_input_are_counted(reader: Reader) -> None:
+    x, weight = torch.randn(6, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    counts = [
+        parts_of(reader, Call(Product.apply, (x, weight, needed), Product.apply), "backward")
+        for needed in (False, True)
+    ]
+    assert counts[1]["operators (frozen argument 1)"] == counts[0]["operators (frozen argument 1)"] + 1
+    assert counts[1]["operators (frozen argument 0)"] == counts[0]["operators (frozen argument 0)"]
+
+
+def refuses(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    if weight.dtype is not x.dtype:
+        raise ValueError("one dtype")
+    return x @ weight.T
+
+
+@pytest.mark.usefixtures("no_triton")
+@pytest.mark.parametrize(
+    ("fn", "refused"),
+    [(lambda x, weight: x @ weight.T, 1), (lambda x, weight: x @ weight.T.to(x.dtype), 0), (refuses, None)],
+    ids=["by operators", "not", "by a decision"],
+)
+def test_dtypes_that_are_refused(reader: Reader, fn: Any, refused: int | None) -> None:
+    def reference(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x @ weight.to(x.dtype).T
+
+    inputs = torch.randn(6, 4), torch.randn(5, 4)
+    parts = parts_of(reader, Call(fn, inputs, reference))
+    assert parts.get("refused (argument 0 as bfloat16)") == refused
+    assert parts["refused (argument 0 and argument 1 as bfloat16)"] == 0
+    parts = parts_of(reader, Call(fn, inputs, fn))  # what the reference refuses is outside of the domain
+    assert not parts.get("refused (argument 0 as bfloat16)")
+
+
+@pytest.mark.usefixtures("no_triton")
+def test_calls_without_kernels_are_followed_where_they_run(reader: Reader) -> None:
     seen: list[int] = []
 
     def doubled(x: torch.Tensor) -> torch.Tensor:
