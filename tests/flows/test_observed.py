@@ -405,7 +405,9 @@ def test_a_recorded_test_that_is_skipped_now_keeps_its_name(library: Project) ->
     (library.path / "test_library.py").write_text(test.format(""))
     assert observe(library, "--perfguard-update=new").ret == ExitStatus.PASSED
     (library.path / "test_library.py").write_text(test.format("pytest.skip('not today')\n    "))
-    observe(library).stdout.fnmatch_lines(["UNRESOLVED  1 case (*): has a baseline, but its test was skipped: not today"])
+    observe(library).stdout.fnmatch_lines(
+        ["UNRESOLVED  1 case (*): has a baseline, but its test was skipped: not today"]
+    )
     (report,) = (library.path / ".perfguard").glob("report-*.json")
     assert [result.case.key for result in read_report(report).results] == ["it/test"]
 
