@@ -129,7 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
     if _helps_rank_0() and not option.perfguard_session:
-        from perfguard.pytest_plugin.ranked_start import silence
+        from perfguard.ranks.ranked_start import silence
 
         silence(config)
         return
@@ -143,7 +143,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Arrange for tests of several ranks, if there are any."""
     of_ranks = "RANK" in os.environ and _measures(config.option)
     if of_ranks or any(item.get_closest_marker("perfguard") for item in items):
-        from perfguard.pytest_plugin.ranked_start import arrange
+        from perfguard.ranks.ranked_start import arrange
 
         arrange(config, items, measure=_measures(config.option))
 
@@ -162,7 +162,7 @@ def _helps_rank_0() -> bool:
     """Whether this process is a rank other than 0 under torchrun: rank 0 alone judges and prints."""
     if "RANK" not in os.environ:
         return False
-    from perfguard.session.ranks.rank_group import rank_here, ranks_here
+    from perfguard.ranks.rank_group import rank_here, ranks_here
 
     return ranks_here() > 0 and rank_here() > 0
 

@@ -140,9 +140,9 @@ FLOORS = {
 TORCH = {"_compat", "check", "interpreter", "measure", "tensors", "testing"}
 TORCH_FILES = {
     "session/case_pipeline.py",
-    "session/ranks/launch.py",
-    "session/ranks/layout.py",
-    "session/ranks/rank_group.py",
+    "ranks/launch.py",
+    "ranks/layout.py",
+    "ranks/rank_group.py",
 }
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {

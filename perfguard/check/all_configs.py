@@ -104,7 +104,7 @@ def check_given(call: Call) -> Given:
         Exception: what the candidate or the reference raises, with a note on the run that raised it.
     """
     if in_group() and (call.rank_group is None or isinstance(call.fn, torch.nn.Module)):
-        from perfguard.check.sharded import check_sharded
+        from perfguard.ranks.sharded import check_sharded
 
         return Given(check_sharded(call))
     kept = None if call.hard is None else kept_by(call)

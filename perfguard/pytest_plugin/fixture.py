@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from perfguard.measure.devices.device import Device
-    from perfguard.session.ranks.layout import Layout
-    from perfguard.session.ranks.rank_guard import RankGuard
+    from perfguard.ranks.layout import Layout
+    from perfguard.ranks.rank_guard import RankGuard
     from perfguard.session.run import Run
 
 RUN = pytest.StashKey["Run"]()
@@ -321,7 +321,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
             stack.enter_context(seeded(seed_of(case), device))
             layout = None
             if mark.layout:
-                from perfguard.session.ranks.layout import layout_of
+                from perfguard.ranks.layout import layout_of
 
                 layout = stack.enter_context(layout_of(mark.layout))
             yield Guarded(

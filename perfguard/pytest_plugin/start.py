@@ -47,7 +47,7 @@ def start(config: pytest.Config) -> None:
     with usage_errors():
         built = build_config(config)
         if built.session_folder is not None and (request := read_request(built.session_folder)).ranks:
-            from perfguard.pytest_plugin.in_rank import InRank
+            from perfguard.ranks.in_rank import InRank
 
             in_rank = InRank(built, measure=request.measure, request=request)
             config.pluginmanager.register(in_rank, "perfguard-ranks")
@@ -197,7 +197,7 @@ def reset_options(config: pytest.Config) -> None:
     tests = request.tests
     _set(config, _NOT_ITS_OWN)
     if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's.
-        from perfguard.session.ranks.rank_group import rank_here
+        from perfguard.ranks.rank_group import rank_here
 
         config.option.basetemp = str(folder / f"tmp-{rank_here()}")
     if tests is not None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from perfguard.session.ranks.peers import END, OutOfStep, Peers
-from perfguard.session.ranks.rank_group import RankGroup
+from perfguard.ranks.peers import END, OutOfStep, Peers
+from perfguard.ranks.rank_group import RankGroup
 
 
 def on_ranks(count: int, run: Callable[[Peers], Any]) -> list[Any]:

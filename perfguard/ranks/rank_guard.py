@@ -10,10 +10,10 @@ from perfguard.model.call import Call, CallRanks
 from perfguard.model.config import Config
 from perfguard.model.errors import WrongResult
 from perfguard.model.records import Case, CaseResult
+from perfguard.ranks.peers import Peers
+from perfguard.ranks.rank_group import RankGroup
 from perfguard.session.case_pipeline import ReadingPlan, Runner
 from perfguard.session.child import Request
-from perfguard.session.ranks.peers import Peers
-from perfguard.session.ranks.rank_group import RankGroup
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device

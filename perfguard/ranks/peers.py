@@ -14,7 +14,7 @@ from msgspec import Struct
 from perfguard.model.errors import MeasurementError
 
 if TYPE_CHECKING:
-    from perfguard.session.ranks.rank_group import RankGroup
+    from perfguard.ranks.rank_group import RankGroup
 
 END = "the end of the test"
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from perfguard.session.ranks.rank_files import Collective, RankExit
-from perfguard.session.ranks.rank_group import RankGroup
+from perfguard.ranks.rank_files import Collective, RankExit
+from perfguard.ranks.rank_group import RankGroup
 from perfguard.session.watchdog import describe_step
 
 STATUS = 3  # Exit status of a rank that ends itself: pytest's for an internal error.

@@ -22,15 +22,15 @@ from perfguard.model.errors import UsageError
 from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import RANK_GUARD, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
-from perfguard.pytest_plugin.rank_reports import decoded_report
+from perfguard.ranks import rank_files
+from perfguard.ranks.launch import Ended
+from perfguard.ranks.peers import END, Peers
+from perfguard.ranks.rank_files import RankExit, RankOutcome
+from perfguard.ranks.rank_group import join, local_rank, rank_here
+from perfguard.ranks.rank_guard import RankGuard, rank_runner
+from perfguard.ranks.rank_reports import decoded_report
+from perfguard.ranks.watch import Watch
 from perfguard.session.child import Request
-from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.launch import Ended
-from perfguard.session.ranks.peers import END, Peers
-from perfguard.session.ranks.rank_files import RankExit, RankOutcome
-from perfguard.session.ranks.rank_group import join, local_rank, rank_here
-from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
-from perfguard.session.ranks.watch import Watch
 
 #: Turns all ranks' outcomes of a test into its reports.
 Replay = Callable[[pytest.Item, Ended], list[pytest.TestReport]]

@@ -22,9 +22,9 @@ from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from perfguard.model.atomic_files import write_atomically
+from perfguard.ranks import rank_files
+from perfguard.ranks.rank_files import RankExit, RankFile, RankOutcome
 from perfguard.session.child import ChildCommand, Request, write_request
-from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.rank_files import RankExit, RankFile, RankOutcome
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15

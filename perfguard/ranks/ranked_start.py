@@ -6,11 +6,11 @@ import pytest
 
 from perfguard.model.errors import ExitStatus
 from perfguard.pytest_plugin.failures import usage_errors
-from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import has_fixture, mark_of
-from perfguard.pytest_plugin.ranked_items import RankedItems, replay
 from perfguard.pytest_plugin.start import build_config
-from perfguard.session.ranks.rank_group import rank_here, ranks_here
+from perfguard.ranks.in_rank import InRank
+from perfguard.ranks.rank_group import rank_here, ranks_here
+from perfguard.ranks.ranked_items import RankedItems, replay
 
 _RANKS, _SILENT = "perfguard-ranks", "perfguard-silent"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from perfguard._compat import torch_distributed
 from perfguard.model.errors import UsageError
-from perfguard.session.ranks.rank_group import RankGroup
+from perfguard.ranks.rank_group import RankGroup
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -20,12 +20,12 @@ from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.fixture import RUN, raise_for
 from perfguard.pytest_plugin.items import case_of, mark_of
 from perfguard.pytest_plugin.progress import Progress
-from perfguard.pytest_plugin.rank_reports import Merged, merge
 from perfguard.pytest_plugin.start import device_setting
+from perfguard.ranks.launch import Ended, Launched
+from perfguard.ranks.rank_reports import Merged, merge
 from perfguard.session.child import ChildCommand, Request, child_command
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.fresh_processes import session_of
-from perfguard.session.ranks.launch import Ended, Launched
 from perfguard.session.run import Run
 from perfguard.session.settle import to_record
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from perfguard.ranks import rank_files
+from perfguard.ranks.launch import Launched
+from perfguard.ranks.rank_files import RankExit, RankOutcome
 from perfguard.session.child import Request, child_command, read_request
-from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.launch import Launched
-from perfguard.session.ranks.rank_files import RankExit, RankOutcome
 
 TESTS = ["a", "b", "c", "d"]
 
