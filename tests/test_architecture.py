@@ -132,18 +132,14 @@ FLOORS = {
     "testing": 4,
     "github": 5,
     "pytest_plugin": 5,
-    "cli": 6,
-    "plugin": 6,
-    "__main__": 7,
+    "ranks": 6,
+    "cli": 7,
+    "plugin": 7,
+    "__main__": 8,
 }
 # Who imports torch when imported: rooms, and files of other rooms.
-TORCH = {"_compat", "check", "interpreter", "measure", "tensors", "testing"}
-TORCH_FILES = {
-    "session/case_pipeline.py",
-    "ranks/launch.py",
-    "ranks/layout.py",
-    "ranks/rank_group.py",
-}
+TORCH = {"_compat", "check", "interpreter", "measure", "ranks", "tensors", "testing"}
+TORCH_FILES = {"session/case_pipeline.py"}
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "measure/metrics": {"subject"},

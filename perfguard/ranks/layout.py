@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfguard._compat import torch_distributed
+from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 from perfguard.ranks.rank_group import RankGroup
 
@@ -27,16 +28,21 @@ class Layout(RankGroup):
         without_data: holds the mode in which tensors have none, from the first mesh on.
     """
 
+    has_data = False
     without_data: contextlib.ExitStack
-    _has_data: bool = True
+    _without: bool = False
+
+    def given(self, call: Call) -> Call:
+        """Tensors without data have no times, and no values to derive others from."""
+        return replace(super().given(call), timed=False, hard=None)
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
         """The mesh, as in any group. Tensors that are made from now on have no data."""
         with torch_distributed.without_modes():  # A mesh keeps its ranks in tensors.
             mesh = super().mesh(dimensions)
-        if self._has_data:
+        if not self._without:
             self.without_data.enter_context(torch_distributed.tensors_without_data())
-            self._has_data = False
+            self._without = True
         return mesh
 
 

@@ -6,15 +6,14 @@ Each rank puts its part into the store of the launch, and takes the parts of the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError
-
-if TYPE_CHECKING:
-    from perfguard.ranks.rank_group import RankGroup
+from perfguard.ranks.rank_group import RankGroup
 
 END = "the end of the test"
 
@@ -31,11 +30,17 @@ class Part(Struct, frozen=True):
 
 
 @dataclass
-class Peers:
+class Peers(RankGroup):
     """All ranks of a test, with whom this one exchanges data. Exchanges have the same numbers on all ranks."""
 
-    group: RankGroup
+    in_step = True
     _number: int = 0
+
+    def check(self, call: Call) -> Any:
+        """A function that several ranks call is checked on each rank."""
+        import torch
+
+        return super().check(call) if isinstance(call.fn, torch.nn.Module) else None
 
     def exchange(self, purpose: str, data: object = None) -> list[Any]:
         """The data of all ranks, by rank. Returns once every rank has given its part.
@@ -55,18 +60,18 @@ class Peers:
         for rank, part in enumerate(parts):
             if part.purpose != purpose:
                 raise OutOfStep(
-                    f"rank {rank} is at {part.purpose}, rank {self.group.rank} at {purpose}; every rank must make the "
+                    f"rank {rank} is at {part.purpose}, rank {self.rank} at {purpose}; every rank must make the "
                     "same calls"
                 )
         return [part.data for part in parts]
 
     def _parts(self, own: Part) -> list[Part]:
-        group, number = self.group, self._number
-        keys = [f"part-{number}-{rank}" for rank in range(group.ranks)]
-        group.store.set(keys[group.rank], msgspec.json.encode(own))
-        group.store.wait(keys)
-        parts = [msgspec.json.decode(part, type=Part) for part in group.store.multi_get(keys)]
+        number, store = self._number, self.store
+        keys = [f"part-{number}-{rank}" for rank in range(self.ranks)]
+        store.set(keys[self.rank], msgspec.json.encode(own))
+        store.wait(keys)
+        parts = [msgspec.json.decode(part, type=Part) for part in store.multi_get(keys)]
         if number:  # Every rank has begun this exchange, so it has read the one before.
-            group.store.delete_key(f"part-{number - 1}-{group.rank}")
+            store.delete_key(f"part-{number - 1}-{self.rank}")
         self._number += 1
         return parts

@@ -1,4 +1,4 @@
-"""The process group of a test on several ranks: how a rank joins it, and its meshes."""
+"""Process groups as the ranks of a call: any group, and that of a test on several ranks, with its meshes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from perfguard.model.call import Call, Ranks
 from perfguard.model.errors import UsageError
+from perfguard.model.mesh import mesh_call
 
 if TYPE_CHECKING:
     import torch
@@ -45,9 +47,21 @@ def _number(variable: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+class InGroup(Ranks):
+    """The ranks of a process group, which the test may have made itself."""
+
+    alone = False
+
+    def check(self, call: Call) -> Any:
+        """Of a module that is spread over the ranks."""
+        from perfguard.ranks.sharded import check_sharded
+
+        return check_sharded(call)
+
+
 @dataclass
-class RankGroup:
-    """The process group of a launch, on one of its ranks. Create it with `join`.
+class RankGroup(InGroup):
+    """The process group of a test that is marked for several ranks, on one of them.
 
     Attributes:
         rank: this process's number.
@@ -59,8 +73,8 @@ class RankGroup:
         dimensions: those of the running test's latest mesh; all ranks in one dimension if it made none.
     """
 
-    rank: int
-    ranks: int
+    rank: int = field()  # Without the default of a process alone.
+    ranks: int = field()
     device_type: str
     store: Any  # torch.distributed.Store
     minutes: float
@@ -98,11 +112,7 @@ class RankGroup:
             dist.destroy_process_group()
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """The mesh with these dimensions; the same object for the same dimensions, whose groups are made once.
-
-        Raises:
-            UsageError: the product of the dimensions is not the number of ranks.
-        """
+        """The same object for the same dimensions, whose groups are made once."""
         _check(dimensions, self.ranks, f"ranks={self.ranks}")
         key = tuple(dimensions.items())
         self.dimensions = dict(dimensions)
@@ -111,8 +121,8 @@ class RankGroup:
         return self._meshes[key]
 
 
-def join(device: torch.device, minutes: float) -> RankGroup:
-    """Find the other ranks that torchrun's agent has started, and begin a process group with them.
+def meet(device: torch.device, minutes: float) -> tuple[int, int, str, Any, float]:
+    """Find the other ranks that torchrun's agent has started: the first arguments of a `RankGroup`.
 
     Args:
         device: this rank's.
@@ -122,12 +132,9 @@ def join(device: torch.device, minutes: float) -> RankGroup:
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, ranks = next(rendezvous("env://", timeout=_limit(minutes)))
-    store = _prefixed(f"perfguard-{os.environ.get(_RESTARTS, 0)}", store)
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
-    group = RankGroup(rank, ranks, device.type, store, minutes)
-    group.begin()
-    return group
+    return rank, ranks, device.type, _prefixed(f"perfguard-{os.environ.get(_RESTARTS, 0)}", store), minutes
 
 
 def _prefixed(prefix: str, store: Any) -> Any:
@@ -144,15 +151,15 @@ def _made(device_type: str, dimensions: Mapping[str, int]) -> DeviceMesh:
 
 
 def _check(dimensions: Mapping[str, int], ranks: int, marked: str) -> None:
-    given = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
+    given = mesh_call(dimensions)
     if not dimensions:
         raise UsageError("perfguard.mesh(): give its dimensions, as mesh(dp=2, tp=2)")
     for name, size in dimensions.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise UsageError(f"perfguard.mesh({given}): {name} must be a number of ranks, 1 or more")
+            raise UsageError(f"{given}: {name} must be a number of ranks, 1 or more")
     product = math.prod(dimensions.values())
     if product != ranks:
-        raise UsageError(f"perfguard.mesh({given}): has {product} ranks, the test's mark {marked}; let them agree")
+        raise UsageError(f"{given}: has {product} ranks, the test's mark {marked}; let them agree")
 
 
 def _limit(minutes: float) -> datetime.timedelta:

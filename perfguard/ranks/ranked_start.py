@@ -1,6 +1,8 @@
-"""Decides, after collection, which process runs the tests that are marked for several ranks."""
+"""Decides which process runs the tests that are marked for several ranks."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -11,8 +13,25 @@ from perfguard.pytest_plugin.start import build_config
 from perfguard.ranks.in_rank import InRank
 from perfguard.ranks.rank_group import rank_here, ranks_here
 from perfguard.ranks.ranked_items import RankedItems, replay
+from perfguard.session.child import read_request
 
 _RANKS, _SILENT = "perfguard-ranks", "perfguard-silent"
+
+
+def start_rank(config: pytest.Config) -> bool:
+    """Start a rank of a launch, or one that helps rank 0 under torchrun: rank 0 alone judges and prints. False in other
+    processes, which start as without ranks."""
+    if not config.option.perfguard_session:
+        helps = ranks_here() > 0 and rank_here() > 0
+        if helps:
+            silence(config)
+        return helps
+    with usage_errors():
+        request = read_request(Path(config.option.perfguard_session))
+        if request.ranks:
+            in_rank = InRank(build_config(config), measure=request.measure, request=request)
+            config.pluginmanager.register(in_rank, _RANKS)
+    return request.ranks > 0
 
 
 def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -> None:
