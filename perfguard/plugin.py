@@ -167,7 +167,7 @@ def perfguard(request: pytest.FixtureRequest) -> Any:
     """Guard one call: `perfguard(fn, *args, reference=…)` checks it against its reference and, under
     `--perfguard`, measures it and compares it with its baseline. `perfguard.device` is where inputs belong."""
     from perfguard.pytest_plugin.fixture import guarded
-    from perfguard.ranks.of_test import ranks_of
+    from perfguard.ranks.rank_group import ranks_of
 
     guard: Guarded
     with guarded(request, ranks_of) as guard:

@@ -122,7 +122,7 @@ class Hard:
 
 
 class Ranks:
-    """The ranks that make a test's calls. These are one, this process alone; perfguard/ranks has those of a group.
+    """The ranks that make a test's calls. Here they are one, this process alone; perfguard/ranks has those of a group.
 
     Attributes:
         alone: whether this process is in no process group, so that steps, operators and times are its own.
@@ -133,11 +133,8 @@ class Ranks:
         test: names the test in messages.
     """
 
-    alone = True
-    in_step = False
-    has_data = True
-    rank = 0
-    ranks = 1
+    alone, in_step, has_data = True, False, True
+    rank, ranks = 0, 1
     dimensions: Mapping[str, int] = MappingProxyType({})
     test = "this test"
 
@@ -163,8 +160,8 @@ class Ranks:
         Raises:
             UsageError: the product of the dimensions is not the number of ranks in the test's mark.
         """
-        mark = "mark it @pytest.mark.perfguard(ranks=…)"
-        raise UsageError(f"{mesh_call(dimensions)}: {self.test} runs on one rank; {mark}")
+        one = f"{self.test} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
+        raise UsageError(f"{mesh_call(dimensions)}: {one}")
 
     def unsupported(self, reason: str) -> None:
         """Note that this hardware cannot run the test."""

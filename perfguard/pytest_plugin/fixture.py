@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from perfguard.session.run import Run
 
 RUN = pytest.StashKey["Run"]()
-OPENED = pytest.StashKey[tuple["Device", Settings]]()  # Set in a run that measures nothing.
+OPENED = pytest.StashKey[tuple["Device", Settings]]()  # Set in a run that measures nothing, and in each rank.
 LOST = pytest.StashKey[str]()  # Set once the device no longer answers this process: the case and the cause.
 
 
@@ -296,10 +296,8 @@ def guarded(
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(seeded(seed_of(case), device))
-            ranks = stack.enter_context(ranks_of(request.node))
-            yield Guarded(
-                case, device, run, every, extra_seconds, ranks=ranks, interprets=read.interpreter == "perfguard"
-            )
+            ranks, interprets = stack.enter_context(ranks_of(request.node)), read.interpreter == "perfguard"
+            yield Guarded(case, device, run, every, extra_seconds, ranks=ranks, interprets=interprets)
     except Exception:
         if LOST not in config.stash:  # The random state of a lost device cannot be restored, and is not needed.
             raise

@@ -1,1 +1,1 @@
-"""Tests that run on several ranks at once: their launch, their process group, the files of each rank for the parent."""
+"""Tests that run on several ranks at once: their launch, hooks, process groups, checks and reports."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -18,23 +17,20 @@ from perfguard._compat.pytest_internals import run_protocol
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.measure.devices.device import Device
 from perfguard.model.config import Config
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import OPENED, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
 from perfguard.ranks import rank_files
 from perfguard.ranks.launch import Ended
-from perfguard.ranks.of_test import RANK_GUARD
 from perfguard.ranks.peers import END
 from perfguard.ranks.rank_files import RankExit, RankOutcome
-from perfguard.ranks.rank_group import local_rank, meet, rank_here
+from perfguard.ranks.rank_group import RANK_GUARD, local_rank, meet, rank_here
 from perfguard.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.ranks.rank_reports import decoded_report
+from perfguard.ranks.ranked_items import replay
 from perfguard.ranks.watch import Watch
 from perfguard.session.child import Request
-
-#: Turns all ranks' outcomes of a test into its reports.
-Replay = Callable[[pytest.Item, Ended], list[pytest.TestReport]]
 
 
 class InRank:
@@ -43,17 +39,13 @@ class InRank:
     Args:
         measure: whether guarded calls are measured.
         request: the launch's, in whose folder the rank writes its outcomes; None under torchrun.
-        replay: under torchrun, turns a test's outcomes into rank 0's reports.
     """
 
-    def __init__(
-        self, config: Config, *, measure: bool, request: Request | None = None, replay: Replay | None = None
-    ) -> None:
+    def __init__(self, config: Config, *, measure: bool, request: Request | None = None) -> None:
         self._config = config
         self._measure = measure
         self._request = request
         self._folder = config.session_folder
-        self._replay = replay
         self._stderr = os.dup(2)
         self._item: pytest.Item | None = None  # The running test.
         self._outcome = RankOutcome("")
@@ -115,7 +107,7 @@ class InRank:
             # The exchange has the same text as the file.
             everyone = guard.exchange(END, msgspec.json.encode(outcome).decode())
         outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
-        if self._replay is not None:
+        if self._request is None:
             reports = self._agreed_reports(item, guard, outcomes)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -129,8 +121,7 @@ class InRank:
     ) -> list[pytest.TestReport]:
         """Rank 0's merged reports, on all ranks, so that each stops when rank 0 does (-x)."""
         hook, config = item.config.hook, item.config
-        assert self._replay is not None
-        own = self._replay(item, Ended(outcomes)) if guard.rank == 0 else []
+        own = replay(item, Ended(outcomes)) if guard.rank == 0 else []
         data = [hook.pytest_report_to_serializable(config=config, report=report) for report in own]
         decided = guard.exchange("the reports", data)[0]
         return own or [decoded_report(config, report) for report in decided]
@@ -144,6 +135,12 @@ class InRank:
             self._outcome.broken = self._outcome.broken or describe_error(call.when, error)
         return report
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Under torchrun, leave the status of failed tests to rank 0: the agent blames each rank that has one."""
+        if self._request is None and rank_here() > 0 and session.exitstatus == ExitStatus.TESTS_FAILED:
+            session.exitstatus = ExitStatus.PASSED
+
     def pytest_unconfigure(self) -> None:
         if self._guard is not None:
             self._guard.end()
@@ -155,7 +152,8 @@ class InRank:
 
     def _write_exit(self, rank_exit: RankExit) -> None:
         if self._folder is not None:
-            rank_files.write_exit(self._folder, rank_here(), rank_exit)
+            self._outcome.exit = rank_exit
+            self._write()
             return
         issued = "no collective" if rank_exit.collective is None else rank_exit.collective.text
         text = f"{rank_exit.cause}; rank {rank_here()}: in {rank_exit.step}; last issued: {issued}"

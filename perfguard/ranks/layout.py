@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from perfguard._compat import torch_distributed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Layout(RankGroup):
     """The ranks of a layout. Create it with `layout_of`.
 
@@ -29,8 +29,7 @@ class Layout(RankGroup):
     """
 
     has_data = False
-    without_data: contextlib.ExitStack
-    _without: bool = False
+    without_data: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def given(self, call: Call) -> Call:
         """Tensors without data have no times, and no values to derive others from."""
@@ -38,11 +37,11 @@ class Layout(RankGroup):
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
         """The mesh, as in any group. Tensors that are made from now on have no data."""
+        first = not self._meshes
         with torch_distributed.without_modes():  # A mesh keeps its ranks in tensors.
             mesh = super().mesh(dimensions)
-        if not self._without:
+        if first:
             self.without_data.enter_context(torch_distributed.tensors_without_data())
-            self._without = True
         return mesh
 
 
@@ -59,9 +58,10 @@ def layout_of(ranks: int, rank: int = 0) -> Iterator[Layout]:
         raise UsageError("layout=…: this process has a process group already; end it before the test")
     store = torch_distributed.fake_store()
     dist.init_process_group("fake", store=store, rank=rank, world_size=ranks)
+    layout = Layout(rank, ranks, "cpu", store, 0.0)
     try:
-        with contextlib.ExitStack() as without_data:
-            yield Layout(rank, ranks, "cpu", store, 0.0, without_data=without_data)
+        with layout.without_data:
+            yield layout
     finally:
         dist.destroy_process_group()
         torch_distributed.forget_shardings()  # They name groups that are gone, and the next groups reuse the names.

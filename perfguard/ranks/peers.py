@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
-from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError
 from perfguard.ranks.rank_group import RankGroup
 
@@ -22,25 +20,12 @@ class OutOfStep(MeasurementError):
     """Another rank is elsewhere in the test: at its end, or at another decision."""
 
 
-class Part(Struct, frozen=True):
-    """One rank's part of an exchange: its purpose and its data."""
-
-    purpose: str
-    data: Any = None
-
-
 @dataclass
 class Peers(RankGroup):
     """All ranks of a test, with whom this one exchanges data. Exchanges have the same numbers on all ranks."""
 
     in_step = True
     _number: int = 0
-
-    def check(self, call: Call) -> Any:
-        """A function that several ranks call is checked on each rank."""
-        import torch
-
-        return super().check(call) if isinstance(call.fn, torch.nn.Module) else None
 
     def exchange(self, purpose: str, data: object = None) -> list[Any]:
         """The data of all ranks, by rank. Returns once every rank has given its part.
@@ -53,24 +38,24 @@ class Peers(RankGroup):
             OutOfStep: a rank exchanges for another purpose.
             DistStoreError: a rank does not come within the limit of a test.
         """
-        parts = self._parts(Part(purpose, data))
+        parts = self._parts(purpose, data)
         if purpose == END:  # Another rank may learn only now that this one has ended.
-            while any(part.purpose != END for part in parts):
-                parts = self._parts(Part(purpose, data))
-        for rank, part in enumerate(parts):
-            if part.purpose != purpose:
+            while any(theirs != END for theirs, _ in parts):
+                parts = self._parts(purpose, data)
+        for rank, (theirs, _) in enumerate(parts):
+            if theirs != purpose:
                 raise OutOfStep(
-                    f"rank {rank} is at {part.purpose}, rank {self.rank} at {purpose}; every rank must make the "
-                    "same calls"
+                    f"rank {rank} is at {theirs}, rank {self.rank} at {purpose}; every rank must make the same calls"
                 )
-        return [part.data for part in parts]
+        return [data for _, data in parts]
 
-    def _parts(self, own: Part) -> list[Part]:
+    def _parts(self, purpose: str, data: object) -> list[tuple[str, Any]]:
+        """The purpose and the data of each rank."""
         number, store = self._number, self.store
         keys = [f"part-{number}-{rank}" for rank in range(self.ranks)]
-        store.set(keys[self.rank], msgspec.json.encode(own))
+        store.set(keys[self.rank], msgspec.json.encode((purpose, data)))
         store.wait(keys)
-        parts = [msgspec.json.decode(part, type=Part) for part in store.multi_get(keys)]
+        parts = [msgspec.json.decode(part, type=tuple[str, Any]) for part in store.multi_get(keys)]
         if number:  # Every rank has begun this exchange, so it has read the one before.
             store.delete_key(f"part-{number - 1}-{self.rank}")
         self._number += 1

@@ -32,16 +32,14 @@ class RankGuard(Peers):
     reason: str = ""
 
     def enter_test(self) -> None:
-        """Begin a test, which has no results yet."""
         super().enter_test()
         self.results, self.reason = [], ""
 
     def unsupported(self, reason: str) -> None:
-        """Note that this hardware cannot run the test."""
         self.reason = reason
 
     def given(self, call: Call) -> Call:
-        """No inputs are derived, since each rank could derive others. A rank's throughput is not the call's."""
+        """Without derived inputs, since each rank could derive others. A rank's throughput is not the call's."""
         return replace(super().given(call), hard=None, work=None)
 
     def guard(self, call: Call, case: Case) -> bool:
@@ -64,10 +62,7 @@ class RankGuard(Peers):
 
 def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
     """The runner that reads a rank's metrics. `request`: of the launch; None under torchrun."""
-    plan = ReadingPlan(
-        numerics=request is None or request.numerics,
-        times=request is None or request.times,
-        beside=request is None or request.numerics,
-        exact_only=config.lane != "" and config.lane == device.identity.target,
-    )
+    asked = request or Request(numerics=True)
+    exact_only = config.lane != "" and config.lane == device.identity.target
+    plan = ReadingPlan(numerics=asked.numerics, beside=asked.numerics, times=asked.times, exact_only=exact_only)
     return Runner(device, config.settings, plan)

@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from perfguard.check.all_configs import check_given
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
-from perfguard.ranks.of_test import Unmarked
+from perfguard.ranks.rank_group import Unmarked
 from tests.measure.collectives.stacks import Block, D, blocks, fake_group, fsdp, on_gloo
 
 FIRST = 5  # rows of a rank's inputs that expert 0 takes

@@ -27,7 +27,7 @@ from perfguard.measure.metrics import collectives
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Call
 from perfguard.model.records import Pass, Value
-from perfguard.ranks.of_test import Unmarked
+from perfguard.ranks.rank_group import Unmarked
 from perfguard.tensors.step import Step
 
 D = 16
