@@ -128,11 +128,11 @@ def pytest_configure(config: pytest.Config) -> None:
         if option.perfguard_lane and not worker:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
-    if _helps_rank_0() and not option.perfguard_session:
-        from perfguard.pytest_plugin.ranked_start import silence
+    if "RANK" in os.environ:
+        from perfguard.ranks.ranked_start import start_rank
 
-        silence(config)
-        return
+        if start_rank(config):
+            return
     from perfguard.pytest_plugin.start import start, start_worker
 
     (start_worker if worker else start)(config)
@@ -143,7 +143,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Arrange for tests of several ranks, if there are any."""
     of_ranks = "RANK" in os.environ and _measures(config.option)
     if of_ranks or any(item.get_closest_marker("perfguard") for item in items):
-        from perfguard.pytest_plugin.ranked_start import arrange
+        from perfguard.ranks.ranked_start import arrange
 
         arrange(config, items, measure=_measures(config.option))
 
@@ -158,15 +158,6 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     return count_devices(config)
 
 
-def _helps_rank_0() -> bool:
-    """Whether this process is a rank other than 0 under torchrun: rank 0 alone judges and prints."""
-    if "RANK" not in os.environ:
-        return False
-    from perfguard.session.ranks.rank_group import rank_here, ranks_here
-
-    return ranks_here() > 0 and rank_here() > 0
-
-
 def _measures(option: Any) -> bool:
     return bool(option.perfguard or option.perfguard_update is not None)
 
@@ -176,7 +167,8 @@ def perfguard(request: pytest.FixtureRequest) -> Any:
     """Guard one call: `perfguard(fn, *args, reference=…)` checks it against its reference and, under
     `--perfguard`, measures it and compares it with its baseline. `perfguard.device` is where inputs belong."""
     from perfguard.pytest_plugin.fixture import guarded
+    from perfguard.ranks.rank_group import ranks_of
 
     guard: Guarded
-    with guarded(request) as guard:
+    with guarded(request, ranks_of) as guard:
         yield guard

@@ -35,7 +35,7 @@ BUDGETS = [
     ),
     ("perfguard/_compat/**/*.py", 100, "the names of Triton's interpreter that are mended, with Triton 3.6 to 3.9"),
     ("perfguard/_compat/**/*.py", 50, "fake implementations of operators, and who registered them"),
-    ("perfguard/check/**/*.py", 4_750, ""),
+    ("perfguard/check/**/*.py", 4_450, ""),
     (
         "perfguard/check/**/*.py",
         250,
@@ -71,7 +71,8 @@ BUDGETS = [
     ("perfguard/model/**/*.py", 300, "doubts, bases of records, differences that are shown whole, sessions that join"),
     ("perfguard/model/**/*.py", 50, "no process outlives the one that started it, in any room"),
     ("perfguard/model/**/*.py", 50, "the budget of what runs beside a given call"),
-    ("perfguard/pytest_plugin/**/*.py", 2_550, ""),
+    ("perfguard/model/**/*.py", 50, "the ranks of a call: one object in place of conditions in five rooms"),
+    ("perfguard/pytest_plugin/**/*.py", 1_850, ""),
     (
         "perfguard/pytest_plugin/**/*.py",
         100,
@@ -80,10 +81,11 @@ BUDGETS = [
     ("perfguard/pytest_plugin/**/*.py", 250, "the commit, or the release, that made a case worse is found"),
     ("perfguard/pytest_plugin/**/*.py", 200, "what a run is at, on terminals and in logs"),
     ("perfguard/pytest_plugin/**/*.py", 100, "kernels are interpreted where no GPU is, without being asked"),
+    ("perfguard/ranks/**/*.py", 1_800, ""),
     ("perfguard/render/**/*.py", 2_600, ""),
     ("perfguard/render/**/*.py", 400, "what a change did to the records; upgrades, kernel by kernel; old faults"),
     ("perfguard/render/html/page.[chj]*", 350, ""),
-    ("perfguard/session/**/*.py", 4_450, ""),
+    ("perfguard/session/**/*.py", 3_550, ""),
     ("perfguard/session/**/*.py", 750, "the base of each case's record, its answers, and environments of two sides"),
     (
         "perfguard/session/**/*.py",
@@ -106,6 +108,7 @@ BUDGETS = [
     ("tests/**/*.py", 600, "other inputs, codes right by value, ids that follow ends, ids that are places"),
     ("tests/**/*.py", 100, "the public's reports: each fault is shown by an input, each file is what a user has"),
     ("tests/**/*.py", 100, "modules that a reference keeps, the interpreter of Triton 3.6"),
+    ("tests/**/*.py", 50, "which ranks make a call; ranks that a launch starts and ends by itself"),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 500, "kernels that nobody here wrote, on a GPU and in the interpreter"),
@@ -133,18 +136,14 @@ FLOORS = {
     "testing": 4,
     "github": 5,
     "pytest_plugin": 5,
-    "cli": 6,
-    "plugin": 6,
-    "__main__": 7,
+    "ranks": 6,
+    "cli": 7,
+    "plugin": 7,
+    "__main__": 8,
 }
 # Who imports torch when imported: rooms, and files of other rooms.
-TORCH = {"_compat", "check", "interpreter", "measure", "tensors", "testing"}
-TORCH_FILES = {
-    "session/case_pipeline.py",
-    "session/ranks/launch.py",
-    "session/ranks/layout.py",
-    "session/ranks/rank_group.py",
-}
+TORCH = {"_compat", "check", "interpreter", "measure", "ranks", "tensors", "testing"}
+TORCH_FILES = {"session/case_pipeline.py"}
 # In these folders files do not import each other, but for the base that they all stand on.
 SIBLINGS = {
     "measure/metrics": {"subject"},

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import torch
-
 from perfguard._compat.triton_internals import pinned, tuners_called
 from perfguard.check.checked import Checked
 from perfguard.check.correctness import check
@@ -23,7 +21,6 @@ from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.verdict import device_is_lost
 from perfguard.model.call import Call
 from perfguard.model.errors import shown
-from perfguard.model.mesh import in_group
 from perfguard.model.records import Doubt
 
 # Triton's exception for a kernel that needs more than the chip has. Tuners skip such a configuration. Whether the
@@ -96,21 +93,16 @@ def check_given(call: Call) -> Given:
     Where several ranks make the call, the check is shorter: memory beside inputs, reversed rows and gradients of other
     layouts say nothing of what is special to several ranks.
 
-    In a process group a module is one of several ranks' and is checked as such (`check_sharded`). A function that
-    several ranks call is checked on each rank.
-
     Raises:
         MeasurementError: the reference cannot be the oracle.
         Exception: what the candidate or the reference raises, with a note on the run that raised it.
     """
-    if in_group() and (call.rank_group is None or isinstance(call.fn, torch.nn.Module)):
-        from perfguard.check.sharded import check_sharded
-
-        return Given(check_sharded(call))
+    if (sharded := call.ranks.check(call)) is not None:
+        return Given(sharded)
     kept = None if call.hard is None else kept_by(call)
     began = time.thread_time()
     with tuners_called() as tuners:
-        checked = check(call, full=call.rank_group is None)
+        checked = check(call, full=not call.ranks.in_step)
     seconds = time.thread_time() - began
     others = [] if call.on_any_rank(bool(checked.wrong)) else [*_named(call), *_tuned(call, tuners)]
     return Given(checked, others, seconds, kept, unchecked(call))

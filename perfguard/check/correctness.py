@@ -99,7 +99,7 @@ class _Check:
     def _against_itself(self, right: set[int], all_right: bool, full: bool) -> None:
         """`right`: positions of the tensors that the first call got right."""
         # Old memory may have held the one poison of a quick check, so a wrong call is repeated with all of them.
-        twice = full or self.call.rank_group is not None
+        twice = full or self.call.ranks.in_step
         unsteady = self._repeat(VALUES if full or not all_right else VALUES[:1], twice=twice)
         if full and not self.base.modified:  # otherwise, copies of the inputs could be written or freed unseen
             self._beside(unsteady)

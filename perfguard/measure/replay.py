@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from perfguard.measure.compiled.settings import replayable, replayed
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import DeviceError
-from perfguard.model.mesh import in_group, is_layout
 from perfguard.model.records import Pass
 from perfguard.tensors.graph import graph_nodes, tree_tensors
 from perfguard.tensors.step import Step, walk
@@ -372,13 +371,13 @@ def seeded(seed: int, device: Device) -> Iterator[None]:
 
 def pass_of(call: Call, direction: Pass) -> Callable[[], object]:
     """A function that runs one pass. In a process group it runs a whole step."""
-    if in_group():
+    if not call.ranks.alone:
         return Step(call, direction)
     return forward(call) if direction == "forward" else backward(call)
 
 
 def steps_of(call: Call) -> Sequence[Callable[[], object]]:
     """Steps of the whole case, on its own inputs and on each entry of its walk; empty in a layout."""
-    if is_layout():  # Fake tensors cannot be compiled.
+    if not call.ranks.has_data:  # Fake tensors cannot be compiled.
         return ()
-    return walk(call) if in_group() else steps(call)
+    return steps(call) if call.ranks.alone else walk(call)

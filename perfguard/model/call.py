@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard.model.errors import UsageError, shown
+from perfguard.model.mesh import mesh_call
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from perfguard.model.records import Case
 
 GRADIENTS: Literal["gradients"] = "gradients"
 Outputs = Any  # A tensor, or any nesting of tuples, lists and dicts of tensors.
@@ -114,18 +121,53 @@ class Hard:
             raise UsageError("Hard: say why the call need not be right there: Hard(without=[…], reason='…')")
 
 
-@dataclass(frozen=True)
-class CallRanks:
-    """The ranks that make a call in lock step, from the view of one of them.
+class Ranks:
+    """The ranks that make a test's calls. Here they are one, this process alone; perfguard/ranks has those of a group.
 
     Attributes:
-        rank, ranks: the number of this rank, and the number of ranks.
-        exchange: returns the data (any JSON) of all ranks in their order. Every rank calls it with the same purpose.
+        alone: whether this process is in no process group, so that steps, operators and times are its own.
+        in_step: whether all ranks make the same calls, and agree on each further one.
+        has_data: whether tensors have values and memory.
+        rank, ranks: this process's number, and how many there are.
+        dimensions: sizes by dimension of the test's latest mesh; empty without a mark.
+        test: names the test in messages.
     """
 
-    rank: int
-    ranks: int
-    exchange: Callable[[str, object], list[Any]]
+    alone, in_step, has_data = True, False, True
+    rank, ranks = 0, 1
+    dimensions: Mapping[str, int] = MappingProxyType({})
+    test = "this test"
+
+    def given(self, call: Call) -> Call:
+        """The call as these ranks make it."""
+        return replace(call, ranks=self, mesh=self.dimensions)
+
+    def guard(self, call: Call, case: Case) -> bool:
+        """Guard the call in place of this process's run; False if the run has to."""
+        return False
+
+    def check(self, call: Call) -> Any:
+        """The check (`check.checked.Checked`) of a call that needs another one than a call of one process; or None."""
+        return None
+
+    def exchange(self, purpose: str, data: object = None) -> list[Any]:
+        """The data (any JSON) of all ranks in their order. Every rank calls it with the same purpose."""
+        return [data]
+
+    def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
+        """The ranks as a mesh.
+
+        Raises:
+            UsageError: the product of the dimensions is not the number of ranks in the test's mark.
+        """
+        one = f"{self.test} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
+        raise UsageError(f"{mesh_call(dimensions)}: {one}")
+
+    def unsupported(self, reason: str) -> None:
+        """Note that this hardware cannot run the test."""
+
+
+ALONE = Ranks()
 
 
 @dataclass(frozen=True)
@@ -172,7 +214,7 @@ class Call:
         hard: kinds of derived inputs to leave out; None: no derived inputs at all.
         settings: compiler settings when the test began (`measure/compiled/settings.py`); None if they were not read.
         mesh: sizes by dimension of a case of several ranks, in row-major order: {"efsdp": 2, "ep": 2}; empty for one.
-        rank_group: the ranks that make the call; None: this process alone.
+        ranks: the ranks that make the call.
         procedure: makes each run of candidate and reference (check/numerics/procedure.py); None: a plain call.
         others: derived calls whose launches, copies and reads of the host are counted.
     """
@@ -198,7 +240,7 @@ class Call:
     rival: Callable[..., Outputs] | None = None
     hard: Hard | None = Hard()
     mesh: Mapping[str, int] = field(default_factory=dict)
-    rank_group: CallRanks | None = None
+    ranks: Ranks = ALONE
     procedure: Any = None
     others: Sequence[OtherCall] = ()
 
@@ -209,7 +251,7 @@ class Call:
     def on_any_rank(self, flag: bool) -> bool:
         """Whether `flag` is set on any rank that makes the call. Decisions on further calls need this: a rank that
         makes more calls than the others waits for them forever."""
-        return flag if self.rank_group is None else any(self.rank_group.exchange("a decision", flag))
+        return any(self.ranks.exchange("a decision", flag))
 
     @property
     def choices(self) -> list[tuple[str, Mapping[str, Any]]]:

@@ -7,24 +7,12 @@ ranks of its group differ.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 
 Mesh = Mapping[str, int]
 
 #: Names of dimensions whose ranks have the same inputs end so: tensor parallelism, and that of experts (`etp`).
 SAME_INPUTS = "tp"
-
-
-def in_group() -> bool:
-    """Whether this process belongs to a process group. This does not load torch."""
-    distributed = sys.modules.get("torch.distributed")
-    return distributed is not None and distributed.is_available() and bool(distributed.is_initialized())
-
-
-def is_layout() -> bool:
-    """Whether the group has torch's fake backend: one process acts as one rank, and no data is exchanged."""
-    return in_group() and sys.modules["torch.distributed"].get_backend() == "fake"
 
 
 def coordinates(rank: int, mesh: Mesh) -> tuple[int, ...]:
@@ -58,6 +46,11 @@ def data_place(rank: int, mesh: Mesh) -> tuple[int, ...]:
         return (rank,)
     along = zip(mesh, coordinates(rank, mesh), strict=True)
     return tuple(place for name, place in along if not name.endswith(SAME_INPUTS))
+
+
+def mesh_call(mesh: Mesh) -> str:
+    """The call of the fixture that asks for a mesh: `perfguard.mesh(efsdp=2, ep=4)`."""
+    return f"perfguard.mesh({', '.join(f'{name}={size!r}' for name, size in mesh.items())})"
 
 
 def described(mesh: Mesh) -> str:

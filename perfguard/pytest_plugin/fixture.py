@@ -11,7 +11,6 @@ import logging
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
@@ -22,7 +21,7 @@ from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import NotInterpreted
 from perfguard.measure.compiled.settings import settings
 from perfguard.measure.devices import open_device, require_torch
-from perfguard.model.call import Call, Configurations, Hard, Layers, Tolerance, Work
+from perfguard.model.call import ALONE, Call, Configurations, Hard, Layers, Ranks, Tolerance, Work
 from perfguard.model.config import Settings, read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult, shown
 from perfguard.model.records import Case, CaseResult, Word
@@ -34,13 +33,10 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from perfguard.measure.devices.device import Device
-    from perfguard.session.ranks.layout import Layout
-    from perfguard.session.ranks.rank_guard import RankGuard
     from perfguard.session.run import Run
 
 RUN = pytest.StashKey["Run"]()
-OPENED = pytest.StashKey[tuple["Device", Settings]]()  # Set in a run that measures nothing.
-RANK_GUARD = pytest.StashKey["RankGuard"]()  # Set in a process that is one of several ranks.
+OPENED = pytest.StashKey[tuple["Device", Settings]]()  # Set in a run that measures nothing, and in each rank.
 LOST = pytest.StashKey[str]()  # Set once the device no longer answers this process: the case and the cause.
 
 
@@ -64,16 +60,13 @@ class Guarded:
         every: bool = False,
         extra_seconds: float = 0.0,
         *,
-        ranked: RankGuard | None = None,
-        layout: Layout | None = None,
+        ranks: Ranks = ALONE,
         interprets: bool = True,
     ) -> None:
         self._case = case
         self._device = device
         self._run = run
-        self._ranked = ranked
-        self._layout = layout  # The layout that this process is one rank of.
-        self._rank_group = layout if ranked is None else ranked.group
+        self._ranks = ranks
         self._every = every  # Whether all configurations are checked.
         self._extra_seconds = extra_seconds  # For derived inputs and configurations of a call that is only checked.
         self._interprets = interprets  # Whether perfguard interprets Triton's kernels.
@@ -89,12 +82,12 @@ class Guarded:
     @property
     def rank(self) -> int:
         """This process's number among the test's ranks; 0 without others."""
-        return 0 if self._rank_group is None else self._rank_group.rank
+        return self._ranks.rank
 
     @property
     def ranks(self) -> int:
         """Number of ranks of the test, or of its layout; 1 without the mark."""
-        return 1 if self._rank_group is None else self._rank_group.ranks
+        return self._ranks.ranks
 
     def mesh(self, **dimensions: int) -> DeviceMesh:
         """The ranks as a torch DeviceMesh, e.g. `perfguard.mesh(dp=2, tp=2)`: the last dimension varies fastest.
@@ -102,17 +95,11 @@ class Guarded:
         Raises:
             UsageError: the product of the dimensions is not the number of ranks in the test's mark.
         """
-        if self._rank_group is None:
-            dims = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
-            raise UsageError(
-                f"perfguard.mesh({dims}): {self._case.nodeid} runs on one rank; mark it @pytest.mark.perfguard(ranks=…)"
-            )
-        return self._rank_group.mesh(dimensions)
+        return self._ranks.mesh(dimensions)
 
     def unsupported(self, reason: str) -> NoReturn:
         """Declare that the case cannot run on this hardware: listed as UNSUPPORTED, and skipped."""
-        if self._ranked is not None:
-            self._ranked.unsupported = reason
+        self._ranks.unsupported(reason)
         if self._run is not None and not self._run.is_session:
             self._run.unsupported(self._case, reason)
         pytest.skip(f"unsupported on {self._device.identity.slug}: {reason}")
@@ -217,7 +204,6 @@ class Guarded:
             groups=groups,
             rival=rival,
             hard=hard_of(hard),
-            mesh={} if self._rank_group is None else self._rank_group.dimensions,
         )
         try:
             with interpreting(self._interprets):
@@ -233,11 +219,9 @@ class Guarded:
 
     def _guard(self, call: Call, case: Case) -> None:
         __tracebackhide__ = True
-        if self._ranked is not None:
-            self._ranked.guard(call, case)
+        call = self._ranks.given(call)
+        if self._ranks.guard(call, case):
             return
-        if self._layout is not None:  # Tensors without data have no times, and no values to derive others from.
-            call = replace(call, timed=False, hard=None)
         with uncaptured(logging.getLogger(TRACE_LOGGER)):
             if self._run is None:
                 self._check(call, case)
@@ -292,24 +276,17 @@ def failure_lines(run: Run, results: list[CaseResult]) -> list[str]:
 
 
 @contextlib.contextmanager
-def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
-    """The fixture of one test, with the case's random numbers seeded while the test runs."""
+def guarded(
+    request: pytest.FixtureRequest, ranks_of: Callable[[pytest.Item], contextlib.AbstractContextManager[Ranks]]
+) -> Iterator[Guarded]:
+    """The fixture of one test, with the case's random numbers seeded while the test runs on its ranks."""
     from perfguard.measure.replay import seeded
 
     config = request.config
     case = case_of(request.node)
     require_torch(f"{case.nodeid}: the perfguard fixture")
-    mark, every = mark_of(request.node), config.option.perfguard_all_configs
-    if mark.ranks:
-        guard = config.stash.get(RANK_GUARD, None)
-        if guard is None:
-            raise UsageError(
-                f"{case.nodeid}: runs on {mark.ranks} ranks, and this process is none of them; let pytest run it"
-            )
-        with seeded(seed_of(case), guard.device):
-            yield Guarded(case, guard.device, None, every, ranked=guard)
-        return
-    run = config.stash.get(RUN, None)
+    every = config.option.perfguard_all_configs
+    run = None if mark_of(request.node).ranks else config.stash.get(RUN, None)  # Results of ranks reach it later.
     if run is None and OPENED not in config.stash:
         read = read_settings(config.rootpath, device=config.option.perfguard_device)
         config.stash[OPENED] = open_device(read.device), read
@@ -319,14 +296,8 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[Guarded]:
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(seeded(seed_of(case), device))
-            layout = None
-            if mark.layout:
-                from perfguard.session.ranks.layout import layout_of
-
-                layout = stack.enter_context(layout_of(mark.layout))
-            yield Guarded(
-                case, device, run, every, extra_seconds, layout=layout, interprets=read.interpreter == "perfguard"
-            )
+            ranks, interprets = stack.enter_context(ranks_of(request.node)), read.interpreter == "perfguard"
+            yield Guarded(case, device, run, every, extra_seconds, ranks=ranks, interprets=interprets)
     except Exception:
         if LOST not in config.stash:  # The random state of a lost device cannot be restored, and is not needed.
             raise

@@ -46,12 +46,6 @@ def start(config: pytest.Config) -> None:
     """Turn measuring on for this pytest run; with `-n`, use one worker per device."""
     with usage_errors():
         built = build_config(config)
-        if built.session_folder is not None and (request := read_request(built.session_folder)).ranks:
-            from perfguard.pytest_plugin.in_rank import InRank
-
-            in_rank = InRank(built, measure=request.measure, request=request)
-            config.pluginmanager.register(in_rank, "perfguard-ranks")
-            return
         if built.update is not None and not config.option.perfguard_dirty:
             _refuse_uncommitted(built)
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
@@ -197,9 +191,7 @@ def reset_options(config: pytest.Config) -> None:
     tests = request.tests
     _set(config, _NOT_ITS_OWN)
     if request.ranks:  # pytest empties the folder that --basetemp names, which is the parent's.
-        from perfguard.session.ranks.rank_group import rank_here
-
-        config.option.basetemp = str(folder / f"tmp-{rank_here()}")
+        config.option.basetemp = str(folder / f"tmp-{os.environ['RANK']}")
     if tests is not None:
         _set(config, _NO_SELECTION)
         files = dict.fromkeys(config.rootpath / nodeid.partition("::")[0] for nodeid in tests)

@@ -33,7 +33,7 @@ from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call
 from perfguard.model.config import Settings
-from perfguard.model.mesh import described, in_group, is_layout
+from perfguard.model.mesh import described
 from perfguard.model.records import (
     Case,
     CaseId,
@@ -144,9 +144,7 @@ class Runner:
         elif self.plan.beside and given is not None:
             results = self._beside(call, results, given)
         # A rank keeps empty readings: the other ranks may have found something.
-        return [
-            each for each in results if each.readings or each.verdicts or each.doubts or call.rank_group is not None
-        ]
+        return [each for each in results if each.readings or each.verdicts or each.doubts or call.ranks.in_step]
 
     @contextlib.contextmanager
     def observe(self, case: Case, body: str, take: Callable[[CaseResult], None]) -> Iterator[None]:
@@ -224,7 +222,7 @@ class Runner:
             )
             if checked is None or not call.on_any_rank(bool(checked.wrong)):
                 result = self._read(call, result, checked)
-            elif in_group():
+            elif not call.ranks.alone:
                 result = self._with_missing_waits(call, result, checked)
             results.append(msgspec.structs.replace(result, seconds=round(time.monotonic() - started, 3)))
             started = time.monotonic()
@@ -260,7 +258,7 @@ class Runner:
         timed = read_timed(subject, self.device, unchanged | self.plan.unread) if self.plan.times else []
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Throughput is computed from the first time, which is not read if it is unchanged.
-        return result if unchanged or call.rank_group is not None else self._with_throughput(call, result)
+        return result if unchanged else self._with_throughput(call, result)
 
     def _with_missing_waits(self, call: Call, result: CaseResult, checked: Checked) -> CaseResult:
         """Add exchanges without a wait: they are wrong by themselves, and the likeliest cause of the rest."""
@@ -282,7 +280,7 @@ class Runner:
             forget_compiled()  # Code compiled for one backward pass cannot be replayed.
         put_back = clobbered_kept(call)  # A backward pass builds its graph by a forward pass, so this comes first.
         run = pass_of(call, case.direction)
-        alone = not in_group()
+        alone = call.ranks.alone
         # Ranks on a CPU share its cores, so their times influence each other.
         timed = call.timed and not self.plan.exact_only and (alone or self.device.asynchronous)
         # The check has made the forward call ten times. With times, or with a queue, the readings make their own calls.
@@ -308,7 +306,7 @@ class Runner:
             settings=call.settings,
             rival=_rival(call, case) if timed and alone else None,
             cold=self._cold(call, case),
-            warm=made or is_layout(),  # Nothing is compiled or tuned then.
+            warm=made or not call.ranks.has_data,  # Nothing is compiled or tuned then.
             differentiated=made and checked is not None and checked.backward is not None,
             put_back=put_back,
         )
@@ -379,7 +377,7 @@ def _passes(call: Call, checked: Checked | None) -> list[Pass]:
     if checked is not None:
         differentiable = checked.backward is not None
     else:
-        differentiable = Step(call).has_backward() if in_group() else bool(differentiable_outputs(call))
+        differentiable = bool(differentiable_outputs(call)) if call.ranks.alone else Step(call).has_backward()
     return ["forward", "backward"] if differentiable else ["forward"]
 
 

@@ -109,7 +109,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
         kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
         conductor: how the child takes part in a process pair; None: it takes no part in one.
-        ranks: number of ranks of the launch that the child is one of (perfguard/session/ranks); 0: it is alone.
+        ranks: number of ranks of the launch that the child is one of (perfguard/ranks); 0: it is alone.
         parent: number of the process that starts the child, which ends with it.
         measure: whether ranks read metrics, besides checking results.
         doubts: suite -> name of a case, without its pass -> faults that the child, which runs a base, is asked about.

@@ -25,7 +25,8 @@ _STEPS = {
     "measure/metrics": "reading metrics",
     "session/cold_start": "starting cold",
     "session/pairing/worker": "waiting for its turn in a comparison",
-    "session/ranks/peers": "waiting for the other ranks",
+    "ranks/peers": "waiting for the other ranks",
+    "ranks/sharded": "the numerics check",
 }
 
 

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from kernels.moe import MoE, MoEConfig, plan
 from kernels.moe.exchange import ExpertGroup, agree, combine, dispatch, on_their_ranks
 from tests.distributed.ranks import Ranks
 from tests.kernels.moe_cases import build, config
+from tests.measure.collectives import stacks
 
 EXPERTS, TOP_K = 4, 2
 
@@ -203,9 +203,8 @@ def test_a_layer_over_ranks_is_the_layer(two_ranks: Ranks, name: str) -> None:
 @pytest.fixture
 def fake_group() -> Iterator[ExpertGroup]:
     """Rank 0 of 64, whose collectives send nothing."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=64)
-    yield ExpertGroup.of(dist.group.WORLD, even=True)
-    dist.destroy_process_group()
+    with stacks.fake_group(64):
+        yield ExpertGroup.of(dist.group.WORLD, even=True)
 
 
 def test_lays_out_64_ranks_in_one_process(fake_group: ExpertGroup) -> None:

@@ -18,12 +18,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernels.layers import BlockConfig, Transformer
@@ -31,6 +29,7 @@ from kernels.moe import MoEConfig
 from kernels.parallel.model import parallelize
 from tests.distributed.ranks import Ranks
 from tests.distributed.sharded_cases import BLOCKS, MOE, TOKENS, VOCAB, on_own_mesh
+from tests.measure.collectives.stacks import fake_group
 
 
 @dataclass(frozen=True)
@@ -200,8 +199,7 @@ def test_four_ranks(four_ranks: Ranks, case: Case) -> None:
 @pytest.mark.parametrize(("ranks", "ep", "dim"), [(64, 8, 0), (256, 64, 1)])
 def test_experts_are_never_padded(ranks: int, ep: int, dim: int) -> None:
     """An expert alone on 4 ranks would be gathered as 4, of which 3 are padding."""
-    dist.init_process_group("fake", store=FakeStore(), rank=ranks - 1, world_size=ranks)
-    try:
+    with fake_group(ranks, ranks - 1):
         mesh = init_device_mesh("cpu", (ranks // ep, ep), mesh_dim_names=("efsdp", "ep"))
         moe = MoEConfig(dim=64, hidden=32, experts=64, top_k=2, balanced=True)
         with FakeTensorMode():
@@ -214,8 +212,6 @@ def test_experts_are_never_padded(ranks: int, ep: int, dim: int) -> None:
                 total = model(torch.zeros(1, 32, dtype=torch.int64)).sum()
             total.backward()
         assert forward.seen == Counter(allgather=3, all_to_all=3)
-    finally:
-        dist.destroy_process_group()
 
 
 def test_names_what_a_mesh_may_be(two_ranks: Ranks) -> None:

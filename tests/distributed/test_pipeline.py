@@ -16,7 +16,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, ScheduleDualPipeV, ScheduleZBVZeroBubble
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from kernels.compat.pipelining import _backward_twice, backward_inputs
 from kernels.layers import BlockConfig, Transformer
@@ -25,6 +24,7 @@ from kernels.parallel.experts import shard_experts
 from kernels.parallel.pipeline import build_stages, dual_pipe_v, zero_bubble_v
 from kernels.parallel.stages import LayerRun
 from tests.distributed.ranks import Ranks
+from tests.measure.collectives.stacks import fake_group
 
 VOCAB, TOKENS, BATCH, WIDTH = 50, 8, 2, 32
 MOE = MoEConfig(dim=WIDTH, hidden=16, experts=4, top_k=2, shared=1)
@@ -175,9 +175,8 @@ def facts(actions: list[Any]) -> Facts:
 
 @pytest.fixture
 def fake_ranks(request: pytest.FixtureRequest) -> Iterator[int]:
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=request.param)
-    yield request.param
-    dist.destroy_process_group()
+    with fake_group(request.param):
+        yield request.param
 
 
 def orders(name: str, ranks: int, chunks: int) -> dict[int, list[Any]]:

@@ -15,8 +15,8 @@ from kernels.layers import BlockConfig, MoEBlock, Transformer
 from kernels.moe import MoEConfig
 from kernels.moe.shapes import set_load
 from kernels.parallel.model import parallelize
-from perfguard.check.sharded import check_sharded
 from perfguard.model.call import Call
+from perfguard.ranks.sharded import check_sharded
 from tests.distributed.ranks import Ranks
 
 VOCAB, TOKENS = 50, 12

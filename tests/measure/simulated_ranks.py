@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfguard.measure.timers.ranks import Ranks
+from perfguard.measure.timers.ranks import TimedRanks
 from perfguard.measure.timers.timing import Cache
 from perfguard.testing.fake import FakeDevice
 
@@ -40,8 +40,8 @@ class Simulated:
         """The latest of all ranks' moments, on this rank's clock."""
         return max(self.exchange("a meeting", us - self._clock_us)) + self._clock_us
 
-    def ranks(self, cache: Cache = "warm") -> Ranks:
-        return Ranks(self.device, self.exchange, self._host_barrier, self.device_barrier, cache)
+    def ranks(self, cache: Cache = "warm") -> TimedRanks:
+        return TimedRanks(self.device, self.exchange, self._host_barrier, self.device_barrier, cache)
 
     def _host_barrier(self) -> None:
         self.device.host_us = self._latest(self.device.host_us)

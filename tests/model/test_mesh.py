@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.model.mesh import coordinates, described, dimension_of, in_group
+from perfguard.model.mesh import coordinates, described, dimension_of
 
 MESH = {"dp": 2, "ep": 3, "tp": 2}
 
@@ -37,4 +37,3 @@ def test_a_group_is_named_by_the_dimensions_along_which_its_ranks_differ(ranks: 
 
 def test_a_group_without_a_mesh_is_a_number_of_ranks() -> None:
     assert dimension_of([0, 1], {}) == "2 ranks"
-    assert not in_group()

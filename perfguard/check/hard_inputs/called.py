@@ -64,7 +64,7 @@ def _parameters(fn: Any) -> dict[str, torch.nn.Parameter]:
 
 def called_parts(call: Call) -> list[Part]:
     """Ways to call the given inputs otherwise, the most telling of each kind first."""
-    if call.rank_group is not None:  # the ranks would have to agree on every further call
+    if call.ranks.in_step:  # the ranks would have to agree on every further call
         return []
     return [
         *(Part("state", {CALLED: text}) for text in _states(call)),

@@ -287,7 +287,7 @@ class Reference:
         first, coded = len(names), eager.outputs + eager.written
 
         def alone(run: Callable[[], Result]) -> Callable[[], Result] | None:
-            return cache(run) if self.call.rank_group is None else None  # ranks would have to agree to run it
+            return None if self.call.ranks.in_step else cache(run)  # ranks would have to agree to run it
 
         truth = Truth(
             names=names + [f"gradient of {name}" for name in self.inputs.leaf_names if upstream],

@@ -19,7 +19,7 @@ from perfguard._compat.torch_internals import schema_of, storage_address
 from perfguard.measure.collectives.exchange import Exchange
 from perfguard.measure.collectives.parameters import sharded, still_gathered
 from perfguard.model.call import Call
-from perfguard.model.mesh import Mesh, dimension_of
+from perfguard.model.mesh import dimension_of
 from perfguard.tensors.graph import tree_tensors
 from perfguard.tensors.user_frames import place_in_python
 
@@ -61,12 +61,12 @@ class ExchangeRecorder:
     """Records exchanges from the operators of a call, which it is given in order.
 
     Args:
-        call: the call, whose mesh names groups, and whose module FSDP may shard; None for any call.
+        call: the call, whose mesh names groups, and whose module FSDP may shard.
     """
 
-    def __init__(self, call: Call | None = None) -> None:
-        self._mesh: Mesh = {} if call is None else call.mesh
-        self._module = None if call is None else call.fn
+    def __init__(self, call: Call) -> None:
+        self._mesh = call.mesh
+        self._module = call.fn
         self.exchanges: list[Exchange] = []
         self.flop = 0
         self.gathered: Mapping[str, int] = {}  # bytes of parameters that are gathered at the end

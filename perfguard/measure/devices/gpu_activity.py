@@ -11,7 +11,6 @@ from torch.autograd.profiler import record_function
 
 from perfguard.measure.devices import fingerprints, kineto, operators
 from perfguard.measure.devices.activity import Activity, Copied, Waited
-from perfguard.model.mesh import in_group
 from perfguard.tensors.step import Step
 
 _REGION = "perfguard: the call"
@@ -27,8 +26,8 @@ _WAIT = re.compile(r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*(Async|Peer))|^(ur|pi)
 def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: str) -> Activity:
     """All work of a warm `call` on the device, in launch order.
 
-    If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python. In a process group
-    it is always repeated, since all ranks must make equally many calls. Only the observed pass of a `Step` counts.
+    If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python. A `Step` is always
+    repeated, since all ranks must make equally many calls, and only its observed pass counts.
 
     Args:
         synchronize: waits for the device.
@@ -52,7 +51,7 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
         activity = replace(activity_of(events), code=fingerprints.fingerprint(kineto.work_of(events), launched))
     else:  # The launches belong to both passes.
         activity = activity_of(events, part=True)
-    if not activity.waits and not in_group():
+    if not activity.waits and step is None:
         return activity
     located = operators.of_call(call, kind, operators.device_waits(kind))
     synchronize()

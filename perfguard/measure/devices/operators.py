@@ -29,7 +29,6 @@ from perfguard.interpreter.running import counted
 from perfguard.measure.devices.activity import Activity, Copied, Waited
 from perfguard.measure.devices.operator_kinds import KINDS, Kind, computes_shapes, host_reads, kind_of, tensors_in
 from perfguard.measure.gc_pause import collector_paused
-from perfguard.model.mesh import in_group
 from perfguard.tensors.step import Step
 from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
@@ -273,11 +272,11 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
 
 
 def _exchange_recorder(step: Step | None) -> ExchangeRecorder | None:
-    if not in_group():
+    if step is None or step.call.ranks.alone:
         return None
     from perfguard.measure.collectives.recorder import ExchangeRecorder
 
-    return ExchangeRecorder(None if step is None else step.call)
+    return ExchangeRecorder(step.call)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     Raises:
         Exception: raised by the call outside a capture.
     """
-    if not device.captures or subject.has_ranks:  # All ranks would have to replay.
+    if not device.captures or subject.ranks.in_step:  # All ranks would have to replay.
         return []
     reason = problem = ""
     with collector_paused(), device.aside():

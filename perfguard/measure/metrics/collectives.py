@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from perfguard.measure.collectives.exchange import Exchange
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import Limits
-from perfguard.model.mesh import in_group
 from perfguard.model.records import Across, Better, Parts, Reading, Value
 from perfguard.model.units import Unit
 from perfguard.tensors.step import Step
@@ -51,7 +50,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """`collectives` in order; `collective_bytes` and `exchange_bytes` by collective; `messages` between ranks;
     `unwaited`, any of which is a fault; `implicit_redistributions`; `overlap_flop`; and for a module under FSDP
     `gather_padding` and `gathered_bytes_left`. Empty outside of a process group."""
-    if subject.call is None or not in_group():
+    if subject.ranks.alone:
         return []
     activity = subject.dispatched(device)
     exchanges = activity.exchanges

@@ -18,7 +18,6 @@ from typing import IO, TYPE_CHECKING, Any
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Outputs
 from perfguard.model.limits import Limits
-from perfguard.model.mesh import is_layout
 from perfguard.model.records import Across, Better, Reading
 from perfguard.model.units import Unit
 from perfguard.tensors.graph import tree_tensors
@@ -53,7 +52,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     """
     import torch
 
-    if is_layout():  # Tensors of a layout have no addresses.
+    if not subject.ranks.has_data:  # Tensors of a layout have no addresses.
         return []
     subject.warm_up(device)
     outputs, printed = _run(subject.run, device)

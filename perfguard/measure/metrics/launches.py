@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.model.limits import EITHER, KERNEL_TIME, Limits
-from perfguard.model.mesh import in_group, is_layout
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
 
@@ -106,8 +105,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if not device.asynchronous:
         # Operators of ranks differ with the rows that are routed to them. Threads of a process group free sent tensors
         # a moment later, so the peak differs from run to run. A layout has no such threads.
-        alone = not in_group()
-        peak = activity.tensor_bytes if alone or is_layout() else None
+        alone = subject.ranks.alone
+        peak = activity.tensor_bytes if alone or not subject.ranks.has_data else None
         called = [
             reading("operators", count, rank=_LAST),
             reading("operator_names", names, Unit.TEXT, _LAST, details="operators"),
@@ -125,7 +124,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         reading("fills", activity.fills, rank=_RANK + 1),
         reading("syncs", waits.total(), rank=_RANK - 3, note=_listed("the host waits for the device", waits)),
     ]
-    if subject.timed and not subject.has_ranks:  # Times of several ranks depend on more than this rank's code.
+    if subject.timed and not subject.ranks.in_step:  # Times of several ranks depend on more than this rank's code.
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
         covers = [] if activity.code is None else list(LIMITS["fingerprint"].covers)
         readings.append(reading("fingerprint", value, Unit.TEXT, rank=50, covers=covers))

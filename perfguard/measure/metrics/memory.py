@@ -20,7 +20,6 @@ from perfguard.measure.devices.activity import Growth
 from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits
-from perfguard.model.mesh import is_layout
 from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit
 from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by, tree_tensors
@@ -95,7 +94,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
             by_place(seen.saved, lambda **parts: reading("saved_by", rank=54, details="saved_bytes", **parts)),
         ]
     subject.warm_up(device)
-    readings = [] if is_layout() else _allocated(subject, device, reading)  # Tensors of a layout have no memory.
+    # Tensors of a layout have no memory.
+    readings = _allocated(subject, device, reading) if subject.ranks.has_data else []
     saved = saved_by(subject) if subject.direction == "forward" else None
     if saved is not None:
         for kind in ("activation", "input", "weight"):

@@ -30,24 +30,24 @@ LIMITS = {_TIME: Limits(Better.LOWER, gated=False)}
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`ranks_time_us`, the time of the slowest rank. Its note names that rank and the links between the devices."""
-    step, call = subject.run, subject.call
-    if not subject.timed or call is None or call.rank_group is None or not isinstance(step, Step):
+    step, ranks = subject.run, subject.ranks
+    if not subject.timed or not ranks.in_step or not isinstance(step, Step):
         return []
     import torch
     import torch.distributed as dist
 
-    from perfguard.measure.timers.ranks import Ranks, measure
+    from perfguard.measure.timers.ranks import TimedRanks, measure
 
     on_host, on_device = torch.zeros(1), torch.zeros(1, device=device.torch_device)
-    ranks = Ranks(  # The hosts' barrier uses gloo, the devices' their own backend.
+    timed = TimedRanks(  # The hosts' barrier uses gloo, the devices' their own backend.
         device,
-        call.rank_group.exchange,
+        ranks.exchange,
         host_barrier=lambda: dist.all_reduce(on_host),
         device_barrier=lambda: dist.all_reduce(on_device),
         cache=subject.cache,
     )
-    meter, blocks = measure(step.within, ranks, subject.seconds)
-    links = device.interconnect(int(os.environ.get(_HOST_RANKS, call.rank_group.ranks)))
+    meter, blocks = measure(step.within, timed, subject.seconds)
+    links = device.interconnect(int(os.environ.get(_HOST_RANKS, ranks.ranks)))
     if links:  # Times over other links are not comparable.
         digest = hashlib.sha256(links.encode()).hexdigest()[:8].upper()
         meter = replace(meter, timer=f"{meter.timer}-{digest}", note=f"{meter.note}; {links}")

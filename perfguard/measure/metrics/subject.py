@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perfguard.measure.devices.activity import Activity, ObservedActivity
 from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
-from perfguard.model.call import Call, Outputs
+from perfguard.model.call import ALONE, Call, Outputs, Ranks
 from perfguard.model.records import Pass, Reading
 from perfguard.tensors.graph import tree_tensors
 
@@ -122,9 +122,9 @@ class Subject:
         )
 
     @property
-    def has_ranks(self) -> bool:
-        """Whether several ranks make the call. They must then make equally many calls."""
-        return self.call is not None and self.call.rank_group is not None
+    def ranks(self) -> Ranks:
+        """The ranks that make the call."""
+        return ALONE if self.call is None else self.call.ranks
 
     @cached_property
     def workload(self) -> Workload:

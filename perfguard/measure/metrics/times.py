@@ -62,7 +62,7 @@ LIMITS = {
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """The times of a case. The judged one is first: device time, or on a CPU the time of one thread."""
-    if not subject.timed or subject.has_ranks:  # `rank_times` measures several ranks.
+    if not subject.timed or subject.ranks.in_step:  # `rank_times` measures several ranks.
         return []
     readings: list[Reading] = []
     for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME, WALL_TIME):

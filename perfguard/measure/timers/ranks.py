@@ -48,7 +48,7 @@ class _TimedCall(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranks:
+class TimedRanks:
     """One rank's view of the ranks that make a call.
 
     Attributes:
@@ -93,7 +93,7 @@ class Ranks:
         return _TimedCall(start.elapsed_us(end), *turns[0])
 
 
-def measure(within: Within, ranks: Ranks, seconds: float) -> tuple[Meter, Blocks]:
+def measure(within: Within, ranks: TimedRanks, seconds: float) -> tuple[Meter, Blocks]:
     """The meter and the blocks of a call's time, equal on all ranks. All ranks make equally many calls.
 
     The meter's note names the rank that takes the longest, and says if hosts were not ahead of their devices. The meter
@@ -129,7 +129,7 @@ def measure(within: Within, ranks: Ranks, seconds: float) -> tuple[Meter, Blocks
     return meter, Blocks(tuple(us for us, _, _ in blocks), 0)
 
 
-def _block(within: Within, ranks: Ranks, calls: int, grid_us: float) -> tuple[float, list[int], int]:
+def _block(within: Within, ranks: TimedRanks, calls: int, grid_us: float) -> tuple[float, list[int], int]:
     """The median over `calls` calls of the slowest rank's time, µs; per rank the number of calls in which it was the
     slowest; the number of calls in which a host was behind its device."""
     by_rank = ranks.exchange("the times of a block", [ranks.time(within)[:2] for _ in range(calls)])

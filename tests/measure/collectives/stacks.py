@@ -9,6 +9,7 @@ import contextlib
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from perfguard.measure.metrics import collectives
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Call
 from perfguard.model.records import Pass, Value
+from perfguard.ranks.rank_group import Unmarked
 from perfguard.tensors.step import Step
 
 D = 16
@@ -104,7 +106,8 @@ class Normed(nn.Module):
 
 def call(module: Callable[..., Any], mesh: dict[str, int], rows: int = 8) -> Call:
     torch.manual_seed(1)
-    return Call(module, (torch.randn(rows, D, requires_grad=True),), module, mesh=mesh)
+    inputs = (torch.randn(rows, D, requires_grad=True),)
+    return replace(Unmarked("").given(Call(module, inputs, module)), mesh=mesh)
 
 
 def facts(case: Call, direction: Pass = "forward") -> dict[str, Value]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perfguard.pytest_plugin.rank_reports import describe_lost, merge
-from perfguard.session.ranks.launch import Ended, Lost
-from perfguard.session.ranks.rank_files import Collective, RankExit, RankOutcome
+from perfguard.ranks.launch import Ended, Lost
+from perfguard.ranks.rank_files import Collective, RankExit, RankOutcome
+from perfguard.ranks.rank_reports import describe_lost, merge
 
 TEST = "test_a.py::test_a"
 

@@ -28,7 +28,7 @@ from perfguard.check.numerics.trial import Gradients, Inputs
 from perfguard.check.numerics.truth import Reference, Truth, with_hint
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
-from perfguard.model.mesh import Mesh, data_place, is_layout
+from perfguard.model.mesh import Mesh, data_place
 from perfguard.model.records import Accuracy
 from perfguard.tensors.graph import tree_tensors
 from perfguard.tensors.seeding import seed_all
@@ -52,7 +52,7 @@ def check_sharded(call: Call) -> Checked:
         UsageError: one of these is not so, or ranks that must have different inputs have the same.
         Exception: what the candidate or the reference raises.
     """
-    if is_layout():
+    if not call.ranks.has_data:
         return Checked([], [] if Step(call).has_backward() else None, [], Inputs(call).describe())
     if not isinstance(call.fn, torch.nn.Module) or not isinstance(call.reference, torch.nn.Module):
         raise UsageError("a case of several ranks guards a module: pass the sharded one, and reference=the whole one")

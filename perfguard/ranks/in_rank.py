@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -18,22 +17,20 @@ from perfguard._compat.pytest_internals import run_protocol
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.measure.devices.device import Device
 from perfguard.model.config import Config
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
-from perfguard.pytest_plugin.fixture import RANK_GUARD, RUN
+from perfguard.pytest_plugin.fixture import OPENED, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
-from perfguard.pytest_plugin.rank_reports import decoded_report
+from perfguard.ranks import rank_files
+from perfguard.ranks.launch import Ended
+from perfguard.ranks.peers import END
+from perfguard.ranks.rank_files import RankExit, RankOutcome
+from perfguard.ranks.rank_group import RANK_GUARD, local_rank, meet, rank_here
+from perfguard.ranks.rank_guard import RankGuard, rank_runner
+from perfguard.ranks.rank_reports import decoded_report
+from perfguard.ranks.ranked_items import replay
+from perfguard.ranks.watch import Watch
 from perfguard.session.child import Request
-from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.launch import Ended
-from perfguard.session.ranks.peers import END, Peers
-from perfguard.session.ranks.rank_files import RankExit, RankOutcome
-from perfguard.session.ranks.rank_group import join, local_rank, rank_here
-from perfguard.session.ranks.rank_guard import RankGuard, rank_runner
-from perfguard.session.ranks.watch import Watch
-
-#: Turns all ranks' outcomes of a test into its reports.
-Replay = Callable[[pytest.Item, Ended], list[pytest.TestReport]]
 
 
 class InRank:
@@ -42,17 +39,13 @@ class InRank:
     Args:
         measure: whether guarded calls are measured.
         request: the launch's, in whose folder the rank writes its outcomes; None under torchrun.
-        replay: under torchrun, turns a test's outcomes into rank 0's reports.
     """
 
-    def __init__(
-        self, config: Config, *, measure: bool, request: Request | None = None, replay: Replay | None = None
-    ) -> None:
+    def __init__(self, config: Config, *, measure: bool, request: Request | None = None) -> None:
         self._config = config
         self._measure = measure
         self._request = request
         self._folder = config.session_folder
-        self._replay = replay
         self._stderr = os.dup(2)
         self._item: pytest.Item | None = None  # The running test.
         self._outcome = RankOutcome("")
@@ -72,22 +65,22 @@ class InRank:
         if session.config.option.collectonly or not (mine or self._request):
             return
         with usage_errors():
-            self._join()
-        assert self._guard is not None
-        session.config.stash[RANK_GUARD] = self._guard
-        peers = self._guard.peers
-        orders = peers.exchange("the order of tests", hashlib.sha256("\n".join(mine).encode()).hexdigest())
+            guard = self._joined(session.config)
+        orders = guard.exchange("the order of tests", hashlib.sha256("\n".join(mine).encode()).hexdigest())
         if len(set(orders)) > 1:
-            lists = peers.exchange("the tests", mine)
+            lists = guard.exchange("the tests", mine)
             raise pytest.UsageError(_other_order(lists))
 
-    def _join(self) -> None:
-        device = _device_of_rank(self._config.settings.device)
-        group = join(device.torch_device, self._config.settings.case_minutes)
+    def _joined(self, config: pytest.Config) -> RankGuard:
+        settings = self._config.settings
+        device = _device_of_rank(settings.device)
         runner = rank_runner(self._config, device, self._request) if self._measure else None
-        extra_seconds = self._config.settings.extra_seconds
-        self._guard = RankGuard(Peers(group), device, runner, extra_seconds)
-        self._watch = Watch(group, self._write_exit, self._stderr)
+        group = meet(device.torch_device, settings.case_minutes)
+        guard = self._guard = RankGuard(*group, runner=runner, extra_seconds=settings.extra_seconds)
+        guard.begin()
+        self._watch = Watch(guard, self._write_exit, self._stderr)
+        config.stash[RANK_GUARD], config.stash[OPENED] = guard, (device, settings)
+        return guard
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
@@ -101,37 +94,36 @@ class InRank:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         self._item, self._outcome = item, RankOutcome(item.nodeid)
         self._write()
-        guard.begin()
+        guard.enter_test()
         with watch.over():
             reports = run_protocol(item, nextitem)
             outcome = self._outcome
-            outcome.ended, outcome.results, outcome.unsupported = True, guard.results, guard.unsupported
+            outcome.ended, outcome.results, outcome.unsupported = True, guard.results, guard.reason
             outcome.reports = [
                 config.hook.pytest_report_to_serializable(config=config, report=each) for each in reports
             ]
             self._write()
             watch.arrive(failed=outcome.phase_outcomes != ["passed"] * 3)
             # The exchange has the same text as the file.
-            everyone = guard.peers.exchange(END, msgspec.json.encode(outcome).decode())
+            everyone = guard.exchange(END, msgspec.json.encode(outcome).decode())
         outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
-        if self._replay is not None:
-            reports = self._agreed_reports(item, guard.peers, outcomes)
+        if self._request is None:
+            reports = self._agreed_reports(item, guard, outcomes)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         if len({tuple(each.phase_outcomes) for each in outcomes.values()}) > 1:
-            guard.peers.group.begin()  # Another rank may still wait in a collective of this test.
+            guard.begin()  # Another rank may still wait in a collective of this test.
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
     def _agreed_reports(
-        self, item: pytest.Item, peers: Peers, outcomes: dict[int, RankOutcome]
+        self, item: pytest.Item, guard: RankGuard, outcomes: dict[int, RankOutcome]
     ) -> list[pytest.TestReport]:
         """Rank 0's merged reports, on all ranks, so that each stops when rank 0 does (-x)."""
         hook, config = item.config.hook, item.config
-        assert self._replay is not None
-        own = self._replay(item, Ended(outcomes)) if peers.group.rank == 0 else []
+        own = replay(item, Ended(outcomes)) if guard.rank == 0 else []
         data = [hook.pytest_report_to_serializable(config=config, report=report) for report in own]
-        decided = peers.exchange("the reports", data)[0]
+        decided = guard.exchange("the reports", data)[0]
         return own or [decoded_report(config, report) for report in decided]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -143,9 +135,15 @@ class InRank:
             self._outcome.broken = self._outcome.broken or describe_error(call.when, error)
         return report
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Under torchrun, leave the status of failed tests to rank 0: the agent blames each rank that has one."""
+        if self._request is None and rank_here() > 0 and session.exitstatus == ExitStatus.TESTS_FAILED:
+            session.exitstatus = ExitStatus.PASSED
+
     def pytest_unconfigure(self) -> None:
         if self._guard is not None:
-            self._guard.peers.group.end()
+            self._guard.end()
         os.close(self._stderr)
 
     def _write(self) -> None:
@@ -154,7 +152,8 @@ class InRank:
 
     def _write_exit(self, rank_exit: RankExit) -> None:
         if self._folder is not None:
-            rank_files.write_exit(self._folder, rank_here(), rank_exit)
+            self._outcome.exit = rank_exit
+            self._write()
             return
         issued = "no collective" if rank_exit.collective is None else rank_exit.collective.text
         text = f"{rank_exit.cause}; rank {rank_here()}: in {rank_exit.step}; last issued: {issued}"

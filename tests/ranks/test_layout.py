@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from perfguard.measure.collectives.parameters import padded
 from perfguard.model.errors import UsageError
-from perfguard.session.ranks.layout import layout_of
+from perfguard.ranks.layout import layout_of
 from tests.measure.collectives.stacks import D, call, facts, fsdp
 
 

@@ -1,19 +1,18 @@
-"""In the parent: one launch of pytest on several ranks, by torch's elastic agent, and the outcome of each test.
+"""In the parent: one launch of pytest on several ranks, and the outcome of each test.
 
-The agent runs on a thread, and tests are read as they end. If ranks end in the middle of a test, that test is lost, and
-a further launch runs the tests after it.
+A thread starts the ranks and waits for them, and tests are read as they end. If ranks end in the middle of a test, that
+test is lost, and a further launch runs the tests after it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
+import subprocess
 import threading
 import time
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,20 +21,17 @@ from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from perfguard.model.atomic_files import write_atomically
+from perfguard.ranks.rank_files import RankExit, RankFile, RankOutcome
+from perfguard.ranks.rank_group import launch_environment
 from perfguard.session.child import ChildCommand, Request, write_request
-from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.rank_files import RankExit, RankFile, RankOutcome
+from perfguard.session.fresh_processes import stop
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
 _CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")  # Lines of faulthandler.
 
-# A rank opens its own output: the agent never closes files that it opened, which is an error under `-W error`.
-_START = 'exec env "$@" >"$0/$RANK.stdout" 2>"$0/$RANK.stderr"'
-
-# Variables for the ranks, unless the user has set them.
-_RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}
-_NOT_THEIRS = ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID", "PYTEST_CURRENT_TEST")
+_HOST = "localhost"
+_RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}  # For the ranks, unless the user has set it.
 
 
 class Lost(Struct, frozen=True):
@@ -43,8 +39,7 @@ class Lost(Struct, frozen=True):
 
     Attributes:
         nodeid: the test; empty if none had begun.
-        exits: the agent's account of each rank's end: `exit status 1`, `killed by SIGKILL`. The first that ended comes
-            first.
+        exits: the end of each rank that failed: `exit status 1`, `killed by SIGKILL`. The first that ended comes first.
         output: last lines that the first of them wrote.
     """
 
@@ -87,7 +82,6 @@ class Launched:
         self._request = request
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._run_id = uuid.uuid4().hex
         self._files: dict[Path, list[RankFile]] = {}
         self._lock = FileLock(folder / "lock", timeout=0)
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,12 +111,7 @@ class Launched:
     def stop(self) -> None:
         """End all ranks."""
         self._stopped = True
-        while self._thread is not None and self._thread.is_alive():
-            for pid in _processes_of(self._run_id):
-                with contextlib.suppress(OSError):
-                    os.killpg(pid, signal.SIGTERM)  # Each rank leads a session of its own.
-            self._thread.join(1.0)
-        self._lock.release()
+        self.join()
 
     def join(self) -> None:
         """Wait until all tests have ended, if this process drives them."""
@@ -137,8 +126,7 @@ class Launched:
             if len(outcomes) == self.ranks:
                 return Ended(outcomes)
             if lost is not None and lost.nodeid in (nodeid, ""):
-                exits = ((rank, rank_files.read_exit(launch, rank)) for rank in range(self.ranks))
-                return Ended(outcomes, lost, {rank: each for rank, each in exits if each is not None})
+                return Ended(outcomes, lost, {file.rank: file.exit for file in self._read(launch) if file.exit})
         return None
 
     def _read(self, launch: Path) -> list[RankFile]:
@@ -170,45 +158,52 @@ class Launched:
 
     def _launch(self, folder: Path) -> tuple[dict[int, str], str]:
         """Run one launch to its end. Return the exits of the ranks that failed, and the output of the first of them."""
-        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # Public, but not in torch's stubs.
 
-        logs = folder / "logs"
-        logs.mkdir()
-        config = LaunchConfig(
-            min_nodes=1, max_nodes=1, nproc_per_node=self.ranks, run_id=self._run_id,
-            rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, monitor_interval=0.05,
-            logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
-        )  # fmt: skip
+        exits, started = dict[int, str](), list[subprocess.Popen[bytes]]()
         try:
-            with _quiet(), _unchanged_environment():
-                start = ("-c", _START, str(logs), *_variables(self.ranks))
-                elastic_launch(config, "sh")(*start, *self._command.line(folder))
-        except ChildFailedError as error:
-            failures = sorted(error.failures.items(), key=lambda each: each[1].timestamp)
-            exits = {rank: _describe_exit(failure.exitcode) for rank, failure in failures}
-            begun = bool(RankFile(folder, failures[0][0]).read().begun)
-            return exits, _tail(logs, failures[0][0], ["stderr"] if begun else ["stderr", "stdout"])
-        except Exception as error:  # The agent itself failed, e.g. no port could be opened.
+            store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)  # It outlives every rank.
+            while len(started) < self.ranks:
+                started.append(self._start(folder, len(started), store.port))
+            while not (exits or self._stopped) and any(process.poll() is None for process in started):
+                time.sleep(_POLL_SECONDS)
+                exits = _failed(started)
+        except Exception as error:  # E.g. no port could be opened.
             return {}, f"the launch failed: {type(error).__name__}: {error}"
-        return {}, ""
+        finally:
+            for process in started:
+                stop(process)
+        exits |= _failed(started)
+        if not exits:
+            return {}, ""
+        first = next(iter(exits))
+        begun = bool(RankFile(folder, first).read().begun)
+        return exits, _tail(folder, first, ["stderr"] if begun else ["stderr", "stdout"])
+
+    def _start(self, folder: Path, rank: int, port: int) -> subprocess.Popen[bytes]:
+        """Start one rank, with the variables of torchrun. Ranks share the cores."""
+        shared = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // self.ranks)), **_RECORDED_COLLECTIVES}
+        environment = shared | self._command.environment() | launch_environment(rank, self.ranks, _HOST, port)
+        environment.pop("PYTEST_CURRENT_TEST", None)
+        with (folder / f"{rank}.stdout").open("wb") as out, (folder / f"{rank}.stderr").open("wb") as err:
+            return subprocess.Popen(
+                self._command.line(folder), cwd=self._command.start, env=environment,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
 
 
-def _variables(ranks: int) -> list[str]:
-    """The arguments of `env`, which becomes the rank: variables to unset and to set. Ranks share the cores."""
-    given = dict(_RECORDED_COLLECTIVES, OMP_NUM_THREADS=str(max(1, len(os.sched_getaffinity(0)) // ranks)))
-    added = [f"{name}={value}" for name, value in given.items() if name not in os.environ]
-    return [*(word for name in _NOT_THEIRS for word in ("-u", name)), *added]
+def _failed(started: Sequence[subprocess.Popen[bytes]]) -> dict[int, str]:
+    """The ends of the ranks that have failed so far."""
+    return {rank: _describe_exit(status) for rank, process in enumerate(started) if (status := process.poll())}
 
 
 def _describe_exit(status: int) -> str:
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
 
 
-def _tail(logs: Path, rank: int, streams: Sequence[str]) -> str:
+def _tail(folder: Path, rank: int, streams: Sequence[str]) -> str:
     """The last lines that a rank wrote to the first of these streams that holds any; of a crash its stack."""
-    for path in (logs / f"{rank}.{stream}" for stream in streams):
+    for path in (folder / f"{rank}.{stream}" for stream in streams):
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHES)), None)
         if crash is not None:
@@ -225,41 +220,3 @@ def _lost(launch: Path) -> Lost | None:
         return msgspec.json.decode((launch / "lost.json").read_bytes(), type=Lost)
     except FileNotFoundError:
         return None
-
-
-def _processes_of(run_id: str) -> Iterator[int]:
-    """Children of this process that are ranks of the launch."""
-    wanted = f"TORCHELASTIC_RUN_ID={run_id}".encode()
-    for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
-        for child in path.read_text().split():
-            with contextlib.suppress(OSError):
-                if wanted in Path(f"/proc/{child}/environ").read_bytes():
-                    yield int(child)
-
-
-@contextlib.contextmanager
-def _unchanged_environment() -> Iterator[None]:
-    """Remove the variables that the agent sets in this process."""
-    before = dict(os.environ)
-    try:
-        yield
-    finally:
-        for name in [name for name in os.environ if name not in before and name.startswith("TORCHELASTIC_")]:
-            del os.environ[name]
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the agent's log, which repeats perfguard's report, out of the user's terminal and of captured logs."""
-    loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.distributed.launcher")]
-    nowhere = logging.NullHandler()
-    before = [logger.propagate for logger in loggers]
-    for logger in loggers:
-        logger.addHandler(nowhere)
-        logger.propagate = False
-    try:
-        yield
-    finally:
-        for logger, propagate in zip(loggers, before, strict=True):
-            logger.removeHandler(nowhere)
-            logger.propagate = propagate

@@ -22,6 +22,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from perfguard.check.all_configs import check_given
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
+from perfguard.ranks.rank_group import Unmarked
 from tests.measure.collectives.stacks import Block, D, blocks, fake_group, fsdp, on_gloo
 
 FIRST = 5  # rows of a rank's inputs that expert 0 takes
@@ -85,7 +86,7 @@ def call(module: nn.Module, whole: nn.Module, mesh: DeviceMesh, *, same: bool = 
     torch.manual_seed(0 if same or names[-1] == "tp" else dist.get_rank())
     x_BD = torch.randn(8, D, dtype=torch.float64, requires_grad=True)
     sizes = dict(zip(names, mesh.shape, strict=True))
-    return Call(module, (x_BD,), whole, mesh=sizes)
+    return replace(Unmarked("").given(Call(module, (x_BD,), whole)), mesh=sizes)
 
 
 def sharded(mesh: DeviceMesh, factor: float | None = None) -> tuple[nn.Module, nn.Module]:

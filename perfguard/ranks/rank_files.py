@@ -1,7 +1,7 @@
 """The files that each rank of a launch writes into the launch's folder, for the process that started it.
 
-`rank-0.jsonl` has two lines per test: its start, and its outcome. `last-words-0.json` is written by a rank that ends in
-the middle of a test.
+`rank-0.jsonl` has two lines per test: its start, and its outcome. A rank that ends itself in the middle of a test adds
+its position.
 """
 
 from __future__ import annotations
@@ -13,33 +13,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import Struct
 
-from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import CaseResult
-
-
-class RankOutcome(Struct, omit_defaults=True):
-    """One test on one rank.
-
-    Attributes:
-        nodeid: the test.
-        ended: False in the line that its start writes.
-        reports: pytest's reports of its phases, serialised by pytest.
-        results: results of its guarded calls, not judged.
-        broken: the reason why it raised, if other than by a verdict.
-        unsupported: the reason why this hardware cannot run it, as the test declares.
-    """
-
-    nodeid: str
-    ended: bool = False
-    reports: list[dict[str, Any]] = []
-    results: list[CaseResult] = []
-    broken: str = ""
-    unsupported: str = ""
-
-    @property
-    def phase_outcomes(self) -> list[str]:
-        """The outcomes of its phases: passed, failed, skipped."""
-        return [str(report["outcome"]) for report in self.reports]
 
 
 class Collective(Struct, frozen=True, omit_defaults=True):
@@ -76,6 +50,33 @@ class RankExit(Struct, frozen=True, omit_defaults=True):
     arrived: bool = False
 
 
+class RankOutcome(Struct, omit_defaults=True):
+    """One test on one rank.
+
+    Attributes:
+        nodeid: the test.
+        ended: False in the line that its start writes.
+        reports: pytest's reports of its phases, serialised by pytest.
+        results: results of its guarded calls, not judged.
+        broken: the reason why it raised, if other than by a verdict.
+        unsupported: the reason why this hardware cannot run it, as the test declares.
+        exit: the position of a rank that ended itself.
+    """
+
+    nodeid: str
+    ended: bool = False
+    reports: list[dict[str, Any]] = []
+    results: list[CaseResult] = []
+    broken: str = ""
+    unsupported: str = ""
+    exit: RankExit | None = None
+
+    @property
+    def phase_outcomes(self) -> list[str]:
+        """The outcomes of its phases: passed, failed, skipped."""
+        return [str(report["outcome"]) for report in self.reports]
+
+
 def append(folder: Path, rank: int, outcome: RankOutcome) -> None:
     """In a rank: add a line to its file."""
     with (folder / f"rank-{rank}.jsonl").open("ab") as file:
@@ -89,12 +90,14 @@ class RankFile:
     Attributes:
         begun: tests that the rank has begun.
         ended: those that it has ended, with their outcomes.
+        exit: its position, if it ended itself.
     """
 
     folder: Path
     rank: int
     begun: set[str] = field(default_factory=set)
     ended: dict[str, RankOutcome] = field(default_factory=dict)
+    exit: RankExit | None = None
     _position: int = 0
 
     def read(self) -> Self:
@@ -109,19 +112,7 @@ class RankFile:
         for line in lines:
             outcome = msgspec.json.decode(line, type=RankOutcome)
             self.begun.add(outcome.nodeid)
+            self.exit = outcome.exit
             if outcome.ended:
                 self.ended[outcome.nodeid] = outcome
         return self
-
-
-def write_exit(folder: Path, rank: int, rank_exit: RankExit) -> None:
-    """In a rank: write its exit."""
-    write_atomically(folder / f"last-words-{rank}.json", msgspec.json.encode(rank_exit))
-
-
-def read_exit(folder: Path, rank: int) -> RankExit | None:
-    """A rank's exit; None if it wrote none."""
-    try:
-        return msgspec.json.decode((folder / f"last-words-{rank}.json").read_bytes(), type=RankExit)
-    except FileNotFoundError:
-        return None

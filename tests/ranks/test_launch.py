@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from perfguard.session.child import Request, child_command, read_request
-from perfguard.session.ranks import rank_files
-from perfguard.session.ranks.launch import Launched
-from perfguard.session.ranks.rank_files import RankExit, RankOutcome
+from perfguard.ranks import rank_files
+from perfguard.ranks.launch import Launched
+from perfguard.ranks.rank_files import RankExit, RankOutcome
+from perfguard.session.child import ChildCommand, Request, child_command, read_request
 
 TESTS = ["a", "b", "c", "d"]
 
@@ -33,7 +36,7 @@ class Played(Launched):
         for test in tests:
             begin(folder, test, ended=(0,) if test in self.deadly else (0, 1))
             if test in self.deadly:
-                rank_files.write_exit(folder, 0, RankExit("rank 1 had left the test", "a.py"))
+                rank_files.append(folder, 0, RankOutcome(test, exit=RankExit("rank 1 had left the test", "a.py")))
                 return {1: "killed by SIGKILL"}, "its last line"
         return {}, ""
 
@@ -84,3 +87,35 @@ def test_nobody_else_drives_while_one_does(played: Played, tmp_path: Path) -> No
     assert played.wait("a").lost is None
     assert second.wait("d").lost is None
     assert (len(played.launched), second.launched) == (1, [])
+
+
+class Scripted(ChildCommand):
+    """Starts Python with a script in place of pytest."""
+
+    def line(self, folder: Path) -> list[str]:
+        return [sys.executable, "-c", self.arguments[0]]
+
+
+def scripted(folder: Path, script: str) -> Launched:
+    begun = "import os, pathlib, sys, time\nrank = os.environ['RANK']\npathlib.Path('begun-' + rank).touch()\n"
+    return Launched(folder / "ranks-2", 2, ["a"], Scripted((begun + script,), folder), Request())
+
+
+def test_the_first_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
+    script = "print('rank', rank, file=sys.stderr, flush=True)\nsys.exit(3) if rank == '1' else time.sleep(60)\n"
+    lost = scripted(tmp_path, script).wait("a").lost
+    assert lost is not None
+    assert [*lost.exits.items()] == [(1, "exit status 3"), (0, "killed by SIGTERM")]
+    assert (lost.nodeid, lost.output) == ("", "rank 1")
+
+
+def test_a_launch_that_is_stopped_ends_its_ranks(tmp_path: Path) -> None:
+    launched = scripted(tmp_path, "time.sleep(60)\n")
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(launched.wait, "a")
+        while len([*tmp_path.glob("begun-*")]) < 2:
+            time.sleep(0.01)
+        launched.stop()
+    lost = found.result().lost
+    assert lost is not None
+    assert lost.exits == dict.fromkeys((0, 1), "killed by SIGTERM")

@@ -8,21 +8,20 @@ from typing import Any
 
 import torch.distributed as dist
 
-from perfguard.session.ranks.peers import END, OutOfStep, Peers
-from perfguard.session.ranks.rank_group import RankGroup
+from perfguard.ranks.peers import END, OutOfStep, Peers
 
 
 def on_ranks(count: int, run: Callable[[Peers], Any]) -> list[Any]:
     """What `run` returns on each rank."""
     store = dist.HashStore()
-    all_peers = [Peers(RankGroup(rank, count, "cpu", store, 1.0)) for rank in range(count)]
+    all_peers = [Peers(rank, count, "cpu", store, 1.0) for rank in range(count)]
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, all_peers))
 
 
 def test_everyone_gets_everyones_data() -> None:
     def run(peers: Peers) -> list[Any]:
-        return [peers.exchange("numbers", peers.group.rank * step) for step in (1, 10)]
+        return [peers.exchange("numbers", peers.rank * step) for step in (1, 10)]
 
     assert on_ranks(3, run) == [[[0, 1, 2], [0, 10, 20]]] * 3
 
@@ -30,12 +29,12 @@ def test_everyone_gets_everyones_data() -> None:
 def test_a_rank_that_is_elsewhere_is_noticed_and_all_meet_at_the_end() -> None:
     def run(peers: Peers) -> tuple[str, list[Any]]:
         said = ""
-        if peers.group.rank == 0:
+        if peers.rank == 0:
             try:
                 peers.exchange("a decision", True)
             except OutOfStep as error:
                 said = str(error)
-        return said, peers.exchange(END, peers.group.rank)
+        return said, peers.exchange(END, peers.rank)
 
     found = on_ranks(2, run)
     assert found[0][0] == "rank 1 is at the end of the test, rank 0 at a decision; every rank must make the same calls"
@@ -47,6 +46,6 @@ def test_old_parts_are_dropped() -> None:
         for _ in range(20):
             peers.exchange("numbers", "x" * 100)
         peers.exchange("the last", None)
-        return int(peers.group.store.num_keys())
+        return int(peers.store.num_keys())
 
     assert max(on_ranks(2, run)) <= 4

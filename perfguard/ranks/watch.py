@@ -1,7 +1,7 @@
 """Ends a rank whose test hangs, or which still waits for a rank that has failed the test.
 
-Such a rank cannot be interrupted, since it waits inside a collective. It writes its position and ends itself; the agent
-then ends the others.
+Such a rank cannot be interrupted, since it waits inside a collective. It writes its position and ends itself; the
+launch then ends the others.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from perfguard.session.ranks.rank_files import Collective, RankExit
-from perfguard.session.ranks.rank_group import RankGroup
+from perfguard.ranks.rank_files import Collective, RankExit
+from perfguard.ranks.rank_group import RankGroup
 from perfguard.session.watchdog import describe_step
 
 STATUS = 3  # Exit status of a rank that ends itself: pytest's for an internal error.
 _POLL_SECONDS = 0.2
 GRACE_SECONDS = 5.0  # Seconds until a rank whose peer has failed ends itself.
-_OTHERS_SECONDS = 10.0  # Seconds for the other ranks to write their state, before the agent ends them.
+_OTHERS_SECONDS = 10.0  # Seconds for the other ranks to write their state, before the launch ends them.
 _WAITING_SECONDS = 2.0  # The same for ranks that wait for one that has failed, which writes no more.
 _RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from perfguard._compat import torch_distributed
+from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
-from perfguard.session.ranks.rank_group import RankGroup
+from perfguard.ranks.rank_group import RankGroup
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Layout(RankGroup):
     """The ranks of a layout. Create it with `layout_of`.
 
@@ -27,16 +28,20 @@ class Layout(RankGroup):
         without_data: holds the mode in which tensors have none, from the first mesh on.
     """
 
-    without_data: contextlib.ExitStack
-    _has_data: bool = True
+    has_data = False
+    without_data: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def given(self, call: Call) -> Call:
+        """Tensors without data have no times, and no values to derive others from."""
+        return replace(super().given(call), timed=False, hard=None)
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
         """The mesh, as in any group. Tensors that are made from now on have no data."""
+        first = not self._meshes
         with torch_distributed.without_modes():  # A mesh keeps its ranks in tensors.
             mesh = super().mesh(dimensions)
-        if self._has_data:
+        if first:
             self.without_data.enter_context(torch_distributed.tensors_without_data())
-            self._has_data = False
         return mesh
 
 
@@ -53,9 +58,10 @@ def layout_of(ranks: int, rank: int = 0) -> Iterator[Layout]:
         raise UsageError("layout=…: this process has a process group already; end it before the test")
     store = torch_distributed.fake_store()
     dist.init_process_group("fake", store=store, rank=rank, world_size=ranks)
+    layout = Layout(rank, ranks, "cpu", store, 0.0)
     try:
-        with contextlib.ExitStack() as without_data:
-            yield Layout(rank, ranks, "cpu", store, 0.0, without_data=without_data)
+        with layout.without_data:
+            yield layout
     finally:
         dist.destroy_process_group()
         torch_distributed.forget_shardings()  # They name groups that are gone, and the next groups reuse the names.

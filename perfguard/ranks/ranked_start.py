@@ -1,18 +1,36 @@
-"""Decides, after collection, which process runs the tests that are marked for several ranks."""
+"""Decides which process runs the tests that are marked for several ranks."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from perfguard.model.errors import ExitStatus
 from perfguard.pytest_plugin.failures import usage_errors
-from perfguard.pytest_plugin.in_rank import InRank
 from perfguard.pytest_plugin.items import has_fixture, mark_of
-from perfguard.pytest_plugin.ranked_items import RankedItems, replay
 from perfguard.pytest_plugin.start import build_config
-from perfguard.session.ranks.rank_group import rank_here, ranks_here
+from perfguard.ranks.in_rank import InRank
+from perfguard.ranks.rank_group import rank_here, ranks_here
+from perfguard.ranks.ranked_items import RankedItems
+from perfguard.session.child import read_request
 
-_RANKS, _SILENT = "perfguard-ranks", "perfguard-silent"
+_RANKS = "perfguard-ranks"
+
+
+def start_rank(config: pytest.Config) -> bool:
+    """Start a rank of a launch, or one that helps rank 0 under torchrun: rank 0 alone judges and prints. False in other
+    processes, which start as without ranks."""
+    if not config.option.perfguard_session:
+        helps = ranks_here() > 0 and rank_here() > 0
+        if helps:
+            silence(config)
+        return helps
+    with usage_errors():
+        request = read_request(Path(config.option.perfguard_session))
+        if request.ranks:
+            in_rank = InRank(build_config(config), measure=request.measure, request=request)
+            config.pluginmanager.register(in_rank, _RANKS)
+    return request.ranks > 0
 
 
 def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -> None:
@@ -32,10 +50,11 @@ def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -
     if config.option.perfguard_session:
         _keep(config, items, [item for item in items if not marks[item].ranks])
     elif here:
-        _keep(config, items, [item for item in items if marks[item].ranks == here or not _is_ours(item)])
+        foreign = {item for item in items if not (marks[item].ranks or has_fixture(item))}
+        _keep(config, items, [item for item in items if marks[item].ranks == here or item in foreign])
         with usage_errors():
             built = build_config(config)
-        config.pluginmanager.register(InRank(built, measure=measure, replay=replay), _RANKS)
+        config.pluginmanager.register(InRank(built, measure=measure), _RANKS)
         if rank_here():
             silence(config)
     else:
@@ -43,26 +62,10 @@ def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -
 
 
 def silence(config: pytest.Config) -> None:
-    """Under torchrun, in all ranks but 0: print nothing, and leave the exit status to rank 0, which has all reports."""
+    """Under torchrun, in all ranks but 0: print nothing."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         config.pluginmanager.unregister(reporter)
-    if not config.pluginmanager.has_plugin(_SILENT):
-        config.pluginmanager.register(Silent(), _SILENT)
-
-
-class Silent:
-    """Sets the exit status of a silent rank."""
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Set 0 if a test failed: the agent blames each rank with another status, and rank 0 is enough."""
-        if session.exitstatus == ExitStatus.TESTS_FAILED:
-            session.exitstatus = ExitStatus.PASSED
-
-
-def _is_ours(item: pytest.Item) -> bool:
-    return has_fixture(item) or bool(mark_of(item).ranks)
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:

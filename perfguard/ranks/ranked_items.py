@@ -20,12 +20,12 @@ from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.fixture import RUN, raise_for
 from perfguard.pytest_plugin.items import case_of, mark_of
 from perfguard.pytest_plugin.progress import Progress
-from perfguard.pytest_plugin.rank_reports import Merged, merge
 from perfguard.pytest_plugin.start import device_setting
+from perfguard.ranks.launch import Ended, Launched
+from perfguard.ranks.rank_reports import Merged, merge
 from perfguard.session.child import ChildCommand, Request, child_command
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.fresh_processes import session_of
-from perfguard.session.ranks.launch import Ended, Launched
 from perfguard.session.run import Run
 from perfguard.session.settle import to_record
 
@@ -79,14 +79,10 @@ class RankedItems:
             names = list(find_devices(self._device))
             few = len(names) < ranks and not open_device(names[0]).holds_cpu_tensors
             self._lacks[ranks] = f"needs {ranks} devices, this machine has {len(names)}" if few else ""
-            if self._times_elsewhere() and len(names) > 1:
+            run = self._config.stash.get(RUN, None)
+            if self._worker is not None and run is not None and not run.config.untimed and len(names) > 1:
                 self._lacks[ranks] = f"needs {ranks} devices, on which other workers time; run it without -n"
         return self._lacks[ranks]
-
-    def _times_elsewhere(self) -> bool:
-        """Whether other workers of pytest-xdist use the devices for times."""
-        run = self._config.stash.get(RUN, None)
-        return self._worker is not None and run is not None and not run.config.untimed
 
     def _hold_devices(self, session: pytest.Session, ranks: int) -> None:
         """Lock the devices of all ranks besides this run's own, in the order that every run uses.

@@ -6,15 +6,12 @@ Each rank puts its part into the store of the launch, and takes the parts of the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from perfguard.model.errors import MeasurementError
-
-if TYPE_CHECKING:
-    from perfguard.session.ranks.rank_group import RankGroup
+from perfguard.ranks.rank_group import RankGroup
 
 END = "the end of the test"
 
@@ -23,18 +20,11 @@ class OutOfStep(MeasurementError):
     """Another rank is elsewhere in the test: at its end, or at another decision."""
 
 
-class Part(Struct, frozen=True):
-    """One rank's part of an exchange: its purpose and its data."""
-
-    purpose: str
-    data: Any = None
-
-
 @dataclass
-class Peers:
+class Peers(RankGroup):
     """All ranks of a test, with whom this one exchanges data. Exchanges have the same numbers on all ranks."""
 
-    group: RankGroup
+    in_step = True
     _number: int = 0
 
     def exchange(self, purpose: str, data: object = None) -> list[Any]:
@@ -48,25 +38,25 @@ class Peers:
             OutOfStep: a rank exchanges for another purpose.
             DistStoreError: a rank does not come within the limit of a test.
         """
-        parts = self._parts(Part(purpose, data))
+        parts = self._parts(purpose, data)
         if purpose == END:  # Another rank may learn only now that this one has ended.
-            while any(part.purpose != END for part in parts):
-                parts = self._parts(Part(purpose, data))
-        for rank, part in enumerate(parts):
-            if part.purpose != purpose:
+            while any(theirs != END for theirs, _ in parts):
+                parts = self._parts(purpose, data)
+        for rank, (theirs, _) in enumerate(parts):
+            if theirs != purpose:
                 raise OutOfStep(
-                    f"rank {rank} is at {part.purpose}, rank {self.group.rank} at {purpose}; every rank must make the "
-                    "same calls"
+                    f"rank {rank} is at {theirs}, rank {self.rank} at {purpose}; every rank must make the same calls"
                 )
-        return [part.data for part in parts]
+        return [data for _, data in parts]
 
-    def _parts(self, own: Part) -> list[Part]:
-        group, number = self.group, self._number
-        keys = [f"part-{number}-{rank}" for rank in range(group.ranks)]
-        group.store.set(keys[group.rank], msgspec.json.encode(own))
-        group.store.wait(keys)
-        parts = [msgspec.json.decode(part, type=Part) for part in group.store.multi_get(keys)]
+    def _parts(self, purpose: str, data: object) -> list[tuple[str, Any]]:
+        """The purpose and the data of each rank."""
+        number, store = self._number, self.store
+        keys = [f"part-{number}-{rank}" for rank in range(self.ranks)]
+        store.set(keys[self.rank], msgspec.json.encode((purpose, data)))
+        store.wait(keys)
+        parts = [msgspec.json.decode(part, type=tuple[str, Any]) for part in store.multi_get(keys)]
         if number:  # Every rank has begun this exchange, so it has read the one before.
-            group.store.delete_key(f"part-{number - 1}-{group.rank}")
+            store.delete_key(f"part-{number - 1}-{self.rank}")
         self._number += 1
         return parts

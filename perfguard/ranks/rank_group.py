@@ -1,27 +1,43 @@
-"""The process group of a test on several ranks: how a rank joins it, and its meshes."""
+"""The ranks that make a test's calls, by its mark; the process group of a test on several ranks, and its meshes."""
 
 from __future__ import annotations
 
 import datetime
 import math
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from perfguard.model.call import ALONE, Call, Ranks
 from perfguard.model.errors import UsageError
+from perfguard.model.mesh import mesh_call
+from perfguard.pytest_plugin.items import mark_of
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-# torchrun sets these variables, and so does perfguard's launch, by torchrun's agent.
+# torchrun sets these variables, and so does perfguard's launch.
 _RANK, _WORLD, _LOCAL, _RESTARTS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"
 _ADDRESS = "MASTER_ADDR"
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
 # Collectives time out this much later than their test, because the watch of the test reports more.
 _LATER_SECONDS = 60.0
+
+
+def launch_environment(rank: int, ranks: int, host: str, port: int) -> dict[str, str]:
+    """The variables of one rank of a launch on this host, whose parent has the store at `host` and `port`."""
+    return {
+        _RANK: str(rank), _LOCAL: str(rank), _WORLD: str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+        _ADDRESS: host, "MASTER_PORT": str(port),
+        _RESTARTS: "0", "TORCHELASTIC_RUN_ID": "perfguard", "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }  # fmt: skip
 
 
 def ranks_here() -> int:
@@ -45,13 +61,67 @@ def _number(variable: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+RANK_GUARD = pytest.StashKey[Ranks]()  # Set in a process that is one of several ranks.
+
+
+@contextmanager
+def ranks_of(item: pytest.Item) -> Iterator[Ranks]:
+    """The ranks of a test, while it runs. This loads torch only for a marked test.
+
+    Raises:
+        UsageError: it is marked for several ranks, and this process is none of them.
+    """
+    mark = mark_of(item)
+    if mark.ranks:
+        guard = item.config.stash.get(RANK_GUARD, None)
+        if guard is None:
+            raise UsageError(
+                f"{item.nodeid}: runs on {mark.ranks} ranks, and this process is none of them; let pytest run it"
+            )
+        yield guard
+    elif mark.layout:
+        from perfguard.ranks.layout import layout_of
+
+        with layout_of(mark.layout) as layout:
+            yield layout
+    else:
+        yield Unmarked(item.nodeid)
+
+
+class Unmarked(Ranks):
+    """One process, unless the test has begun a process group of its own when it makes its call."""
+
+    def __init__(self, test: str) -> None:
+        self.test = test
+
+    def given(self, call: Call) -> Call:
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return ALONE.given(call)
+        group = InGroup()
+        group.has_data = distributed.get_backend() != "fake"
+        return group.given(call)
+
+
+class InGroup(Ranks):
+    """The ranks of a process group."""
+
+    alone = False
+
+    def check(self, call: Call) -> Any:
+        """That of a module over several ranks. A function that ranks call in step is checked on each of them."""
+        import torch
+
+        from perfguard.ranks.sharded import check_sharded
+
+        return None if self.in_step and not isinstance(call.fn, torch.nn.Module) else check_sharded(call)
+
+
 @dataclass
-class RankGroup:
-    """The process group of a launch, on one of its ranks. Create it with `join`.
+class RankGroup(InGroup):
+    """The process group of a test that is marked for several ranks, on one of them.
 
     Attributes:
-        rank: this process's number.
-        ranks: number of processes.
         device_type: cpu, cuda or xpu.
         store: shared by all ranks; perfguard's own messages pass through it, so that it adds no collective to the
             test's.
@@ -59,8 +129,8 @@ class RankGroup:
         dimensions: those of the running test's latest mesh; all ranks in one dimension if it made none.
     """
 
-    rank: int
-    ranks: int
+    rank: int = field()  # Without the default of a process alone.
+    ranks: int = field()
     device_type: str
     store: Any  # torch.distributed.Store
     minutes: float
@@ -98,21 +168,21 @@ class RankGroup:
             dist.destroy_process_group()
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """The mesh with these dimensions; the same object for the same dimensions, whose groups are made once.
+        """The same object for the same dimensions, whose groups are made once."""
+        from torch.distributed.device_mesh import init_device_mesh
 
-        Raises:
-            UsageError: the product of the dimensions is not the number of ranks.
-        """
         _check(dimensions, self.ranks, f"ranks={self.ranks}")
         key = tuple(dimensions.items())
         self.dimensions = dict(dimensions)
         if key not in self._meshes:
-            self._meshes[key] = _made(self.device_type, dimensions)
+            self._meshes[key] = init_device_mesh(
+                self.device_type, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions)
+            )
         return self._meshes[key]
 
 
-def join(device: torch.device, minutes: float) -> RankGroup:
-    """Find the other ranks that torchrun's agent has started, and begin a process group with them.
+def meet(device: torch.device, minutes: float) -> tuple[int, int, str, Any, float]:
+    """Find the other ranks of the launch: the first arguments of a `RankGroup`.
 
     Args:
         device: this rank's.
@@ -122,12 +192,9 @@ def join(device: torch.device, minutes: float) -> RankGroup:
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, ranks = next(rendezvous("env://", timeout=_limit(minutes)))
-    store = _prefixed(f"perfguard-{os.environ.get(_RESTARTS, 0)}", store)
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
-    group = RankGroup(rank, ranks, device.type, store, minutes)
-    group.begin()
-    return group
+    return rank, ranks, device.type, _prefixed(f"perfguard-{os.environ.get(_RESTARTS, 0)}", store), minutes
 
 
 def _prefixed(prefix: str, store: Any) -> Any:
@@ -137,22 +204,16 @@ def _prefixed(prefix: str, store: Any) -> Any:
     return dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]  # Public, but not in torch's stubs.
 
 
-def _made(device_type: str, dimensions: Mapping[str, int]) -> DeviceMesh:
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh(device_type, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions))
-
-
 def _check(dimensions: Mapping[str, int], ranks: int, marked: str) -> None:
-    given = ", ".join(f"{name}={size!r}" for name, size in dimensions.items())
+    given = mesh_call(dimensions)
     if not dimensions:
         raise UsageError("perfguard.mesh(): give its dimensions, as mesh(dp=2, tp=2)")
     for name, size in dimensions.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise UsageError(f"perfguard.mesh({given}): {name} must be a number of ranks, 1 or more")
+            raise UsageError(f"{given}: {name} must be a number of ranks, 1 or more")
     product = math.prod(dimensions.values())
     if product != ranks:
-        raise UsageError(f"perfguard.mesh({given}): has {product} ranks, the test's mark {marked}; let them agree")
+        raise UsageError(f"{given}: has {product} ranks, the test's mark {marked}; let them agree")
 
 
 def _limit(minutes: float) -> datetime.timedelta:
