@@ -23,7 +23,7 @@ from perfguard.github.api.client import open_client
 from perfguard.github.api.measured_run import fetch_run
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again
-from perfguard.github.lanes.untrusted_report import MOST_BYTES, Received, read_untrusted_report, receive_all
+from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report, receive_all
 from perfguard.judge.lane import Lane, differing_versions
 from perfguard.judge.time_record import TimeRecord
 from perfguard.judge.update_plan import plan
@@ -38,6 +38,7 @@ from perfguard.render.words import listed
 from perfguard.session.pairing.worktrees import changed_code, find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
+from perfguard.store.comment_limits import PACKED_BYTES, REPORT_BYTES, most_cases, most_recorded_in
 
 _CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
 _PAIRED = (Word.SLOWER, Word.FASTER, Word.PASS)
@@ -72,15 +73,16 @@ def run(options: argparse.Namespace) -> int:
     settings = read_settings(root)
     if not options.reason.strip():
         raise UsageError("--reason: empty; say why, the code owners of the baselines will read it")
+    recorded = most_recorded_in(root / settings.baselines)
     if options.run is None:
-        reports = _from_files(options.reports, options.lane)
+        reports = _from_files(options.reports, options.lane, recorded)
     else:
-        reports = _from_run(os.environ, options.run, [options.lane] if options.lane else settings.lanes)
+        reports = _from_run(os.environ, options.run, [options.lane] if options.lane else settings.lanes, recorded)
     return int(_accept(root / settings.baselines, reports, options.expression, options.reason))
 
 
-def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
-    """The reports in `paths`, or those of `lane` if it is given.
+def _from_files(paths: Sequence[Path], lane: str | None, recorded: int) -> list[Received]:
+    """The reports in `paths`, or those of `lane` if it is given. `recorded` bounds their size (`comment_limits`).
 
     Raises:
         UsageError: a file cannot be read or is no report, or no report is of the lane.
@@ -88,9 +90,10 @@ def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
     reports = []
     for path in paths:
         try:
-            if path.stat().st_size > MOST_BYTES:
-                raise LaneError(f"larger than {MOST_BYTES:,} bytes")
-            received = read_untrusted_report(path.read_bytes())
+            most = REPORT_BYTES * most_cases(recorded)
+            if path.stat().st_size > most:
+                raise LaneError(f"larger than {most:,} bytes")
+            received = read_untrusted_report(path.read_bytes(), recorded)
         except (OSError, LaneError) as error:
             why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
             raise UsageError(f"{path}: {why}; make one with: pytest --perfguard") from error
@@ -102,7 +105,7 @@ def _from_files(paths: Sequence[Path], lane: str | None) -> list[Received]:
     return reports
 
 
-def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> list[Received]:
+def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str], recorded: int) -> list[Received]:
     """The reports that `lanes` uploaded in a workflow run; lanes without a report are left out.
 
     Raises:
@@ -113,7 +116,8 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> 
         raise UsageError("--run: no lane; name one with --lane, or set lanes in [tool.perfguard]")
     client = open_client(environ)
     measured = fetch_run(client, number)
-    received = receive_all(fetch_artifacts(client, measured, lanes), measured.head_sha)
+    archives = fetch_artifacts(client, measured, lanes, PACKED_BYTES * most_cases(recorded))
+    received = receive_all(archives, measured.head_sha, recorded)
     reports = [each for each in received.values() if isinstance(each, Received)]
     if not reports:
         problems = "; ".join(f"{lane}: {why}" for lane, why in received.items())

@@ -9,14 +9,17 @@ import msgspec
 
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
-from perfguard.github.api.commit_files import CommitFiles, find_merge_base
+from perfguard.github.api.commit_files import CommitFiles, Folder, find_merge_base
 from perfguard.github.api.measured_run import Pull, WorkflowRun
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
 from perfguard.github.lanes.untrusted_report import receive_all
+from perfguard.judge.lane import is_own
 from perfguard.model.config import Settings
 from perfguard.model.errors import GitHubError, UsageError
+from perfguard.model.records.baseline import EVERY_CPU
 from perfguard.render.overview import Overview
+from perfguard.store.comment_limits import MOST_FILE_BYTES, MOST_FILES, PACKED_BYTES, most_cases, most_recorded
 
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
@@ -39,15 +42,27 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     if run.event == "pull_request":
         base = compared = _merge_base(client, run, pull, default_branch)
         head = run.head_sha
-    artifacts = fetch_artifacts(client, run, settings.lanes)
-    files = CommitFiles(client)
+    files = CommitFiles(client, MOST_FILES, MOST_FILE_BYTES)
     root = str(PurePosixPath(settings.baselines))
-    # All folders are read, because edits for hardware without a lane are judged as well.
-    before, missing = _baselines(files, root, base)
-    if missing:  # A missing file may be that of a lane.
-        raise GitHubError(f"{root} at {base[:12]}: {missing}; merge suites of one hardware")
-    after, unread = _baselines(files, root, head) if head else (None, "")
-    judged = judge_lanes(receive_all(artifacts, run.head_sha), Reference(before, after, compared))
+    folder = files.folder(root, base)
+    if root in folder.problems:  # A missing file may be that of a lane.
+        raise GitHubError(f"{root} at {base[:12]}: {folder.problems[root]}; merge suites of one hardware")
+    before = after = _parsed(folder, root)
+    unread = ""
+    if head is not None:
+        # Edits for hardware of the base without a lane are judged as well.
+        own = {EVERY_CPU, *before.folders}
+        edited = files.folder(
+            root,
+            head,
+            base=folder,
+            wanted=lambda name: name in own or any(is_own(lane, name) for lane in settings.lanes),
+        )
+        after, unread = before if edited is folder else _parsed(edited, root), edited.problems.get(root, "")
+    recorded = most_recorded(before.folders)
+    artifacts = fetch_artifacts(client, run, settings.lanes, PACKED_BYTES * most_cases(recorded))
+    received = receive_all(artifacts, run.head_sha, recorded)
+    judged = judge_lanes(received, Reference(before, after if head else None, compared))
     return msgspec.structs.replace(
         judged,
         head=run.head_sha,
@@ -70,9 +85,8 @@ def _merge_base(client: Client, run: WorkflowRun, pull: Pull | None, default_bra
     return find_merge_base(client, pull.base.sha if pull else default_branch, run.head_sha)
 
 
-def _baselines(files: CommitFiles, root: str, commit: str) -> tuple[BaselineSet, str]:
-    """The baselines at a commit, and why files are missing; "" if none is."""
-    folder = files.folder(root, commit)
+def _parsed(folder: Folder, root: str) -> BaselineSet:
+    """The baselines in a folder, with the reason for each that is missing."""
     read = read_files(folder.files, root)
     unread = {path: f"{path}: {why}" for path, why in folder.problems.items()}
-    return BaselineSet(read.folders, {**unread, **read.problems}), folder.problems.get(root, "")
+    return BaselineSet(read.folders, {**unread, **read.problems})

@@ -136,8 +136,10 @@ def paired_readings_of(result: CaseResult, time: PairedTime) -> PairedReadings |
     reading = reading_of(result, time.metric)
     if reading is None or not time.readings:
         return None
-    # Only the first pair determines θ, so that later pairs do not change earlier decisions.
-    theta = least_effect(reading.promise, reading.floor, time.readings[0].base_us)
+    # Only the first pair determines θ, so that later pairs do not change earlier decisions. A base that its own change
+    # contradicts must not make θ larger.
+    first = time.readings[0]
+    theta = least_effect(reading.promise, reading.floor, max(first.base_us, first.work_us / math.exp(first.change)))
     return PairedReadings(theta, timer_class(time.timer), time.readings)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -16,10 +17,12 @@ _STAGING = ".perfguard-"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`, or leave it untouched. The data is on the disk on return. Missing folders are created.
+    """Replace `path` by `data`, or leave it untouched. The data is on the disk on return. Missing folders are created,
+    a link is followed, and an existing file keeps its permissions.
 
     The incomplete file is in a folder of its own, which git ignores even if a killed process leaves it behind.
     """
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path.parent))
     try:
@@ -28,9 +31,26 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        with contextlib.suppress(OSError):  # The file is new, or its file system has no permissions.
+            (folder / "whole").chmod(stat.S_IMODE(path.stat().st_mode))
         os.replace(folder / "whole", path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Write in a folder, or in the nearest one above it that exists, and leave nothing there.
+
+    Raises:
+        OSError: nothing can be written; with the name of the folder that exists.
+    """
+    there = next(each for each in (folder, *folder.parents) if each.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        error.filename = str(there)
+        raise
 
 
 def check_file(path: Path) -> None:
@@ -55,15 +75,18 @@ def make_folder(folder: Path) -> None:
     """Make a folder that git ignores. An existing folder is left unchanged.
 
     Raises:
-        UsageError: the folder cannot be made, for example because a file has its name.
+        UsageError: nothing can be written there, for example because a file has its name, or the disk is full.
     """
-    if folder.is_dir():
-        return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / ".gitignore", b"*\n")
+        if folder.is_dir():
+            check_writable(folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / ".gitignore", b"*\n")
     except OSError as error:
+        what, step = "nothing can be written there", "mend its permissions or make room"
+        if isinstance(error, FileExistsError | NotADirectoryError):
+            what, step = "cannot be a folder", "move what stands in its way"
         raise UsageError(
-            f"{folder}: cannot be a folder ({error.strerror}); move what stands in its way, or name another one: "
-            "--perfguard-reports"
+            f"{folder}: {what} ({error.strerror}); {step}, or name another one: --perfguard-reports"
         ) from error

@@ -32,6 +32,7 @@ from perfguard.session.child import ChildCommand, Request, child_command, read_r
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.run import Collected, Run
 from perfguard.session.watchdog import stop_children, watched
+from perfguard.store.comment_limits import outgrown
 
 if TYPE_CHECKING:
     from perfguard.session.pairing.worker import PairWorker
@@ -154,6 +155,8 @@ class Measuring(Ending):
         from perfguard.session.open_run import open_run
 
         suites = sorted({case.suite for case in self._collected.selected})
+        for line in outgrown(self._collected.selected, self._config) if self.request is None else ():
+            self._progress(session.config)(f"warning: {line}")
         device = device or self._open()
         with usage_errors():
             self._take(device.key, session)

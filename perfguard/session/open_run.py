@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import zlib
@@ -76,8 +77,11 @@ def open_run(
         bases = replace(bases, equal=False)  # The same code runs in another environment.
     lane = _lane(store, device, sorted({*suites, *lost}), settings.targets, bases, any_machine)
     if request is None:
-        for folder in own_folders:
-            make_folder(folder)
+        make_folder(config.reports_dir)
+        with contextlib.suppress(UsageError):  # A cache only saves time.
+            make_folder(config.cache_dir.parent)
+        if config.update is not None:
+            store.check_writable(filter(None, (lane.hardware.target, lane.hardware.slug)))
     commit = commit_of(config.root, [config.baselines_dir, *own_folders])
     report = Report(
         schema=SCHEMA,

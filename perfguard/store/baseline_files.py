@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perfguard.model.atomic_files import clear_stale, write_atomically
+from filelock import FileLock, Timeout
+
+from perfguard.model.atomic_files import check_writable, clear_stale, write_atomically
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline
 from perfguard.store.baseline_form import parse
 
 _PART = re.compile(r"[\w+-][\w.+-]*")
+_LOCK = ".perfguard-lock"  # A folder, so that git can ignore all of it.
+_LOCK_SECONDS = 300.0  # Writing and checking a file of 16 MB took 190 s on a busy machine.
 
 
 class Store:
@@ -73,6 +79,44 @@ class Store:
         loaded = {suite: self.load(folder, suite) for suite in self.suites(folder)}
         return {suite: baseline for suite, baseline in loaded.items() if baseline is not None}
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing baselines between a read and the write that follows from it.
+
+        Raises:
+            BaselineError: the lock cannot be made, or another process has it for minutes.
+        """
+        folder = self.root / _LOCK
+        try:
+            if not folder.is_dir():
+                write_atomically(folder / ".gitignore", b"*\n")
+            lock = FileLock(folder / "lock", timeout=_LOCK_SECONDS, mode=0o666)  # Several users may share a checkout.
+            lock.acquire()
+        except Timeout as error:
+            raise BaselineError(
+                f"{self.root}: another process has been writing baselines for {_LOCK_SECONDS:.0f} s; wait for it to end"
+            ) from error
+        except (FileExistsError, NotADirectoryError) as error:
+            raise _in_the_way(self.root) from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def check_writable(self, folders: Iterable[str]) -> None:
+        """Find out before a run measures whether its update can be written.
+
+        Raises:
+            BaselineError: nothing can be written in one of `folders`.
+        """
+        try:
+            for folder in folders:
+                check_writable(self.root / folder)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
     def replace(self, contents: Mapping[Path, bytes | None]) -> None:
         """Replace each file by its new bytes, or remove it for None. Each file is replaced atomically.
 
@@ -87,14 +131,17 @@ class Store:
                 else:
                     write_atomically(path, data)
                 done.append(path)
-            for folder in {path.parent for path in contents}:
+            for folder in {Path(os.path.realpath(path)).parent for path in contents}:
                 clear_stale(folder)
         except OSError as error:
-            written = f" (already written: {', '.join(map(str, done))})" if done else ""
-            raise BaselineError(
-                f"{error.filename or self.root}: cannot write ({error.strerror}){written}; "
-                "make room or mend the permissions, then record again"
-            ) from error
+            raise self._unwritable(error, done) from error
+
+    def _unwritable(self, error: OSError, done: Sequence[Path] = ()) -> BaselineError:
+        written = f" (already written: {', '.join(map(str, done))})" if done else ""
+        return BaselineError(
+            f"{error.filename or self.root}: cannot write ({error.strerror}){written}; "
+            "make room or mend the permissions, then record again"
+        )
 
 
 def _in_the_way(path: Path) -> BaselineError:

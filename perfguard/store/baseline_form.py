@@ -1,8 +1,9 @@
 """The form of a baseline file: YAML by PyYAML, checked by msgspec.
 
-A file may be hostile: its size and depth are bounded, and anchors and tags are refused, before objects are built from
-it. People edit and merge files, so that each mistake is one error that names file and place. Keys occur once, and the
-file ends with the line `...`, without which it counts as truncated.
+A file may be hostile: its depth is bounded, and anchors and tags are refused, before objects are built from it. The job
+that reads files of others bounds their size (`comment_limits`). People edit and merge files, so that each mistake is
+one error that names file and place. Keys occur once, and the file ends with the line `...`, without which it counts as
+truncated.
 
 Plain git merges branches that change different cases: a case is a block of lines that ends with a blank line, and an
 entry is one line. A block ends with the name of its recording, so that if two branches add a case at the same place,
@@ -30,7 +31,6 @@ SCHEMA = 3
 #: Fields of a case's block other than metrics.
 CASE_FIELDS = ("facts", "inputs", "recording")
 
-_MOST_BYTES = 1_000_000
 _DEEPEST = 8  # Levels of nesting, of which perfguard writes five.
 _SHORT = 40  # The most characters of a text among the facts.
 _WIDTH = 1_000_000
@@ -94,8 +94,6 @@ def _text_of(data: bytes, path: Path) -> str:
     Raises:
         BaselineError: the data is no such text.
     """
-    if len(data) > _MOST_BYTES:
-        raise _mistake(path, f"{len(data)} bytes, expected at most {_MOST_BYTES}", "split the suite into several files")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -38,14 +38,18 @@ def apply(store: Store, changes: Sequence[Change], provenance: Provenance, reaso
             raise BaselineError(f"{change.name}: {change.refused}")
         if change.needs_reason and not reason.strip():
             raise BaselineError(f"{change.name}: {change.demand}")
+        store.path(change.folder, change.suite)  # It refuses names that lead out of the folder.
         files.setdefault((change.folder, change.suite), []).append(change)
+    if not files:
+        return []
     contents: dict[Path, bytes | None] = {}
-    for (folder, suite), group in files.items():
-        path = store.path(folder, suite)
-        old = store.load(folder, suite) or Baseline(folder, suite)
-        new = _changed(old, group, provenance, reason.strip(), path)
-        contents[path] = _bytes(new, path) if new.cases else None
-    store.replace(contents)
+    with store.locked():  # Another process may have written since the changes were planned.
+        for (folder, suite), group in files.items():
+            path = store.path(folder, suite)
+            old = store.load(folder, suite) or Baseline(folder, suite)
+            new = _changed(old, group, provenance, reason.strip(), path)
+            contents[path] = _bytes(new, path) if new.cases else None
+        store.replace(contents)
     return list(contents)
 
 
@@ -87,8 +91,11 @@ def _anchored(change: Change, reason: str) -> Entry:
 
 
 def _bytes(new: Baseline, path: Path) -> bytes:
-    """The new bytes of a file, parsed for a check, so that perfguard can read every file that it writes."""
+    """The new bytes of a file, parsed for a check, so that perfguard can read every file that it writes. Its line ends
+    stay those of git's setting on this machine."""
     data = render(new).encode("utf-8", "backslashreplace")
+    if _ends_lines_with_crlf(path):
+        data = data.replace(b"\n", b"\r\n")
     try:
         same = parse(data, path, new.hardware, new.suite) == new
     except BaselineError as error:
@@ -98,3 +105,11 @@ def _bytes(new: Baseline, path: Path) -> bytes:
             f"{path}: a name or value in it reads back otherwise; give the case or the metric another name"
         )
     return data
+
+
+def _ends_lines_with_crlf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.readline().endswith(b"\r\n")
+    except OSError:
+        return False

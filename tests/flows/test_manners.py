@@ -89,3 +89,13 @@ def test_a_file_where_a_folder_was_is_one_clear_error(
     assert said in result.stdout.str() + result.stderr.str()
     assert "Traceback" not in result.stdout.str() + result.stderr.str()
     assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+
+
+def test_a_run_that_outgrows_its_pull_request_says_so_before_it_measures(project: Project) -> None:
+    small = "\n\nfrom perfguard.store import comment_limits\ncomment_limits.LEAST_CASES = 3"
+    project.test_file(TEST + small)
+    said = "perfguard: warning: 2 tests are up to 4 cases, of which perfguard comment reads 3 in a lane"
+    assert said not in project.guard().stdout.str()  # It guards no pull requests.
+    project.configure(lanes=["fake-gpu"])
+    text = project.guard().stdout.str()
+    assert text.index(said) < text.index("\ntest_suite.py ")

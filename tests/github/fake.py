@@ -441,8 +441,10 @@ class Api:
                     entries[first] = {"path": first, "mode": mode, "sha": blob(data), "size": len(data)}
                 elif first not in entries:
                     below = f"{folder}{first}/"
-                    self.data.trees[sha(f"tree {commit} {below}")] = commit, below
-                    entries[first] = {"path": first, "mode": "040000", "sha": sha(f"tree {commit} {below}")}
+                    held = [(each, blob(data)) for each, data in sorted(files.items()) if each.startswith(below)]
+                    hashed = sha(f"tree {held}")
+                    self.data.trees[hashed] = commit, below
+                    entries[first] = {"path": first, "mode": "040000", "sha": hashed}
         listed = list(entries.values())
         most = self.data.most_entries
         return Reply(200, {"sha": tree, "tree": listed[:most], "truncated": len(listed) > most})

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perfguard.github import comment_job
+from perfguard.github import comment_job, gather
 from perfguard.github.api import commit_files
 from perfguard.github.outcome import _state, wants_comment
 from perfguard.model.config import read_settings
 from perfguard.model.errors import ExitStatus, GitHubError, UsageError
 from perfguard.model.records import BaseTree, Report, dump_report
 from perfguard.render.overview import Headline
+from perfguard.store import comment_limits
 from tests.github.conftest import BASE, PostJob
 from tests.github.fake import TOKEN, sha
 from tests.github.reports import (
@@ -198,7 +199,7 @@ GAVE_UP = dict.fromkeys(["perfguard", f"perfguard/{SLUG}"], ("error", "not judge
 def test_baselines_of_the_base_that_were_not_all_read_judge_nobody(
     job: PostJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commit_files, "MOST_FILES", 0)
+    monkeypatch.setattr(gather, "MOST_FILES", 0)
     job.measured({SLUG: RED})
     assert job.post() is ExitStatus.NOT_POSTED
     assert "more than 0 files" in capsys.readouterr().err
@@ -208,15 +209,37 @@ def test_baselines_of_the_base_that_were_not_all_read_judge_nobody(
 def test_baselines_of_the_change_that_were_not_all_read_are_an_error_and_hide_no_regression(
     job: PostJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job.github.data.files[sha("head")] |= {f"baselines/{SLUG}/more.yaml": b"x"}
-    monkeypatch.setattr(commit_files, "MOST_FILES", 1)
+    job.github.data.files[sha("head")] |= {f"baselines/{SLUG}/more{each}.yaml": b"x%d" % each for each in range(2)}
+    monkeypatch.setattr(commit_files, "LEAST_CHANGES", 0)
     job.measured({SLUG: GREEN})
     assert job.post() is ExitStatus.TESTS_FAILED
-    said = "incomplete: the change's baselines: more than 1 files: the rest is not read"
-    assert job.statuses == dict.fromkeys(["perfguard", f"perfguard/{SLUG}"], ("error", said))
-    assert "more than 1 files" in job.comments[0]
+    for context in ("perfguard", f"perfguard/{SLUG}"):
+        state, said = job.statuses[context]
+        assert state == "error"
+        assert said.startswith("incomplete: the change's baselines: more than 1 changed files, or 16,000,000 bytes")
+    assert "more than 1 changed files" in job.comments[0]
     job.measured({SLUG: RED})
     assert job.post() is ExitStatus.REGRESSED
+
+
+def test_a_lane_may_hold_twice_the_cases_of_the_base(job: PostJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which knows two: as many as a limit that follows it allows."""
+    monkeypatch.setattr(comment_limits, "LEAST_CASES", 1)
+    job.measured({SLUG: compared(dict.fromkeys("fghk", 50.0))})
+    assert job.post() is ExitStatus.PASSED
+    job.measured({SLUG: compared(dict.fromkeys("fghkl", 50.0))})
+    assert job.post() is ExitStatus.NOTHING_MEASURED
+    assert "5 items in a list, 4 at most; merge tests and their baselines in parts" in job.report["lanes"][0]["problem"]
+
+
+def test_a_folder_of_no_lane_is_named_and_not_read(job: PostJob) -> None:
+    job.github.data.files[sha("head")][f"baselines/{OTHER}/area.yaml"] = b"x"
+    job.measured({SLUG: GREEN})
+    assert job.post() is ExitStatus.PASSED
+    assert job.report["edits"] == []
+    assert job.report["warnings"] == [
+        f"the change's baselines: baselines/{OTHER}: no lane has this folder, nor the base: not read"
+    ]
 
 
 # -- process pairs -----------------------------------------------------------------------------------------------------

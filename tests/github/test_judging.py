@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from perfguard.model.records import (
     Accuracy,
     BaseTree,
     Better,
+    CaseResult,
     PairedCase,
     PairedTime,
     Pairing,
@@ -65,6 +67,70 @@ def reason(judged: Report, name: str = "f") -> str:
         for verdict in result.verdicts
         if (result.case.name, verdict.metric) == (name, "device_time_us")
     )
+
+
+def with_time(result: CaseResult, **fields: object) -> CaseResult:
+    readings = [msgspec.structs.replace(each, **fields) if each.timed else each for each in result.readings]
+    return msgspec.structs.replace(result, readings=readings)
+
+
+def test_a_rival_does_not_replace_a_record() -> None:
+    given = compared({"f": 55.0, "g": 50.0})
+    claims = [with_time(given.results[0], rival=60.0), given.results[1]]
+    judged = judge_again(msgspec.structs.replace(given, results=claims), lane(f=entries(), g=entries()))
+    assert words(judged) == {"f": {Word.SLOWER}, "g": {Word.PASS}}
+
+
+def test_a_reading_far_below_its_record_does_not_widen_its_own_limit() -> None:
+    """Its timer's resolution is a large part of it, but not of what is recorded."""
+    wide = with_time(measured("f", 0.01), promise=300.0, floor=1.0)
+    judged = judge_again(report([wide], base=BaseTree(sha("fork-point"))), lane(f=entries()))
+    assert words(judged) == {"f": {Word.UNRESOLVED}}
+    assert "UNPAIRED" in reason(judged)
+
+
+def test_a_base_that_its_pair_contradicts_does_not_widen_the_limit() -> None:
+    """Half the base's time, as its own change does not allow, and the floor of 0.8 µs would be 6 %."""
+    given = compared({"f": 26.3, "g": 25.0})
+    (pairing,) = given.pairings
+    halved = [
+        msgspec.structs.replace(
+            case,
+            times=[
+                msgspec.structs.replace(
+                    time,
+                    readings=[
+                        msgspec.structs.replace(
+                            each, change=each.change + math.log(2), base_us=12.5 if case.key == key("f") else 25.0
+                        )
+                        for each in time.readings
+                    ],
+                )
+                for time in case.times
+            ],
+        )
+        for case in pairing.cases
+    ]
+    results = [with_time(each, floor=0.8) for each in given.results]
+    claim = msgspec.structs.replace(given, results=results, pairings=[msgspec.structs.replace(pairing, cases=halved)])
+    judged = judge_again(claim, lane(f=entries(25.0), g=entries(25.0)))
+    assert words(judged) == {"f": {Word.SLOWER}, "g": {Word.PASS}}
+
+
+@pytest.mark.parametrize("claim", [{"ranks": 2}, {"target": "elsewhere"}])
+def test_a_report_that_names_another_folder_has_not_measured_the_case(claim: dict[str, Any]) -> None:
+    held = lane(f=entries())
+    result = measured("f", **{name: value for name, value in claim.items() if name == "ranks"})
+    given = report([result], base=BaseTree(sha("fork-point"), equal=True))
+    if "target" in claim:
+        portable = [msgspec.structs.replace(each, portable=True) for each in result.readings]
+        given = report(
+            [msgspec.structs.replace(result, readings=portable)],
+            hardware=msgspec.structs.replace(HARDWARE, **claim),
+            base=given.base,
+        )
+        held = remembered({"f": entries()}).lane(given.hardware, TOOLCHAIN)
+    assert "launches" in {metric for _, _, metric in unmeasured(judge_again(given, held), held)}
 
 
 def test_a_slower_case_is_judged_slower_whatever_the_report_says() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import stat
 import zipfile
 from collections.abc import Callable
@@ -16,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfguard.github.lanes import untrusted_report
 from perfguard.github.lanes.baselines_at_commit import BaselineSet
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
 from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report, receive, unpack
@@ -103,9 +103,8 @@ def test_an_archive_that_is_not_one_small_report_is_refused(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(untrusted_report, "MOST_BYTES", 100_000)
     data, said = ARCHIVES[what]
-    assert said in refusal(data, unpack)
+    assert said in refusal(data, lambda data: unpack(data, 100_000))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,7 +113,7 @@ def test_an_archive_that_is_not_one_small_report_is_refused(
 def test_any_bytes_are_unpacked_or_refused(noise: bytes, place: int, whole: bool) -> None:
     data = archive(b'{"a": 1}')
     with contextlib.suppress(LaneError):
-        unpack(noise if whole else data[:place] + noise + data[place + len(noise) :])
+        unpack(noise if whole else data[:place] + noise + data[place + len(noise) :], 100_000)
 
 
 # -- what it is of -----------------------------------------------------------------------------------------------------
@@ -175,7 +174,7 @@ REPORTS = {
     "a byte order mark": (b"\xef\xbb\xbf" + dump_report(HONEST), "no JSON"),
     "a long text": (edited(hardware={**plain()["hardware"], "name": "x" * 20_000}), "a text of 20,000 characters"),
     "another folder": (edited(hardware={**plain()["hardware"], "target": "../../x"}), "names no folder"),
-    "too many cases": (edited(results=[CASE] * 5001), "no list of at most 5,000"),
+    "too many cases": (edited(results=[{}] * 5_001), "5,001 items in a list, 5,000 at most; merge tests"),
     "no cases": (edited(results={}), "no list"),
     "no session": (edited(fresh=[5]), "no perfguard report"),
     "answers without a base": (edited(base=None), "answers of another base than none"),
@@ -190,7 +189,7 @@ REPORTS = {
     "a base that is no commit": (edited(base={"commit": "HEAD"}, pairings=[]), "is no commit"),
     "a base of two lines": (edited(base={"commit": sha("base") + "\n"}, pairings=[]), "is no commit"),
     "a problem that is none": (edited(base={"problem": 5}, pairings=[]), "no perfguard report"),
-    "too many paired cases": (edited(pairings=[PAIRING | {"cases": [{}] * 5001}]), "no list of at most 5,000"),
+    "too many paired cases": (edited(pairings=[PAIRING | {"cases": [{}] * 5_001}]), "5,001 items in a list"),
     "a number that no float holds": (edited(pairings=[PAIRING | {"pairs": 10**400}]), f"pairs is 1{'0' * 23}"),
     "a device below 0": (edited(pairings=[PAIRING | {"device": -1}]), "device is -1"),
     "a negative count": (edited(pairings=[PAIRING | {"pairs": -1}]), "pairs is -1"),
@@ -201,6 +200,12 @@ REPORTS = {
 def test_a_report_that_cannot_be_read_is_refused(what: str) -> None:
     data, said = REPORTS[what]
     assert said in refusal(data)
+
+
+def test_as_many_cases_are_read_as_twice_those_of_the_base() -> None:
+    many = edited(results=[{}] * 12_000, pairings=[])
+    assert len(read_untrusted_report(many, 6_000).refused) == 12_000
+    assert "12,000 items in a list, 11,998 at most" in refusal(many, lambda data: read_untrusted_report(data, 5_999))
 
 
 def test_a_run_without_a_base_says_why_it_paired_nothing() -> None:
@@ -237,6 +242,8 @@ def test_a_value_that_is_no_time_costs_its_case_only(text: str) -> None:
         ("reading", {"metric": "launches"}, "a metric twice"),
         ("reading", {"rival": 1e-300}, "its rival's 1e-300 is no time"),
         ("reading", {"rival": 1e300}, "rival is 1e+300"),
+        ("reading", {"value": 0.01}, "device_time_us: 0.01 µs, but the median of its blocks is 50 µs"),
+        ("reading", {"blocks": [0.01, 50.0, 0.02]}, "device_time_us: 50 µs, but the median of its blocks is 0.02 µs"),
         ("reading", {"covers": ["x"] * 10_001}, "10,001 items of covers"),
         ("reading", {"note": "\ud800"}, "no encoding can hold"),
         ("case", {"nodeid": "x" * 20_000}, "a text of 20,000 characters"),
@@ -294,6 +301,15 @@ PAIRED = {
     "a twin": (SECOND, "g/forward", "the case twice in one report"),
     **{
         str(fields): (FIRST | {"times": [FIRST["times"][0] | {"readings": [READINGS[0], READINGS[1] | fields]}]},
+                      "f/forward", said)
+        for fields, said in (
+            ({"base_us": 0.01}, "pair 2 contradicts itself: 0.01 -> 50.05 µs is not +0.1 %"),
+            ({"change": 1.0}, "pair 2 contradicts itself: 50 -> 50.05 µs is not +171.8 %"),
+            ({"base_us": 0.01, "work_us": 0.01}, "pair 2 contradicts the run: 0.01 µs, and 50 µs alone"),
+        )
+    },
+    **{
+        str(fields): (FIRST | {"times": [FIRST["times"][0] | {"readings": [READINGS[0], READINGS[1] | fields]}]},
                       "f/forward", "")
         for fields in (
             {"change": 13.9}, {"change": -13.9}, {"control": 14}, {"control": None}, {"change": "0"}, {"base_us": 0},
@@ -320,7 +336,9 @@ def test_process_pairs_that_cannot_be_cost_the_pairs_of_their_case_only(what: st
 def test_process_pairs_may_be_large_and_far_apart() -> None:
     data = plain()
     paired = data["pairings"][0]["cases"][0]
-    paired["times"][0]["readings"][3] |= {"pair": 200, "change": 13.8, "base_mhz": 345.0}
+    paired["times"][0]["readings"][3] |= {
+        "pair": 200, "change": 2.0, "work_us": 50 * math.exp(2.0), "base_mhz": 345.0
+    }  # fmt: skip
     found = read(data)
     assert found.refused == []
     assert found.report.pairings[0].cases[0].times[0].readings[3].pair == 200

@@ -105,6 +105,15 @@ def test_benchmark_json_holds_one_machine(lanes: list[str], capsys: pytest.Captu
         read_lanes(["none.json"])
 
 
+def test_a_time_of_zero_has_no_operations_per_second(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert FINE is not None
+    times = [msgspec.structs.replace(each, value=0.0, blocks=[0.0] * 3) for each in FINE.results[0].readings]
+    result = msgspec.structs.replace(FINE.results[0], readings=times)
+    save_report(Path("zero.json"), msgspec.structs.replace(FINE, results=[result]))
+    (benchmark, *_) = json.loads(shown(capsys, "zero.json", "--as", "pytest-benchmark"))["benchmarks"]
+    assert (benchmark["stats"]["max"], benchmark["stats"]["ops"]) == (0.0, 0.0)
+
+
 def test_a_broken_baseline_costs_its_sessions_only(lanes: list[str]) -> None:
     Path("baselines/nvidia-h200/norms.yaml").write_text("schema: [")
     whole = merge(read_lanes(lanes), [], Store(Path("baselines")))

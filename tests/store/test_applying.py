@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ from msgspec.structs import replace
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.model.records.change import Change
+from perfguard.store import baseline_files
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_update import apply
 
@@ -179,3 +185,53 @@ def test_a_recording_has_one_name_and_goes_with_its_last_case(store: Store) -> N
     apply(store, [change(key, 3, 2) for key in "abc"], replace(FIRST, commit=None))
     assert {case.recording for case in cases(store).values()} == {"2026-11-20"}
     assert text(store).count("torch:") == 1
+
+
+# -- at once, and on files of other kinds ------------------------------------------------------------------------------
+
+
+def test_two_updates_of_one_file_at_once_lose_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would write when the other has read as well, if it only could."""
+    both, replace_files = threading.Barrier(2, timeout=1.0), Store.replace
+
+    def wait(self: Store, contents: Mapping[Path, bytes | None]) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait()
+        replace_files(self, contents)
+
+    monkeypatch.setattr(Store, "replace", wait)
+    with ThreadPoolExecutor(2) as threads:
+        done = [threads.submit(apply, Store(store.root), [change(key, 1)], LATER) for key in ("d", "e")]
+    assert [each.result() for each in done] == 2 * [[store.path("x", "fp8")]]
+    assert sorted(cases(store)) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_lock_that_stays_held_is_an_error_and_git_takes_no_lock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baseline_files, "_LOCK_SECONDS", 0.05)
+    with store.locked(), pytest.raises(BaselineError, match="another process has been writing baselines for 0 s; wait"):
+        apply(Store(store.root), [change("d", 1)], LATER)
+    apply(store, [change("d", 1)], LATER)
+    git = ["git", "-C", str(store.root)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "add", "--all"], check=True)
+    listed = subprocess.run([*git, "ls-files"], check=True, capture_output=True, text=True)
+    assert listed.stdout == "x/fp8.yaml\n"
+
+
+def test_a_file_keeps_its_permissions_its_line_ends_and_the_link_to_it(store: Store) -> None:
+    path = store.path("x", "fp8")
+    real = store.root.parent / "elsewhere" / "fp8.yaml"
+    real.parent.mkdir()
+    real.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    real.chmod(0o664)
+    path.unlink()
+    path.symlink_to(real)
+    apply(store, [change("d", 1)], LATER)
+    assert path.readlink() == real
+    assert real.stat().st_mode & 0o777 == 0o664
+    assert list(cases(store)) == ["a", "b", "c", "d"]
+    lines = real.read_bytes().splitlines(keepends=True)
+    assert {line[-2:] for line in lines} == {b"\r\n"}
+    assert [each.name for each in real.parent.iterdir()] == ["fp8.yaml"]

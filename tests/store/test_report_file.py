@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from perfguard.model.atomic_files import make_folder
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import BaselineError, UsageError
 from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
 from perfguard.model.units import Unit
+from perfguard.store.baseline_files import Store
 from perfguard.store.report_file import read_report, save_report
 
 HARDWARE = Hardware(slug="fake-gpu", vendor="fake", name="Fake", architecture="fake_1")
@@ -36,6 +40,52 @@ def test_a_folder_that_we_make_is_ignored_by_git_and_another_is_left_alone(tmp_p
     assert (tmp_path / "a" / "new" / ".gitignore").read_text() == "*\n"
     make_folder(tmp_path / "a")
     assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "new"]
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A folder in which this process can read, but cannot write. Root can always write, so it becomes another user."""
+    folder = Path(tempfile.mkdtemp())
+    (folder / "x").mkdir()
+    for each in (folder / "x", folder):
+        each.chmod(0o555)
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield folder
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", [".", "new"])
+def test_a_folder_in_which_nothing_can_be_written_is_refused_before_a_run(read_only: Path, name: str) -> None:
+    folder = read_only / name
+    with pytest.raises(UsageError) as refused:
+        make_folder(folder)
+    assert str(refused.value) == (
+        f"{folder}: nothing can be written there (Permission denied); mend its permissions or make room, or name "
+        "another one: --perfguard-reports"
+    )
+
+
+@pytest.mark.parametrize("name", ["x", "new"])
+def test_baselines_that_an_update_cannot_write_are_refused_before_a_run(read_only: Path, name: str) -> None:
+    there = read_only / "x" if name == "x" else read_only
+    with pytest.raises(BaselineError) as refused:
+        Store(read_only).check_writable([name])
+    assert str(refused.value) == (
+        f"{there}: cannot write (Permission denied); make room or mend the permissions, then record again"
+    )
+
+
+def test_a_check_leaves_nothing(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    Store(tmp_path / "baselines").check_writable(["x", "y"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from perfguard.github.api.client import ApiError, Client
 from perfguard.github.api.measured_run import WorkflowRun
 from perfguard.model.errors import GitHubError
 
-MOST_LANE_BYTES = 2_000_000
-MOST_BYTES = 10_000_000  # The most bytes of all lanes together.
+_LANES = 5  # So many of the largest archives are read together; others are smaller.
 
 
 class _Artifact(Struct, frozen=True):
@@ -27,18 +26,21 @@ class _Page(Struct, frozen=True):
     artifacts: list[_Artifact]
 
 
-def fetch_artifacts(client: Client, run: WorkflowRun, lanes: Sequence[str]) -> dict[str, bytes | str]:
-    """Lane -> the zip file that it uploaded, of at most 2 MB, or why there is none, with the next step.
+def fetch_artifacts(client: Client, run: WorkflowRun, lanes: Sequence[str], most: int) -> dict[str, bytes | str]:
+    """Lane -> the zip file that it uploaded, or why there is none, with the next step.
 
     An artifact is called `perfguard-<lane>-<attempt>`. The highest attempt counts, up to the run's own.
+
+    Args:
+        most: the most bytes of an archive.
 
     Raises:
         GitHubError: the artifacts cannot be listed.
     """
     by_lane: dict[str, bytes | str] = {}
     for lane in lanes:
-        left = MOST_BYTES - sum(len(data) for data in by_lane.values() if isinstance(data, bytes))
-        by_lane[lane] = _fetch_lane(client, run, lane, min(MOST_LANE_BYTES, left))
+        left = _LANES * most - sum(len(data) for data in by_lane.values() if isinstance(data, bytes))
+        by_lane[lane] = _fetch_lane(client, run, lane, min(most, left))
     return by_lane
 
 

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from msgspec import Struct
 
 from perfguard.github.api.client import ApiError, Client
 
-MOST_FILE_BYTES = 1_000_000
-MOST_FILES = 500
+LEAST_CHANGES = 100  # A tenth of the requests that GitHub allows the token of a repository in an hour.
 _DEPTH = 2
 _FOLDER, _FILE, _SYMLINK = "040000", ("100644", "100755"), "120000"  # These are git's modes.
 
 
 @dataclass(frozen=True)
 class Folder:
-    """The `*.yaml` files of a folder at a commit, at most 500.
+    """The `*.yaml` files of a folder at a commit.
 
     Attributes:
         files: path relative to the repository -> bytes.
         problems: path -> why it was not read (too large, a link, not in GitHub's listing …).
+        sha: git's hash of the folder; empty if there is none.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    sha: str = ""
 
 
 class _Commit(Struct, frozen=True):
@@ -66,33 +68,68 @@ def find_merge_base(client: Client, base_sha: str, head_sha: str) -> str:
 
 
 class CommitFiles:
-    """Reads files of any commit, and downloads each content once."""
+    """Reads files of any commit, and downloads each content once.
 
-    def __init__(self, client: Client) -> None:
+    Args:
+        most_files: the most files to download of a trusted commit.
+        most_bytes: the most bytes of one file.
+    """
+
+    def __init__(self, client: Client, most_files: int, most_bytes: int) -> None:
         self._client = client
+        self._most_files, self._most_bytes = most_files, most_bytes
         self._contents: dict[str, bytes] = {}  # Git's hash of a content -> the content.
 
-    def folder(self, folder: str, commit: str) -> Folder:
+    def folder(
+        self,
+        folder: str,
+        commit: str,
+        *,
+        base: Folder | None = None,
+        wanted: Callable[[str], bool] = lambda name: True,
+    ) -> Folder:
         """The YAML files in `folder` and in two levels of folders below it; empty if there is no such folder.
 
         The listing takes one request per part of the path and one for all folders below, which may be thousands.
 
+        Args:
+            base: the same folder at the merge base. An untrusted commit may add or change as many files as this has,
+                or 100, and may double its bytes. None: the commit is trusted.
+            wanted: whether a folder directly below is read, by its name.
+
         Raises:
             GitHubError: the commit cannot be read.
         """
-        read = Folder()
-        for path, entry in self._listed(folder, commit, read.problems):
-            if entry.size > MOST_FILE_BYTES:
-                read.problems[path] = f"{entry.size:,} bytes, larger than {MOST_FILE_BYTES:,} bytes: not read"
-            elif len(read.files) >= MOST_FILES:
-                read.problems[folder] = f"more than {MOST_FILES} files: the rest is not read"
+        top = self._entry(folder, commit)
+        if top is not None and base is not None and top.sha == base.sha:
+            return base
+        read = Folder(sha="" if top is None else top.sha)
+        most, room, limit = self._most_files, math.inf, f"{self._most_files} files"
+        if base is not None:
+            most = max(LEAST_CHANGES, len(base.files))
+            room = max(self._most_bytes, 2 * sum(map(len, base.files.values())))
+            limit = f"{most} changed files, or {room:,} bytes of them"
+        others = set()
+        for path, entry in self._listed(folder, top, read.problems):
+            name = path.removeprefix(f"{folder}/").partition("/")[0]
+            if not wanted(name):
+                others.add(name)
+                continue
+            if entry.size > self._most_bytes:
+                read.problems[path] = f"{entry.size:,} bytes, more than {self._most_bytes:,}: not read; split it"
+                continue
+            if entry.sha not in self._contents:
+                most, room = most - 1, room - entry.size
+            if most < 0 or room < 0:
+                read.problems[folder] = f"more than {limit}: the rest is not read"
                 break
-            else:
-                read.files[path] = self._content(path, entry)
+            read.files[path] = self._content(path, entry)
+        if others:
+            more = f", nor {len(others) - 1} others" if len(others) > 1 else ""
+            read.problems[f"{folder}/{min(others)}"] = f"no lane has this folder{more}, nor the base: not read"
         return read
 
-    def _listed(self, folder: str, commit: str, problems: dict[str, str]) -> Iterator[tuple[str, _Entry]]:
-        top = self._entry(folder, commit)
+    def _listed(self, folder: str, top: _Entry | None, problems: dict[str, str]) -> Iterator[tuple[str, _Entry]]:
         if top is None or top.mode != _FOLDER:
             if top is not None:
                 problems[folder] = "no folder: not read"

@@ -182,7 +182,7 @@ def _is_removed(item: ReadingId, report: Report, base: BaselineSet, head: Baseli
         cases = [baselines.case(folder, suite, key) for folder in folders_of(report)]
         return any(case is not None and (not metric or metric in case.entries) for case in cases)
 
-    return holds(base) and not holds(head) and not head.problems
+    return holds(base) and not holds(head) and not head.problem_in(folders_of(report))
 
 
 def _loosens(metric: str, before: Entry | None, after: Entry | None, reading: Reading | None) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -46,13 +46,20 @@ class BaselineSet:
         case = baseline.cases[key]
         return Recorded(case.entries, case.inputs, baseline.provenance_of(key))
 
+    def problem_in(self, folders: Collection[str]) -> str:
+        """The reason why a file in one of `folders` is missing; empty if none is."""
+        for path, problem in self.problems.items():
+            if any(f"/{folder}/" in f"/{path}/" for folder in folders):
+                return problem
+        return ""
+
 
 def read_files(files: Mapping[str, bytes], root: str) -> BaselineSet:
     """Parse baselines from `<root>/<folder>/<suite>.yaml`. A broken file affects no other file.
 
     Args:
-        files: path relative to the repository -> untrusted bytes, of which `parse` refuses aliases, tags, depth, size
-            and invalid numbers.
+        files: path relative to the repository -> untrusted bytes, of which `parse` refuses aliases, tags, depth and
+            invalid numbers.
     """
     folders: dict[str, dict[str, Baseline]] = {}
     problems: dict[str, str] = {}

@@ -35,7 +35,7 @@ def judge_again(report: Report, lane: Lane) -> Report:
     (`unmeasured`).
     """
     lane = dataclasses.replace(lane, base=report.base, base_at=lambda commit: report.bases.get(commit, NO_BASE))
-    cases = [_with_own(hold(result)) for result in report.results]
+    cases = [_with_own(hold(result, lane)) for result in report.results]
     if report.exact_only:
         cases = [_of_every_machine(result) for result in cases]
     sessions = [replace(session, results=[hold(result) for result in session.results]) for session in report.fresh]
@@ -73,7 +73,8 @@ def unmeasured(report: Report, lane: Lane) -> list[ReadingId]:
             missing.append(ReadingId(suite, key, ""))
             continue
         unchanged = {verdict.metric for verdict in result.verdicts if verdict.word is Word.UNCHANGED}
-        read = {reading.metric for reading in result.readings}
+        # A report names its ranks and target, and so the folder of its records. It must be the one that knows the case.
+        read = {each.metric for each in result.readings if lane.record(result, each).case is not None}
         missing += [ReadingId(suite, key, metric) for metric in sorted(lane.to_read(suite, key) - read - unchanged)]
     return missing
 

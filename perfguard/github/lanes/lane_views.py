@@ -65,10 +65,9 @@ def judge_lanes(received: Mapping[str, Received | str], reference: Reference) ->
 
 def _view(name: str, received: Received, reference: Reference) -> LaneView:
     report = _beside(received.report, reference.commit)
-    folders = folders_of(report)
-    for path, problem in reference.base.problems.items():
-        if any(f"/{folder}/" in f"/{path}/" for folder in folders):
-            return LaneView(name, problem=problem)
+    problem = reference.base.problem_in(folders_of(report))
+    if problem:
+        return LaneView(name, problem=problem)
 
     def lane_of(baselines: BaselineSet) -> Lane:
         return baselines.lane(report.hardware, report.toolchain, exact_only=report.exact_only)

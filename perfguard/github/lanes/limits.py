@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 
 from msgspec.structs import replace
 
+from perfguard.judge.lane import Lane
 from perfguard.model.limits import Limits
-from perfguard.model.records import CaseResult, Reading
+from perfguard.model.records import CaseResult, Entry, Reading, TimedEntry
 
 _HASH = re.compile(r"[0-9a-f]{16}")
 
@@ -30,10 +32,18 @@ def declared(metric: str, *, of_target: bool = False) -> Limits | None:
     return (all_limits_of_targets() if of_target else all_limits()).get(metric)
 
 
-def hold(result: CaseResult) -> CaseResult:
-    """The case with limits no more lenient than the declared ones. Limits of unknown metrics are kept."""
+def hold(result: CaseResult, lane: Lane | None = None) -> CaseResult:
+    """The case with limits no more lenient than the declared ones. Limits of unknown metrics are kept.
+
+    Args:
+        lane: the baselines that judge the case. No rival replaces their times, and a reading far below them does not
+            make its own limit wider.
+    """
     readings = [_held(reading) for reading in result.readings]
-    return result if readings == result.readings else replace(result, readings=readings)
+    held = result if readings == result.readings else replace(result, readings=readings)
+    if lane is None:
+        return held
+    return replace(held, readings=[_held(each, lane.record(held, each).entry) for each in held.readings])
 
 
 def lenient(results: Sequence[CaseResult]) -> Counter[str]:
@@ -46,7 +56,10 @@ def _identifies_code(reading: Reading) -> bool:
     return isinstance(reading.value, dict) or bool(_HASH.fullmatch(str(reading.value)))
 
 
-def _held(reading: Reading) -> Reading:
+def _held(reading: Reading, entry: Entry | None = None) -> Reading:
+    """The reading within the declared limits, and within those of its record `entry`."""
+    if entry is not None and reading.rival:
+        reading = replace(reading, rival=0.0)
     target, _, name = reading.metric.rpartition(".")
     of_target = bool(target) and target == reading.target
     own = declared(name if of_target else reading.metric, of_target=of_target)
@@ -55,7 +68,8 @@ def _held(reading: Reading) -> Reading:
     floor = min(reading.floor, own.floor)
     promise = reading.promise
     if reading.timed and isinstance(reading.value, int | float):
-        promise = min(promise, max(own.promise, 3 * floor / reading.value))
+        recorded = median(entry.sessions) if isinstance(entry, TimedEntry) else 0.0
+        promise = min(promise, max(own.promise, 3 * floor / max(reading.value, recorded)))
     return replace(
         reading,
         better=own.better,

@@ -12,7 +12,9 @@ import re
 import stat
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import median
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -20,17 +22,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from perfguard.model.errors import LaneError
-from perfguard.model.records import SCHEMA, CaseId, CaseResult, PairedCase, Pairing, Report, Session
+from perfguard.model.records import SCHEMA, CaseId, CaseResult, PairedCase, Pairing, Reading, Report, Session
+from perfguard.model.units import format_change
 from perfguard.render.overview import Refused
 from perfguard.store.baseline_form import CASE_FIELDS
+from perfguard.store.comment_limits import REPORT_BYTES, most_cases
 
 T = TypeVar("T")
 C = TypeVar("C", CaseResult, PairedCase)
 
-# A case with the readings of three process pairs takes about 10 kB of indented JSON and packs to a few hundred bytes.
-# So this is enough for about 1,500 regressions in one lane.
-MOST_BYTES = 16_000_000
-MOST_CASES = 5_000
 MOST_CHARACTERS = 16_384  # Characters of any text other than a value.
 _MOST_ITEMS = 10_000  # Items of a list or object in a case, such as kernel names of one call or blocks of a time.
 _MOST_OF_A_VALUE = 100 * _MOST_ITEMS  # Characters of a value: the kernels of a rank are one text.
@@ -47,6 +47,10 @@ _MOST = 2.0**63
 _MICROSECONDS = (1e-4, 1e12)  # 0.1 ns is shorter than a device's cycle
 _LOG_RATIO = (-math.log(1e6), math.log(1e6))
 _MHZ = (1.0, 1e5)
+# The change of a pair is a mean over rounds of blocks, and its two times are medians of the same blocks. They are this
+# far apart if every third block takes eight times as long: ln(8)/3.
+_SAME_BLOCKS = math.log(2)
+_SAME_CODE = math.log(8)  # Two processes of one tree; the clock of an H200 is between 345 and 1980 MHz.
 _VALUES = frozenset(("value", "before", "after"))  # Fields of readings and verdicts whose parts have any names.
 #: Field -> the least and the largest number in it, including lists and parts below it.
 _RANGES = {
@@ -75,6 +79,7 @@ _RANGES = {
     "copy_fraction": (0.0, 1e21),
 }
 _ANY_NUMBER = (-1e21, 1e21)
+_IN_PARTS = "merge tests and their baselines in parts, each at most as many as the base has"
 _SHOWN = 24  # The shown characters of a refused number.
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -86,22 +91,23 @@ class Received(Struct, frozen=True):
     refused: list[Refused] = []
 
 
-def receive_all(artifacts: Mapping[str, bytes | str], head: str) -> dict[str, Received | str]:
+def receive_all(artifacts: Mapping[str, bytes | str], head: str, recorded: int = 0) -> dict[str, Received | str]:
     """Lane -> its report for commit `head`, or why there is none. A refused lane affects no other lane.
 
     Args:
         artifacts: lane -> the zip file that it uploaded, or why there is none.
+        recorded: the number of cases in the base's largest folder, which bounds a report (`comment_limits`).
     """
     by_lane: dict[str, Received | str] = {}
     for lane, data in artifacts.items():
         try:
-            by_lane[lane] = data if isinstance(data, str) else receive(lane, data, head)
+            by_lane[lane] = data if isinstance(data, str) else receive(lane, data, head, recorded)
         except LaneError as error:
             by_lane[lane] = str(error)
     return by_lane
 
 
-def receive(lane: str, archive: bytes, head: str) -> Received:
+def receive(lane: str, archive: bytes, head: str, recorded: int = 0) -> Received:
     """The report in the archive that a lane uploaded for commit `head`.
 
     A lane is named after its hardware's slug, or after its target if any machine of the target is suitable (`cpu`). A
@@ -111,8 +117,8 @@ def receive(lane: str, archive: bytes, head: str) -> Received:
     Raises:
         LaneError: the archive or the whole report is refused, with the reason.
     """
-    slug, data = unpack(archive)
-    received = read_untrusted_report(data)
+    slug, data = unpack(archive, REPORT_BYTES * most_cases(recorded))
+    received = read_untrusted_report(data, recorded)
     report = received.report
     if slug != report.hardware.slug:
         raise LaneError(f"report-{slug}.json holds a report of {report.hardware.slug!r}")
@@ -124,8 +130,9 @@ def receive(lane: str, archive: bytes, head: str) -> Received:
     return Received(replace(report, exact_only=lane != report.hardware.slug), received.refused)
 
 
-def unpack(archive: bytes) -> tuple[str, bytes]:
-    """The slug in the name of an archive's one file, `report-<slug>.json`, and its bytes. Nothing is extracted.
+def unpack(archive: bytes, most: int) -> tuple[str, bytes]:
+    """The slug in the name of an archive's one file, `report-<slug>.json`, and its bytes, at most `most`. Nothing is
+    extracted.
 
     Raises:
         LaneError: the archive is no zip file, too large or damaged, or does not hold exactly one such plain file.
@@ -140,17 +147,20 @@ def unpack(archive: bytes) -> tuple[str, bytes]:
             if name is None or members[0].orig_filename != members[0].filename or kind not in (0, stat.S_IFREG):
                 raise LaneError(f"{members[0].filename[:200]!r} is no plain file report-<hardware>.json")
             with opened.open(members[0]) as stream:
-                data = stream.read(MOST_BYTES + 1)  # The declared size may be wrong.
+                data = stream.read(most + 1)  # The declared size may be wrong.
     # zipfile raises these for damaged, encrypted or unusual archives, by its documentation and by experiments.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         raise LaneError(f"no readable zip file ({str(error)[:200]}); upload .perfguard/report-*.json") from error
-    if len(data) > MOST_BYTES:
-        raise LaneError(f"{name[0]} unpacks to more than {MOST_BYTES:,} bytes")
+    if len(data) > most:
+        raise LaneError(f"{name[0]} unpacks to more than {most:,} bytes; {_IN_PARTS}")
     return name[1], data
 
 
-def read_untrusted_report(data: bytes) -> Received:
+def read_untrusted_report(data: bytes, recorded: int = 0) -> Received:
     """A report from untrusted JSON. An impossible value makes only its own case unreadable.
+
+    Args:
+        recorded: as for `receive_all`.
 
     Raises:
         LaneError: the data is no JSON, has another schema, or cannot be read outside its cases.
@@ -159,18 +169,23 @@ def read_untrusted_report(data: bytes) -> Received:
     schema = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(content, dict) or schema != SCHEMA or isinstance(schema, bool):
         raise LaneError(f"report schema {str(schema)[:40]}, this perfguard reads {SCHEMA}; use one version for both")
+    most = most_cases(recorded)
     parts = {name: content.pop(name, []) for name in ("results", "fresh", "pairings")}
     for name in ("stale", "guarded", "remembered"):  # Verdicts on the run are not used.
         content.pop(name, None)
     try:
         report = _converted(content, Report)
-        results, refused = _cases(parts["results"], CaseResult, set())
+        results, refused = _cases(parts["results"], most, CaseResult, set(), _check_result)
         # Unreadable results of fresh processes are dropped, since they confirm nothing.
         fresh = [
-            replace(_converted({**each, "results": []}, Session), results=_cases(each["results"], CaseResult, set())[0])
+            replace(
+                _converted({**each, "results": []}, Session),
+                results=_cases(each["results"], most, CaseResult, set(), _check_result)[0],
+            )
             for each in _list(parts["fresh"], _MOST_SESSIONS)
         ]
-        pairings, unpaired = _pairings(_list(parts["pairings"], _MOST_DEVICES))
+        by_id = {result.id: result for result in results}
+        pairings, unpaired = _pairings(_list(parts["pairings"], _MOST_DEVICES), most, by_id)
         _check_whole(report, pairings)
     except RecursionError as error:
         raise LaneError("nested too deeply") from error
@@ -236,20 +251,25 @@ def _check_bounds(value: Any, field: str = "") -> None:
                 _check_bounds(item, field if field in _VALUES else key)
 
 
-def _list(value: Any, most: int) -> list[Any]:
-    if not isinstance(value, list) or len(value) > most:
-        raise LaneError(f"no list of at most {most:,} items")
+def _list(value: Any, most: int, step: str = "") -> list[Any]:
+    if not isinstance(value, list):
+        raise LaneError("no list")
+    if len(value) > most:
+        raise LaneError(f"{len(value):,} items in a list, {most:,} at most{step and f'; {step}'}")
     return value
 
 
-def _cases(raw: Any, kind: type[C], seen: set[CaseId]) -> tuple[list[C], list[Refused]]:
-    """The cases of a list, and the refused ones. `seen`: the cases that were read before."""
+def _cases(
+    raw: Any, most: int, kind: type[C], seen: set[CaseId], check: Callable[[C], None]
+) -> tuple[list[C], list[Refused]]:
+    """The cases of a list of at most `most`, and those that `check` or their form refuses. `seen`: the cases that were
+    read before."""
     cases: list[C] = []
     refused: list[Refused] = []
-    for number, data in enumerate(_list(raw, MOST_CASES), 1):
+    for number, data in enumerate(_list(raw, most, _IN_PARTS), 1):
         try:
             case = _converted(data, kind)
-            _check(case)
+            check(case)
             if case.id in seen:
                 raise LaneError("the case twice in one report")
         except (msgspec.MsgspecError, LaneError, RecursionError) as error:
@@ -260,17 +280,23 @@ def _cases(raw: Any, kind: type[C], seen: set[CaseId]) -> tuple[list[C], list[Re
     return cases, refused
 
 
-def _pairings(raw: Sequence[Any]) -> tuple[list[Pairing], list[Refused]]:
-    """The process pairs, and the cases with invalid pairs, which pairs do not judge."""
+def _pairings(
+    raw: Sequence[Any], most: int, results: Mapping[CaseId, CaseResult]
+) -> tuple[list[Pairing], list[Refused]]:
+    """The process pairs of at most `most` cases, and the cases with invalid ones, which pairs do not judge.
+
+    Args:
+        results: the run's own results.
+    """
     pairings: list[Pairing] = []
     refused: list[Refused] = []
     seen: set[CaseId] = set()
     for item in raw:
-        cases, invalid = _cases(item.get("cases", []), PairedCase, seen)
+        cases, invalid = _cases(item.get("cases", []), most, PairedCase, seen, partial(_check_paired, results))
         pairings.append(replace(_converted({**item, "cases": []}, Pairing), cases=cases))
         refused += [Refused(one.name, f"process pairs: {one.reason}") for one in invalid]
-    if len(seen) > MOST_CASES:
-        raise LaneError(f"process pairs of more than {MOST_CASES:,} cases")
+    if len(seen) > most:
+        raise LaneError(f"process pairs of more than {most:,} cases; {_IN_PARTS}")
     return pairings, refused
 
 
@@ -300,19 +326,16 @@ def _name(data: Any) -> str:
     return name[:1000] if isinstance(name, str) else ""
 
 
-def _check(case: CaseResult | PairedCase) -> None:
-    """Check names, duplicates and times, which involve several values.
+def _check_paired(results: Mapping[CaseId, CaseResult], case: PairedCase) -> None:
+    """Check names, duplicates, and that the readings of process pairs agree with each other and with the run's.
 
     Raises:
-        LaneError: a value is invalid; the message names it. Pairs then judge no time of a paired case.
+        LaneError: a value is invalid or contradicts another one. No time of the case is judged by pairs then.
     """
     if not all(case.id):
         raise LaneError("an empty name")
-    if isinstance(case, CaseResult):
-        _check_readings(case)
-        return
     if case.base is not None:
-        _check(case.base)
+        _check_result(case.base)
         if case.base.id != case.id:
             raise LaneError("another case at the base")
     metrics = [time.metric for time in case.times]
@@ -322,10 +345,24 @@ def _check(case: CaseResult | PairedCase) -> None:
         numbers = [reading.pair for reading in time.readings]
         if len(numbers) > _MOST_PAIRS or numbers != sorted(set(numbers)):
             raise LaneError(f"{time.metric}: more than {_MOST_PAIRS} process pairs, or not numbered upwards")
+        alone = results[case.id].reading(time.metric) if case.id in results else None
+        for reading in time.readings:
+            what = f"{time.metric}: pair {reading.pair} contradicts"
+            if abs(math.log(reading.work_us / reading.base_us) - reading.change) > _SAME_BLOCKS:
+                change = format_change(math.exp(reading.change))
+                raise LaneError(f"{what} itself: {reading.base_us:g} -> {reading.work_us:g} µs is not {change}")
+            us = alone.value if alone is not None and alone.timer == time.timer else None
+            if isinstance(us, int | float) and abs(math.log(reading.work_us / us)) > _SAME_CODE:
+                raise LaneError(f"{what} the run: {reading.work_us:g} µs, and {us:g} µs alone")
 
 
-def _check_readings(result: CaseResult) -> None:
-    if not result.case.name:
+def _check_result(result: CaseResult) -> None:
+    """Check names, duplicates and times, which involve several values.
+
+    Raises:
+        LaneError: a value is invalid or contradicts another one; the message names it.
+    """
+    if not all(result.id) or not result.case.name:
         raise LaneError("an empty name")
     if len(result.doubts) > _MOST_DOUBTS or not all(doubt.name for doubt in result.doubts):
         raise LaneError(f"more than {_MOST_DOUBTS:,} doubts, or one without a name")
@@ -337,9 +374,15 @@ def _check_readings(result: CaseResult) -> None:
     for reading in result.readings:
         if reading.metric in CASE_FIELDS:
             raise LaneError(f"a metric called {reading.metric!r}; {reading.metric!r} names a field of a baseline")
-        if reading.timed and not (
-            isinstance(reading.value, int | float) and _MICROSECONDS[0] <= reading.value < _MICROSECONDS[1]
-        ):
-            raise LaneError(f"{reading.metric}: {str(reading.value)[:100]} is no time in µs")
+        if reading.timed:
+            _check_time(reading)
         if reading.rival and reading.rival < _MICROSECONDS[0]:
             raise LaneError(f"{reading.metric}: its rival's {reading.rival} is no time in µs")
+
+
+def _check_time(reading: Reading) -> None:
+    us = reading.value
+    if not isinstance(us, int | float) or not _MICROSECONDS[0] <= us < _MICROSECONDS[1]:
+        raise LaneError(f"{reading.metric}: {str(us)[:100]} is no time in µs")
+    if reading.blocks and not math.isclose(middle := median(reading.blocks), us):
+        raise LaneError(f"{reading.metric}: {us:g} µs, but the median of its blocks is {middle:g} µs")

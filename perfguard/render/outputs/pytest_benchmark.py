@@ -71,7 +71,7 @@ def _benchmark(result: CaseResult, reading: Reading) -> dict[str, Any]:
             "outliers": "0;0",
             "ld15iqr": seconds[0],
             "hd15iqr": seconds[-1],
-            "ops": 1 / mean,
+            "ops": 1 / mean if mean else 0.0,  # So does pytest-benchmark.
             "total": sum(seconds),
             "iterations": 1,
             "data": seconds,
