@@ -60,6 +60,11 @@ BUDGETS = [
         "a kernel nearer to the truth than its reference is not accused; ids follow ends; layouts and sizes to follow",
     ),
     ("perfguard/github/**/*.py", 2_500, ""),
+    (
+        "perfguard/github/**/*.py",
+        300,
+        "runs have an order, writes are read back, calls end; a run is found at a desk; edits of settings are listed",
+    ),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
@@ -107,8 +112,8 @@ BUDGETS = [
     ("tests/**/*.py", 100, "modules that a reference keeps, the interpreter of Triton 3.6"),
     (
         "tests/**/*.py",
-        200,
-        "texts of reports in every output",
+        550,
+        "texts of reports in every output; orders of runs, deadlines, answers that are no GitHub's, a desk",
     ),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),

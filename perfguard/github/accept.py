@@ -113,7 +113,10 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str]) -> 
         raise UsageError("--run: no lane; name one with --lane, or set lanes in [tool.perfguard]")
     client = open_client(environ)
     measured = fetch_run(client, number)
-    received = receive_all(fetch_artifacts(client, measured, lanes), measured.head_sha)
+    artifacts, warnings = fetch_artifacts(client, measured, lanes)
+    received = receive_all(artifacts, measured.head_sha)
+    for warning in warnings:
+        _print(warning)
     reports = [each for each in received.values() if isinstance(each, Received)]
     if not reports:
         problems = "; ".join(f"{lane}: {why}" for lane, why in received.items())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from pathlib import PurePosixPath
 
 import msgspec
@@ -10,14 +12,16 @@ import msgspec
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, find_merge_base
-from perfguard.github.api.measured_run import Pull, WorkflowRun
+from perfguard.github.api.measured_run import Pull, WorkflowRun, link_of
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
 from perfguard.github.lanes.untrusted_report import receive_all
-from perfguard.model.config import Settings
+from perfguard.model.config import SETTINGS_FILE, Settings
 from perfguard.model.errors import GitHubError, UsageError
-from perfguard.render.overview import Overview
+from perfguard.model.units import Unit
+from perfguard.render.overview import BaselineEdit, Overview
 
+_MOST_SETTINGS = 200_000  # Bytes. Python's TOML parser needs a time that grows with the square of a key's length.
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -39,7 +43,7 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     if run.event == "pull_request":
         base = compared = _merge_base(client, run, pull, default_branch)
         head = run.head_sha
-    artifacts = fetch_artifacts(client, run, settings.lanes)
+    artifacts, earlier = fetch_artifacts(client, run, settings.lanes)
     files = CommitFiles(client)
     root = str(PurePosixPath(settings.baselines))
     # All folders are read, because edits for hardware without a lane are judged as well.
@@ -50,6 +54,8 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     judged = judge_lanes(receive_all(artifacts, run.head_sha), Reference(before, after, compared))
     return msgspec.structs.replace(
         judged,
+        edits=[*(_settings_edits(files, base, head) if head else []), *judged.edits],
+        warnings=[*earlier, *judged.warnings],
         head=run.head_sha,
         base=base,
         unread=unread and f"the change's baselines: {unread}",
@@ -57,10 +63,27 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     )
 
 
-def link_of(client: Client, run: WorkflowRun) -> str:
-    """The URL of the run's attempt."""
-    attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
-    return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
+def _settings_edits(files: CommitFiles, before: str, after: str) -> list[BaselineEdit]:
+    """The settings that the change edits, which have no effect on its own judgement."""
+    contents = files.changed(SETTINGS_FILE, (before, after), _MOST_SETTINGS)
+    then, now = map(_settings, contents or (b"", b""))
+    why = "takes effect when merged"
+    return [
+        BaselineEdit(SETTINGS_FILE, "", "[tool.perfguard]", key, Unit.TEXT, then.get(key), now.get(key), why)
+        for key in sorted({*then, *now})
+        if then.get(key) != now.get(key)
+    ]
+
+
+def _settings(content: bytes | None) -> dict[str, str]:
+    """Setting -> its value as text, from untrusted TOML; what cannot be read is one setting."""
+    try:
+        if content is not None:  # It is None if it is too large.
+            table = tomllib.loads(content.decode("utf-8")).get("tool", {}).get("perfguard", {})
+            return {key: json.dumps(value, default=str) for key, value in table.items()}
+    except (ValueError, RecursionError, AttributeError):
+        pass
+    return {"every setting": "cannot be read"}
 
 
 def _merge_base(client: Client, run: WorkflowRun, pull: Pull | None, default_branch: str) -> str:
