@@ -266,7 +266,8 @@ class Client:
         except ApiError as error:
             raise ApiError(f"{what}: {error}") from None
         except (OSError, HTTPError) as error:  # Errors of requests are OSErrors.
-            text, step = str(_innermost(error)), "check that this machine reaches the host, or run the job again later"
+            text, host = str(_innermost(error)), urlsplit(url).netloc
+            step = f"check that this machine reaches {host}, or run the job again later"
             if "CERTIFICATE_VERIFY_FAILED" in text:
                 step = "name the host's own CA in REQUESTS_CA_BUNDLE"
             raise ApiError(f"{what}: {text[:_MOST_CHARACTERS]}; {step}") from None
