@@ -148,9 +148,11 @@ def test_one_hostile_text_in_any_field_reaches_no_output() -> None:
 
 @pytest.mark.parametrize("headline", list(Headline))
 def test_hostile_texts_in_all_fields_at_once(headline: Headline) -> None:
+    named = set()
     for name, text in shown(everywhere(EXAMPLES[headline])):
         assert faults(name, text) == [], name
-        assert MARK in text
+        named |= {name} if MARK in text else set()
+    assert named >= {"html", "json", "markdown", "terminal"}  # Others show causes alone, or times.
 
 
 def test_json_keeps_what_it_escapes() -> None:
