@@ -56,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except PerfguardError as error:
-        print(f"perfguard: {error}", file=sys.stderr)
+        from perfguard.render.escaping import clean  # The error may name what a stranger wrote.
+
+        print(f"perfguard: {clean(str(error), None)}", file=sys.stderr)
         return int(ExitStatus.USAGE_ERROR)
     except BrokenPipeError:  # The reader, for instance head, has closed the pipe.
         sys.stderr.close()

@@ -61,6 +61,11 @@ BUDGETS = [
     ),
     ("perfguard/github/**/*.py", 2_500, ""),
     ("perfguard/github/**/*.py", 100, "reports are checked against themselves, and limits follow the base"),
+    (
+        "perfguard/github/**/*.py",
+        300,
+        "runs have an order, writes are read back, calls end; a run is found at a desk; edits of settings are listed",
+    ),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
@@ -113,6 +118,11 @@ BUDGETS = [
     ("tests/**/*.py", 100, "modules that a reference keeps, the interpreter of Triton 3.6"),
     ("tests/**/*.py", 50, "which ranks make a call; ranks that a launch starts and ends by itself"),
     ("tests/**/*.py", 400, "reports that contradict themselves, limits that follow the base, writes at once"),
+    (
+        "tests/**/*.py",
+        550,
+        "texts of reports in every output; orders of runs, deadlines, answers that are no GitHub's, a desk",
+    ),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 500, "kernels that nobody here wrote, on a GPU and in the interpreter"),

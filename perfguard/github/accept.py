@@ -12,15 +12,14 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from perfguard._compat.pytest_internals import compiled_expression
 from perfguard.github.api.artifacts import fetch_artifacts
-from perfguard.github.api.client import open_client
-from perfguard.github.api.measured_run import fetch_run
+from perfguard.github.desk import find_run
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report, receive_all
@@ -59,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", dest="expression", metavar="EXPR", default="", help="which cases; as pytest -k")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--from", dest="reports", type=Path, nargs="+", metavar="REPORT.json", help="reports at hand")
-    source.add_argument("--run", type=int, metavar="ID", help="the reports of a workflow run; needs GITHUB_TOKEN")
+    source.add_argument(
+        "--run", type=int, metavar="ID", help="the reports of a workflow run; see docs/pull-requests.md"
+    )
     parser.add_argument("--reason", required=True, metavar="TEXT", help="why; kept in the file for what got worse")
 
 
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     if options.run is None:
         reports = _from_files(options.reports, options.lane, recorded)
     else:
-        reports = _from_run(os.environ, options.run, [options.lane] if options.lane else settings.lanes, recorded)
+        reports = _from_run(root, options.run, [options.lane] if options.lane else settings.lanes, recorded)
     return int(_accept(root / settings.baselines, reports, options.expression, options.reason))
 
 
@@ -105,7 +106,7 @@ def _from_files(paths: Sequence[Path], lane: str | None, recorded: int) -> list[
     return reports
 
 
-def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str], recorded: int) -> list[Received]:
+def _from_run(root: Path, number: int, lanes: Sequence[str], recorded: int) -> list[Received]:
     """The reports that `lanes` uploaded in a workflow run; lanes without a report are left out.
 
     Raises:
@@ -114,10 +115,11 @@ def _from_run(environ: Mapping[str, str], number: int, lanes: Sequence[str], rec
     """
     if not lanes:
         raise UsageError("--run: no lane; name one with --lane, or set lanes in [tool.perfguard]")
-    client = open_client(environ)
-    measured = fetch_run(client, number)
-    archives = fetch_artifacts(client, measured, lanes, PACKED_BYTES * most_cases(recorded))
-    received = receive_all(archives, measured.head_sha, recorded)
+    client, measured = find_run(os.environ, root, number)
+    artifacts, warnings = fetch_artifacts(client, measured, lanes, PACKED_BYTES * most_cases(recorded))
+    received = receive_all(artifacts, measured.head_sha, recorded)
+    for warning in warnings:
+        _print(warning)
     reports = [each for each in received.values() if isinstance(each, Received)]
     if not reports:
         problems = "; ".join(f"{lane}: {why}" for lane, why in received.items())

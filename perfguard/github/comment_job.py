@@ -17,19 +17,30 @@ import msgspec
 
 from perfguard.github.api.client import Client, open_client
 from perfguard.github.api.comment import post_comment
-from perfguard.github.api.measured_run import MEASURE_WORKFLOW, Lookup, fetch_run, find_pull, read_event, reason_to_stop
-from perfguard.github.api.statuses import set_statuses
-from perfguard.github.gather import gather, link_of
+from perfguard.github.api.measured_run import (
+    MEASURE_WORKFLOW,
+    Lookup,
+    WorkflowRun,
+    fetch_run,
+    find_pull,
+    link_of,
+    read_event,
+    reason_to_stop,
+)
+from perfguard.github.api.statuses import newer_run, set_statuses
+from perfguard.github.gather import gather
 from perfguard.github.outcome import exit_status, given_up, is_resolved, statuses, wants_comment
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, GitHubError
+from perfguard.render.escaping import as_json, clean
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.overview import Overview
 
 _EVERYTHING = 64 * 2**20  # The limit of report.md in bytes, which is larger than the reports of all lanes.
-_GIVE_UP_SECONDS = 60.0  # The time to set statuses for a job that gives up after its deadline.
+_POST_SECONDS = 120.0  # The time to post a result, which is kept apart: reading may have used up its own.
+_GIVE_UP_SECONDS = 60.0  # The time to set statuses for a job that gives up.
 SUMMARY_BYTES = 1_000_000  # GitHub shows nothing if a step's summary exceeds 1 MiB.
 
 
@@ -43,7 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--run", type=int, metavar="ID", help="the run that measured (default: that of the job's event)")
     add("--dry-run", action="store_true", help="print comment and statuses; write nothing to GitHub")
-    add("--key", default="default", metavar="NAME", help="tells comments of several configurations apart: [a-z0-9-]")
+    add(
+        "--key",
+        default="default",
+        metavar="NAME",
+        help="tells several configurations apart, in comment and statuses: [a-z0-9-]",
+    )
     only = "the workflow that measures (default: %(default)s); other runs are left alone"
     add("--workflow", metavar="PATH", default=MEASURE_WORKFLOW, help=only)
     files = "folder of report.md, report.html, report.json"
@@ -68,7 +84,7 @@ class Job:
         environ: the environment of GitHub Actions: token, repository, event, summary.
         run: the id of the run that measured; None for the run of the job's event.
         dry: whether nothing is written to GitHub.
-        key: the key of the comment.
+        key: the key of the comment and of the statuses.
         output: the folder of report.md, report.html and report.json.
         workflow: the path of the workflow that measures.
     """
@@ -81,6 +97,11 @@ class Job:
     output: Path = Path(".perfguard")
     workflow: str = MEASURE_WORKFLOW
 
+    @property
+    def context(self) -> str:
+        """The name of the total status. Each configuration has its own, so that none is hidden by another's."""
+        return "perfguard" if self.key == "default" else f"perfguard-{self.key}"
+
 
 def post(job: Job) -> ExitStatus:
     """Judge and post the results of a run; returns the status of the verdict, or NOT_POSTED if only posting failed.
@@ -88,7 +109,7 @@ def post(job: Job) -> ExitStatus:
     Raises:
         UsageError: the job is not configured correctly.
     """
-    client = measured = None
+    client = measured = search = None
     try:
         client = open_client(job.environ)
         measured = read_event(job.environ) if job.run is None else fetch_run(client, job.run)
@@ -98,25 +119,47 @@ def post(job: Job) -> ExitStatus:
             return ExitStatus.PASSED
         search = find_pull(client, measured)
         overview = gather(client, measured, search.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
-        return _report(job, client, search, overview)
+        client.allow(_POST_SECONDS)
+        return _report(job, client, measured, search, overview)
     except Exception as error:
         if isinstance(error, GitHubError):
             next_step = "the lanes' reports are artifacts of their run; run this job again"
             _log(job, [f"comment skipped: {error}", next_step])
         if client is not None and measured is not None and not job.dry:
-            client.allow(_GIVE_UP_SECONDS)
-            marks = given_up(job.settings.lanes, link_of(client, measured))
-            _log(job, set_statuses(client, measured.head_sha, marks))
+            _give_up(job, client, measured, search)
         if isinstance(error, GitHubError):
             return ExitStatus.NOT_POSTED
         raise
 
 
-def _report(job: Job, client: Client, search: Lookup, overview: Overview) -> ExitStatus:
+def _give_up(job: Job, client: Client, run: WorkflowRun, search: Lookup | None) -> None:
+    """Set statuses in place of green ones of an earlier run, after the checks of `_report`."""
+    client.allow(_GIVE_UP_SECONDS)
+    try:
+        no_status = _why_no_status(job, client, run, search or find_pull(client, run))
+        marks = given_up(job.context, job.settings.lanes, link_of(client, run))
+        _log(job, [f"no statuses: {no_status}"] if no_status else set_statuses(client, run.head_sha, marks))
+    except GitHubError as error:
+        _log(job, [f"no statuses: {error}"])
+
+
+def _why_no_status(job: Job, client: Client, run: WorkflowRun, search: Lookup) -> str:
+    """Why the run may not set the statuses of its commit; empty if it may.
+
+    Raises:
+        GitHubError: a request fails.
+    """
+    if not search.alone:
+        return search.reason or f"{run.head_sha[:12]} is also the head of another pull request"
+    newer = newer_run(client, run, job.context)
+    return newer and f"{newer}, which is newer, has reported"
+
+
+def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview: Overview) -> ExitStatus:
     """Write and post the results; returns the status of the verdict, or NOT_POSTED if only posting failed."""
     strict = job.settings.strict
     text = render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)
-    wants, marks = wants_comment(overview, strict), statuses(overview, strict)
+    wants, marks = wants_comment(overview, strict), statuses(job.context, overview, strict)
     never = "comment is never in [tool.perfguard]" if job.settings.comment == "never" else ""
     no_comment = search.reason if search.pull is None else never
     failures: list[str] = []
@@ -127,16 +170,20 @@ def _report(job: Job, client: Client, search: Lookup, overview: Overview) -> Exi
         print(_harmless(job, "\n".join([*lines, "", text])))
     else:
         _write_summary(job, overview)
-        if search.alone:
-            failures += set_statuses(client, overview.head, marks)
-        elif search.pull is not None:
-            _log(job, [f"no statuses: {overview.head[:12]} is also the head of another pull request"])
+        try:
+            no_status = _why_no_status(job, client, run, search)
+            if no_status:
+                _log(job, [f"no statuses: {no_status}"])
+                no_comment = no_comment or (no_status if search.alone else "")
+            else:
+                failures += set_statuses(client, run.head_sha, marks)
+        except GitHubError as error:
+            failures.append(f"statuses not set: {error}")
         if search.pull is None or no_comment:
             _log(job, [f"no comment: {no_comment}"])
         else:
-            author = job.settings.author
             try:
-                _log(job, [post_comment(client, search.pull, text, wants=wants, key=job.key, author=author)])
+                _log(job, [post_comment(client, search.pull, text, wants=wants, order=run.order, key=job.key)])
             except GitHubError as error:
                 failures.append(f"comment not posted: {error}")
         _log(job, failures)
@@ -148,7 +195,7 @@ def _write_files(job: Job, overview: Overview) -> None:
     """Write `report.md`, `report.html` and `report.json`; errors are logged."""
     contents = {
         "report.html": render_html(overview).encode(),
-        "report.json": msgspec.json.format(msgspec.json.encode(overview), indent=1),
+        "report.json": as_json(msgspec.json.format(msgspec.json.encode(overview), indent=1).decode()).encode(),
         "report.md": render_markdown(overview, _EVERYTHING).encode(),
     }
     _log(job, [f"report: {job.output}"])
@@ -177,7 +224,8 @@ def _log(job: Job, lines: Sequence[str]) -> None:
 
 
 def _harmless(job: Job, text: str) -> str:
-    """`text`, which may hold untrusted names, in a form in which an Actions runner ignores workflow commands."""
+    """`text`, which may hold untrusted names, in a form in which terminals and Actions runners ignore commands."""
+    text = "\n".join(clean(line, None) for line in text.split("\n"))
     if job.environ.get("GITHUB_ACTIONS") != "true":
         return text
     mark = f"perfguard-{secrets.token_hex(16)}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from pathlib import PurePosixPath
 
 import msgspec
@@ -10,17 +12,19 @@ import msgspec
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, Folder, find_merge_base
-from perfguard.github.api.measured_run import Pull, WorkflowRun
+from perfguard.github.api.measured_run import Pull, WorkflowRun, link_of
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
 from perfguard.github.lanes.untrusted_report import receive_all
 from perfguard.judge.lane import is_own
-from perfguard.model.config import Settings
+from perfguard.model.config import SETTINGS_FILE, Settings
 from perfguard.model.errors import GitHubError, UsageError
 from perfguard.model.records.baseline import EVERY_CPU
-from perfguard.render.overview import Overview
+from perfguard.model.units import Unit
+from perfguard.render.overview import BaselineEdit, Overview
 from perfguard.store.comment_limits import MOST_FILE_BYTES, MOST_FILES, PACKED_BYTES, most_cases, most_recorded
 
+_MOST_SETTINGS = 200_000  # Bytes. Python's TOML parser needs a time that grows with the square of a key's length.
 _SHA = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 
 
@@ -60,11 +64,13 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
         )
         after, unread = before if edited is folder else _parsed(edited, root), edited.problems.get(root, "")
     recorded = most_recorded(before.folders)
-    artifacts = fetch_artifacts(client, run, settings.lanes, PACKED_BYTES * most_cases(recorded))
+    artifacts, earlier = fetch_artifacts(client, run, settings.lanes, PACKED_BYTES * most_cases(recorded))
     received = receive_all(artifacts, run.head_sha, recorded)
     judged = judge_lanes(received, Reference(before, after if head else None, compared))
     return msgspec.structs.replace(
         judged,
+        edits=[*(_settings_edits(files, base, head) if head else []), *judged.edits],
+        warnings=[*earlier, *judged.warnings],
         head=run.head_sha,
         base=base,
         unread=unread and f"the change's baselines: {unread}",
@@ -72,10 +78,27 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     )
 
 
-def link_of(client: Client, run: WorkflowRun) -> str:
-    """The URL of the run's attempt."""
-    attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
-    return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
+def _settings_edits(files: CommitFiles, before: str, after: str) -> list[BaselineEdit]:
+    """The settings that the change edits, which have no effect on its own judgement."""
+    contents = files.changed(SETTINGS_FILE, (before, after), _MOST_SETTINGS)
+    then, now = map(_settings, contents or (b"", b""))
+    why = "takes effect when merged"
+    return [
+        BaselineEdit(SETTINGS_FILE, "", "[tool.perfguard]", key, Unit.TEXT, then.get(key), now.get(key), why)
+        for key in sorted({*then, *now})
+        if then.get(key) != now.get(key)
+    ]
+
+
+def _settings(content: bytes | None) -> dict[str, str]:
+    """Setting -> its value as text, from untrusted TOML; what cannot be read is one setting."""
+    try:
+        if content is not None:  # It is None if it is too large.
+            table = tomllib.loads(content.decode("utf-8")).get("tool", {}).get("perfguard", {})
+            return {key: json.dumps(value, default=str) for key, value in table.items()}
+    except (ValueError, RecursionError, AttributeError):
+        pass
+    return {"every setting": "cannot be read"}
 
 
 def _merge_base(client: Client, run: WorkflowRun, pull: Pull | None, default_branch: str) -> str:

@@ -13,23 +13,25 @@ from perfguard.model.errors import ExitStatus
 from perfguard.render.overview import Headline, Overview
 from perfguard.render.title import title_of
 
-_CONTEXT = "perfguard"
 _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
 _OPEN = (Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.UNVERIFIED)
 _UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # These fail with `strict`.
 
 
-def statuses(overview: Overview, strict: bool) -> list[Status]:
-    """One status per lane, then the total `perfguard`, which a branch rule requires. Statuses name no cases."""
-    parts = [(f"{_CONTEXT}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
-    parts.append((_CONTEXT, overview))
-    return [Status(context, _state(part.headline, strict), title_of(part), overview.run_url) for context, part in parts]
+def statuses(context: str, overview: Overview, strict: bool) -> list[Status]:
+    """The total `context`, which a branch rule requires, then `context/<lane>` for each lane. They name no cases.
+
+    The total is set first, because the time of the job may end meanwhile.
+    """
+    parts = [(context, overview)]
+    parts += [(f"{context}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
+    return [Status(name, _state(part.headline, strict), title_of(part), overview.run_url) for name, part in parts]
 
 
-def given_up(lanes: Sequence[str], link: str) -> list[Status]:
+def given_up(context: str, lanes: Sequence[str], link: str) -> list[Status]:
     """The statuses of a commit that could not be judged, in place of green ones of an earlier run."""
-    contexts = [f"{_CONTEXT}/{lane}" for lane in lanes] + [_CONTEXT]
-    return [Status(context, "error", "not judged: the post job gave up; run it again", link) for context in contexts]
+    names = [context, *(f"{context}/{lane}" for lane in lanes)]
+    return [Status(name, "error", "not judged: the post job gave up; run it again", link) for name in names]
 
 
 def _state(headline: Headline, strict: bool) -> Literal["success", "failure", "error"]:

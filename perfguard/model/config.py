@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from perfguard.model.errors import UsageError
 
 Category = Literal["new", "faster", "slower", "changed", "stale"]
+SETTINGS_FILE = "pyproject.toml"
 LANE = r"^[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}$"  # A hardware's slug or a target; both name folders.
 CATEGORIES: tuple[Category, ...] = get_args(Category)
 
@@ -38,9 +39,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         list[Annotated[str, Meta(pattern=LANE)]], Meta(max_length=20)
     ] = []  # A pull request waits for these lanes.
     comment: Literal["findings", "never"] = "findings"  # A comment is created for findings or never.
-    author: Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-]{1,100}(\[bot\])?)?$")] = (
-        ""  # The author of perfguard's comments; "" is the bot of Actions.
-    )
 
 
 class CompareOptions(Struct, frozen=True):
@@ -101,7 +99,7 @@ def find_project(folder: Path) -> Path:
     itself."""
     folder = folder.resolve()
     above = (folder, *folder.parents)
-    return next((each for each in above if (each / "pyproject.toml").is_file() or (each / ".git").exists()), folder)
+    return next((each for each in above if (each / SETTINGS_FILE).is_file() or (each / ".git").exists()), folder)
 
 
 def read_settings(root: Path, **overrides: Any) -> Settings:
@@ -110,7 +108,7 @@ def read_settings(root: Path, **overrides: Any) -> Settings:
     Raises:
         UsageError: a key is unknown, or a value is of a wrong type or out of range.
     """
-    path = root / "pyproject.toml"
+    path = root / SETTINGS_FILE
     data = path.read_bytes() if path.is_file() else b""
     try:
         table: dict[str, Any] = tomllib.loads(data.decode("utf-8")).get("tool", {}).get("perfguard", {})

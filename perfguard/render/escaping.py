@@ -1,12 +1,13 @@
-"""Escapes untrusted text for Markdown. All untrusted text of a comment passes through this module.
+"""Escapes untrusted text for every output: terminals and logs with `clean`, Markdown with `code`, JSON with `as_json`.
 
-Test ids, device names, versions, paths, messages and commit ids all pass through `code` (or `fenced`), so none of them
-can mention, link, format, or break a table row. This strictness is needed because inline HTML does not stop inline
-Markdown, a raw `www.` becomes a link, and GitHub links e-mail addresses after decoding entities.
+Test ids, device names, versions, paths and messages are untrusted. A terminal obeys their control characters, which may
+write the clipboard. In Markdown none may mention, link, format, or break a row. That needs strictness: inline HTML does
+not stop inline Markdown, a raw `www.` becomes a link, and GitHub links e-mail addresses after decoding entities.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from functools import lru_cache
@@ -20,17 +21,19 @@ _ENCODED = re.compile(r"[^A-Za-z0-9 =/-]")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn"})
 
 
-def clean(text: str, most: int = MOST_CHARACTERS) -> str:
-    """`text` on one line, without invisible characters, cut to at most `most` characters with `…` at the end."""
+def clean(text: str, most: int | None = MOST_CHARACTERS) -> str:
+    """`text` on one line, without invisible characters, cut with `…` to at most `most` characters (None: not cut)."""
+    most = len(text) if most is None else most
     if len(text) <= most and text.isascii() and text.isprintable():
         return text
     line = _BREAKS.sub(" ", text[: 4 * most])  # The rest would be cut off.
-    visible = "".join(filter(_is_visible, line))
+    visible = "".join(one for one in line if unicodedata.category(one) not in _INVISIBLE)
     return visible if len(visible) <= most and len(text) <= 4 * most else f"{visible[: most - 1]}…"
 
 
-def _is_visible(character: str) -> bool:
-    return unicodedata.category(character) not in _INVISIBLE
+def as_json(text: str) -> str:
+    """Readable JSON of the same value, with escapes in place of invisible characters, which a terminal would obey."""
+    return re.sub(r"[^\n -~]", lambda one: one[0] if one[0].isprintable() else json.dumps(one[0])[1:-1], text)
 
 
 @lru_cache(maxsize=2048)  # A comment repeats its metrics, lanes and reasons.

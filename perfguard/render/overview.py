@@ -66,12 +66,12 @@ class Refused(Struct, frozen=True):
 
 
 class BaselineEdit(Struct, frozen=True):
-    """One entry of the baselines that the change edits.
+    """One entry of the baselines, or one setting, that the change edits.
 
     Attributes:
-        folder: the folder of the entry, such as `nvidia-h200` or `cpu`.
+        folder: the folder of the entry, such as `nvidia-h200` or `cpu`, or the file of the setting.
         before, after: the entry's value, or the centre of its sessions for a time; None if it is added or removed.
-        loosens: whether the edit (or removal) lets a worse reading pass than before.
+        loosens: what lets a worse reading pass than before the edit (or removal), in words; empty if nothing does.
         measured: the reading in this change's own report, if any.
     """
 
@@ -83,7 +83,7 @@ class BaselineEdit(Struct, frozen=True):
     before: Value | None
     after: Value | None
     reason: str = ""
-    loosens: bool = False
+    loosens: str = ""
     measured: Value | None = None
 
     def values(self, most: int) -> tuple[str, str, str]:

@@ -110,7 +110,7 @@ def summarize(before: Files, after: Files, promises: Mapping[str, float], base: 
     lines = [f"Records beside {base}: {counted(anew, 'case')} recorded anew, {new} new, {gone} gone"]
     most = max(1, (MOST_LINES - 1) // len(by_folder) - 1)
     for folder, changes in by_folder.items():
-        lines += [f"{folder}:", *(f"  {clean(line)}" for line in _at_most(changes.all_lines(), most))]
+        lines += [f"{clean(folder)}:", *(f"  {clean(line)}" for line in _at_most(changes.all_lines(), most))]
     return lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "…"]
 
 

@@ -107,7 +107,7 @@ def render_summary(
     lines = [*top, *(table if verbose or fits else []), *failing, *bottom, *improved]
     lines += [Line(f"written: {path}") for path in _written(written, verbose)]
     lines += [Line(f"left alone: {text}", "yellow") for text in left]
-    return Summary(writer.title(), lines)
+    return Summary(clean(writer.title(), None), [Line(clean(line.text, None), line.color) for line in lines])
 
 
 def _written(paths: Sequence[str], verbose: bool) -> Sequence[str]:

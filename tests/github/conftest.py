@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +97,11 @@ class PostJob:
                 self.github.data.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
         return self.number
 
-    def post(self, *, dry: bool = False, workflow: str = "", **settings: Any) -> ExitStatus:
-        """The job for the latest run."""
+    def post(self, *, dry: bool = False, given: Mapping[str, Any] | None = None, **settings: Any) -> ExitStatus:
+        """The job for the latest run, or for the `given` event of an earlier one."""
         event = self.folder / "event.json"
-        event.write_text(json.dumps({"action": "completed", "workflow_run": self.github.data.runs[self.number]}))
+        run = given or self.github.data.runs[self.number]
+        event.write_text(json.dumps({"action": "completed", "workflow_run": run}))
         environ = {
             **self.github.environ(),
             "GITHUB_EVENT_PATH": str(event),
@@ -108,9 +109,9 @@ class PostJob:
             "GITHUB_SHA": sha("base"),
             **self.environ,
         }
+        options = {name: settings.pop(name) for name in ("workflow", "key") if name in settings}
         made = Settings(**{**self.settings, **settings})
-        job = Job(made, environ, dry=dry, output=self.folder / "out")
-        return post(replace(job, workflow=workflow) if workflow else job)
+        return post(Job(made, environ, dry=dry, output=self.folder / "out", **options))
 
     @property
     def comments(self) -> list[str]:

@@ -15,7 +15,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from werkzeug import Request, Response
 BOT = {"login": "github-actions[bot]", "type": "Bot"}
 TOKEN = "ghs_thisIsTheSecretOfThePostJob0123456789"
 ALL_PERMISSIONS = frozenset(
-    {"pull_requests=read", "pull_requests=write", "statuses=write", "actions=read", "contents=read"}
+    {"pull_requests=read", "pull_requests=write", "statuses=read", "statuses=write", "actions=read", "contents=read"}
 )
 
 
@@ -79,12 +79,14 @@ class Data:
 
     Attributes:
         tokens: the permissions of each token.
+        owner: who the tokens belong to.
         files: commit -> path -> content.
         links: paths of symbolic links, in every commit.
         most_entries: of a tree that GitHub lists.
     """
 
     tokens: dict[str, frozenset[str]] = field(default_factory=lambda: {TOKEN: ALL_PERMISSIONS})
+    owner: dict[str, str] = field(default_factory=lambda: BOT)
     pulls: dict[int, dict[str, Any]] = field(default_factory=dict)
     comments: dict[int, dict[str, Any]] = field(default_factory=dict)
     statuses: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -224,6 +226,8 @@ CALLS: dict[str, tuple[str, str, str, Mapping[str, str], Mapping[str, str]]] = {
     "compare": ("GET", rf"/compare/{SHA}\.\.\.{SHA}", "contents=read", PAGE, {}),
     "get_tree": ("GET", f"/git/trees/{SHA}", "contents=read", {"recursive": "1"}, {}),
     "get_blob": ("GET", f"/git/blobs/{SHA}", "contents=read", {}, {}),
+    "list_statuses": ("GET", f"/commits/{SHA}/statuses", "statuses=read", PAGE, {}),
+    "viewer": ("POST", "(?:/api)?/graphql", "", {}, {"query": r"\{viewer\{login\}\}"}),
     "create_status": ("POST", f"/statuses/{SHA}", "statuses=write", {}, STATUS),
 }
 REQUIRED = {"create_comment": {"body"}, "edit_comment": {"body"}, "create_status": {"state"}}
@@ -238,6 +242,7 @@ class FakeGitHub:
 
     Attributes:
         requests: method and path (without the repository) of each request, those to storage as `STORAGE`.
+        before: method -> what happens before the next request of that method is answered.
         violations: what the real GitHub would have rejected as malformed; a test that leaves one fails.
     """
 
@@ -266,6 +271,7 @@ class FakeGitHub:
         self.data = Data()
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, str]] = []
+        self.before: dict[str, Callable[[], Any]] = {}
         self.violations: list[str] = []
 
     def environ(self, token: str = TOKEN) -> dict[str, str]:
@@ -285,13 +291,15 @@ class FakeGitHub:
     @property
     def writes(self) -> list[tuple[str, str]]:
         """Requests that are to change something."""
-        return [request for request in self.requests if request[0] in ("POST", "PATCH", "DELETE", "PUT")]
+        changing = ("POST", "PATCH", "DELETE", "PUT")
+        return [request for request in self.requests if request[0] in changing and "graphql" not in request[1]]
 
     def _handle(self, request: Request) -> Response:
         path = request.path.removeprefix(f"{self._base}/repos/o/r")
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
         with self._lock:
             self.requests.append((request.method, path))
+            self.before.pop(request.method, lambda: None)()
             fault = next((fault for fault in self.faults if fault.takes(request.method, path)), Fault())
         reply = Reply(0)
         if fault.stored or not (fault.status or fault.drops):
@@ -312,6 +320,8 @@ class FakeGitHub:
     def _answer(self, request: Request, path: str, token: str) -> Reply:
         if token not in self.data.tokens:
             return problem(401, "Bad credentials")
+        if path.startswith("/repos/"):  # It has one repository.
+            return NOT_FOUND
         found = [
             (name, match, permission, query, fields)
             for name, (method, pattern, permission, query, fields) in CALLS.items()
@@ -335,7 +345,7 @@ class FakeGitHub:
             self.violations.append(f"{request.method} {path}: {'; '.join(complaints)}")
             return problem(422, "Invalid request.", errors=complaints)
         name, match, permission, _, _ = found[0]
-        if permission not in self.data.tokens[token]:
+        if permission and permission not in self.data.tokens[token]:
             headers = {"X-Accepted-GitHub-Permissions": permission}
             return Reply(403, {"message": "Resource not accessible by integration"}, headers)
         reply: Reply = getattr(Api(self.data, self.storage, token, asked), name)(*match.groups(), **(body or {}))
@@ -387,7 +397,7 @@ class Api:
             return problem(403, "Unable to create comment because issue is locked.")
         if len(body) > 65_536:
             return problem(422, "Validation Failed", errors=[{"message": "body is too long"}])
-        number = self.data.add_comment(int(pull), body, BOT)
+        number = self.data.add_comment(int(pull), body, self.data.owner)
         return Reply(201, self.data.comments[number])
 
     def edit_comment(self, number: str, body: str) -> Reply:
@@ -455,6 +465,12 @@ class Api:
         if data is None:
             return NOT_FOUND
         return Reply(200, {"content": base64.encodebytes(data).decode(), "encoding": "base64", "sha": hashed})
+
+    def list_statuses(self, commit: str) -> Reply:
+        return Reply(200, self.data.statuses.get(commit, [])[::-1])
+
+    def viewer(self, query: str) -> Reply:
+        return Reply(200, {"data": {"viewer": {"login": self.data.owner["login"]}}})
 
     def create_status(self, commit: str, **fields: Any) -> Reply:
         status = {"context": "default", "description": None, "target_url": None, **fields}

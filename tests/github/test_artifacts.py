@@ -22,7 +22,7 @@ def run(github: FakeGitHub, client: Client) -> WorkflowRun:
 
 
 def one(client: Client, run: WorkflowRun, lane: str = "h200") -> bytes | str:
-    return fetch_artifacts(client, run, [lane], MOST)[lane]
+    return fetch_artifacts(client, run, [lane], MOST)[0][lane]
 
 
 def why_none(client: Client, run: WorkflowRun, lane: str = "h200") -> str:
@@ -36,10 +36,10 @@ def test_the_highest_attempt_up_to_the_runs_own(github: FakeGitHub, client: Clie
         github.data.add_artifact(5001, f"perfguard-h200-{attempt}", f"attempt {attempt}".encode())
     github.data.add_artifact(5002, "perfguard-h200-2", b"of another run")
     github.data.add_artifact(5001, "perfguard-b200-1", b"not run again")
-    assert fetch_artifacts(client, run, ["b200", "h200"], MOST) == {
-        "b200": b"not run again",
-        "h200": b"attempt 2",
-    }
+    assert fetch_artifacts(client, run, ["b200", "h200"], MOST) == (
+        {"b200": b"not run again", "h200": b"attempt 2"},
+        ["b200: the report is of attempt 1, since attempt 2 uploaded none"],
+    )
 
 
 def test_other_artifacts_are_no_result_and_cost_nothing(github: FakeGitHub, client: Client, run: WorkflowRun) -> None:
@@ -67,7 +67,7 @@ def test_a_lane_that_cannot_be_read_leaves_the_others(
 ) -> None:
     github.data.add_artifact(5001, "perfguard-h200-2", **{"data": b"zip", **fields})
     github.data.add_artifact(5001, "perfguard-b200-2", b"fine")
-    assert fetch_artifacts(client, run, ["h200", "b200"], MOST)["b200"] == b"fine"
+    assert fetch_artifacts(client, run, ["h200", "b200"], MOST)[0]["b200"] == b"fine"
     assert said in why_none(client, run)
 
 
@@ -87,7 +87,7 @@ def test_ten_megabytes_in_all(github: FakeGitHub, client: Client, run: WorkflowR
     lanes = [f"lane{number}" for number in range(6)]
     for lane in lanes:
         github.data.add_artifact(5001, f"perfguard-{lane}-1", b"x" * 1_900_000)
-    found = fetch_artifacts(client, run, lanes, MOST)
+    found = fetch_artifacts(client, run, lanes, MOST)[0]
     assert [isinstance(each, bytes) for each in found.values()] == [True] * 5 + [False]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,10 @@ def test_no_token(environ: dict[str, str]) -> None:
         ("GITHUB_API_URL", "github.com", "GITHUB_API_URL='github.com': no https:// address"),
         ("GITHUB_API_URL", "http://github.example.com/api/v3", "no https:// address"),
         ("GITHUB_API_URL", "http://localhost@example.com", "no https:// address"),
+        ("GITHUB_API_URL", "https://[bad", "no https:// address"),
+        ("GITHUB_API_URL", "https://[bad]/api/v3", "no https:// address"),
+        ("GITHUB_API_URL", "https://github.com:port", "no https:// address"),
+        ("GITHUB_SERVER_URL", "https://a b", "no https:// address"),
     ],
 )
 def test_a_wrong_variable_is_named_without_the_token(variable: str, value: str, said: str) -> None:
@@ -152,6 +159,10 @@ def test_a_write_is_repeated_unless_it_creates_a_comment(github: FakeGitHub, cli
     github.fail(method="POST", path=COMMENTS, drops=True)
     with pytest.raises(ApiError, match="POST /issues/7/comments: "):
         client.write("POST", COMMENTS, {"body": "x"})
+    client.delete("/issues/comments/1")  # gone already
+    github.fail(method="DELETE", status=200, body="<html>")
+    with pytest.raises(ApiError, match="not what GitHub's API answers"):
+        client.delete("/issues/comments/1")
     github.fail(method="POST", path=COMMENTS, status=403, headers={"retry-after": "7"}, body=SECONDARY)
     client.write("POST", COMMENTS, {"body": "x"})  # GitHub stored nothing
     assert clock.slept == [2, 7]
@@ -180,6 +191,39 @@ def test_an_answer_that_trickles_ends_by_the_deadline(
     assert "no answer before the deadline" in refusal(client)
 
 
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"])
+def test_headers_and_chunks_that_trickle_end_by_the_deadline(
+    github: FakeGitHub, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """A socket's timeout ends a silent answer only."""
+    monkeypatch.setattr(client_module, "_CALL_SECONDS", 1.0)
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(answer)
+                while not ended.wait(0.05):
+                    connection.sendall(b"0")
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        try:
+            slow = open_client({**github.environ(), "GITHUB_API_URL": f"http://127.0.0.1:{server.getsockname()[1]}"})
+            assert "no answer before the deadline; run the job again after" in refusal(slow)
+        finally:
+            ended.set()
+            thread.join()
+
+
+def test_the_owner_of_the_token(github: FakeGitHub, client: Client) -> None:
+    assert client.login() == "github-actions[bot]"
+    github.fail(path="graphql", status=200, body={"errors": [{"message": "x"}]})
+    with pytest.raises(ApiError, match="POST /graphql: not an answer"):
+        client.login()
+
+
 def test_credentials_of_files_are_not_used(
     github: FakeGitHub, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,4 +245,5 @@ def test_an_enterprise_server_with_a_ca_of_its_own(tmp_path: Path, monkeypatch: 
         authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "ca.pem"))
         assert listed(open_client(environ)) == []
+        assert open_client(environ).login() == "github-actions[bot]"  # at /api/graphql
         assert github.violations == []

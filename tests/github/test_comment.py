@@ -9,15 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.github.api.client import Client
-from perfguard.github.api.comment import Comment, User, is_ours, marker_of, post_comment
+from perfguard.github.api.comment import Comment, marker_of, order_in, post_comment
 from perfguard.github.api.measured_run import Pull, Side
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import GitHubError, UsageError
 from tests.github.fake import BOT, FakeGitHub, sha
 
 RED, WORSE, GREEN = "1 case slower", "2 cases slower", "no change"
 PULL = Pull(7, "open", Side(sha("head"), "topic"), Side(sha("base"), "main"))
 COMMENTS = "/issues/7/comments$"
-MARKER = marker_of("default")
+RUN = (5001, 2)
+MARKER = marker_of("default", RUN)
 OURS = f"{MARKER}\n\n{RED}"
 
 Post = Callable[..., str]
@@ -27,8 +28,8 @@ Post = Callable[..., str]
 def post(client: Client) -> Post:
     """Posts a text."""
 
-    def posted(text: str = RED, *, wants: bool = True, **given: str) -> str:
-        return post_comment(client, PULL, text, wants=wants, **given)
+    def posted(text: str = RED, *, wants: bool = True, order: tuple[int, int] = RUN, **given: str) -> str:
+        return post_comment(client, PULL, text, wants=wants, order=order, **given)
 
     return posted
 
@@ -38,7 +39,7 @@ def texts(github: FakeGitHub, key: str = "default") -> list[str]:
     return [
         comment["body"].partition("\n\n")[2]
         for comment in github.data.on(7)
-        if comment["user"] == BOT and f"key={key} -->" in comment["body"]
+        if comment["user"] == BOT and f"key={key} run=" in comment["body"]
     ]
 
 
@@ -142,23 +143,86 @@ def test_the_oldest_is_edited_and_its_twins_are_deleted(github: FakeGitHub, post
     assert texts(github) == [WORSE]
 
 
-@pytest.mark.parametrize(
-    ("author", "user", "ours"),
-    [
-        ("", User("github-actions[bot]", "Bot"), True),
-        ("", User("github-actions[bot]", "User"), False),
-        ("", User("github-actions", "Bot"), False),
-        ("", None, False),
-        ("guard[bot]", User("guard[bot]", "Bot"), True),
-        ("guard[bot]", User("github-actions[bot]", "Bot"), False),
-    ],
-)
-def test_ours_is_by_author_too(author: str, user: User | None, ours: bool) -> None:
-    assert is_ours(Comment(1, OURS, user), "default", author) is ours
+@pytest.mark.parametrize("login", ["guard[bot]", "alice"])
+def test_ours_is_what_the_owner_of_the_token_wrote(github: FakeGitHub, post: Post, login: str) -> None:
+    theirs = github.data.add_comment(7, OURS, BOT)
+    github.data.owner = {"login": login, "type": "User"}
+    assert post() == "comment created"
+    assert post(WORSE) == "comment edited"
+    assert [comment["body"] for comment in github.data.on(7)] == [OURS, f"{MARKER}\n\n{WORSE}"]
+    assert github.data.comments[theirs]["user"] == BOT
+
+
+def test_who_posts_is_not_asked_before_there_is_a_marker(github: FakeGitHub, post: Post) -> None:
+    github.data.add_comment(7, "hello")
+    post(GREEN, wants=False)
+    assert ("POST", "/graphql") not in github.requests
+
+
+@pytest.mark.parametrize("earlier", [(5001, 1), (4999, 9)])
+def test_an_earlier_run_or_attempt_replaces_nothing(github: FakeGitHub, post: Post, earlier: tuple[int, int]) -> None:
+    post(RED)
+    assert post(GREEN, wants=False, order=earlier) == (
+        "comment not posted: it is that of attempt 2 of run 5001, which is newer"
+    )
+    assert texts(github) == [RED]
+    for later in (RUN, (5001, 3), (5002, 1)):
+        assert post(WORSE, order=later) == "comment edited"
+
+
+def test_a_comment_of_an_older_perfguard_is_edited(github: FakeGitHub, post: Post) -> None:
+    github.data.add_comment(7, f"<!-- perfguard:v1 key=default -->\n\n{RED}", BOT)
+    assert post(WORSE) == "comment edited"
+    assert texts(github) == [WORSE]
+
+
+def test_ours_is_deleted_between_list_and_edit(github: FakeGitHub, post: Post) -> None:
+    post(RED)
+    github.fail(method="PATCH", status=404, body={"message": "Not Found"})
+    assert post(WORSE) == "comment edited"
+    github.data.comments.clear()
+    gone = github.data.add_comment(7, OURS, BOT)
+    github.before["PATCH"] = lambda: github.data.comments.pop(gone, None)
+    assert post(WORSE) == "comment created"
+    gone = next(iter(github.data.comments))
+    github.before["PATCH"] = lambda: github.data.comments.pop(gone, None)
+    assert post(GREEN, wants=False).startswith("no comment: nobody has to act")
+
+
+def test_a_twin_that_somebody_deleted_is_no_error(github: FakeGitHub, post: Post) -> None:
+    first, *_ = [github.data.add_comment(7, OURS, BOT) for _ in range(3)]
+    github.fail(method="DELETE", stored=True, status=404, body={"message": "Not Found"})
+    assert post(WORSE) == "comment edited"
+    assert list(github.data.comments) == [first]
+
+
+PAGE = "<!DOCTYPE html><title>Sign in</title>"
+UNREAD = [
+    {"status": 200, "body": PAGE},
+    {"status": 201, "body": "{}"},
+    {"status": 200, "body": {"id": 1, "body": "another comment"}},
+]
+
+
+@pytest.mark.parametrize("answer", UNREAD, ids=["a page", "no comment", "another comment"])
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+def test_a_write_is_believed_only_when_it_is_read_back(
+    github: FakeGitHub, post: Post, method: str, answer: dict[str, object]
+) -> None:
+    if method == "PATCH":
+        github.data.add_comment(7, OURS, BOT)
+    github.fail(method=method, path="comments", **answer)
+    assert post(WORSE) == f"comment {'edited' if method == 'PATCH' else 'created'}"  # by the second attempt
+    assert texts(github) == [WORSE]
+    github.data.comments.clear()
+    github.fail(method="POST", path=COMMENTS, times=2, **answer)
+    with pytest.raises(GitHubError, match="check GITHUB_API_URL and the network"):
+        post(RED)
+    assert texts(github) == []
 
 
 @given(st.text(max_size=80) | st.sampled_from([None, *(f"{before}{MARKER}{after}"
     for before in ("", " ", "> ", "x\n") for after in ("", "x", "\nx"))]))  # fmt: skip
-def test_any_body_is_ours_or_not(body: str | None) -> None:
-    found = is_ours(Comment(1, body, User("github-actions[bot]", "Bot")), "default", "")
-    assert found is ((body or "").partition("\n")[0] == MARKER)
+def test_any_body_has_the_marker_or_not(body: str | None) -> None:
+    found = order_in(Comment(1, body), "default")
+    assert found == (RUN if (body or "").partition("\n")[0] == MARKER else None)

@@ -14,13 +14,12 @@ from msgspec.structs import replace
 from perfguard.github import comment_job, gather
 from perfguard.github.api import commit_files
 from perfguard.github.outcome import _state, wants_comment
-from perfguard.model.config import read_settings
 from perfguard.model.errors import ExitStatus, GitHubError, UsageError
 from perfguard.model.records import BaseTree, Report, dump_report
 from perfguard.render.overview import Headline
 from perfguard.store import comment_limits
-from tests.github.conftest import BASE, PostJob
-from tests.github.fake import TOKEN, sha
+from tests.github.conftest import BASE, FakeClock, PostJob
+from tests.github.fake import TOKEN, repository, sha
 from tests.github.reports import (
     SLUG,
     archive,
@@ -150,6 +149,14 @@ def test_the_latest_attempt_counts(job: PostJob) -> None:
     assert job.post() is ExitStatus.PASSED
 
 
+def test_a_report_of_an_earlier_attempt_is_named_as_such(job: PostJob) -> None:
+    first = job.measured({SLUG: RED})
+    job.github.data.add_run(first, attempt=2)
+    assert job.post() is ExitStatus.REGRESSED
+    assert job.report["warnings"] == [f"{SLUG}: the report is of attempt 1, since attempt 2 uploaded none"]
+    assert "of attempt 1" in job.comments[0]
+
+
 @pytest.mark.parametrize("headline", list(Headline))
 @pytest.mark.parametrize("strict", [False, True])
 def test_no_status_fails_without_a_comment(headline: Headline, strict: bool) -> None:
@@ -167,10 +174,24 @@ def test_baselines_and_settings_of_the_change_are_not_obeyed(job: PostJob) -> No
     job.github.data.files[sha("head")]["pyproject.toml"] = loose
     job.measured({SLUG: RED})
     assert job.post() is ExitStatus.REGRESSED
-    assert [(edit["after"], edit["reason"], edit["loosens"]) for edit in job.report["edits"]] == [
-        (80.0, "trust me", True)
+    assert [(edit["metric"], edit["before"], edit["after"], edit["reason"]) for edit in job.report["edits"]] == [
+        ("lanes", f'["{SLUG}"]', "[]", "takes effect when merged"),
+        ("pair_minutes", None, "0.0", "takes effect when merged"),
+        ("device_time_us", 50.0, 80.0, "trust me"),
     ]
-    assert "trust me" in job.comments[0]
+    assert job.report["edits"][2]["loosens"] == "worst session 80.08 µs, was 50.05 µs"
+    for said in ("trust me", "looser: worst session", "<code>pair&#95;minutes</code>", "none → <code>0&#46;0</code>"):
+        assert said in job.comments[0]
+
+
+@pytest.mark.parametrize("text", [b"[tool.perfguard", b"\xff", b"tool = 1", b"x = " + b"[" * 9000, b"#" * 300_000])
+def test_settings_of_the_change_that_cannot_be_read_are_shown_as_such(job: PostJob, text: bytes) -> None:
+    job.github.data.files[sha("head")]["pyproject.toml"] = text
+    job.measured({SLUG: GREEN})
+    assert job.post() is ExitStatus.PASSED
+    shown = [(edit["metric"], edit["after"]) for edit in job.report["edits"]]
+    assert shown == [("every setting", "cannot be read"), ("lanes", None)]
+    assert "lanes" in job.comments[0]
 
 
 def test_an_accepted_finding_is_green_and_listed(job: PostJob) -> None:
@@ -189,8 +210,10 @@ def test_an_edit_for_hardware_without_a_lane_is_listed_too(job: PostJob) -> None
     job.github.data.files[sha("head")][path] = other.replace(b"launches: 1", b"launches: 9")
     job.measured({SLUG: GREEN})
     assert job.post() is ExitStatus.PASSED
-    assert [(edit["folder"], edit["after"], edit["loosens"]) for edit in job.report["edits"]] == [(OTHER, 9, True)] * 2
-    assert "looser" in job.comments[0]
+    assert [(edit["folder"], edit["after"], edit["loosens"]) for edit in job.report["edits"]] == [
+        (OTHER, 9, "its value")
+    ] * 2
+    assert "looser: its" in job.comments[0]
 
 
 GAVE_UP = dict.fromkeys(["perfguard", f"perfguard/{SLUG}"], ("error", "not judged: the post job gave up; run it again"))
@@ -447,16 +470,113 @@ def test_only_a_pull_request_of_its_own_gets_comment_and_status(
     assert "no open pull request" in said
 
 
-def test_the_author_is_a_setting(job: PostJob) -> None:
-    job.measured({SLUG: RED})
-    job.post()
+def test_a_token_that_is_not_the_jobs_own_needs_no_setting(job: PostJob) -> None:
+    job.github.data.owner = {"login": "guard[bot]", "type": "Bot"}
+    for given in (RED, GREEN):
+        job.measured({SLUG: given})
+        job.post()
     assert len(job.comments) == 1
-    job.github.data.on(7)[0]["user"] = {"login": "guard[bot]", "type": "Bot"}
-    job.measured({SLUG: GREEN})
-    job.post(author="guard[bot]")
     assert "Resolved in" in job.comments[0]
-    with pytest.raises(UsageError, match="author"):
-        read_settings(job.folder, author="a b")
+
+
+def test_two_configurations_share_neither_comment_nor_status(job: PostJob) -> None:
+    job.measured({SLUG: RED})
+    job.post(key="nightly")
+    job.measured({SLUG: GREEN})
+    job.post()
+    assert {name: state for name, (state, _) in job.statuses.items()} == {
+        "perfguard": "success", f"perfguard/{SLUG}": "success",
+        "perfguard-nightly": "failure", f"perfguard-nightly/{SLUG}": "failure",
+    }  # fmt: skip
+    assert len(job.comments) == 1
+
+
+# -- the order of runs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+@pytest.mark.parametrize("again", ["an attempt", "a run"])
+def test_the_job_of_an_earlier_run_changes_nothing_that_a_newer_one_posted(
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], again: str, gives_up: bool
+) -> None:
+    """The maintainer runs the post job of a green attempt again, after a later attempt was red."""
+    first = job.measured({SLUG: GREEN})
+    earlier = dict(job.github.data.runs[first])
+    assert job.post() is ExitStatus.PASSED
+    if again == "an attempt":
+        job.measured({SLUG: RED}, attempt=2)
+        for artifact in job.github.data.artifacts.values():
+            artifact.run = first
+        job.github.data.add_run(first, attempt=2)
+        job.number = first
+    else:
+        job.measured({SLUG: RED})
+    assert job.post() is ExitStatus.REGRESSED
+    before = job.comments, job.statuses, job.github.writes
+    assert job.statuses["perfguard"][0] == "failure"
+    capsys.readouterr()
+
+    def give_up(*_: object, **__: object) -> None:
+        raise GitHubError("gone")
+
+    if gives_up:
+        monkeypatch.setattr(comment_job, "gather", give_up)
+    assert job.post(given=earlier) is (ExitStatus.NOT_POSTED if gives_up else ExitStatus.PASSED)
+    assert (job.comments, job.statuses, job.github.writes) == before
+    newer = "attempt 2 of run 5001" if again == "an attempt" else "attempt 1 of run 5002"
+    assert f"no statuses: {newer}, which is newer, has reported" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_gives_up_touches_no_commit_that_it_shares(
+    job: PostJob, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Anyone may open a pull request of somebody else's commit; what its run meets is no word on that commit."""
+    job.measured({SLUG: GREEN})
+    job.post()
+    before = job.statuses
+    job.github.data.add_pull(8, branch="stolen", source=repository(3, "thief/r"))
+    job.measured({SLUG: RED}, head_branch="stolen", head_repository=repository(3, "thief/r"))
+    if known:
+        monkeypatch.setattr(commit_files, "MOST_FILES", 0)
+    else:
+        job.github.fail(path="/pulls$", status=404, body={"message": "Not Found"})
+    assert job.post() is ExitStatus.NOT_POSTED
+    assert job.statuses == before
+
+
+# -- the time of the job -----------------------------------------------------------------------------------------------
+
+
+def test_waits_that_github_asks_for_end_before_the_job_does(
+    job: PostJob, clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.measured({SLUG: RED})
+    job.github.fail(times=999, status=429, headers={"retry-after": "299"}, body={"message": "rate limit"})
+    started = clock.now
+    assert job.post() is ExitStatus.NOT_POSTED
+    assert clock.now - started < 600
+    assert "no answer before the deadline; run the job again after" in capsys.readouterr().err
+
+
+READ = ["/pulls$", "/compare/", "/zip$", "/blobs/", "/artifacts$"]
+
+
+@pytest.mark.parametrize("slow", [4, 5])
+def test_statuses_are_set_though_reading_used_up_its_time(job: PostJob, clock: FakeClock, slow: int) -> None:
+    limited: dict[str, Any] = {"status": 429, "headers": {"retry-after": "59"}, "body": {"message": "rate limit"}}
+    job.measured({SLUG: RED})
+    started = clock.now
+    for path in READ[:slow]:
+        job.github.fail(times=2, path=path, **limited)
+    job.github.fail(path="/statuses", **limited)
+    if slow < len(READ):
+        assert job.post() is ExitStatus.REGRESSED
+        assert job.statuses["perfguard"][0] == "failure"
+    else:
+        assert job.post() is ExitStatus.NOT_POSTED
+        assert job.statuses == GAVE_UP
+    assert 470 < clock.now - started < 600
 
 
 def test_without_a_token_nothing_is_asked_or_posted(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:

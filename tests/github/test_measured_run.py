@@ -46,11 +46,17 @@ def test_a_commit_that_heads_another_pull_request_too_is_not_alone(github: FakeG
     assert find(github, client).alone
 
 
-def test_two_pull_requests_of_one_branch_cannot_be_told_apart(github: FakeGitHub, client: Client) -> None:
+def test_two_pull_requests_of_one_branch_are_told_apart_by_the_event_alone(github: FakeGitHub, client: Client) -> None:
     github.data.add_pull(8, base_ref="release")
     found = find(github, client)
     assert (number(found), found.alone) == (None, False)
     assert "#7, #8 share the head" in found.reason
+    both = [{"number": 7}, {"number": 8}]
+    assert find(github, client, pull_requests=both).pull is None
+    found = find(github, client, pull_requests=both[1:])  # GitHub itself knows the base
+    assert (number(found), found.alone) == (8, False)
+    assert find(github, client, pull_requests=[{"number": 9}]).pull is None
+    assert find(github, client, pull_requests=None).pull is None
 
 
 @pytest.mark.parametrize(

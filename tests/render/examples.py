@@ -157,7 +157,7 @@ def overview(*lanes: LaneView, edits: Sequence[BaselineEdit] = ()) -> Overview:
 
 EDIT = BaselineEdit(
     "nvidia-h200", "norms", "rms_norm[64]/forward", "device_time_us", US, 61.2, 65.0, "one more launch, #412",
-    loosens=True, measured=64.9,
+    loosens="worst session 65.3 µs, was 61.4 µs", measured=64.9,
 )  # fmt: skip
 FINE = lane("amd-mi300x", result("rms_norm[64]"), result("layer_norm[64]"))
 SLOW = lane("nvidia-h200", result("rms_norm[64]", SLOWER, LAUNCHES, us=64.93), result("layer_norm[64]"))
@@ -197,7 +197,7 @@ EXAMPLES: dict[Headline, Overview] = {
         edits=[
             EDIT,
             msgspec.structs.replace(
-                EDIT, metric="launches", unit=Unit.COUNT, before=1, after=1, loosens=False, measured=2
+                EDIT, metric="launches", unit=Unit.COUNT, before=1, after=1, loosens="", measured=2
             ),
         ],
     ),

@@ -26,8 +26,11 @@ class _Page(Struct, frozen=True):
     artifacts: list[_Artifact]
 
 
-def fetch_artifacts(client: Client, run: WorkflowRun, lanes: Sequence[str], most: int) -> dict[str, bytes | str]:
-    """Lane -> the zip file that it uploaded, or why there is none, with the next step.
+def fetch_artifacts(
+    client: Client, run: WorkflowRun, lanes: Sequence[str], most: int
+) -> tuple[dict[str, bytes | str], list[str]]:
+    """Lane -> the zip file that it uploaded, or why there is none, with the next step; and a warning for each lane
+    whose file is of an earlier attempt.
 
     An artifact is called `perfguard-<lane>-<attempt>`. The highest attempt counts, up to the run's own.
 
@@ -38,25 +41,29 @@ def fetch_artifacts(client: Client, run: WorkflowRun, lanes: Sequence[str], most
         GitHubError: the artifacts cannot be listed.
     """
     by_lane: dict[str, bytes | str] = {}
+    earlier: list[str] = []
     for lane in lanes:
         left = _LANES * most - sum(len(data) for data in by_lane.values() if isinstance(data, bytes))
-        by_lane[lane] = _fetch_lane(client, run, lane, min(most, left))
-    return by_lane
+        attempt, by_lane[lane] = _fetch_lane(client, run, lane, min(most, left))
+        if attempt < run.attempt and isinstance(by_lane[lane], bytes):
+            earlier.append(f"{lane}: the report is of attempt {attempt}, since attempt {run.attempt} uploaded none")
+    return by_lane, earlier
 
 
-def _fetch_lane(client: Client, run: WorkflowRun, lane: str, limit: int) -> bytes | str:
+def _fetch_lane(client: Client, run: WorkflowRun, lane: str, limit: int) -> tuple[int, bytes | str]:
+    """The attempt that uploaded something, and the file or why it is not used."""
     for attempt in range(run.attempt, 0, -1):  # A lane that did not run again has an earlier one.
         # The name filters the list, because a run of untrusted code may have thousands of other artifacts.
         pages = client.pages(f"/actions/runs/{run.id}/artifacts", _Page, name=f"perfguard-{lane}-{attempt}")
         same = [artifact for page in pages for artifact in page.artifacts]
         if len(same) > 1:
-            return f"{len(same)} artifacts are called {same[0].name}; upload one"
+            return attempt, f"{len(same)} artifacts are called {same[0].name}; upload one"
         if same:
             try:
-                return _download(client, same[0], limit)
+                return attempt, _download(client, same[0], limit)
             except GitHubError as error:
-                return f"{same[0].name}: {error}"
-    return "nothing was uploaded; look at the lane's job, and run it again"
+                return attempt, f"{same[0].name}: {error}"
+    return 0, "nothing was uploaded; look at the lane's job, and run it again"
 
 
 def _download(client: Client, artifact: _Artifact, limit: int) -> bytes:

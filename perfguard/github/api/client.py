@@ -6,7 +6,9 @@ Credentials in ~/.netrc are not used; proxies and certificates are those of the 
 
 from __future__ import annotations
 
+import queue
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +41,7 @@ OUTAGES = (500, 502, 503, 504)
 _MOST_BYTES = 32 * 2**20  # A JSON answer can hold a hundred comments of the largest size seen.
 TIMEOUT = 20.0  # Seconds to connect, and to wait for the next bytes of an answer.
 _CALL_SECONDS = 120.0  # One call with its retries may take twice the minute that GitHub's rate limits require.
-_JOB_SECONDS = 600.0  # Limit for all calls: comment.yml ends its job after 15 minutes, including installation.
+_JOB_SECONDS = 480.0  # Limit for all calls: comment.yml ends its job after 15 minutes, with installation and posting.
 _RETRIES = 3
 _LIMITED_SECONDS = 60.0  # GitHub requires at least a minute for a rate limit without a given time.
 _MOST_CHARACTERS = 300  # The most characters of a server's message.
@@ -49,7 +51,9 @@ _HEADERS = {
     "User-Agent": f"perfguard/{__version__}",
     "X-GitHub-Api-Version": "2022-11-28",
 }
+_NO_API = "check GITHUB_API_URL and the network of this job"
 _NEXT = {
+    **dict.fromkeys((200, 201), f"not what GitHub's API answers; {_NO_API}"),
     401: "the token is wrong or has expired, run the job again with a fresh one",
     404: "check the number and that the token may see the repository",
     410: "it no longer exists",
@@ -97,6 +101,20 @@ class _Problem(Struct, frozen=True):
     errors: list[_Details | str] | str = []
 
 
+class _User(Struct, frozen=True):
+    login: str
+
+
+class _Viewer(Struct, frozen=True):
+    viewer: _User
+
+
+class _Identity(Struct, frozen=True):
+    """GraphQL's answer on the owner of the token. REST tells it to the tokens of users alone."""
+
+    data: _Viewer
+
+
 @dataclass(frozen=True)
 class _Answer:
     status: int
@@ -110,7 +128,7 @@ class Client:
 
     Every call raises an ApiError when it gives up. The message names the request, the answer and the next step. Failed
     requests are repeated three times, except the creation of a comment, which may be stored although the answer was
-    lost. No request starts after the deadline of its call or of the job.
+    lost. No request starts or lasts beyond the deadline of its call or of the job.
 
     Attributes:
         repository: `owner/name`; `number` is its id, None if the environment does not give it.
@@ -125,6 +143,7 @@ class Client:
 
     def __post_init__(self) -> None:
         self._url = f"{self.api}/repos/{self.repository}"
+        self._local = threading.local()  # A request that is left behind keeps the deadline of its own call.
         self._session = requests.Session()
         self._session.headers["Accept-Encoding"] = "identity"  # Size limits count received bytes.
         self._session.auth = self._authorize
@@ -135,7 +154,7 @@ class Client:
 
     def allow(self, seconds: float) -> None:
         """Set the deadline of all further calls."""
-        self._job_ends = self._call_ends = time.time() + seconds
+        self._job_ends = time.time() + seconds
 
     def is_home(self, number: int, name: str) -> bool:
         """Whether a repository is the client's own: by id, which survives a rename, else by name."""
@@ -154,9 +173,27 @@ class Client:
                 return
         raise ApiError(f"GET {path}: more than {MOST_PAGES} pages; an incomplete list is not used")
 
-    def write(self, method: Method, path: str, body: Any = None) -> None:
-        """Send a write, with `body` as JSON."""
-        self._send(method, path, {}, body)
+    def write(self, method: Literal["POST", "PATCH"], path: str, body: Any) -> None:
+        """Send `body` as JSON. GitHub answers with what it stored, in which every text of the body must be the same."""
+        what, sent = f"{method} {path}", msgspec.to_builtins(body)
+        stored = decoded(what, self._send(method, path, {}, body).body, dict[str, Any])
+        other = [name for name, text in sent.items() if _plain(stored.get(name)) != _plain(text)]
+        if other:
+            raise ApiError(f"{what}: the answer holds another {', '.join(other)} than was sent; {_NO_API}")
+
+    def delete(self, path: str) -> None:
+        """DELETE `path`, which somebody else may have done before."""
+        answer = self._open(f"DELETE {path}", "DELETE", f"{self._url}{path}", _MOST_BYTES)
+        if answer.status not in (204, 404, 410):
+            raise self._error(f"DELETE {path}", answer)
+
+    def login(self) -> str:
+        """The login of the token's owner: a person, the bot of an App, or `github-actions[bot]`."""
+        what, url = "POST /graphql", f"{self.api.removesuffix('/v3')}/graphql"  # Enterprise: /api/v3 and /api/graphql.
+        answer = self._open(what, "POST", url, _MOST_BYTES, data=b'{"query": "{viewer{login}}"}')
+        if answer.status != 200:
+            raise self._error(what, answer)
+        return decoded(what, answer.body, _Identity).data.viewer.login
 
     def download(self, path: str, limit: int) -> bytes:
         """The bytes to which `path` redirects, at most `limit`. The other host gets no token."""
@@ -187,8 +224,8 @@ class Client:
 
     def _wait(self, seconds: float) -> None:
         then = time.time() + seconds
-        if then > self._call_ends:
-            raise ApiError(f"no answer before the deadline; run the job again after {_minute(then)}")
+        if then > self._local.ends:
+            raise _too_late(then)
         if seconds:
             time.sleep(seconds)
 
@@ -202,17 +239,35 @@ class Client:
 
     def _open(self, what: str, method: Method, url: str, limit: int, **given: Any) -> _Answer:
         """The answer, of any status and at most `limit` bytes."""
-        self._call_ends = min(time.time() + _CALL_SECONDS, self._job_ends)
+        self._local.ends = ends = min(time.time() + _CALL_SECONDS, self._job_ends)
+        answers: queue.SimpleQueue[_Answer | Exception] = queue.SimpleQueue()
+
+        def ask() -> None:
+            self._local.ends = ends
+            try:
+                with self._session.request(
+                    method, url, timeout=TIMEOUT, allow_redirects=False, stream=True, **given
+                ) as response:
+                    answer = _Answer(response.status_code, response.headers, self._body(response, limit))
+                answers.put(answer)
+            except Exception as error:
+                answers.put(error)
+
         try:
             self._wait(0)
-            with self._session.request(
-                method, url, timeout=TIMEOUT, allow_redirects=False, stream=True, **given
-            ) as response:
-                return _Answer(response.status_code, response.headers, self._body(response, limit))
+            # Timeouts of sockets end a silent answer only, neither one that trickles in nor the search for a host.
+            threading.Thread(target=ask, daemon=True).start()
+            answer = answers.get(timeout=max(0.0, ends - time.time()))
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        except queue.Empty:
+            raise ApiError(f"{what}: {_too_late(ends)}") from None
         except ApiError as error:
             raise ApiError(f"{what}: {error}") from None
         except (OSError, HTTPError) as error:  # Errors of requests are OSErrors.
-            text, step = str(_innermost(error)), "check that this machine reaches the host, or run the job again later"
+            text, host = str(_innermost(error)), urlsplit(url).netloc
+            step = f"check that this machine reaches {host}, or run the job again later"
             if "CERTIFICATE_VERIFY_FAILED" in text:
                 step = "name the host's own CA in REQUESTS_CA_BUNDLE"
             raise ApiError(f"{what}: {text[:_MOST_CHARACTERS]}; {step}") from None
@@ -250,10 +305,7 @@ def decoded(what: str, data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ApiError(
-            f"{what}: not an answer of GitHub's API ({str(error)[:200]}); "
-            "check GITHUB_API_URL and the network of this job"
-        ) from None
+        raise ApiError(f"{what}: not an answer of GitHub's API ({str(error)[:200]}); {_NO_API}") from None
 
 
 def open_client(environ: Mapping[str, str]) -> Client:
@@ -285,7 +337,7 @@ def open_client(environ: Mapping[str, str]) -> Client:
 def _base(environ: Mapping[str, str], variable: str, default: str) -> str:
     """A base URL without a trailing slash: GitHub answers 404 to doubled slashes."""
     url = environ.get(variable, "").strip().rstrip("/") or default
-    if not re.match(r"https://[^@/]+(/|$)|http://(localhost|127\.0\.0\.1)(:\d+)?(/|$)", url):
+    if not re.match(r"https://[\w.-]+(:\d{1,5})?(/|$)|http://(localhost|127\.0\.0\.1)(:\d+)?(/|$)", url):
         raise UsageError(f"{variable}={url[:100]!r}: no https:// address; set it to {default}, or to your server's")
     return url
 
@@ -306,6 +358,15 @@ def _message(body: bytes) -> str:
     parts = [problem.message, *(each if isinstance(each, str) else each.message for each in details)]
     line = " ".join(" ".join(parts).split())
     return "".join(sign for sign in line if sign.isprintable())[:_MOST_CHARACTERS]
+
+
+def _too_late(then: float) -> ApiError:
+    return ApiError(f"no answer before the deadline; run the job again after {_minute(then)}")
+
+
+def _plain(value: Any) -> Any:
+    """A text as GitHub may store it: with other line ends, and without spaces at its ends."""
+    return value.replace("\r\n", "\n").strip() if isinstance(value, str) else value
 
 
 def _minute(seconds: float) -> str:

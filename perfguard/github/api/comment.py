@@ -1,6 +1,7 @@
 """The sticky comment: created when action is needed, and kept up to date from then on.
 
-Its first line is a marker. Anyone can write a marker, so that the author has to match as well.
+Its first line is a marker with the run that wrote it, which no earlier run replaces. Anyone can write a marker, so that
+the author has to be the owner of the token as well.
 
 The jobs of one pull request run one after the other (`concurrency` in comment.yml), and each posts only while the
 measured commit is the head. Failed creations may have stored a comment, so that the second attempt looks for it first.
@@ -17,16 +18,15 @@ from perfguard.github.api.client import OUTAGES, ApiError, Client
 from perfguard.github.api.measured_run import Pull
 from perfguard.model.errors import UsageError
 
-ACTIONS_LOGIN = "github-actions[bot]"  # The author if the token is that of the job.
 _KEY = re.compile("[a-z0-9-]{1,32}")
+_MARKER = re.compile(r"<!-- perfguard:v1 key=([a-z0-9-]{1,32})(?: run=([0-9]{1,18})\.([0-9]{1,9}))? -->")
 _READ_ONLY = ("locked", "archived", "blocked")
 
 
 class User(Struct, frozen=True):
-    """The author of a comment; `type` is `User`, `Bot` or `Organization`."""
+    """The author of a comment. Only logins of bots end in `[bot]`."""
 
     login: str
-    type: str = ""
 
 
 class Comment(Struct, frozen=True):
@@ -37,26 +37,28 @@ class Comment(Struct, frozen=True):
     user: User | None = None
 
 
-def marker_of(key: str) -> str:
-    """The first line of the comment of one configuration."""
-    return f"<!-- perfguard:v1 key={key} -->"
+def marker_of(key: str, order: tuple[int, int]) -> str:
+    """The first line of the comment of one configuration, written by the run of this `WorkflowRun.order`."""
+    return f"<!-- perfguard:v1 key={key} run={order[0]}.{order[1]} -->"
 
 
-def is_ours(comment: Comment, key: str, author: str) -> bool:
-    """Whether perfguard wrote the comment, by its marker and its author (a login; "": the bot of Actions)."""
+def order_in(comment: Comment, key: str) -> tuple[int, int] | None:
+    """The order of the run in the comment's marker; None if it has no marker of the configuration."""
     first_line = (comment.body or "").partition("\n")[0].removesuffix("\r")  # Browsers insert CRLF.
-    user = comment.user or User("")
-    return first_line == marker_of(key) and (user.login == author if author else user == User(ACTIONS_LOGIN, "Bot"))
+    marker = _MARKER.fullmatch(first_line)
+    return (int(marker[2] or 0), int(marker[3] or 0)) if marker and marker[1] == key else None
 
 
-def post_comment(client: Client, pull: Pull, text: str, *, wants: bool, key: str = "default", author: str = "") -> str:
+def post_comment(
+    client: Client, pull: Pull, text: str, *, wants: bool, order: tuple[int, int], key: str = "default"
+) -> str:
     """Create or update the sticky comment on `pull`.
 
     Args:
         text: the text without its marker; with the marker it has at most the 65,536 characters that GitHub accepts.
         wants: whether action is needed, so that a missing comment is created.
+        order: that of the run that the text is about. The comment of a later one stays.
         key: the name of one of several configurations of a repository; `[a-z0-9-]{1,32}`.
-        author: the login of the token; "" for the token of the job.
 
     Returns:
         A line for the log, with the reason if nothing was posted.
@@ -69,11 +71,11 @@ def post_comment(client: Client, pull: Pull, text: str, *, wants: bool, key: str
         raise UsageError(f"key {key[:100]!r}: not of a-z, 0-9 and '-', 32 at most; choose another")
     try:
         try:
-            return _post(client, pull, text, wants, key, author)
+            return _post(client, pull, text, wants, order, key)
         except ApiError as error:
-            if error.status not in (0, *OUTAGES):
+            if error.status not in (0, 404, *OUTAGES):
                 raise
-        return _post(client, pull, text, wants, key, author)
+        return _post(client, pull, text, wants, order, key)  # An answer was lost, or our comment was deleted meanwhile.
     except ApiError as error:
         locked = error.status == 403 and any(word in str(error).lower() for word in _READ_ONLY)
         if locked or error.status == 410:
@@ -81,26 +83,35 @@ def post_comment(client: Client, pull: Pull, text: str, *, wants: bool, key: str
         raise
 
 
-def _post(client: Client, pull: Pull, text: str, wants: bool, key: str, author: str) -> str:
-    path = f"/issues/{pull.number}/comments"
-    comments = [each for page in client.pages(path, list[Comment]) for each in page]
-    ours = sorted(each.id for each in comments if is_ours(each, key, author))
+def _post(client: Client, pull: Pull, text: str, wants: bool, order: tuple[int, int], key: str) -> str:
+    path, measured = f"/issues/{pull.number}/comments", pull.head.sha
+    ours = _ours(client, [each for page in client.pages(path, list[Comment]) for each in page], key)
     if not ours and not wants:
         return "no comment: nobody has to act, and there is none to keep up to date"
+    newest = max(ours.values(), default=order)
+    if newest > order:
+        return "comment not posted: it is that of attempt {1} of run {0}, which is newer".format(*newest)
     now = client.get(f"/pulls/{pull.number}", Pull)
     if now.state != "open":
         return f"comment not posted: #{now.number} is closed"
-    if now.head.sha != pull.head.sha:
+    if now.head.sha != measured:
         return (
-            f"comment not posted: measured {pull.head.sha[:12]}, which is outdated: #{now.number} is at "
+            f"comment not posted: measured {measured[:12]}, which is outdated: #{now.number} is at "
             f"{now.head.sha[:12]}; its own run will comment"
         )
-    body = {"body": f"{marker_of(key)}\n\n{text}"}
+    body = {"body": f"{marker_of(key, order)}\n\n{text}"}
     if not ours:
         client.write("POST", path, body)
         return "comment created"
-    oldest, *duplicates = ours
+    oldest, *duplicates = sorted(ours)
     client.write("PATCH", f"/issues/comments/{oldest}", body)
     for duplicate in duplicates:
-        client.write("DELETE", f"/issues/comments/{duplicate}")
+        client.delete(f"/issues/comments/{duplicate}")
     return "comment edited"
+
+
+def _ours(client: Client, comments: list[Comment], key: str) -> dict[int, tuple[int, int]]:
+    """Id -> order of the configuration's comments that the owner of the token wrote."""
+    marked = {each: order for each in comments if (order := order_in(each, key)) is not None}
+    login = client.login() if marked else ""
+    return {each.id: order for each, order in marked.items() if each.user is not None and each.user.login == login}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -79,6 +79,7 @@ class CommitFiles:
         self._client = client
         self._most_files, self._most_bytes = most_files, most_bytes
         self._contents: dict[str, bytes] = {}  # Git's hash of a content -> the content.
+        self._trees: dict[str, _Tree] = {}  # Git's hash of a commit or folder on a path -> its entries.
 
     def folder(
         self,
@@ -129,6 +130,19 @@ class CommitFiles:
             read.problems[f"{folder}/{min(others)}"] = f"no lane has this folder{more}, nor the base: not read"
         return read
 
+    def changed(self, path: str, commits: Sequence[str], limit: int) -> list[bytes | None]:
+        """The contents of a file at two commits, empty where there is no such plain file, None where it has more than
+        `limit` bytes; an empty list if they are equal.
+
+        Raises:
+            GitHubError: a commit or content cannot be read.
+        """
+        found = [self._entry(path, commit) for commit in commits]
+        plain = [entry if entry is not None and entry.mode in _FILE else None for entry in found]
+        if plain[0] == plain[1]:
+            return []
+        return [b"" if entry is None else None if entry.size > limit else self._content(path, entry) for entry in plain]
+
     def _listed(self, folder: str, top: _Entry | None, problems: dict[str, str]) -> Iterator[tuple[str, _Entry]]:
         if top is None or top.mode != _FOLDER:
             if top is not None:
@@ -152,8 +166,9 @@ class CommitFiles:
             if node is not None and node.mode != _FOLDER:
                 return None
             # An unreadable commit is an error: without files, no case would have a baseline.
-            tree = self._client.get(f"/git/trees/{sha}", _Tree)
-            node = next((entry for entry in tree.tree if entry.path == part), None)
+            if sha not in self._trees:
+                self._trees[sha] = self._client.get(f"/git/trees/{sha}", _Tree)
+            node = next((entry for entry in self._trees[sha].tree if entry.path == part), None)
             if node is None:
                 return None
             sha = node.sha

@@ -15,9 +15,14 @@ from perfguard.model.errors import UsageError
 
 MEASURE_WORKFLOW = ".github/workflows/measure.yml"
 Sha = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]  # This is SHA-1 or SHA-256.
+_LINK = re.compile(r"https?://.+/actions/runs/([0-9]{1,18})(?:/attempts/([0-9]{1,9}))?")
 _QUEUE = re.compile(r"gh-readonly-queue/.+/pr-[0-9]+-([0-9a-f]{40}(?:[0-9a-f]{24})?)", re.DOTALL)
 _EVENTS = ("pull_request", "merge_group", "push")
 _CONCLUSIONS = ("success", "failure", "timed_out", "cancelled")
+
+
+class _Number(Struct, frozen=True):
+    number: int
 
 
 class Repository(Struct, frozen=True):
@@ -36,6 +41,7 @@ class WorkflowRun(Struct, frozen=True):
         path: the path of its workflow file, which may end in `@ref`.
         conclusion: `success`, `failure`, `timed_out`, `cancelled` …; None while the run lasts.
         head_repository: the repository of the head; None if the fork was deleted.
+        pull_requests: those that GitHub knows the run by; none for most forks.
     """
 
     id: int
@@ -47,6 +53,12 @@ class WorkflowRun(Struct, frozen=True):
     head_branch: str | None = None
     conclusion: str | None = None
     head_repository: Repository | None = None
+    pull_requests: list[_Number] | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The place among the runs of a repository, whose ids rise: (id, attempt)."""
+        return self.id, self.attempt
 
     @property
     def queued_on(self) -> str | None:
@@ -54,6 +66,18 @@ class WorkflowRun(Struct, frozen=True):
         GitHub's API does not give the commit before a push."""
         found = _QUEUE.fullmatch(self.head_branch or "") if self.event == "merge_group" else None
         return found[1] if found else None
+
+
+def link_of(client: Client, run: WorkflowRun) -> str:
+    """The URL of the run's attempt."""
+    attempt = f"/attempts/{run.attempt}" if run.attempt > 1 else ""
+    return f"{client.server}/{client.repository}/actions/runs/{run.id}{attempt}"
+
+
+def order_of(link: str) -> tuple[int, int] | None:
+    """`WorkflowRun.order` from the URL of an attempt; None for any other text."""
+    found = _LINK.fullmatch(link)
+    return (int(found[1]), int(found[2] or 1)) if found else None
 
 
 class _Event(Struct, frozen=True):
@@ -155,6 +179,9 @@ def find_pull(client: Client, run: WorkflowRun) -> Lookup:
     pulls = [pull for page in client.pages("/pulls", list[Pull], state="open") for pull in page]
     same = [pull for pull in pulls if pull.head.sha == run.head_sha]
     ours = [pull for pull in same if _is_between(pull, run)]
+    if len(ours) > 1:  # They differ in their bases. GitHub may know which one started the run.
+        known = {each.number for each in run.pull_requests or ()}
+        ours = [pull for pull in ours if pull.number in known] or ours
     if len(ours) == 1:
         return Lookup(ours[0], alone=len(same) == 1)
     if ours:

@@ -33,7 +33,7 @@ from perfguard.model.records import (
 from perfguard.model.records.baseline import as_stored
 from perfguard.model.records.change import level
 from perfguard.model.records.code import CODE, same_parts
-from perfguard.model.units import Unit
+from perfguard.model.units import Unit, format_value
 from perfguard.render.overview import BaselineEdit
 
 _SHOWN = 0.0005  # A time that rises less (a logarithm) is shown as 0.0 %.
@@ -149,7 +149,7 @@ def _needs_reason(verdict: Verdict, reading: Reading | None, metric: str, old: R
     if verdict.word in (Word.SLOWER, Word.CHANGED):
         return True
     if verdict.word not in OTHER_CONDITIONS or reading is None or old is None or before is None:
-        return _loosens(metric, before, after, reading)
+        return bool(_loosens(metric, before, after, reading))
     # Under other conditions, the rules of an update decide (`perfguard.judge.update_plan`).
     if not reading.timed:
         return is_worse(reading, before, after)
@@ -185,22 +185,28 @@ def _is_removed(item: ReadingId, report: Report, base: BaselineSet, head: Baseli
     return holds(base) and not holds(head) and not head.problem_in(folders_of(report))
 
 
-def _loosens(metric: str, before: Entry | None, after: Entry | None, reading: Reading | None) -> bool:
-    """Whether a worse reading can pass than before, or readings are no longer judged.
+def _loosens(metric: str, before: Entry | None, after: Entry | None, reading: Reading | None) -> str:
+    """What lets a worse reading pass than before, in words; empty if nothing does.
 
     The worst of sessions and anchor counts for a time, since it rises with the level and with the noise.
     """
     if before is None or (reading is not None and not reading.gated and after == as_stored(reading.value)):
-        return False  # An ungated entry, such as a fingerprint, may be edited to the measured value.
+        return ""  # An ungated entry, such as a fingerprint, may be edited to the measured value.
+    if after is None:
+        return "no longer judged"
     limits = reading or declared(metric)
     better = Better.LOWER if limits is None else limits.better
     if isinstance(before, TimedEntry) and isinstance(after, TimedEntry):
         worst = min if better is Better.HIGHER else max
         old, new = (worst([*each.sessions, anchor_of(each)]) for each in (before, after))
-        return after.timer != before.timer or slowdown(old, new, better) > _SHOWN
+        if after.timer != before.timer:
+            return "another timer"
+        what, unit = "worst session" if new in after.sessions else "anchor", Unit.MICROSECONDS
+        moved = f"{what} {format_value(new, unit)}, was {format_value(old, unit)}"
+        return moved if slowdown(old, new, better) > _SHOWN else ""
     if isinstance(before, int | float) and isinstance(after, int | float) and better is not Better.SAME:
-        return after < before if better is Better.HIGHER else after > before
-    return before != after
+        return "its value" if (after < before if better is Better.HIGHER else after > before) else ""
+    return "its value" if before != after else ""
 
 
 def _reason(old: Recorded | None, new: Recorded | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from perfguard.model.records import URGENCY, Accuracy, CaseResult, Reading, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.units import format_value
-from perfguard.render.escaping import clean
+from perfguard.render.escaping import clean, is_plain
 from perfguard.render.findings import Finding
 from perfguard.render.overview import LaneView, Overview
 from perfguard.render.words import CommandPrefix, command_prefix, limit_text, rates, reproduce_command, why
@@ -34,7 +34,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                     "tone": tone(word),
                     "urgency": URGENCY[word],
                     "inputs": clean(result.inputs, 1000),
-                    "command": reproduce_command(case.nodeid, own) if case.nodeid else "",
+                    "command": reproduce_command(case.nodeid, own) if is_plain(case.nodeid) else "",
                     "times": times,
                     "ratio": _worst_ratio(result, times),
                     "verdicts": [

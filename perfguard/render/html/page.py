@@ -98,13 +98,13 @@ def _edits(edits: list[BaselineEdit]) -> str:
         return ""
     head = "<tr><th>folder</th><th>case</th><th>metric</th><th>old → new</th><th>measured here</th><th>reason</th></tr>"
     rows = "".join(map(_edit, edits))
-    return f'<section class="edits"><h2>Baseline edits in this change</h2><table>{head}{rows}</table></section>'
+    return f'<section class="edits"><h2>Edits of baselines and settings</h2><table>{head}{rows}</table></section>'
 
 
 def _edit(edit: BaselineEdit) -> str:
     old, new, measured = map(_text, edit.values(MOST_OF_A_VALUE))
     return (
         f"<tr{' class=loose' if edit.loosens else ''}><td>{_text(edit.folder)}</td><td>{_text(edit.case)}</td>"
-        f"<td>{_text(edit.metric)}</td><td>{old} → {new}{' (looser)' if edit.loosens else ''}</td>"
+        f"<td>{_text(edit.metric)}</td><td>{old} → {new}{edit.loosens and f' (looser: {escape(edit.loosens)})'}</td>"
         f"<td>{measured}</td><td>{_text(edit.reason) or 'no reason'}</td></tr>"
     )

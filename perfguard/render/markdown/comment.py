@@ -252,20 +252,21 @@ def _open_row(finding: Finding) -> tuple[str, ...]:
 
 
 def _edits(overview: Overview, most: int) -> str:
-    """Every baseline entry edited by the change, loosening edits first."""
+    """Every setting and baseline entry edited by the change, loosening edits first."""
     if not overview.edits:
         return ""
     of = f"{overview.loosened} of {len(overview.edits)}"
     loose = f" (⚠️ {of} let a worse reading pass than before)" if overview.loosened else ""
     header = ("Folder", "Case", "Metric", "Old → new", "Reason", "Measured here")
-    return f"**Baseline edits in this change**{loose}\n\n{table(header, overview.edits, _edit_row, most=most)}"
+    return f"**Edits of baselines and settings**{loose}\n\n{table(header, overview.edits, _edit_row, most=most)}"
 
 
 def _edit_row(edit: BaselineEdit) -> tuple[str, ...]:
     old, new, measured = edit.values(MOST_OF_A_VALUE)
+    looser = f" ⚠️ looser: {together(edit.loosens)}" if edit.loosens else ""
     return (
         code(edit.folder, NAME), code(edit.case), code(edit.metric, NAME),
-        f"{quantity(edit.before, old)} → {quantity(edit.after, new)}{' ⚠️ looser' * edit.loosens}",
+        f"{quantity(edit.before, old)} → {quantity(edit.after, new)}{looser}",
         text(edit.reason) or "no reason", quantity(edit.measured, measured),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfguard.render.escaping import clean
 from perfguard.render.overview import Overview
 from perfguard.render.terminal import render_summary
 from perfguard.render.title import title_of
@@ -23,4 +24,4 @@ def render(overview: Overview) -> str:
         parts += [""] * bool(parts)
         parts.append(f"perfguard: {named}{summary.title}")
         parts += [line.text for line in summary.lines]
-    return "\n".join(parts)
+    return "\n".join(clean(part, None) for part in parts)
