@@ -173,6 +173,7 @@ class Call:
         rank_group: the ranks that make the call; None: this process alone.
         procedure: makes each run of candidate and reference (check/numerics/procedure.py); None: a plain call.
         others: derived calls whose launches, copies and reads of the host are counted.
+        kept: the module that a candidate keeps and whose parameters have gradients, unless the candidate is a module.
     """
 
     fn: Callable[..., Outputs]
@@ -199,6 +200,7 @@ class Call:
     rank_group: CallRanks | None = None
     procedure: Any = None
     others: Sequence[OtherCall] = ()
+    kept: Any = None
 
     def run(self) -> Outputs:
         """Call the candidate once."""

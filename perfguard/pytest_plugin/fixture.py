@@ -220,8 +220,10 @@ class Guarded:
             mesh={} if self._rank_group is None else self._rank_group.dimensions,
         )
         try:
+            from perfguard.check.numerics.kept import with_kept
+
             with interpreting(self._interprets):
-                self._guard(call, case)
+                self._guard(with_kept(call), case)
         except Exception as error:
             cause = interpreter_error(error)
             if not isinstance(cause, NotInterpreted):

@@ -22,8 +22,8 @@ from perfguard.measure.replay import (
     backward,
     clobbered_kept,
     copies,
-    differentiable_outputs,
     forward,
+    has_gradients,
     pass_of,
     steps_of,
     touched_bytes,
@@ -365,7 +365,9 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
     """The same pass of the rival, on the same inputs."""
     if call.rival is None:
         return None
-    theirs = replace(call, fn=call.rival)
+    from perfguard.check.numerics.kept import with_kept
+
+    theirs = with_kept(replace(call, fn=call.rival, kept=None))
 
     def ready() -> Workload:
         run = forward(theirs) if case.direction == "forward" else backward(theirs)
@@ -376,10 +378,8 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
 
 def _passes(call: Call, checked: Checked | None) -> list[Pass]:
     """Forward, and backward if an input requires grad and the outputs depend on it."""
-    if checked is not None:
-        differentiable = checked.backward is not None
-    else:
-        differentiable = Step(call).has_backward() if in_group() else bool(differentiable_outputs(call))
+    found = Step(call).has_backward if in_group() else lambda: has_gradients(call)
+    differentiable = found() if checked is None else checked.backward is not None
     return ["forward", "backward"] if differentiable else ["forward"]
 
 
