@@ -153,7 +153,7 @@ def _percents(values: Iterable[float]) -> str:
 
 
 def hard(data: Data) -> str:
-    """Derived inputs of the guarded suites on one device."""
+    """Hard inputs of the guarded suites on one device."""
     names = ("calls", "compared", "left_out", "accused")
     seconds = ("hard_seconds", "check_seconds")
     rows = [
@@ -162,7 +162,7 @@ def hard(data: Data) -> str:
     ]
     total = {name: sum(row[name] for row in data["suites"].values()) for name in names + seconds}
     rows.append(["together", *(total[name] for name in names), *(f"{total[name]:.0f}" for name in seconds)])
-    head = ["suite", "calls", "inputs compared", "left out", "accused", "seconds of derived inputs", "of the check"]
+    head = ["suite", "calls", "inputs compared", "left out", "accused", "seconds of hard inputs", "of the check"]
     return f"{_origin(data, data['command'])}\n\n{_table(head, rows)}\n\nNot covered: {data['note']}."
 
 

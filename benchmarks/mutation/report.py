@@ -59,7 +59,7 @@ def page(seen: Mapping[str, Any]) -> str:
         f"`kernels/`, seed {seen['seed']}, commit {seen['commit'][:12]}, {seen['date']}, on a CPU. The score is killed "
         "/ (mutants - equivalent). Every mutant was judged by the lane `cpu`, compiled for sm_90 alone, on at most ten "
         "cases that reach its line. Survivors were judged again for all targets, with every configuration of each case "
-        f"and four times as long for derived inputs{last}. What dies ended its process by an access outside of its "
+        f"and four times as long for hard inputs{last}. What dies ended its process by an access outside of its "
         "memory, which fails a run of CI as any other word does. How mutants are made and judged: "
         "benchmarks/mutation.", "",
         *_table("all", mutants, lambda _: "all"), "",

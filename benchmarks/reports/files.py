@@ -25,7 +25,7 @@ KINDS = (
     "compilations over sizes",
     "dtypes",
     "integers that agree",
-    "cost on derived inputs",
+    "cost on hard inputs",
     "addresses and grids",
     "near an epsilon",
     "layouts",

@@ -138,10 +138,10 @@ def _named(call: Call) -> Iterator[Other]:
 
 def _without(call: Call, chosen: Mapping[str, Any]) -> Callable[..., Any]:
     """The reference, which takes no keyword arguments of configurations."""
-    added = set(chosen) - set(call.kwargs)
+    added, given = set(chosen) - set(call.kwargs), call.reference
 
-    def reference(*args: Any, **kwargs: Any) -> Any:
-        return call.reference(*args, **{name: value for name, value in kwargs.items() if name not in added})
+    def reference(*args: Any, **kwargs: Any) -> Any:  # `modules_of` finds a module that it keeps.
+        return given(*args, **{name: value for name, value in kwargs.items() if name not in added})
 
     return reference
 

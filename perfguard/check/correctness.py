@@ -22,6 +22,7 @@ from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial
 from perfguard.check.numerics.truth import Reference, with_hint
 from perfguard.check.other_results import OtherResults
+from perfguard.check.writers import first_writers
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import MeasurementError, described, next_step, shown
 from perfguard.model.records import Accuracy
@@ -33,6 +34,9 @@ LATER_ON_A_GPU = 3
 RUNS = 11  # calls in all, once a result was seen to differ from run to run
 NOTABLE_RATIO = 1.25  # candidate's error / eager's error, from which on it is noted
 _MOVED = 0.1  # relative change of eager's result above which an unchanged result counts as cached
+
+_BACKWARD = " in the backward pass"
+_WRITTEN = re.compile(f"( was (?:modified|written)(?:{_BACKWARD})?)")  # of inputs
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
 
@@ -67,7 +71,11 @@ class _Check:
         self.call = call
         self.inputs = inputs
         self.reference = Reference(call, inputs)
-        self.eager, self.upstream = self.reference.eager()
+        try:
+            self.eager, self.upstream = self.reference.eager()
+        except Exception as error:
+            error.add_note(f"perfguard: the reference raised this{self._on()}")
+            raise
         self.problems: list[str] = []
         self.varying: list[str] = []
         self.names: list[str] | None = None
@@ -92,9 +100,22 @@ class _Check:
             if not self.call.on_any_rank(outside):
                 right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
                 self._against_itself(right, not self.call.on_any_rank(len(right) < len(accuracies)), full)
-        problems = list(dict.fromkeys(self.problems))
+        problems = self._with_writers(list(dict.fromkeys(self.problems)))
         inputs, notes, strides = self.inputs.describe(), self.reference.notes, self.eager.strides
         return Checked(forward, backward, problems, inputs, notes, self.varying, strides)
+
+    def _with_writers(self, problems: list[str]) -> list[str]:
+        """The problems, with the first operator or kernel that wrote into each modified input."""
+        if self.call.rank_group is not None or not any(_WRITTEN.search(problem) for problem in problems):
+            return problems
+        writers = first_writers(self.call, self.inputs, self.upstream)
+
+        def named(problem: str) -> str:
+            head = "".join(_WRITTEN.split(problem)[:2])
+            writer = writers.get(head.removesuffix(_BACKWARD))
+            return problem if writer is None else f"{head}, first by {writer}{problem.removeprefix(head)}"
+
+        return [*map(named, problems)]
 
     def _against_itself(self, right: set[int], all_right: bool, full: bool) -> None:
         """`right`: positions of the tensors that the first call got right."""
@@ -110,6 +131,11 @@ class _Check:
     def _with_layouts(self, accuracy: Accuracy) -> Accuracy:
         """Name unusual memory layouts of the inputs, which are a frequent cause of wrong results."""
         return with_hint(accuracy, "; ".join(self.inputs.unusual(accuracy.worst_index)) if accuracy.problem else "")
+
+    def _on(self) -> str:
+        """`, on float32[64,16]`: the inputs of a run that raised."""
+        inputs = self.inputs.describe()
+        return f", on {inputs}" if inputs else ""
 
     @contextmanager
     def _guards(self) -> Iterator[Canaries]:
@@ -132,9 +158,8 @@ class _Check:
             with around or nullcontext():
                 trial = run_trial(self.call.fn, self.inputs, incoming, seed=self.call.seed, restore=own)
         except Exception as error:
-            error.add_note(
-                "; ".join(filter(None, (f"perfguard: the candidate raised this in {when}", next_step(error))))
-            )
+            raised = f"perfguard: the candidate raised this in {when}{self._on()}"
+            error.add_note("; ".join(filter(None, (raised, next_step(error)))))
             raise
         if self.names not in (None, trial.names):
             raise MeasurementError(

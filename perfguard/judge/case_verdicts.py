@@ -45,6 +45,7 @@ from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.records.code import CODE, CONFIGURATION
 from perfguard.model.units import Unit, format_change
 
+_OF_KERNELS = ("kernel_work", "launches", "other_inputs")  # What constants and options of launches change.
 _NOTICEABLE = 0.01  # A larger slowdown of unchanged code is attributed to the machine.
 
 
@@ -236,7 +237,7 @@ class _Case:
         if verdict.word is not Word.CHANGED:
             return verdict
         details = spelled_out(reading.metric, self.result.readings, {**self._stored, **self._at_base})
-        cause = self._configured if reading.target else ""
+        cause = self._configured if reading.target or reading.metric in _OF_KERNELS else ""
         return replace(verdict, reason="\n".join(filter(None, (verdict.reason, cause, details, reading.note))))
 
     @cached_property

@@ -13,6 +13,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
+from perfguard.judge.across_targets import without_both_ways
 from perfguard.judge.case_verdicts import beside_base, judge_case, unpaired
 from perfguard.judge.exact import because
 from perfguard.judge.kernel_times import reading_of
@@ -30,6 +31,8 @@ from perfguard.judge.screen import covered_beside, learn_controls, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import (
+    NEW_SINCE_BASE,
+    NO_COMMIT_YET,
     NO_PAIRS,
     TOO_NOISY,
     CaseId,
@@ -84,7 +87,8 @@ def judge_session(
     by_record = screen_session(results, lane) if screened is None else screened
     answers = {**unanswered, **cases}
     verdicts = {
-        result.id: beside_base(result, by_record[result.id], lane, answers.get(result.id)) for result in results
+        result.id: without_both_ways(result, beside_base(result, by_record[result.id], lane, answers.get(result.id)))
+        for result in results
     }
     asked = {name: {each.metric for each in found if each.word is Word.SUSPECT} for name, found in verdicts.items()}
     tracks = {
@@ -108,6 +112,15 @@ def judge_session(
         return _by_pairs(result, verdict, lane, cases.get(name), pairs, whys[name])
 
     return {result.id: [settled(result, verdict) for verdict in verdicts[result.id]] for result in results}
+
+
+def while_uncommitted(verdict: Verdict) -> Verdict:
+    """The verdict on a time that no commit can judge, because none has its test yet: NEW, which takes nothing away from
+    its case. Only the run itself knows this; a report may claim it of a test that the base has."""
+    if verdict.word is not Word.UNRESOLVED or not verdict.reason.endswith((NEW_SINCE_BASE, NO_COMMIT_YET)):
+        return verdict
+    step = "" if verdict.reason.endswith(NO_COMMIT_YET) else "; commit the test, to be compared with that commit"
+    return replace(verdict, word=Word.NEW, reason=verdict.reason + step, storable=False)
 
 
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:

@@ -27,9 +27,9 @@ Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 _ALIGNMENT = 64
 
 
-def differentiable_outputs(call: Call) -> list[torch.Tensor]:
-    """The outputs of one call that require gradients."""
-    return [tensor for tensor in tree_tensors(call.run()) if tensor.requires_grad]
+def has_gradients(call: Call) -> bool:
+    """Whether an output of one call requires a gradient, and an input or a parameter has one."""
+    return all(_differentiable(call))
 
 
 def forward(call: Call) -> Callable[[], object]:
@@ -151,8 +151,9 @@ def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]
 
     args, kwargs = torch_utils.tree_map(leaf, (call.args, dict(call.kwargs)))
     inputs = [value for value in tree_tensors((args, kwargs)) if value.requires_grad]
-    inputs += [value for value in _parameters(call.fn).values() if value.requires_grad]
-    return differentiable_outputs(replace(call, args=args, kwargs=kwargs)), inputs
+    inputs += [value for value in weights(call) if value.requires_grad]
+    outputs = tree_tensors(replace(call, args=args, kwargs=kwargs).run())
+    return [tensor for tensor in outputs if tensor.requires_grad], inputs
 
 
 def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
@@ -330,8 +331,8 @@ def _plain(tensor: torch.Tensor) -> bool:
 
 
 def weights(call: Call) -> tuple[torch.Tensor, ...]:
-    """The parameters of the called module; empty for other functions."""
-    return tuple(_parameters(call.fn).values())
+    """The parameters of the called module, or of the one that the function keeps; empty for other functions."""
+    return tuple(_parameters(call.fn if call.kept is None else call.kept).values())
 
 
 def _parameters(fn: Callable[..., object]) -> dict[str, torch.Tensor]:

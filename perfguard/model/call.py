@@ -217,6 +217,7 @@ class Call:
         ranks: the ranks that make the call.
         procedure: makes each run of candidate and reference (check/numerics/procedure.py); None: a plain call.
         others: derived calls whose launches, copies and reads of the host are counted.
+        kept: the module that a candidate keeps and whose parameters have gradients, unless the candidate is a module.
     """
 
     fn: Callable[..., Outputs]
@@ -243,6 +244,7 @@ class Call:
     ranks: Ranks = ALONE
     procedure: Any = None
     others: Sequence[OtherCall] = ()
+    kept: Any = None
 
     def run(self) -> Outputs:
         """Call the candidate once."""

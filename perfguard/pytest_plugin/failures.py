@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 PHASES = ("setup", "call", "teardown")  # The phases of a test, as pytest's reports name them.
 OTHERWISE = "perfguard_otherwise"  # Attribute of a report: its test failed other than by a verdict.
 
+_NOTE = "perfguard: "  # How notes on exceptions begin.
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
 _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free")
@@ -53,6 +55,7 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
     error = excinfo.value
     if not is_out_of_memory(error):
         message = f"{when} raised {excinfo.exconly(tryshort=True)}".splitlines()[0]
+        message += "" if str(error) else _where(excinfo)
         return "; ".join(filter(None, (message, next_step(error))))
     requested, free = _ASKED.search(str(error)), _FREE.search(str(error))
     message = f"{when} ran out of memory"
@@ -61,6 +64,15 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
         message += f": asked for {format_bytes(float(number)) if unit == 'bytes' else f'{number} {unit}'}"
         message += f", {free[1]} free" if free else ""
     return f"{message}; make the case smaller, or free the device's memory"
+
+
+def _where(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+    """The line and the call with its inputs, of an error without words: ` at kernel.py:9 in double: assert n > 0`."""
+    last = excinfo.traceback[-1]
+    statement = next(iter(str(last.statement).strip().splitlines()), "")
+    notes = (note for note in getattr(excinfo.value, "__notes__", ()) if note.startswith(_NOTE))
+    call = next((f"; {note.removeprefix(_NOTE)}" for note in notes), "")
+    return f" at {os.path.basename(str(last.path))}:{last.lineno + 1} in {last.name}: {statement}{call}"
 
 
 def is_lost(device: Device) -> bool:

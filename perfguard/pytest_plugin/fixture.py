@@ -206,8 +206,10 @@ class Guarded:
             hard=hard_of(hard),
         )
         try:
+            from perfguard.check.numerics.kept import with_kept
+
             with interpreting(self._interprets):
-                self._guard(call, case)
+                self._guard(with_kept(call), case)
         except Exception as error:
             cause = interpreter_error(error)
             if not isinstance(cause, NotInterpreted):

@@ -48,7 +48,7 @@ class RankedItems:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Report a test of several ranks. Its own fixtures are made on the ranks; those of earlier tests end here."""
         ranks = mark_of(item).ranks
-        if not ranks:
+        if not ranks or _is_skipped(item):  # pytest skips a test before its fixtures.
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         with usage_errors():
@@ -67,7 +67,8 @@ class RankedItems:
         if launched is None:
             for other in self._launches.values():
                 other.join()  # Two launches at once would share the devices.
-            tests = [each.nodeid for each in item.session.items if mark_of(each).ranks == ranks]
+            items = [each for each in item.session.items if mark_of(each).ranks == ranks and not _is_skipped(each)]
+            tests = [each.nodeid for each in items]
             request = Request(measure=RUN in self._config.stash, numerics=True)
             launched = Launched(self._folder / f"ranks-{ranks}", ranks, tests, self._command(), request)
             self._launches[ranks] = launched
@@ -147,6 +148,11 @@ class RankedItems:
             if len(list(self._folder.glob("left-*"))) < int(self._worker["workercount"]):
                 return
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _is_skipped(item: pytest.Item) -> bool:
+    """Whether a mark skips the test in every process. The condition of a `skipif` may hold in this one alone."""
+    return item.get_closest_marker("skip") is not None
 
 
 def _unsupported(item: pytest.Item, reason: str) -> pytest.TestReport:

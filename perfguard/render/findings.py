@@ -96,6 +96,27 @@ def by_kernel(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
     return sorted(groups.items(), key=lambda group: -len(group[1]))
 
 
+#: A number with its unit, which differs between cases of one cause; those of lines and within names do not.
+_NUMBER = re.compile(r"(?<![\w:])[+-]?\d[\d.]*(?: (?:[KMGT]?i?B|%|µs|ms|s)(?!\w))?")
+_NAMES = re.compile(r"[+-] |`|\.py:\d")  # A kernel or operator that came or went, or a line.
+
+
+def by_same_cause(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings of guarded cases with one cause together, in the order of their first: the same metric moved, and the
+    same kernels, operators or lines explain it, whatever the numbers; without such a name in one test function."""
+    groups: dict[object, list[Finding]] = {}
+    for finding in findings:
+        verdict = finding.verdict
+        reason = verdict.reason
+        if verdict.word in (Word.SLOWER, Word.FASTER):  # Numbers alone are no cause.
+            reason = reason.partition("because: ")[2]
+        cause = _NUMBER.sub("", reason)
+        alone = finding.grouped or not cause or verdict.word in (Word.WRONG, Word.BROKEN)
+        key = (verdict.metric, cause, "" if _NAMES.search(reason) else finding.kernel)
+        groups.setdefault(id(finding) if alone else key, []).append(finding)
+    return list(groups.values())
+
+
 @dataclass(frozen=True)
 class OtherCode:
     """Kernels whose code differs from the recorded one, in a lane that reads no times and cannot judge their speed.

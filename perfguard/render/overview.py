@@ -28,6 +28,7 @@ from perfguard.model.records.case import (
     worst,
 )
 from perfguard.model.records.code import shows_other_code
+from perfguard.model.records.report import BOTH_WAYS, awaits_commit
 from perfguard.model.units import Unit, counted, format_apart, format_value
 from perfguard.render.causes import by_cause
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided
@@ -223,20 +224,24 @@ class LaneView(Struct, frozen=True, dict=True):
                 for result, uncovered, _ in self._judged
                 if is_compared(uncovered)
                 for each in new_metrics(msgspec.structs.replace(result, verdicts=uncovered))
+                if not awaits_commit(each)
             )
         )
 
     @property
     def remarks(self) -> list[tuple[str, list[str]]]:
         """Remarks that require no action, each with the names that it concerns: other code that is not timed here, old
-        faults, new metrics, options that no case switches on."""
+        faults, new metrics, warps that rise and fall between targets, options that no case switches on."""
         other, new = self.other_code, self.new_metrics
         old = [finding.result.case.key for finding in self.findings if finding.verdict.word is Word.OLD_FAULT]
         old, same = list(dict.fromkeys(old)), self.unchecked
+        mixed = [each.reason for _, each in self._uncovered if each.reason.startswith(BOTH_WAYS)]
+        both = [reason.removeprefix(BOTH_WAYS) for reason in dict.fromkeys(mixed)]
         return [
             *([(f"{other}, which nothing here times", other.kernels)] if other.moved else []),
             *([(f"{counted(len(old), 'case')} {OLD_FAULT}", old)] if old else []),
             *([(f"{counted(len(new), 'metric')} new", new)] if new else []),
+            *([("resident warps both ways between targets, not gated", both)] if both else []),
             *([(f"{counted(len(same), 'option')} whose code is unchecked", same)] if same else []),
         ]
 
@@ -266,6 +271,11 @@ class LaneView(Struct, frozen=True, dict=True):
         """The number of cases by worst verdict, and of stale entries."""
         gone = [verdict.word for verdict in self.report.stale] if self.report else []
         return Counter([*(word for _, word in self.cases), *gone])
+
+    @property
+    def uncommitted(self) -> list[Finding]:
+        """Times that are only shown, because no commit has their test yet."""
+        return [Finding(self.name, *each) for each in self._uncovered if awaits_commit(each[1])]
 
     @cached_property
     def undecided(self) -> Undecided:

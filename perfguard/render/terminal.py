@@ -10,28 +10,29 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from perfguard.model.records import Case, CaseId, CaseResult, Reading, Report, Verdict, Word
-from perfguard.model.units import counted, format_percent, format_value
+from perfguard.model.records import NOT_AT_BASE, Case, CaseId, CaseResult, Report, Verdict, Word
+from perfguard.model.units import counted, format_value
 from perfguard.render.escaping import clean
-from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel
+from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel, by_same_cause
 from perfguard.render.overview import LaneView
 from perfguard.render.words import (
     MOST_OF_A_VALUE,
     NOT_TIMED,
     OLD_FAULT,
     accept_command,
+    case_table,
     checked_beside,
     command_prefix,
     compare_command,
     describe_verdict,
     environment,
+    first_time,
     folded,
-    in_columns,
+    is_unread_time,
     listed,
     more_lines,
     most_common,
     one_line,
-    rates,
     reproduce_command,
     tally,
 )
@@ -98,11 +99,11 @@ def render_summary(
     undecided = writer.undecided()
     if writer.view.is_inconclusive:
         top, undecided = [*undecided, *top], []
-    bottom = [*undecided, *writer.unread()]
+    bottom = [*undecided, *writer.uncommitted(), *writer.unread()]
     bottom += [line for word in COUNTED for line in writer.of_word(word)]
     room = MOST_QUIET - 1 - len(top) - len(bottom)
     improved = writer.improved(len(report.results) if verbose else max(1, min(MOST_FASTER, room - 1)))
-    table = _table(report, verbose)
+    table = [Line(line) for line in case_table(report, verbose)]
     fits = len(table) <= MOST_ROWS + 1 and (failing or len(table) + len(improved) <= room)
     lines = [*top, *(table if verbose or fits else []), *failing, *bottom, *improved]
     lines += [Line(f"written: {path}") for path in _written(written, verbose)]
@@ -147,7 +148,7 @@ class _Writer:
         """The number of cases by verdict, remarks, bases, the slowest case, seconds, hard inputs."""
         report = self.report
         parts = [tally(self.view.counts) or "no case"]
-        if unread := sum(map(_is_unread, report.results)):
+        if unread := sum(map(is_unread_time, report.results)):
             parts.append(f"{unread} not timed, whose code on the device is as recorded")
         remarks = [each for each in self.view.remarks if not each[0].endswith(OLD_FAULT)]  # Old faults have own lines.
         parts += [clean(f"{remark}: {listed(names)}", MOST_CHARACTERS) for remark, names in remarks]
@@ -168,7 +169,7 @@ class _Writer:
         times = [
             (reading.value, reading.unit, result)
             for result in report.results
-            if (reading := _first_time(result)) is not None and isinstance(reading.value, int | float)
+            if (reading := first_time(result)) is not None and isinstance(reading.value, int | float)
         ]
         if times:
             value, unit, slowest = max(times, key=lambda time: time[0])
@@ -192,12 +193,13 @@ class _Writer:
     def failing(self, word: Word) -> list[Line]:
         """The cases of a failing word, worst first; cases beyond the maximum are counted by kernel."""
         cases = self._worst_findings(word)
-        shown = cases if self.verbose else cases[:MOST_CASES]
-        lines = [line for finding in shown for line in self._details(finding)]
-        if rest := by_kernel(cases[len(shown) :]):
+        causes = [[each] for each in cases] if self.verbose else by_same_cause(cases)
+        shown = causes if self.verbose else causes[:MOST_CASES]
+        lines = [line for findings in shown for line in self._details(*findings)]
+        if rest := by_kernel([each for findings in causes[len(shown) :] for each in findings]):
             names = [f"{kernel} {len(group)}" for kernel, group in rest[:MOST_KERNELS]]
             more = f", {len(rest) - MOST_KERNELS} more kernels" if len(rest) > MOST_KERNELS else ""
-            count = len(cases) - len(shown)
+            count = sum(len(group) for _, group in rest)
             lines.append(Line(f"… and {count} more {word}: {', '.join(names)}{more}; all: -v or the report", "red"))
         return lines
 
@@ -210,15 +212,19 @@ class _Writer:
                 of_case.setdefault(finding.result.case, []).append(finding)
         return [min(findings, key=lambda each: each.result.sort_key(each.verdict)) for findings in of_case.values()]
 
-    def _details(self, finding: Finding) -> list[Line]:
+    def _details(self, finding: Finding, *alike: Finding) -> list[Line]:
+        """The lines of a case, and the names of those with the same cause."""
         result, first = finding.result, finding.verdict
         by_urgency = sorted(result.verdicts, key=result.sort_key)
         quiet = [Word.PASS, Word.UNCHANGED, Word.OLD_FAULT]  # Old faults have lines of their own.
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
         rest = [each for each in by_urgency if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
-        head = f"{first.word}  {result.case.key}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
-        commands, more = self._commands(result, finding.grouped), self._explanation(result, first, others)
+        name = f"{result.case.key}{f' and {len(alike)} more' if alike else ''}"
+        head = f"{first.word}  {name}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
+        more = [f"{len(alike)} more: {listed([each.result.case.key for each in alike])}"] if alike else []
+        more = [*self._explanation(result, first, others), *more]
+        commands = self._commands(finding, alike)
         if not self.verbose:
             head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
         return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
@@ -234,14 +240,18 @@ class _Writer:
         shown = "\n".join([one_line(first), *more])
         return [*more, *(f"note: {note}" for note in result.all_notes if note not in shown)]
 
-    def _commands(self, result: CaseResult, grouped: bool) -> list[str]:
+    def _commands(self, finding: Finding, alike: Sequence[Finding]) -> list[str]:
+        result = finding.result
         nodeid, by = self.typed(result.case.nodeid), command_prefix(self.report)
         commands = [f"reproduce: {reproduce_command(nodeid, by)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
             commands.append(f"compare:   {compare_command(nodeid, by)}")
-        open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not self.accepted(verdict)}
-        accept = accept_command(open_, "" if grouped else nodeid, by)
+        verdicts = [verdict for each in (finding, *alike) for verdict in each.result.verdicts]
+        open_ = {verdict.word for verdict in verdicts if verdict.storable and not self.accepted(verdict)}
+        tests = [self.typed(each.result.case.nodeid) for each in (finding, *alike)]
+        tests = list(dict.fromkeys(each.partition("[")[0] for each in tests) if alike else tests)
+        accept = accept_command(open_, [] if finding.grouped else tests, by)
         if accept and result.word not in (Word.WRONG, Word.BROKEN):
             commands.append(f"accept:    {accept}")
         return commands
@@ -258,6 +268,21 @@ class _Writer:
         start = "inconclusive: " if self.view.is_inconclusive else "UNRESOLVED  "
         text = f"{start}{open_}: {clean(why, MOST_CHARACTERS)}{rest}"
         return [Line(text, "yellow"), *self._names(_by_case(open_.findings))]
+
+    def uncommitted(self) -> list[Line]:
+        """The number of cases whose times are only shown, because no commit has their test yet, and the next step."""
+        findings = self.view.uncommitted
+        if not findings:
+            return []
+        why = most_common([finding.verdict.reason for finding in findings])[0].rpartition(": ")[2]
+        cases = self._cases(finding.result.id for finding in findings)
+        worst = max(findings, key=lambda finding: finding.verdict.ratio or 0.0)
+        promise = worst.reading.promise if worst.reading is not None else 0.0
+        slower = (
+            f"{worst.result.case.key} {one_line(worst.verdict)}" if (worst.verdict.ratio or 0) > 1 + promise else ""
+        )
+        text = "; ".join(filter(None, (f"times of {cases} are shown, not judged: {why}", slower)))
+        return [Line(clean(text, 2 * MOST_CHARACTERS), "yellow")]
 
     def unread(self) -> list[Line]:
         """Cases with other undecided verdicts: not measured, or not read."""
@@ -298,7 +323,8 @@ class _Writer:
             accept = accept_command({word}, by=command_prefix(self.report))
             command = f"; {'remove' if gone else 'record'}: {accept}" if accept else ""
             if group is nameless:
-                command = f", nor recorded: {next(iter(reasons), '')}"
+                reason = next(iter(reasons), "")
+                text, command = (NOT_AT_BASE, "") if reason == NOT_AT_BASE else (text, f", nor recorded: {reason}")
             if group:
                 lines.append(Line(f"{word}  {self._cases(group)}: {text}{why}{command}", "" if old else "yellow"))
                 lines += self._names([(key, each) for (_, key), found in group.items() for each in folded(found)])
@@ -351,40 +377,3 @@ def _at_most(lines: list[str], most: int) -> list[str]:
     """At most `most` lines; the last one joins the rest."""
     kept = [*lines[: most - 1], "; ".join(lines[most - 1 :])]
     return [clean(line, MOST_CHARACTERS) for line in kept if line]
-
-
-def _first_time(result: CaseResult) -> Reading | None:
-    return next((reading for reading in result.readings if reading.timed), None)
-
-
-def _is_unread(result: CaseResult) -> bool:
-    """Whether a time was not read because the device runs the same code."""
-    return any(verdict.word is Word.UNCHANGED and result.reading(verdict.metric) is None for verdict in result.verdicts)
-
-
-def _table(report: Report, every: bool) -> list[Line]:
-    """The table of case, time, throughput, share of a rival's time and verdict. `every`: whether it includes cases
-    whose time was not read."""
-    rows = [("case", "time", "throughput", "% of copy", "of rival", "verdict")]
-    for result in report.results:
-        primary = _first_time(result)
-        if primary is None or _is_unread(result):
-            if every:
-                rows.append((result.case.key, "", "", "", "", str(result.word)))
-            continue
-        through = result.throughput
-        share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
-        time = format_value(primary.value, primary.unit)
-        rows.append((result.case.key, time, ", ".join(rates(result)), share, _beside_rival(result), str(result.word)))
-    if len(rows) == 1:
-        return []
-    timed = any(row[1] for row in rows[1:])
-    always = ("case", "verdict", *(("time", "throughput", "% of copy") if timed else ()))
-    columns = [column for column in zip(*rows, strict=True) if column[0] in always or any(column[1:])]
-    return [Line(line) for line in in_columns([*zip(*columns, strict=True)])]
-
-
-def _beside_rival(result: CaseResult) -> str:
-    """`0.58x`, the case's time as a share of its rival's; empty without a rival."""
-    shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
-    return f"{shares[0]:.2f}x" if shares else ""

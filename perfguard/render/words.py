@@ -13,17 +13,19 @@ import msgspec
 from perfguard.model.call import CONFIGURATIONS, HARD_KINDS
 from perfguard.model.records import (
     BY_TOOLCHAIN,
+    NEW_SINCE_BASE,
     NO_BASE,
     NO_PAIRS,
     TOO_NOISY,
     CaseResult,
+    Reading,
     Report,
     Toolchain,
     Verdict,
     Word,
 )
 from perfguard.model.records.change import CATEGORY_OF
-from perfguard.model.records.report import VARIABLES
+from perfguard.model.records.report import VARIABLES, awaits_commit
 from perfguard.model.units import (
     Unit,
     format_bandwidth,
@@ -32,6 +34,7 @@ from perfguard.model.units import (
     format_list_change,
     format_move,
     format_percent,
+    format_value,
 )
 
 MOST_LISTED = 5  # The most tests, parts or kernels that are named.
@@ -54,7 +57,7 @@ def tally(counts: Counter[Word]) -> str:
 
 
 def checked_beside(results: Iterable[CaseResult]) -> list[str]:
-    """The checks beside the given calls: `hard inputs: 31 ran, 240 did not fit: 60 values, 180 sizes`."""
+    """The checks beside the given calls: `hard inputs: 31 ran, 240 skipped: time budget (60 values, 180 sizes)`."""
     counted = [result.hard for result in results if result.hard is not None]
     ran, left_out, waiting = Counter[str](), Counter[str](), Counter[str]()
     for counts in counted:
@@ -65,10 +68,12 @@ def checked_beside(results: Iterable[CaseResult]) -> list[str]:
     inputs = ran.total(), left_out.total(), waiting.total()  # Reasons are in the report.
     texts = []
     for what, numbers in (("hard inputs", inputs), ("other configurations", others)):
-        parts = [f"{n} {word}" for n, word in zip(numbers, ("ran", "left out", "did not fit"), strict=True) if n]
+        parts = [
+            f"{n} {word}" for n, word in zip(numbers, ("ran", "left out", "skipped: time budget"), strict=True) if n
+        ]
         texts += [f"{what}: {', '.join(parts)}"] if parts else []
     kinds = ", ".join(f"{waiting[kind]} {kind}" for kind in HARD_KINDS if waiting[kind])
-    return [f"{text}: {kinds}" if kinds and text.startswith("hard") else text for text in texts]
+    return [f"{text} ({kinds})" if kinds and text.startswith("hard") else text for text in texts]
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -183,7 +188,7 @@ def folded(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts of a case, merged into one for equal changes on several targets, and one for all NEW metrics, since
     an upgrade may add two dozen of them."""
     verdicts = _over_targets(verdicts)
-    new = [verdict for verdict in verdicts if verdict.word is Word.NEW and verdict.metric]
+    new = [each for each in verdicts if each.word is Word.NEW and each.metric and not awaits_commit(each)]
     if len(new) < 2:
         return verdicts
     names = [verdict.metric for verdict in new]
@@ -244,6 +249,46 @@ def rates(result: CaseResult, *, copy: bool = False) -> list[str]:
     texts = [format_bandwidth(through.bytes_per_second)] if through.bytes_per_second else []
     texts += [format_flops(through.flop_per_second)] if through.flop_per_second else []
     return texts + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
+
+
+def first_time(result: CaseResult) -> Reading | None:
+    return next((reading for reading in result.readings if reading.timed), None)
+
+
+def is_unread_time(result: CaseResult) -> bool:
+    """Whether a time was not read because the device runs the same code."""
+    return any(verdict.word is Word.UNCHANGED and result.reading(verdict.metric) is None for verdict in result.verdicts)
+
+
+def case_table(report: Report, every: bool) -> list[str]:
+    """The lines of a table of case, time, throughput, share of a rival's time and verdict.
+
+    Args:
+        every: whether it includes cases whose time was not read.
+    """
+    rows = [("case", "time", "throughput", "% of copy", "of rival", "verdict")]
+    for result in report.results:
+        primary = first_time(result)
+        if primary is None or is_unread_time(result):
+            if every:
+                rows.append((result.case.key, "", "", "", "", str(result.word)))
+            continue
+        through = result.throughput
+        share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
+        time = format_value(primary.value, primary.unit)
+        rows.append((result.case.key, time, ", ".join(rates(result)), share, _beside_rival(result), str(result.word)))
+    if len(rows) == 1:
+        return []
+    timed = any(row[1] for row in rows[1:])
+    always = ("case", "verdict", *(("time", "throughput", "% of copy") if timed else ()))
+    columns = [column for column in zip(*rows, strict=True) if column[0] in always or any(column[1:])]
+    return in_columns([*zip(*columns, strict=True)])
+
+
+def _beside_rival(result: CaseResult) -> str:
+    """`0.58x`, the case's time as a share of its rival's; empty without a rival."""
+    shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
+    return f"{shares[0]:.2f}x" if shares else ""
 
 
 def device(report: Report) -> str:
@@ -322,7 +367,7 @@ def compare_command(nodeid: str, by: CommandPrefix = PLAIN_PREFIX) -> str:
     return f"{by.variables}perfguard compare -- {shlex.quote(nodeid)}"
 
 
-def accept_command(words: set[Word], nodeid: str = "", by: CommandPrefix = PLAIN_PREFIX) -> str:
+def accept_command(words: set[Word], nodeids: Sequence[str] = (), by: CommandPrefix = PLAIN_PREFIX) -> str:
     """The command that writes the measured values into the baselines; empty if no verdict can be accepted."""
     categories = sorted({CATEGORY_OF[word] for word in words if word in CATEGORY_OF})
     if not categories:
@@ -330,7 +375,7 @@ def accept_command(words: set[Word], nodeid: str = "", by: CommandPrefix = PLAIN
     command = f"{by.pytest} --perfguard-update={','.join(categories)}"
     if words & {Word.SLOWER, Word.CHANGED}:
         command += " --perfguard-reason 'why'"
-    return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command
+    return " ".join([command, *map(shlex.quote, nodeids)])
 
 
 def next_step(reason: str, nodeids: Sequence[str], by: CommandPrefix = PLAIN_PREFIX) -> str:
@@ -342,6 +387,6 @@ def next_step(reason: str, nodeids: Sequence[str], by: CommandPrefix = PLAIN_PRE
         return f"raise it, or: {compare}"
     if reason.endswith((NO_PAIRS, NO_BASE.problem)):
         return compare
-    if "new since the base" in reason:
+    if NEW_SINCE_BASE in reason:
         return f"record it: {accept_command({Word.NEW}, by=by)}"
     return ""

@@ -22,8 +22,8 @@ from perfguard.measure.replay import (
     backward,
     clobbered_kept,
     copies,
-    differentiable_outputs,
     forward,
+    has_gradients,
     pass_of,
     steps_of,
     touched_bytes,
@@ -363,7 +363,9 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
     """The same pass of the rival, on the same inputs."""
     if call.rival is None:
         return None
-    theirs = replace(call, fn=call.rival)
+    from perfguard.check.numerics.kept import with_kept
+
+    theirs = with_kept(replace(call, fn=call.rival, kept=None))
 
     def ready() -> Workload:
         run = forward(theirs) if case.direction == "forward" else backward(theirs)
@@ -377,7 +379,7 @@ def _passes(call: Call, checked: Checked | None) -> list[Pass]:
     if checked is not None:
         differentiable = checked.backward is not None
     else:
-        differentiable = bool(differentiable_outputs(call)) if call.ranks.alone else Step(call).has_backward()
+        differentiable = has_gradients(call) if call.ranks.alone else Step(call).has_backward()
     return ["forward", "backward"] if differentiable else ["forward"]
 
 

@@ -65,7 +65,7 @@ def measure_fresh(
             if number > 1:
                 seconds = time.monotonic() - started
                 left = seconds / (number - 1) * (count - number + 1)
-                step += f", {format_minutes(seconds)} gone, about {format_minutes(left)} to go"
+                step += f", {format_minutes(seconds)} elapsed, about {format_minutes(left)} to go"
             progress(step)
             problem = run_fresh(command, folder, minutes)
             try:

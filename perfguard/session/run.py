@@ -23,11 +23,14 @@ from perfguard.judge.run_verdicts import (
     results_by_case,
     screen_session,
     test_of,
+    while_uncommitted,
     with_verdicts,
 )
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
 from perfguard.model.records import (
+    NEW_SINCE_BASE,
+    NOT_AT_BASE,
     PASSES,
     Case,
     CaseId,
@@ -39,7 +42,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
-from perfguard.model.records.case import new_metrics
+from perfguard.model.records.case import is_compared, new_metrics
 from perfguard.model.records.change import Change, category_of, select
 from perfguard.session.child import ANSWER, Request
 from perfguard.session.pairing.worktrees import find_repository
@@ -159,7 +162,7 @@ class Run:
             return None
         if find_repository(self.config.root).holds(base.commit, self._path(result)):
             return None
-        return PairedCase(*result.id, problem="new since the base")
+        return PairedCase(*result.id, problem=NEW_SINCE_BASE)
 
     def _path(self, result: CaseResult) -> str:
         """The path of the test's file from the top of the repository."""
@@ -231,11 +234,19 @@ class Run:
             return
         screened, measured = self.screen(), list(self.measured.values())
         alone = [answer for answer in map(self._alone, measured) if answer is not None]
-        self._set_verdicts(
-            judge_session(
-                measured, self.lane, self.pairings, self.fresh_by_case, screened=screened, alone=alone, cut=cut
-            )
+        verdicts = judge_session(
+            measured, self.lane, self.pairings, self.fresh_by_case, screened=screened, alone=alone, cut=cut
         )
+        self._set_verdicts({name: self._of_new(found) for name, found in verdicts.items()})
+
+    def _of_new(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        if self.config.beside is None or is_compared(verdicts):
+            return [*map(while_uncommitted, verdicts)]
+        # `perfguard compare` reads no baselines, so no record is missing.
+        return [
+            msgspec.structs.replace(each, reason=NOT_AT_BASE, storable=False) if each.word is Word.NEW else each
+            for each in verdicts
+        ]
 
     def _set_verdicts(self, verdicts_of: Mapping[CaseId, Sequence[Verdict]]) -> None:
         for key, verdicts in verdicts_of.items():

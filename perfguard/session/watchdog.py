@@ -17,7 +17,7 @@ _FIRST_SECONDS = 10.0  # Seconds before the first call of `seen`: most bodies en
 _PACKAGE = str(Path(__file__).parents[1])
 # Path -> step. The innermost of perfguard's own files on the stack names the step, by the first path that contains it.
 _STEPS = {
-    "check/hard_inputs": "derived inputs",
+    "check/hard_inputs": "hard inputs",
     "check": "the numerics check",
     "measure/binaries": "following and compiling kernels",
     "measure/devices": "the device's measuring",

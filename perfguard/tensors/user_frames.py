@@ -14,13 +14,15 @@ import torch
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _PERFGUARD = str(Path(__file__).parents[1]) + os.sep
 
+_BETWEEN = f"{os.sep}contextlib.py", os.sep.join(("", "triton", "runtime", ""))  # Between two lines of a user's.
+
 # A line of Python: its code, and the offset of the instruction that runs. Python finds the number of a line by counting
 # from the beginning of its code, so only that of a line that is shown is asked for.
 Line = tuple[CodeType, int]
 
 
 def line_in_python() -> Line | None:
-    """The innermost line that is neither torch's nor ours; None without one."""
+    """The innermost line that is neither torch's, Triton's launcher's nor ours; None without one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -57,4 +59,4 @@ def place_in_python() -> str:
 
 @functools.cache
 def is_the_users(file: str) -> bool:
-    return not (file.startswith(("<", _TORCH, _PERFGUARD)) or f"{os.sep}contextlib.py" in file)
+    return not (file.startswith(("<", _TORCH, _PERFGUARD)) or any(part in file for part in _BETWEEN))

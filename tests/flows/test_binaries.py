@@ -92,3 +92,13 @@ def test_a_renaming_alone_is_quiet_and_hides_no_worse_configuration(recorded_ker
     accepted = project.guard(LANE)
     assert accepted.ret == ExitStatus.PASSED
     accepted.stdout.no_fnmatch_line("*asked of*")
+
+
+def test_a_kernel_that_writes_its_input_is_named(recorded_kernel: Project) -> None:
+    project = recorded_kernel
+    write(project, ("    tl.store(out", "    tl.store(x + row * n + columns, 2 * value, mask=mask)\n    tl.store(out"))
+    result = project.guard(LANE)
+    assert result.ret == ExitStatus.WRONG
+    result.stdout.fnmatch_lines(
+        ["WRONG  same/forward  argument 0 was modified, first by kernel sums_kernel at kernel.py:* in same; *"]
+    )

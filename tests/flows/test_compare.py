@@ -114,6 +114,7 @@ def test_a_base_that_lacks_every_test_is_no_problem(checkout: Checkout) -> None:
     status, said = checkout.compare("main", "--", "-k", "128")
     assert status == ExitStatus.PASSED, said
     assert "1 NEW" in said
+    assert "NEW  1 case (double[128]/forward): the base has no such case\n" in said
     assert "ended with status" not in said
 
 

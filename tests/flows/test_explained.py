@@ -76,6 +76,23 @@ def test_a_slower_time_names_launches_before_memory(recorded: Project) -> None:
     )
 
 
+def test_one_cause_in_several_cases_is_one_finding(recorded: Project) -> None:
+    recorded.kernel(launches=2)
+    result = recorded.guard()
+    assert result.ret == ExitStatus.REGRESSED
+    result.stdout.fnmatch_lines(
+        [
+            "CHANGED  double?64?/forward and 1 more  launches 1 -> 2 (+100.0 %)",
+            "    kernels + copy_kernel",
+            "    1 more: double?96?/forward",
+            "    reproduce: pytest --perfguard 'test_suite.py::test_double?64?'",
+            "    accept:    pytest --perfguard --perfguard-update=changed --perfguard-reason 'why' "
+            "test_suite.py::test_double",
+        ],
+        consecutive=True,
+    )
+
+
 @pytest.mark.usefixtures("real_processes")
 def test_a_cold_start_is_read_in_a_process_of_its_own(project: Project) -> None:
     project.test_file(COLD)

@@ -117,8 +117,36 @@ def test_a_modified_input_is_wrong(project: Project) -> None:
     misbehave(project, "x[5] = 0")
     result = project.guard()
     assert result.ret == ExitStatus.WRONG
-    result.stdout.fnmatch_lines(["WRONG  double?96?/forward*argument 0 was modified*"])
+    written = "argument 0 was modified, first by aten.* at kernel.py:* in double; where that is meant, *"
+    result.stdout.fnmatch_lines([f"WRONG  double?96?/forward*{written}"])
     result.assert_outcomes(failed=1, passed=2)
+
+
+def test_a_bare_assertion_is_broken_with_its_line_and_the_inputs_that_led_there(project: Project) -> None:
+    misbehave(project, "assert x.stride(0) < 16")
+    result = project.guard()
+    assert result.ret == ExitStatus.TESTS_FAILED
+    raised = "call raised AssertionError at kernel.py:* in double: assert x.stride(0) < 16"
+    given = "the candidate raised this in its first call, on float32?96,16?"
+    result.stdout.fnmatch_lines([f"BROKEN  double?96?/forward  {raised}; {given}"])
+
+
+def test_a_fault_of_the_reference_is_said_to_be_its_own(project: Project) -> None:
+    reference = "def doubled(x):\n    assert len(x) != 96\n    return 2 * x\n"
+    (project.path / "references.py").write_text(reference)
+    project.test_file(
+        CASES.replace("lambda x: 2 * x", "references.doubled").replace("import kernel", "import kernel, references")
+    )
+    result = project.guard()
+    assert result.ret == ExitStatus.TESTS_FAILED
+    raised = "call raised AssertionError at references.py:2 in doubled: assert len(x) != 96"
+    given = "the reference raised this, on float32?96,16?"
+    result.stdout.fnmatch_lines([f"BROKEN  double?96?/forward  {raised}; {given}"])
+    result.assert_outcomes(failed=1, passed=2)
+    project.test_file(TEST.replace("2 * x,", "(2 * x).double(),"))
+    result = project.guard()
+    assert result.ret == ExitStatus.WRONG
+    result.stdout.fnmatch_lines(["WRONG  *output: dtype is float32, the reference's is float64"])
 
 
 def test_cached_results_are_wrong(project: Project) -> None:

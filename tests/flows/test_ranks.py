@@ -338,6 +338,38 @@ def test_other_layout(perfguard):
     project.run("-W", "error").assert_outcomes(passed=2)
 
 
+SKIPPED = """
+import os
+from pathlib import Path
+
+import pytest
+
+if "RANK" in os.environ:
+    Path(__file__).with_name(f"rank-{os.environ['RANK']}").touch()
+
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.skip(reason="not today")
+def test_a(perfguard):
+    raise AssertionError
+
+@pytest.mark.skip(reason="not today")
+@pytest.mark.perfguard(ranks=2)
+@pytest.mark.parametrize("n", [1, 2])
+def test_b(perfguard, n):
+    raise AssertionError
+"""
+
+
+def test_no_rank_starts_where_every_test_is_skipped(project: Project) -> None:
+    project.test_file(SKIPPED)
+    for run in (project.run, project.guard):
+        run("-rs").assert_outcomes(skipped=3)
+        assert not list(project.path.glob("rank-*"))
+    project.test_file(SKIPPED + "@pytest.mark.perfguard(ranks=2)\ndef test_c():\n    pass\n")
+    project.run().assert_outcomes(skipped=3, passed=1)
+    assert len(list(project.path.glob("rank-*"))) == 2
+
+
 def test_workers_of_xdist_share_one_launch(project: Project) -> None:
     project.configure(device="cpu")
     source = """

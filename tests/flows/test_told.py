@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from perfguard import ExitStatus
@@ -75,6 +77,19 @@ def test_strides_of_an_output_bind_where_the_reference_has_them(scale: Project) 
     result.stdout.fnmatch_lines(["CHANGED  scale/forward  contract float32*strides (1,8)*-> *strides (16,1)*"])
     write(scale)  # with a reference that has the new ones
     assert guard(scale).ret == ExitStatus.PASSED
+
+
+def test_a_leak_names_the_line_that_made_what_is_left(scale: Project) -> None:
+    write(scale)
+    guard(scale, "--perfguard-update=new")
+    write(scale, forward="KEPT.append(x.clone()) or 2 * KEPT[-1]")
+    kernel = scale.path / "kernel.py"
+    kernel.write_text(kernel.read_text() + "\nKEPT = []\n")
+    result = guard(scale)
+    assert result.ret == ExitStatus.REGRESSED
+    found = result.stdout.str()
+    assert re.search(r"CHANGED growth_bytes: 0 B -> .*KiB", found), found
+    assert "left behind: 512 B of kernel.py:7 in forward" in found
 
 
 def test_an_added_copy_is_told_as_a_copy_everywhere(scale: Project) -> None:

@@ -26,6 +26,7 @@ from perfguard.model.records import (
     TOO_NOISY,
     Baseline,
     BaseTree,
+    Better,
     Case,
     CaseBaseline,
     CaseResult,
@@ -211,6 +212,59 @@ def test_a_fault_that_nobody_was_asked_about_is_open_and_one_that_a_base_could_n
     )
     alone = PairedCase(*faulty.id, problem="new since the base")
     assert told(alone=[alone], cut="the run was cut short").word is Word.WRONG  # nobody has to be asked
+
+
+def warps(**of_targets: dict[str, int | float | str]) -> list[Reading]:
+    return [
+        Reading(f"{target}.resident_warps", Unit.COUNT, value, Better.HIGHER, target=target)
+        for target, value in of_targets.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ((16, 20), (20, 16), {Word.PASS}),  # the swap of two loads
+        ((16, 20), (24, 15), {Word.PASS}),
+        ((16, 20), (24, 14), {Word.BETTER, Word.CHANGED}),  # more than one block of four
+        ((16, 20), (16, 16), {Word.CHANGED}),  # a fall alone
+        ((20, 20), (16, 16), {Word.CHANGED}),
+        ((16, 20), (20, 20), {Word.BETTER}),
+    ],
+)
+def test_warps_that_rise_here_and_fall_there_by_a_step_are_shown_and_not_gated(
+    before: tuple[int, int], after: tuple[int, int], words: set[Word]
+) -> None:
+    base, work = (warps(sm_80={"rows": one}, sm_90={"rows": other}) for one, other in (before, after))
+    changed = result("f", CODE, *work)
+    answer = PairedCase(*changed.id, base=result("f", replace(CODE, value="old"), *base))
+    found = judge_session([changed], lane(), [pairing(answer)])[changed.id]
+    judged = {each.metric: each for each in found if each.metric.endswith("warps") and each.before != each.after}
+    assert {each.word for each in judged.values()} == words
+    if words == {Word.PASS}:
+        text = f"rows sm_80 {before[0]} -> {after[0]}, sm_90 {before[1]} -> {after[1]}"
+        assert {each.reason for each in judged.values()} == {f"not gated, both ways between targets: {text}"}
+    # Another kernel that loses more is a finding as ever.
+    worse = result("f", CODE, *warps(sm_80={"rows": after[0], "sums": 20}, sm_90={"rows": after[1], "sums": 8}))
+    two = warps(sm_80={"rows": before[0], "sums": 20}, sm_90={"rows": before[1], "sums": 16})
+    answer = replace(answer, base=replace(worse, readings=[replace(CODE, value="old"), *two]))
+    found = judge_session([worse], lane(), [pairing(answer)])[worse.id]
+    assert next(each.word for each in found if each.metric == "sm_90.resident_warps") is Word.CHANGED
+
+
+def test_a_constant_of_a_launch_is_the_cause_of_its_work() -> None:
+    def side(block: int, code: str) -> CaseResult:
+        work = Reading("kernel_work", Unit.COUNT, {"loads": 6400 // block}, portable=True)
+        constants = {"`rows`: BLOCK": str(block), "`rows`: entry": "narrow"}
+        configuration = Reading("configuration", Unit.TEXT, constants, Better.SAME, gated=False, portable=True)
+        return result("f", replace(CODE, value=code), work, configuration)
+
+    changed = side(32, "new")
+    answer = PairedCase(*changed.id, base=side(64, "old"))
+    found = judge_session([changed], lane(), [pairing(answer)])[changed.id]
+    (verdict,) = (each for each in found if each.metric == "kernel_work")
+    assert verdict.word is Word.CHANGED
+    assert "because: configuration `rows`: BLOCK 64 -> 32" in verdict.reason
 
 
 def test_each_time_is_left_open_for_the_reason_of_its_own_base() -> None:

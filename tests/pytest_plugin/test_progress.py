@@ -118,8 +118,8 @@ def test_the_line_stands_below_pytest_s_and_goes_again(height: int) -> None:
     progress.look("test_b[64] (2 of 3): timing, at kernel.py:3 in double", 11.0)
     below = ["test_a.py .", "perfguard: 0:11 test_b[64] (2 of 3): timing, at kernel.py:3"]
     assert terminal.update()[-2:] == below  # cut to the width
-    progress.look("test_b[64] (2 of 3): derived inputs", 12.0)
-    assert terminal.update()[-1] == "perfguard: 0:12 test_b[64] (2 of 3): derived inputs"
+    progress.look("test_b[64] (2 of 3): hard inputs", 12.0)
+    assert terminal.update()[-1] == "perfguard: 0:12 test_b[64] (2 of 3): hard inputs"
     progress.clear()
     terminal.update()
     terminal.screen.write(".F")

@@ -37,7 +37,7 @@ def test_answers_are_collected_in_order(tmp_path: Path) -> None:
     reports, problem, said = measure("assert (folder / 'request.json').exists(); ANSWER", tmp_path)
     assert problem == ""
     assert said[0] == "fresh process 1 of 2: 2 tests"
-    assert re.fullmatch(r"fresh process 2 of 2: 2 tests, 0:\d\d gone, about 0:\d\d to go", said[1])
+    assert re.fullmatch(r"fresh process 2 of 2: 2 tests, 0:\d\d elapsed, about 0:\d\d to go", said[1])
     assert len(said) == 2
     assert len(reports) == 2
     session = session_of(reports[0].results, 0)  # what judging again needs

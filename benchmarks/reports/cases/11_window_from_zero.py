@@ -1,6 +1,6 @@
 """Attention of one head within a causal window of WINDOW keys.
 
-kind: cost on derived inputs
+kind: cost on hard inputs
 origin: handed; as vllm-project/vllm#50776
 shows: elements that 48 queries load, with a window of 20
 words: work

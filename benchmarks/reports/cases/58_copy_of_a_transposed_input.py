@@ -1,6 +1,6 @@
 """Each channel scaled, for tokens in any layout.
 
-kind: cost on derived inputs
+kind: cost on hard inputs
 origin: sgl-project/sglang#20469
 shows: copies of a transposed input
 words: cop(y|ies)

@@ -1,6 +1,6 @@
 """A linear function with products of its own in the backward pass.
 
-kind: cost on derived inputs
+kind: cost on hard inputs
 origin: pytorch/ao#4471
 shows: products for a frozen weight
 words: frozen|aten.(mm|matmul)|operators|flop

@@ -23,7 +23,7 @@ from perfguard.check.hard_inputs.state import State, owner_of
 from perfguard.check.hard_inputs.values import takes_values
 from perfguard.check.hard_inputs.verdict import defines_the_domain, judged
 from perfguard.check.numerics.procedure import LeftOut, Procedure, Run, differentiated
-from perfguard.check.numerics.trial import Inputs, distinct
+from perfguard.check.numerics.trial import Inputs, distinct, trained
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import is_out_of_memory
@@ -90,7 +90,7 @@ def _sequences(call: Call) -> list[str]:
 
 
 def _needs_grad(call: Call) -> bool:
-    return bool(_trained(call.fn)) or any(each.requires_grad for each in Inputs(call).tensors)
+    return bool(Inputs(call).leaf_names)
 
 
 def _modes(call: Call) -> list[str]:
@@ -114,8 +114,7 @@ def _modes(call: Call) -> list[str]:
 
 
 def _trained(fn: Any) -> list[tuple[str, torch.nn.Parameter]]:
-    found = fn.named_parameters() if isinstance(fn, torch.nn.Module) else ()
-    return [(name, each) for name, each in found if each.requires_grad]
+    return trained(fn) if isinstance(fn, torch.nn.Module) else []
 
 
 def _floats(call: Call) -> dict[int, torch.Tensor]:
@@ -191,7 +190,7 @@ class Called(Procedure):
     def applied(self) -> Iterator[None]:
         """Both sides in the mode, and their state the same, while inside."""
         sides = [fn for fn in (self._call.fn, self._call.reference) if isinstance(fn, torch.nn.Module)]
-        trained = [[parameter for _, parameter in _trained(side)] for side in sides]
+        by_side = [[parameter for _, parameter in trained(side)] for side in sides]
         with ExitStack() as stack:
             stack.enter_context(self._state.aligned())
             if self.text in (EVAL, EVAL_NO_GRAD):
@@ -200,12 +199,12 @@ class Called(Procedure):
             elif self.text.startswith(FROZEN):
                 asked = self.text.removeprefix(FROZEN)
                 names = [name for name, _ in _trained(self._call.fn)]
-                for name, *parameters in zip(names, *trained, strict=False):
+                for name, *parameters in zip(names, *by_side, strict=False):
                     for parameter in parameters if asked in (name, ALL) else ():
                         stack.enter_context(_with(parameter, "requires_grad", False))
             elif self.text.startswith(IN):
                 dtype = getattr(torch, self.text.removeprefix(IN))
-                for parameter in {id(each): each for side in trained for each in side}.values():
+                for parameter in {id(each): each for side in by_side for each in side}.values():
                     stack.enter_context(_with(parameter, "data", parameter.data.to(dtype)))
             yield
 

@@ -45,6 +45,7 @@ from perfguard.check.hard_inputs.values import (
     row_count,
     takes_values,
 )
+from perfguard.check.numerics.trial import trained
 from perfguard.model.call import Call
 
 _TURN = 4  # kinds of values that fit into even a few rows
@@ -300,8 +301,8 @@ def _has_gradients(call: Call, leaves: Sequence[Any]) -> bool:
 
 
 def _has_parameters(call: Call) -> bool:
-    parameters = call.fn.parameters() if isinstance(call.fn, torch.nn.Module) else ()
-    return any(parameter.requires_grad for parameter in parameters)
+    module = call.fn if isinstance(call.fn, torch.nn.Module) else call.kept
+    return module is not None and bool(trained(module))
 
 
 def _frozen(leaves: Sequence[Any]) -> list[Part]:

@@ -108,9 +108,9 @@ class Inputs:
                 raise UsageError(f"{each.name}: {what}; pass dense tensors, and make others of them inside the call")
         self.procedure: Procedure = call.procedure or Procedure()
         self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
-        self.module = call.fn if isinstance(call.fn, torch.nn.Module) else None
-        parameters = () if self.module is None else self.module.named_parameters()
-        self.parameters = [(name, value) for name, value in parameters if value.requires_grad]
+        self.module = call.fn if isinstance(call.fn, torch.nn.Module) else call.kept
+        self._is_kept = self.module is call.kept
+        self.parameters = [] if self.module is None else trained(self.module)
         self.leaf_names = [each.name for each in self._of_tensors if each.value.requires_grad]
         self.leaf_names += [f"parameter {name}" for name, _ in self.parameters]
         self.written_names = [f"{each.name} (written)" for each in self._of_tensors if each.written]
@@ -227,13 +227,13 @@ class Inputs:
     def describe(self) -> str:
         """`bfloat16[64,48] grad; int32[4]; k=2`: dtypes, shapes, strides where not contiguous, other values.
 
-        Identical in every process. Parameters of modules are counted by dtype.
+        Identical in every process. Parameters of a module that is called are counted by dtype.
         """
         words = []
         for each in self._inputs:
             keyword = each.name.removeprefix("argument ")
             words.append(("" if keyword[0].isdigit() else f"{keyword}=") + _described(each.value))
-        if self.module is not None:
+        if self.module is not None and not self._is_kept:
             counts: Counter[str] = Counter()
             for parameter in self.module.parameters():
                 counts[dtype_name(parameter)] += parameter.numel()
@@ -290,6 +290,11 @@ def run_trial(
         incoming.restore()
         if saved:
             saved.restore()
+
+
+def trained(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters that require grad, with their names."""
+    return [(name, value) for name, value in module.named_parameters() if value.requires_grad]
 
 
 def surrounded_gradient(gradient: torch.Tensor | None, name: str, canaries: Canaries) -> torch.Tensor | None:

@@ -239,7 +239,7 @@ class Reference:
                 f"{len(self.inputs.parameters)}; give the reference the same parameters in the same order"
             )
         state: dict[str, torch.Tensor] = {}
-        if wide is not None:
+        if wide is not None and (self.widens or self.call.kept is None):
             state = widened_state(owner, wide)
             parameters = {name: state[name] for name in parameters}
         run = partial(run, parameters=[parameters[name] for name in trained])

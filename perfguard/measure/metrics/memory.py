@@ -10,6 +10,7 @@ counts once and as a whole, because a view keeps all of it alive. Tensors that a
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Across, Better, Reading, Value
-from perfguard.model.units import Unit
+from perfguard.model.units import Unit, format_value
 from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by, tree_tensors
 from perfguard.tensors.step import Step, local
 
@@ -117,13 +118,25 @@ def _allocated(subject: Subject, device: Device, reading: Callable[..., Reading]
     # Ranks that make different numbers of calls would wait for each other. Threads of a process group free a call's
     # tensors a moment after its return.
     if not isinstance(subject.run, Step):
-        readings.append(reading("residue_bytes", use.residue, 55, drifts=False))
         # Counting is slow on a CPU, because the profiler observes its allocator. On a CPU no residue means no growth.
         growth = _growth(subject, device) if device.asynchronous or use.residue > 0 else Growth(_CALLS, 0)
-        readings.append(reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False))
+        left = _left_by(subject, device) if use.residue > 0 or growth.allocated > 0 else ""
+        notes = (left, "") if use.residue > 0 else ("", left)
+        readings.append(reading("residue_bytes", use.residue, 55, drifts=False, note=notes[0]))
+        readings.append(reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False, note=notes[1]))
         if device.asynchronous:
             readings.append(reading("reserved_growth_bytes", _scaled(growth.reserved, growth), 56))
     return readings
+
+
+def _left_by(subject: Subject, device: Device) -> str:
+    """The lines of Python that made the tensors that are alive after one more call; empty if it cannot be observed."""
+    with contextlib.suppress(Exception):  # Some calls refuse to run under a dispatch mode.
+        with device.observed() as seen:
+            subject.run()
+        sizes = {place: format_value(count, Unit.BYTES) for place, count in sorted(seen.left.items()) if place}
+        return f"left behind: {', '.join(f'{size} of {place}' for place, size in sizes.items())}" if sizes else ""
+    return ""
 
 
 def _growth(subject: Subject, device: Device) -> Growth:

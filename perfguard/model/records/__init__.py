@@ -29,10 +29,13 @@ from perfguard.model.records.case import (
     Word,
 )
 from perfguard.model.records.report import (
+    NEW_SINCE_BASE,
     NO_BASE,
     NO_COMMIT,
+    NO_COMMIT_YET,
     NO_PAIRS,
     NO_RECORD,
+    NOT_AT_BASE,
     SCHEMA,
     TOO_NOISY,
     BaseTree,
@@ -49,8 +52,11 @@ from perfguard.model.records.report import (
 
 __all__ = [
     "BY_TOOLCHAIN",
+    "NEW_SINCE_BASE",
+    "NOT_AT_BASE",
     "NO_BASE",
     "NO_COMMIT",
+    "NO_COMMIT_YET",
     "NO_PAIRS",
     "NO_RECORD",
     "OTHER_CONDITIONS",

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from perfguard.model.records.baseline import Hardware, Provenance, Toolchain
-from perfguard.model.records.case import CaseId, CaseResult, Conditions, Verdict
+from perfguard.model.records.case import CaseId, CaseResult, Conditions, Verdict, Word
 
 SCHEMA = 1
 
@@ -31,8 +31,17 @@ class BaseTree(Struct, frozen=True, omit_defaults=True):
 NO_BASE = BaseTree(problem="no base commit was looked for")
 NO_RECORD = BaseTree(problem="the case has no record, and so no commit to be compared with")
 NO_COMMIT = BaseTree(problem="the record names no commit; record again, or name a base: --perfguard-base")
+NO_COMMIT_YET = "the repository has no commit yet; commit first"
+NEW_SINCE_BASE, NOT_AT_BASE = "new since the base", "the base has no such case"
 NO_PAIRS = "no process pair measured it"
 TOO_NOISY = "NOISY: process pairs scatter more than the change that would fail"
+#: The beginning of the reason of a verdict on warps that rise on some targets and fall by a step on others.
+BOTH_WAYS = "not gated, both ways between targets: "
+
+
+def awaits_commit(verdict: Verdict) -> bool:
+    """Whether it is on a time that is only shown, because no commit has its test yet (`while_uncommitted`)."""
+    return verdict.word is Word.NEW and verdict.reason.startswith("UNPAIRED")
 
 
 class PairReading(Struct, frozen=True, omit_defaults=True):

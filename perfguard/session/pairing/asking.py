@@ -19,7 +19,7 @@ from perfguard.measure.metrics.times import HOST_TIME
 from perfguard.model.config import CompareOptions
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import CaseId, CaseResult, PairedCase, Pairing, ReadingId, Verdict, Word
+from perfguard.model.records import NEW_SINCE_BASE, CaseId, CaseResult, PairedCase, Pairing, ReadingId, Verdict, Word
 from perfguard.model.records.case import with_readings
 from perfguard.model.records.code import CODE
 from perfguard.model.units import counted
@@ -126,7 +126,7 @@ class Asking:
             for case, result in question.cases.items()
             if worktrees.has("base", result.case.nodeid, run.config.root)
         }
-        self.problems |= dict.fromkeys(question.cases.keys() - cases.keys(), "new since the base")
+        self.problems |= dict.fromkeys(question.cases.keys() - cases.keys(), NEW_SINCE_BASE)
         if not cases:
             return
         more = f"; {counted(self.more, 'commit')} to ask after it" if self.more else ""
@@ -144,9 +144,7 @@ class Asking:
             base = results_at_base.get(case)
             if base is None:
                 uncollected = followed.uncollected.get(result.case.nodeid.partition("::")[0])
-                new = (
-                    "new since the base" if uncollected is None else f"its file does not run at the base: {uncollected}"
-                )
+                new = NEW_SINCE_BASE if uncollected is None else f"its file does not run at the base: {uncollected}"
                 self.problems[case] = problems.get(result.case.nodeid, new)
                 continue
             self.answers[case] = base

@@ -286,9 +286,9 @@ def out_of_time(settings: Settings) -> str:
 
 
 def _expected(pairs: int, seconds: float, deadline: float) -> str:
-    """`, 0:41 gone, about 0:20 to 3:05 to go`, after the first of the `pairs` so far."""
+    """`, 0:41 elapsed, about 0:20 to 3:05 to go`, after the first of the `pairs` so far."""
     if not pairs:
         return ""
     budget = max(0.0, deadline - time.monotonic())
     least, most = (min(max(1, count - pairs) * seconds / pairs, budget) for count in (LEAST_PAIRS, MOST_PAIRS))
-    return f", {format_minutes(seconds)} gone, about {format_minutes(least)} to {format_minutes(most)} to go"
+    return f", {format_minutes(seconds)} elapsed, about {format_minutes(least)} to {format_minutes(most)} to go"

@@ -11,6 +11,7 @@ from perfguard.judge.screen import covered_beside
 from perfguard.measure.metrics.times import DEVICE_TIME, HOST_TIME
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
+    NEW_SINCE_BASE,
     CaseId,
     CaseResult,
     PairedTime,
@@ -171,7 +172,7 @@ class Tally:
         if base is None:
             file = self.times[track].work.case.nodeid.partition("::")[0]
             uncollected = outcome.uncollected.get("base", {}).get(file)
-            return "new since the base" if uncollected is None else f"its file does not run at the base: {uncollected}"
+            return NEW_SINCE_BASE if uncollected is None else f"its file does not run at the base: {uncollected}"
         return "the processes did not come to it together: one of its tests failed or was skipped"
 
     def _judge(self) -> None:

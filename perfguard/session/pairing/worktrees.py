@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from filelock import FileLock, Timeout
 
 from perfguard.model.errors import UsageError
+from perfguard.model.records import NO_COMMIT_YET
 from perfguard.session.child import environment
 
 _IDENTITY = {
@@ -94,7 +95,7 @@ class Repository:
             UsageError: no commit yet, no such `base` in a shallow clone, or no common ancestor.
         """
         if self.commit("HEAD") is None:
-            raise UsageError(f"{self.root}: the repository has no commit yet; commit first")
+            raise UsageError(f"{self.root}: {NO_COMMIT_YET}")
         if self.commit(base) is None:
             if self.is_shallow:
                 raise UsageError(f"{base}: not in this clone, which is shallow: git fetch --unshallow")
