@@ -19,6 +19,10 @@ _FILE_WIDTH = 250  # The width if the output is a log or a pipe.
 
 # Command -> the module with its options and its work, which is loaded only for that command, and its purpose.
 _COMMANDS = {
+    "init": (
+        "perfguard.github.init.command",
+        "set this repository up: settings, .gitignore, workflows of GitHub Actions",
+    ),
     "report": (
         "perfguard.session.report_command",
         "show reports that pytest --perfguard saved, of one lane or several, in one of several forms",
