@@ -217,7 +217,7 @@ def lane(side: Side) -> Iterator[Ran]:
 
 
 def start(side: Side) -> Iterator[Ran]:
-    """The commands of docs/start.md, sections 4 to 7, on a CPU."""
+    """The commands of docs/start.md, on a CPU."""
     folder = side.project("start", mynorm=NORM, test_norm=NORM_TEST)
     flow = "start.md: "
     yield side.pytest(f"{flow}pytest", folder)

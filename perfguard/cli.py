@@ -19,6 +19,10 @@ _FILE_WIDTH = 250  # The width if the output is a log or a pipe.
 
 # Command -> the module with its options and its work, which is loaded only for that command, and its purpose.
 _COMMANDS = {
+    "init": (
+        "perfguard.github.init.command",
+        "set this repository up: settings, .gitignore, workflows of GitHub Actions",
+    ),
     "report": (
         "perfguard.session.report_command",
         "show reports that pytest --perfguard saved, of one lane or several, in one of several forms",
@@ -102,24 +106,52 @@ def _parser(named: str) -> argparse.ArgumentParser:
 
 
 def run_doctor(options: argparse.Namespace) -> int:
-    """Print one row per finding, with the next step for each missing part."""
+    """Print one row per finding, with the next step for each missing part, and the next command."""
     from rich.console import Console
     from rich.table import Table
 
     from perfguard.measure.devices import Finding, diagnose
-    from perfguard.model.config import find_project, read_settings
+    from perfguard.model.config import Settings, find_project, read_settings
 
+    project, configured = find_project(Path.cwd()), Settings()
     try:
-        read_settings(find_project(Path.cwd()))
+        configured = read_settings(project)
         settings = Finding("settings", "[tool.perfguard] can be read, or is left out")
     except PerfguardError as error:
         settings = Finding("settings", "", str(error), "mend it: every run stops there")
-    table = Table("topic", "found", "missing", "next step", box=None, pad_edge=False)
-    for finding in [settings, *diagnose()]:
-        style = "yellow" if finding.missing else ""
-        table.add_row(finding.topic, finding.value, finding.missing, finding.next_step, style=style)
-    for column in table.columns:
-        column.overflow = "fold"  # A truncated slug or path is of no use.
+    table = Table.grid(padding=(0, 2))
+    findings = [settings, *diagnose(targets=configured.targets)]
+    for finding in findings:
+        missing = [f"missing: {finding.missing}", f"next step: {finding.next_step}"] if finding.missing else []
+        text = "\n".join(filter(None, [finding.value, *missing]))
+        table.add_row(finding.topic, text, style="yellow" if missing else "")
+    table.columns[1].overflow = "fold"  # A truncated slug or path is of no use.
     width = None if sys.stdout.isatty() else _FILE_WIDTH
-    Console(width=width, highlight=False, markup=False).print(table)  # Brackets name extras; markup would hide them.
+    console = Console(width=width, highlight=False, markup=False)  # Brackets name extras; markup would hide them.
+    console.print(table)
+    needed = (each.next_step for each in findings if each.missing and each.topic in ("settings", "torch", "device"))
+    slug = next((finding.value for finding in findings if finding.topic == "device hardware"), "")
+    step = next(needed, "") or _next_command(project, project / configured.baselines, slug)
+    console.print(f"\nnext: {step}", soft_wrap=True)
     return int(ExitStatus.PASSED)
+
+
+def _next_command(project: Path, baselines: Path, slug: str) -> str:
+    """What a user types next in this project, once the machine has what a run needs.
+
+    Args:
+        slug: the name of this hardware; "" if it is unknown.
+    """
+    lane = "pytest --perfguard --perfguard-lane=cpu"
+    if slug and (baselines / slug).is_dir():
+        return "pytest --perfguard"
+    if (baselines / "cpu").is_dir():
+        return lane
+    above = (project, *project.parents)
+    repository = next((folder for folder in above if (folder / ".git").exists()), None)
+    if repository is None:
+        return "git init && perfguard init"
+    workflows = (repository / ".github" / "workflows").glob("*.y*ml")
+    if not any("perfguard" in path.read_text(encoding="utf-8", errors="replace") for path in workflows):
+        return "perfguard init"
+    return f"{lane} --perfguard-update=new  # once a guarded test is committed: docs/start.md"

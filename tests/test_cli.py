@@ -94,7 +94,8 @@ def test_doctor_prints_brackets_and_reads_the_settings(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.perfguard]\ncase_secnds = 1\n")
     step = "pip install 'perfguard[kernels]'"
-    monkeypatch.setattr(devices, "diagnose", lambda: [Finding("torch", "", "cannot be imported: [x]", step)])
+    finding = Finding("torch", "", "cannot be imported: [x]", step)
+    monkeypatch.setattr(devices, "diagnose", lambda **_: [finding])
     assert main(["doctor"]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert step in output
@@ -102,11 +103,40 @@ def test_doctor_prints_brackets_and_reads_the_settings(
     assert "case_secnds" in output
 
 
+def test_doctor_ends_with_the_next_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = [Finding("device hardware", "nvidia-h200")]
+    monkeypatch.setattr(devices, "diagnose", lambda **_: found)
+    monkeypatch.chdir(tmp_path)
+
+    def following() -> str:
+        assert main(["doctor"]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last.startswith("next: ")
+        return last.removeprefix("next: ")
+
+    assert following() == "git init && perfguard init"
+    (tmp_path / ".git").mkdir()
+    assert following() == "perfguard init"
+    (tmp_path / ".github" / "workflows").mkdir(parents=True)
+    (tmp_path / ".github" / "workflows" / "guard.yml").write_text("run: pytest --perfguard\n")
+    assert following().startswith("pytest --perfguard --perfguard-lane=cpu --perfguard-update=new  # once")
+    (tmp_path / "baselines" / "amd-mi300x").mkdir(parents=True)
+    assert following().endswith("--perfguard-update=new  # once a guarded test is committed: docs/start.md")
+    (tmp_path / "baselines" / "cpu").mkdir()
+    assert following() == "pytest --perfguard --perfguard-lane=cpu"
+    (tmp_path / "baselines" / "nvidia-h200").mkdir()
+    assert following() == "pytest --perfguard"
+    found[:] = [Finding("torch", "", "cannot be imported", "pip install torch")]
+    assert following() == "pip install torch"
+
+
 def test_doctor_names_the_device(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "torch" in out
-    assert "next step" in out
+    assert "next: " in out
     assert "…" not in out
     (slug,) = (line.split()[-1] for line in out.splitlines() if line.startswith("device hardware"))
     assert slug == open_device("auto").identity.slug  # whole, although no terminal is wide enough here

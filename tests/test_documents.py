@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import json
 import re
+import shlex
 import string
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +16,10 @@ import pytest
 
 from benchmarks.mutation.report import page as mutation_page
 from benchmarks.rows import in_rows
-from perfguard.model.config import CATEGORIES, Settings
+from perfguard import cli
+from perfguard.github.init.edits import with_lanes
+from perfguard.github.init.workflows import HOSTED, Installed, Source, lane_workflows, measure_workflow
+from perfguard.model.config import CATEGORIES, Settings, parse_categories
 from perfguard.model.errors import EXIT_MEANINGS
 from perfguard.model.records import Word
 from perfguard.pytest_plugin.fixture import Guarded
@@ -97,6 +103,44 @@ def test_the_reference_has_every_option_verdict_and_status(pytestconfig: pytest.
     statuses = {int(status) for status in re.findall(r"^\| (\d+) \|", _section("Exit statuses"), re.MULTILINE)}
     assert statuses == {int(status) for status in EXIT_MEANINGS}
     assert all(f"`{category}`" in REFERENCE for category in CATEGORIES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_ones_that_perfguard_takes(page: Path) -> None:
+    """`pytest` with options that the plugin has, and `perfguard` with arguments that its parser accepts."""
+    from perfguard.plugin import pytest_addoption
+
+    known = set(re.findall(r'"(--perfguard[a-z-]*)"', inspect.getsource(pytest_addoption)))
+    blocks = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for body in (body for kind, body in blocks if kind in ("", "sh")):
+        for line in body.splitlines():
+            found = re.match(r"\s*(?:\w+=\S+ )*(pytest|perfguard|scripts/guard) (?!\S+ \[)", line)
+            if found is None:
+                continue
+            words = shlex.split(line[found.end() :], comments=True)
+            if found[1] == "perfguard":
+                words = words[: words.index("--")] if "--" in words else words
+                parser: argparse.ArgumentParser = cli._parser(words[0])
+                parser.parse_args(words)
+            options = [word.partition("=") for word in words if word.startswith("--perfguard")]
+            assert {name for name, _, _ in options} <= known, line
+            for name, _, value in options:
+                if name == "--perfguard-update" and value:
+                    assert parse_categories(value), line
+
+
+def test_ci_shows_what_perfguard_init_writes() -> None:
+    source = Source("github.com", "OWNER/perfguard", "<40-digit commit>")
+    installed = Installed("3.12", ["torch==2.13.0+cpu", "triton==3.9.0"], ["-e ."])
+    lanes = {"nvidia-h200": ["self-hosted", "gpu"], "cpu": HOSTED}
+    written = [measure_workflow(lanes, "main"), *lane_workflows(source, installed).values(), with_lanes("", [*lanes])]
+    shown = re.findall(r"^ *```(?:yaml|toml)\n(.*?)^ *```$", (ROOT / "docs" / "ci.md").read_text("utf-8"), re.S | re.M)
+    assert len(shown) == 4
+    for block in map(textwrap.dedent, shown):
+        height = block.count("\n")
+        lines = [text.splitlines(keepends=True) for text in written if text]
+        parts = ("".join(text[at : at + height]) for text in lines for at in range(len(text)))
+        assert any(textwrap.dedent(part) == block for part in parts), block
 
 
 def _section(heading: str) -> str:

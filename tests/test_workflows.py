@@ -16,6 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
+from perfguard.github.init.workflows import (
+    HOSTED,
+    Installed,
+    Source,
+    guard_workflow,
+    lane_workflows,
+    measure_workflow,
+)
 from perfguard.model.records import Verdict, Word, dump_report
 from perfguard.model.suite_names import suite_of
 from tests.github.reports import measured, report
@@ -387,6 +395,28 @@ def test_the_action_does_what_the_workflow_does() -> None:
     )
     assert post["run"].startswith("python -P -m perfguard comment")
     assert "GITHUB_TOKEN" not in install.get("env", {})
+
+
+def test_perfguard_init_writes_these_workflows() -> None:
+    """Up to the list of lanes, and to the steps that install and start perfguard."""
+    source, installed = Source("github.com", "OWNER/perfguard", f"{7:040}"), Installed("3.12", ["torch"], [])
+    made = {**lane_workflows(source, installed), "measure.yml": measure_workflow({"cpu": HOSTED}, "main")}
+    ours = {name: (FOLDER / name).read_text(encoding="utf-8") for name in made}
+    started = r'"\$RUNNER_TEMP/perfguard/bin/python" -m pytest --perfguard "\$\{workers\[@\]\}" \\\n +'
+    lane = re.sub(
+        r"      - uses: actions/setup-python@.*?(?=      - name: Measure\n)", "", made["lane.yml"], flags=re.S
+    )
+    lane = re.sub(started, "scripts/guard ", re.sub(r" +workers=\(\); .*\n", "", lane))
+    assert lane == ours["lane.yml"]
+    posting = r"      - name: Install what.*?(?=      - uses: actions/upload)"
+    action = r"      - name: Judge and post\n        uses: OWNER.*?(?=      - uses: actions/upload)"
+    assert re.sub(action, "", made["comment.yml"], flags=re.S) == re.sub(posting, "", ours["comment.yml"], flags=re.S)
+    reading = re.sub(r"  lanes:\n    name: lanes\n.*?(?=  measure:\n)", "", ours["measure.yml"], flags=re.S)
+    reading = reading.replace("    needs: lanes\n", "").replace(" ${{ fromJSON(needs.lanes.outputs.lanes) }}", "")
+    assert re.sub(r" +- \{lane: .*\n", "", made["measure.yml"]) == reading
+    pins = r"uses: (actions/\S+ # .*)"
+    _, guard = guard_workflow(source, installed, "")
+    assert set(re.findall(pins, guard)) <= set(re.findall(pins, "".join(ours.values())))
 
 
 def test_the_oldest_and_the_newest_versions_are_tried() -> None:

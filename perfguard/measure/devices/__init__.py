@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfguard.measure.devices.device import Device, Event
 from perfguard.measure.devices.vendors import Finding, Vendor, all_vendors, require_torch
 from perfguard.model.errors import UsageError
@@ -53,8 +55,9 @@ def _vendor_of(name: str) -> tuple[Vendor, str]:
     raise UsageError(f"device {name!r}: unknown; known: {', '.join(known_names())}")
 
 
-def diagnose(device: str = _AUTO) -> list[Finding]:
-    """All findings that `perfguard doctor` prints about this machine. It never raises, and works without torch."""
+def diagnose(device: str = _AUTO, targets: Sequence[str] = ()) -> list[Finding]:
+    """All findings that `perfguard doctor` prints about this machine, and about the `targets` of the settings. It never
+    raises, and works without torch."""
     from perfguard.measure.devices import doctor
 
-    return doctor.findings(lambda: open_device(device))
+    return doctor.findings(lambda: open_device(device), targets=targets)

@@ -18,12 +18,17 @@ _INSTALL = "pip install 'perfguard[kernels]'"
 
 
 def findings(
-    open_device: Callable[[], Device], *, root: Path = Path("/"), load: Import = importlib.import_module
+    open_device: Callable[[], Device],
+    *,
+    targets: Sequence[str] = (),
+    root: Path = Path("/"),
+    load: Import = importlib.import_module,
 ) -> list[Finding]:
-    """All findings, from the machine down to the device.
+    """All findings, from the machine down to the device, then what can be measured with them.
 
     Args:
         open_device: opens the device.
+        targets: the GPUs that kernels are compiled for, as the settings name them.
         root: the folder that holds `/proc`, `/sys` and `/dev`.
         load: imports a module by name.
     """
@@ -35,6 +40,7 @@ def findings(
         ("driver", lambda: _drivers(root, load, vendors)),
         *(("tools", lambda v=each: v.tools(root, load)) for each in vendors if _has_driver(each, root)),
         ("device", lambda: _device(open_device)),
+        ("lane cpu", lambda: _measurable(open_device, targets, load)),
     ]
     return [finding for topic, check in checks for finding in _safely(topic, check)]
 
@@ -76,7 +82,9 @@ def _drivers(root: Path, load: Import, vendors: Sequence[Vendor]) -> Iterator[Fi
         *names, last = (vendor.driver for vendor in vendors if vendor.driver)
         step = "none needed to guard the CPU; to guard a GPU install its driver (in a container: pass the GPU in)"
         yield Finding("GPU driver", "", f"no {', '.join(names)} or {last} driver is loaded", step)
-        interpreted = "are interpreted: pytest --perfguard sets TRITON_INTERPRET=1; for plain pytest set it yourself"
+        interpreted = (
+            "perfguard's interpreter: pytest --perfguard sets TRITON_INTERPRET=1; for plain pytest set it yourself"
+        )
         yield Finding("Triton kernels", interpreted)
     for vendor in present:
         missing = step = ""
@@ -87,6 +95,24 @@ def _drivers(root: Path, load: Import, vendors: Sequence[Vendor]) -> Iterator[Fi
     if build not in (None, _CPU_ONLY) and not any(vendor.build in str(build) for vendor in present):
         missing = f"torch is built for {build}, but no such driver is loaded"
         yield Finding("driver", "", missing, "install the GPU's driver; in a container, pass the GPU in")
+
+
+def _measurable(open_device: Callable[[], Device], targets: Sequence[str], load: Import) -> Iterator[Finding]:
+    """What a run can measure here, and what needs another machine."""
+    exact = "results, operators, copies, host reads, memory, equal on every CPU; no times"
+    yield Finding("lane cpu", f"pytest --perfguard --perfguard-lane=cpu: {exact}")
+    try:
+        load("triton")
+        compiled = f"{', '.join(targets)}: registers, spills, shared memory, without these GPUs" if targets else ""
+        yield Finding("targets of kernels", compiled or "none: the setting targets is empty")
+    except ImportError:
+        yield Finding("targets of kernels", "", "Triton is missing, so nothing is compiled for them", _INSTALL)
+    try:
+        device = open_device()
+    except DeviceError:
+        return  # The finding on the device says why.
+    step = "" if device.asynchronous else "run pytest --perfguard on a machine with the GPU"
+    yield Finding("times", f"those of {device.identity.slug}", step and "no GPU's", step)
 
 
 def _has_driver(vendor: Vendor, root: Path) -> bool:

@@ -122,6 +122,25 @@ def test_whether_the_profiler_works(tmp_path: Path) -> None:
     assert finding.next_step
 
 
+def test_what_can_be_measured_here(tmp_path: Path) -> None:
+    class Cpu(FakeDevice):
+        asynchronous = False
+
+    def findings(open_device: Callable[[], Any], **present: Any) -> dict[str, Finding]:
+        listed = doctor.findings(open_device, targets=["sm_90", "gfx942"], root=tmp_path, load=modules(**present))
+        return {finding.topic: finding for finding in listed}
+
+    here = findings(lambda: Cpu("cpu-mine"), torch=torch(), triton=SimpleNamespace(__version__="3.9"))
+    assert "--perfguard-lane=cpu" in here["lane cpu"].value
+    assert here["targets of kernels"].value == "sm_90, gfx942: registers, spills, shared memory, without these GPUs"
+    assert "TRITON_INTERPRET=1" in here["Triton kernels"].value
+    assert here["times"].value == "those of cpu-mine"
+    assert here["times"].missing == "no GPU's"
+    gpu = findings(FakeDevice, torch=torch())
+    assert gpu["times"] == Finding("times", "those of fake-gpu")
+    assert gpu["targets of kernels"].next_step == "pip install 'perfguard[kernels]'"
+
+
 def test_a_broken_check_is_a_finding(tmp_path: Path) -> None:
     def broken() -> Any:
         raise RuntimeError("driver fell over")
