@@ -60,6 +60,7 @@ BUDGETS = [
         "a kernel nearer to the truth than its reference is not accused; ids follow ends; layouts and sizes to follow",
     ),
     ("perfguard/github/**/*.py", 2_500, ""),
+    ("perfguard/github/**/*.py", 200, "judge: the verdict from files, without a network; links to lanes' jobs"),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
@@ -81,7 +82,13 @@ BUDGETS = [
     ("perfguard/pytest_plugin/**/*.py", 100, "kernels are interpreted where no GPU is, without being asked"),
     ("perfguard/render/**/*.py", 2_600, ""),
     ("perfguard/render/**/*.py", 400, "what a change did to the records; upgrades, kernel by kernel; old faults"),
+    (
+        "perfguard/render/**/*.py",
+        550,
+        "a row for each cause, in terminal, comment, page and annotations; shown by examples of 3, 40 and 400 findings",
+    ),
     ("perfguard/render/html/page.[chj]*", 350, ""),
+    ("perfguard/render/html/page.[chj]*", 50, "causes first; process pairs as dots"),
     ("perfguard/session/**/*.py", 4_450, ""),
     ("perfguard/session/**/*.py", 750, "the base of each case's record, its answers, and environments of two sides"),
     (
@@ -90,6 +97,7 @@ BUDGETS = [
         "worktrees of killed runs are removed; pairs start ahead; what a run does is said meanwhile",
     ),
     ("perfguard/session/**/*.py", 150, "what is remembered of a case between runs; what a pair found, and took"),
+    ("perfguard/session/**/*.py", 50, "annotations at the changed line of their function"),
     ("perfguard/store/**/*.py", 550, ""),
     ("perfguard/tensors/**/*.py", 500, ""),
     ("perfguard/testing/**/*.py", 550, ""),
@@ -105,6 +113,7 @@ BUDGETS = [
     ("tests/**/*.py", 600, "other inputs, codes right by value, ids that follow ends, ids that are places"),
     ("tests/**/*.py", 100, "the public's reports: each fault is shown by an input, each file is what a user has"),
     ("tests/**/*.py", 100, "modules that a reference keeps, the interpreter of Triton 3.6"),
+    ("tests/**/*.py", 800, "causes on one screen, judging from files, recipes of other CI services"),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 500, "kernels that nobody here wrote, on a GPU and in the interpreter"),
@@ -149,7 +158,7 @@ SIBLINGS = {
     "measure/metrics": {"subject"},
     "measure/devices/vendors": set(),
     "render/outputs": set(),
-    "render": {"words", "escaping", "overview", "findings", "title", "causes"},
+    "render": {"words", "escaping", "overview", "findings", "title", "causes", "observed"},
 }
 PUBLIC = [
     "BaselineError",

@@ -10,6 +10,7 @@ import msgspec
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, find_merge_base
+from perfguard.github.api.jobs import job_urls
 from perfguard.github.api.measured_run import Pull, WorkflowRun
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
@@ -48,12 +49,15 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
         raise GitHubError(f"{root} at {base[:12]}: {missing}; merge suites of one hardware")
     after, unread = _baselines(files, root, head) if head else (None, "")
     judged = judge_lanes(receive_all(artifacts, run.head_sha), Reference(before, after, compared))
+    jobs = job_urls(client, run, settings.lanes)
     return msgspec.structs.replace(
         judged,
+        lanes=[msgspec.structs.replace(lane, job_url=jobs.get(lane.name, "")) for lane in judged.lanes],
         head=run.head_sha,
         base=base,
         unread=unread and f"the change's baselines: {unread}",
         run_url=link_of(client, run),
+        source_url=f"{client.server}/{client.repository}/blob/{run.head_sha}/",
     )
 
 

@@ -1,7 +1,8 @@
 """The summary at the end of `pytest --perfguard` and of `perfguard report`: worst case first, each with its next step.
 
-A case that needs action takes one line and at most four more. Other cases share one line per verdict, with a count and
-a command. A run in which no case needs action takes at most fifteen lines. `-v` names every case.
+Cases that need action take one line and at most four more, together if they have one cause. Other cases share one line
+per verdict, with a count and a command. A run in which no case needs action takes at most fifteen lines. `-v` names
+every case.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from dataclasses import dataclass, field
 
 from perfguard.model.records import Case, CaseId, CaseResult, Reading, Report, Verdict, Word
 from perfguard.model.units import counted, format_percent, format_value
+from perfguard.render.causes import rows_of
 from perfguard.render.escaping import clean
-from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel
-from perfguard.render.overview import LaneView
+from perfguard.render.findings import INCONCLUSIVE, Cause, Finding
+from perfguard.render.overview import LaneView, Overview
 from perfguard.render.words import (
     MOST_OF_A_VALUE,
     NOT_TIMED,
     OLD_FAULT,
     accept_command,
+    beside_rival,
     checked_beside,
     command_prefix,
     compare_command,
@@ -48,9 +51,8 @@ COUNTED = {
 }
 MOST_QUIET = 15  # Lines of a run in which no case needs action, including the line that names the report.
 MOST_MORE = 4  # Lines of a case after its first.
-MOST_CASES = 20  # Cases of one failing word.
+MOST_CAUSES = 20  # Causes of one failing word; more are counted.
 MOST_FASTER = 5
-MOST_KERNELS = 5  # Kernels that the count of the remaining cases names.
 MOST_ROWS = 8  # Rows of the table of times.
 MOST_WRITTEN = 8  # Files written by an update.
 MOST_NAMED = 3  # Named cases of one kind that need no action.
@@ -92,7 +94,8 @@ def render_summary(
         typed: returns a node id as a user types it.
         verbose: whether every case is named and every time is shown.
     """
-    writer = _Writer(report, LaneView(report.lane, report), accepted, typed, verbose)
+    view = LaneView(report.lane, report)
+    writer = _Writer(report, view, Overview([view]).causes, accepted, typed, verbose)
     failing = [line for word in Word if word.fails for line in writer.failing(word)]
     top = [Line(environment(report)), *writer.warnings(), Line(writer.measured())]
     undecided = writer.undecided()
@@ -122,6 +125,7 @@ class _Writer:
 
     report: Report
     view: LaneView
+    causes: Sequence[Cause]
     accepted: Accepted
     typed: Callable[[str], str]
     verbose: bool
@@ -187,19 +191,29 @@ class _Writer:
             if (reading := result.reading(verdict.metric)) is not None and reading.binding_strides is not None
         ]
 
-    # -- cases that need action ----------------------------------------------------------------------------------------
-
     def failing(self, word: Word) -> list[Line]:
-        """The cases of a failing word, worst first; cases beyond the maximum are counted by kernel."""
-        cases = self._worst_findings(word)
-        shown = cases if self.verbose else cases[:MOST_CASES]
-        lines = [line for finding in shown for line in self._details(finding)]
-        if rest := by_kernel(cases[len(shown) :]):
-            names = [f"{kernel} {len(group)}" for kernel, group in rest[:MOST_KERNELS]]
-            more = f", {len(rest) - MOST_KERNELS} more kernels" if len(rest) > MOST_KERNELS else ""
-            count = len(cases) - len(shown)
-            lines.append(Line(f"… and {count} more {word}: {', '.join(names)}{more}; all: -v or the report", "red"))
+        """The cases of a failing word by cause, worst first; cases beyond the maximum are counted by cause."""
+        findings = self._worst_findings(word)
+        if self.verbose:
+            return [line for finding in findings for line in self._details(finding)]
+        rows = rows_of(findings, self.causes)
+        lines = [line for row in rows[:MOST_CAUSES] for line in self._of_cause(row)]
+        if rest := rows[MOST_CAUSES:]:
+            count, names = sum(len(row.findings) for row in rest), [f"{row.name} {len(row.findings)}" for row in rest]
+            lines.append(Line(f"… and {count} more {word}: {listed(names)}; all: -v or the report", "red"))
         return lines
+
+    def _of_cause(self, row: Cause) -> list[Line]:
+        """The lines of one cause; those of its case if there is only one."""
+        first, *others = row.findings
+        if not others:
+            return self._details(first)
+        cases = f"{first.verdict.word}  {row.title}, in {counted(len(row.findings), 'case')}: {row.change}"
+        also = listed([finding.result.case.key for finding in others])
+        worst = clean(f"worst:     {row.worst_text}; also {also}", MOST_CHARACTERS)
+        nodeids = [self.typed(nodeid) for nodeid in row.nodeids]
+        lines = [worst, *self._commands(first.result, nodeids, [each.result for each in row.findings])]
+        return [Line(clean(cases.removesuffix(": "), MOST_CHARACTERS), "red"), *(Line(f"    {line}") for line in lines)]
 
     def _worst_findings(self, word: Word) -> list[Finding]:
         """One finding for every case whose worst verdict is `word`, worst case first."""
@@ -218,7 +232,8 @@ class _Writer:
         rest = [each for each in by_urgency if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
         head = f"{first.word}  {result.case.key}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
-        commands, more = self._commands(result, finding.grouped), self._explanation(result, first, others)
+        selected = [] if finding.grouped else [self.typed(result.case.nodeid)]
+        commands, more = self._commands(result, selected, [result]), self._explanation(result, first, others)
         if not self.verbose:
             head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
         return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
@@ -234,19 +249,19 @@ class _Writer:
         shown = "\n".join([one_line(first), *more])
         return [*more, *(f"note: {note}" for note in result.all_notes if note not in shown)]
 
-    def _commands(self, result: CaseResult, grouped: bool) -> list[str]:
+    def _commands(self, result: CaseResult, selected: Sequence[str], results: Sequence[CaseResult]) -> list[str]:
+        """The commands that reproduce and compare `result`, and that accept `results`, whose tests are `selected`."""
         nodeid, by = self.typed(result.case.nodeid), command_prefix(self.report)
         commands = [f"reproduce: {reproduce_command(nodeid, by)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
             commands.append(f"compare:   {compare_command(nodeid, by)}")
-        open_ = {verdict.word for verdict in result.verdicts if verdict.storable and not self.accepted(verdict)}
-        accept = accept_command(open_, "" if grouped else nodeid, by)
+        verdicts = [verdict for each in results for verdict in each.verdicts]
+        open_ = {verdict.word for verdict in verdicts if verdict.storable and not self.accepted(verdict)}
+        accept = accept_command(open_, selected, by)
         if accept and result.word not in (Word.WRONG, Word.BROKEN):
             commands.append(f"accept:    {accept}")
         return commands
-
-    # -- cases that need no action -------------------------------------------------------------------------------------
 
     def undecided(self) -> list[Line]:
         """The number of times that could not be judged, the most common cause, and the next step."""
@@ -375,16 +390,10 @@ def _table(report: Report, every: bool) -> list[Line]:
         through = result.throughput
         share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
         time = format_value(primary.value, primary.unit)
-        rows.append((result.case.key, time, ", ".join(rates(result)), share, _beside_rival(result), str(result.word)))
+        rows.append((result.case.key, time, ", ".join(rates(result)), share, beside_rival(result), str(result.word)))
     if len(rows) == 1:
         return []
     timed = any(row[1] for row in rows[1:])
     always = ("case", "verdict", *(("time", "throughput", "% of copy") if timed else ()))
     columns = [column for column in zip(*rows, strict=True) if column[0] in always or any(column[1:])]
     return [Line(line) for line in in_columns([*zip(*columns, strict=True)])]
-
-
-def _beside_rival(result: CaseResult) -> str:
-    """`0.58x`, the case's time as a share of its rival's; empty without a rival."""
-    shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
-    return f"{shares[0]:.2f}x" if shares else ""

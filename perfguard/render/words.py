@@ -44,6 +44,7 @@ EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind 
 
 #: Text that commands may contain as it is. Any other text may be untrusted.
 _PLAIN = re.compile(r"[\w.,:/=+-]{1,100}", re.ASCII)
+_BECAUSE = "because: "
 # The part of a reason that `PairVerdict` and `in_states` produce.
 _PAIRS = re.compile(r"; in \d+ process pairs?(, about \d+ would settle it)?(; two states [^;]*)?")
 
@@ -115,6 +116,16 @@ def _reason_lines(verdict: Verdict) -> list[str]:
     """The lines of the reason, without a first one that only repeats the change of the metric."""
     lines = why(verdict).splitlines()
     return lines[1:] if lines and lines[0].startswith(f"{verdict.metric} ") else lines
+
+
+def because(verdict: Verdict) -> str:
+    """The part of the reason that names the cause; empty if none does."""
+    return next((line.partition(_BECAUSE)[2] for line in verdict.reason.splitlines() if _BECAUSE in line), "")
+
+
+def short(commit: str) -> str:
+    """The first twelve characters of a commit, with the `+` of a tree with uncommitted changes."""
+    return commit[:12] + "+" * (commit.endswith("+") and len(commit) > 12)
 
 
 def why(verdict: Verdict) -> str:
@@ -246,6 +257,12 @@ def rates(result: CaseResult, *, copy: bool = False) -> list[str]:
     return texts + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
 
 
+def beside_rival(result: CaseResult) -> str:
+    """`0.58x`, the case's time as a share of its rival's; empty without a rival."""
+    shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
+    return f"{shares[0]:.2f}x" if shares else ""
+
+
 def device(report: Report) -> str:
     """Device, driver, toolkit, clock and throttling, as far as known."""
     tools, conditions = report.toolchain, report.conditions
@@ -322,15 +339,16 @@ def compare_command(nodeid: str, by: CommandPrefix = PLAIN_PREFIX) -> str:
     return f"{by.variables}perfguard compare -- {shlex.quote(nodeid)}"
 
 
-def accept_command(words: set[Word], nodeid: str = "", by: CommandPrefix = PLAIN_PREFIX) -> str:
-    """The command that writes the measured values into the baselines; empty if no verdict can be accepted."""
+def accept_command(words: set[Word], nodeids: Sequence[str] = (), by: CommandPrefix = PLAIN_PREFIX) -> str:
+    """The command that writes the measured values into the baselines, of these tests or of all; empty if no verdict can
+    be accepted."""
     categories = sorted({CATEGORY_OF[word] for word in words if word in CATEGORY_OF})
     if not categories:
         return ""
     command = f"{by.pytest} --perfguard-update={','.join(categories)}"
     if words & {Word.SLOWER, Word.CHANGED}:
         command += " --perfguard-reason 'why'"
-    return f"{command} {shlex.quote(nodeid)}".rstrip() if nodeid else command
+    return " ".join([command, *map(shlex.quote, nodeids)])
 
 
 def next_step(reason: str, nodeids: Sequence[str], by: CommandPrefix = PLAIN_PREFIX) -> str:
