@@ -84,8 +84,10 @@ def _causes(overview: Overview) -> str:
     """The first block of the comment: a row for each cause, then the commands."""
     if not overview.causes:
         return ""
-    head = "<tr><th>kernel or line</th><th>what changed in it</th><th>cases</th><th>worst</th><th>lanes</th></tr>"
-    rows = "".join(_cause(overview, cause) for cause in overview.causes[:MOST_CAUSES])
+    head = (
+        "<tr><th></th><th>kernel or line</th><th>what changed in it</th><th>cases</th><th>worst</th><th>lanes</th></tr>"
+    )
+    rows = "".join(_cause(overview, *each) for each in enumerate(overview.causes[:MOST_CAUSES], 1))
     more = len(overview.causes) - MOST_CAUSES
     rest = f"<p>and {counted(more, 'more cause')}: in the table of cases</p>" if more > 0 else ""
     steps = "\n".join(commands_of(overview))
@@ -93,14 +95,14 @@ def _causes(overview: Overview) -> str:
     return f'<section class="causes"><h2>Causes</h2><table>{head}{rows}</table>{rest}{shown}</section>'
 
 
-def _cause(overview: Overview, cause: Cause) -> str:
+def _cause(overview: Overview, number: int, cause: Cause) -> str:
     path, _, line = cause.place.partition(":")
     place = _link(cause.place, f"{overview.source_url}{path}#L{line or 1}" if overview.source_url else "")
     jobs = {lane.name: lane.job_url for lane in overview.lanes}
     lanes = ", ".join(_link(name, jobs.get(name, "")) for name in cause.lanes)
     case = f"#{urlencode({'find': clean(cause.worst.result.case.key, 400)})}"
     return (
-        f"<tr><td><strong>{_text(cause.name)}</strong> {place}</td><td>{_text(cause.change)}</td>"
+        f"<tr><td>{number}</td><td><strong>{_text(cause.name)}</strong> {place}</td><td>{_text(cause.change)}</td>"
         f'<td>{_text(tally(cause.counts))}</td><td><a href="{escape(case)}">{_text(cause.worst_text)}</a></td>'
         f"<td>{lanes}</td></tr>"
     )
