@@ -29,6 +29,7 @@ _COMMANDS = {
     ),
     "accept": ("perfguard.github.accept", "write what a report measured into the baselines, with a reason"),
     "comment": ("perfguard.github.comment_job", "judge what the lanes uploaded and report it in the pull request"),
+    "judge": ("perfguard.github.judge_command", "judge reports from files, as `comment` does, without any network"),
     "compare": (
         "perfguard.pytest_plugin.compare",
         "the merge base with BASE against the working tree, alternating on one device; needs no baseline",

@@ -72,6 +72,7 @@ BUDGETS = [
         "runs have an order, writes are read back, calls end; a run is found at a desk; edits of settings are listed",
     ),
     ("perfguard/github/**/*.py", 550, "perfguard init: settings and workflows that users copied by hand"),
+    ("perfguard/github/**/*.py", 200, "judge: the verdict from files, without a network; links to lanes' jobs"),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
@@ -103,6 +104,12 @@ BUDGETS = [
     ("perfguard/render/**/*.py", 100, "guarded cases with one cause are one finding; times that are only shown"),
     ("perfguard/render/html/page.[chj]*", 350, ""),
     ("perfguard/session/**/*.py", 3_550, ""),
+    (
+        "perfguard/render/**/*.py",
+        550,
+        "a row for each cause, in terminal, comment, page and annotations; shown by examples of 3, 40 and 400 findings",
+    ),
+    ("perfguard/render/html/page.[chj]*", 50, "causes first; process pairs as dots"),
     ("perfguard/session/**/*.py", 750, "the base of each case's record, its answers, and environments of two sides"),
     (
         "perfguard/session/**/*.py",
@@ -110,6 +117,7 @@ BUDGETS = [
         "worktrees of killed runs are removed; pairs start ahead; what a run does is said meanwhile",
     ),
     ("perfguard/session/**/*.py", 150, "what is remembered of a case between runs; what a pair found, and took"),
+    ("perfguard/session/**/*.py", 50, "annotations at the changed line of their function"),
     ("perfguard/store/**/*.py", 550, ""),
     ("perfguard/store/**/*.py", 150, "a lock; what the comment's job reads at most, said before a run measures"),
     ("perfguard/tensors/**/*.py", 500, ""),
@@ -135,6 +143,7 @@ BUDGETS = [
     ),
     ("tests/**/*.py", 450, "a first hour: no commit yet, modules in closures, errors with their lines, set-up"),
     ("tests/**/*.py", 800, "pages are typed line by line; perfguard init in repositories of every form"),
+    ("tests/**/*.py", 800, "causes on one screen, judging from files, recipes of other CI services"),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 500, "kernels that nobody here wrote, on a GPU and in the interpreter"),
@@ -175,7 +184,7 @@ SIBLINGS = {
     "measure/metrics": {"subject"},
     "measure/devices/vendors": set(),
     "render/outputs": set(),
-    "render": {"words", "escaping", "overview", "findings", "title", "causes"},
+    "render": {"words", "escaping", "overview", "findings", "title", "causes", "observed"},
 }
 PUBLIC = [
     "BaselineError",

@@ -106,7 +106,7 @@ class _Check:
 
     def _with_writers(self, problems: list[str]) -> list[str]:
         """The problems, with the first operator or kernel that wrote into each modified input."""
-        if self.call.rank_group is not None or not any(_WRITTEN.search(problem) for problem in problems):
+        if self.call.ranks.in_step or not any(_WRITTEN.search(problem) for problem in problems):
             return problems
         writers = first_writers(self.call, self.inputs, self.upstream)
 

@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from perfguard.github.api.client import Client, open_client
 from perfguard.github.api.comment import post_comment
 from perfguard.github.api.measured_run import (
@@ -29,16 +27,14 @@ from perfguard.github.api.measured_run import (
 )
 from perfguard.github.api.statuses import newer_run, set_statuses
 from perfguard.github.gather import gather
-from perfguard.github.outcome import exit_status, given_up, is_resolved, statuses, wants_comment
+from perfguard.github.outcome import comment_of, exit_status, files_of, given_up, statuses, wants_comment
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, GitHubError
-from perfguard.render.escaping import as_json, clean
-from perfguard.render.html import render_html
-from perfguard.render.markdown import render_markdown, render_resolved
+from perfguard.render.escaping import clean
+from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Overview
 
-_EVERYTHING = 64 * 2**20  # The limit of report.md in bytes, which is larger than the reports of all lanes.
 _POST_SECONDS = 120.0  # The time to post a result, which is kept apart: reading may have used up its own.
 _GIVE_UP_SECONDS = 60.0  # The time to set statuses for a job that gives up.
 SUMMARY_BYTES = 1_000_000  # GitHub shows nothing if a step's summary exceeds 1 MiB.
@@ -62,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     only = "the workflow that measures (default: %(default)s); other runs are left alone"
     add("--workflow", metavar="PATH", default=MEASURE_WORKFLOW, help=only)
-    files = "folder of report.md, report.html, report.json"
+    files = "folder of comment.md, report.md, report.html, report.json, codequality.json"
     add("-o", "--output", type=Path, metavar="DIR", default=Path(".perfguard"), help=files)
 
 
@@ -85,7 +81,7 @@ class Job:
         run: the id of the run that measured; None for the run of the job's event.
         dry: whether nothing is written to GitHub.
         key: the key of the comment and of the statuses.
-        output: the folder of report.md, report.html and report.json.
+        output: the folder of the files of the result (`files_of`).
         workflow: the path of the workflow that measures.
     """
 
@@ -158,7 +154,7 @@ def _why_no_status(job: Job, client: Client, run: WorkflowRun, search: Lookup) -
 def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview: Overview) -> ExitStatus:
     """Write and post the results; returns the status of the verdict, or NOT_POSTED if only posting failed."""
     strict = job.settings.strict
-    text = render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)
+    text = comment_of(overview, strict)
     wants, marks = wants_comment(overview, strict), statuses(job.context, overview, strict)
     never = "comment is never in [tool.perfguard]" if job.settings.comment == "never" else ""
     no_comment = search.reason if search.pull is None else never
@@ -192,14 +188,9 @@ def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview
 
 
 def _write_files(job: Job, overview: Overview) -> None:
-    """Write `report.md`, `report.html` and `report.json`; errors are logged."""
-    contents = {
-        "report.html": render_html(overview).encode(),
-        "report.json": as_json(msgspec.json.format(msgspec.json.encode(overview), indent=1).decode()).encode(),
-        "report.md": render_markdown(overview, _EVERYTHING).encode(),
-    }
+    """Write the files of the result; errors are logged."""
     _log(job, [f"report: {job.output}"])
-    for name, content in contents.items():
+    for name, content in files_of(overview, job.settings.strict).items():
         try:
             write_atomically(job.output / name, content)
         except OSError as error:

@@ -12,6 +12,7 @@ import msgspec
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import CommitFiles, Folder, find_merge_base
+from perfguard.github.api.jobs import job_urls
 from perfguard.github.api.measured_run import Pull, WorkflowRun, link_of
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
@@ -67,14 +68,17 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     artifacts, earlier = fetch_artifacts(client, run, settings.lanes, PACKED_BYTES * most_cases(recorded))
     received = receive_all(artifacts, run.head_sha, recorded)
     judged = judge_lanes(received, Reference(before, after if head else None, compared))
+    jobs = job_urls(client, run, settings.lanes)
     return msgspec.structs.replace(
         judged,
+        lanes=[msgspec.structs.replace(lane, job_url=jobs.get(lane.name, "")) for lane in judged.lanes],
         edits=[*(_settings_edits(files, base, head) if head else []), *judged.edits],
         warnings=[*earlier, *judged.warnings],
         head=run.head_sha,
         base=base,
         unread=unread and f"the change's baselines: {unread}",
         run_url=link_of(client, run),
+        source_url=f"{client.server}/{client.repository}/blob/{run.head_sha}/",
     )
 
 

@@ -1,4 +1,4 @@
-"""The outcome of an overview: commit statuses, exit status, and whether a comment is needed.
+"""The outcome of an overview: files, commit statuses, exit status, and whether a comment is needed.
 
 With the setting `strict`, cases that are not guarded fail.
 """
@@ -8,14 +8,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from perfguard.github.api.statuses import Status
 from perfguard.model.errors import ExitStatus
+from perfguard.render.escaping import as_json
+from perfguard.render.html import render_html
+from perfguard.render.markdown import render_markdown, render_resolved
+from perfguard.render.outputs import codequality
 from perfguard.render.overview import Headline, Overview
 from perfguard.render.title import title_of
 
+_EVERYTHING = 64 * 2**20  # The limit of report.md in bytes, which is larger than the reports of all lanes.
 _ALARMS = (Headline.WRONG, Headline.WORSE, Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.NO_BASELINE)
 _OPEN = (Headline.INCOMPLETE, Headline.INCONCLUSIVE, Headline.UNVERIFIED)
 _UNGUARDED = (Headline.INCONCLUSIVE, Headline.UNDECIDED, Headline.NO_BASELINE)  # These fail with `strict`.
+
+
+def comment_of(overview: Overview, strict: bool) -> str:
+    """The text of the comment, without its marker."""
+    return render_resolved(overview) if is_resolved(overview, strict) else render_markdown(overview)
+
+
+def files_of(overview: Overview, strict: bool) -> dict[str, bytes]:
+    """Name of a file -> its contents: what `perfguard comment` and `perfguard judge` leave for people and programs."""
+    return {
+        "comment.md": comment_of(overview, strict).encode(),
+        "report.html": render_html(overview).encode(),
+        "report.json": as_json(msgspec.json.format(msgspec.json.encode(overview), indent=1).decode()).encode(),
+        "report.md": render_markdown(overview, _EVERYTHING).encode(),
+        "codequality.json": codequality.render(overview).encode(),
+    }
 
 
 def statuses(context: str, overview: Overview, strict: bool) -> list[Status]:

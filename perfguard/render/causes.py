@@ -1,27 +1,30 @@
-"""Groups the findings of observed tests by cause: a kernel, or a line of Python.
+"""Finds the causes of failing findings: kernels, or lines of Python, that differ from the base.
 
-A change of a kernel affects every test that launches it. It is reported once, with the number of tests.
+A change of a kernel affects every case that launches it. It is reported once, with the number of cases.
 """
 
 from __future__ import annotations
 
-import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from dataclasses import replace as with_fields
+from dataclasses import dataclass, replace
 
-from msgspec.structs import replace
-
-from perfguard.model.limits import KERNEL_TIME, timed_kernel
-from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
-from perfguard.model.units import Unit, counted, format_change, format_move, format_value
-from perfguard.render.words import MOST_LISTED, MOST_OF_A_VALUE, listed
+from perfguard.model.records import Better, CaseId, CaseResult, Reading, Report, Value, Verdict, Word
+from perfguard.model.records.code import CODE, CONFIGURATION, kernel_of, same_code
+from perfguard.model.units import Unit, format_move
+from perfguard.render.findings import Cause, Finding
+from perfguard.render.words import MOST_LISTED, MOST_OF_A_VALUE, cause
 
 #: Metrics whose details (kernels, guards, breaks) are causes. Names of operators are not: they point to no line.
-_NAMED = {"launches", "recompiles", "graph_breaks"}
-
-_LINE = re.compile(r"\S+\.py:\d+ in [\w<>]+")
+NAMED = {"launches", "recompiles", "graph_breaks"}
+LINE = re.compile(r"\S+\.py:\d+ in [\w<>]+")
+_NUMBER = re.compile(r":\d+(?= in )")
+_PLACE = re.compile(r"[\w+-][\w./+-]*\.py(:[1-9]\d{0,8})?", re.ASCII)
+_OF_A_KERNEL = re.compile(r"`(.+)`: (.+)", re.DOTALL)  # A part of `configuration`.
+_ITS_CODE = "its code"
+_MOST_APART = 3  # Findings of one unknown cause that are shown one by one.
+_Changes = dict[str, list[str]]  # Kernel or line -> what changed in it.
 
 
 @dataclass(frozen=True)
@@ -49,177 +52,12 @@ class Move:
         return None
 
 
-@dataclass
-class Group:
-    """The changes of all metrics by one cause, either for the worse or for the better.
-
-    Attributes:
-        results: the tests, in the order of the findings.
-        moves: metric -> its changes in these tests, one for each test and target.
-        targets: metric -> the targets on which it changed.
-        recorded: the device times of the kernel in these tests when they were recorded, µs.
-    """
-
-    cause: str
-    word: Word
-    results: list[CaseResult] = field(default_factory=list)
-    moves: dict[str, list[Move]] = field(default_factory=dict)
-    targets: dict[str, list[str]] = field(default_factory=dict)
-    recorded: list[float] = field(default_factory=list)
-
-    def add(self, result: CaseResult, target: str, move: Move) -> None:
-        """Add a move in a test."""
-        if not self.results or self.results[-1] is not result:
-            self.results.append(result)
-            self.recorded += _recorded(result, self.cause)
-        self.moves.setdefault(move.metric, []).append(move)
-        if target and target not in self.targets.setdefault(move.metric, []):
-            self.targets[move.metric].append(target)
-
-    def as_finding(self) -> tuple[CaseResult, Verdict]:
-        """The group as one finding of its first test, named after the cause."""
-        times = self.moves.get(KERNEL_TIME, [])
-        times.sort(key=lambda move: abs(math.log(move.ratio or 1.0)), reverse=True)
-        named = [move.test for move in times]
-        first, *rest = sorted(self.results, key=lambda each: named.index(each.case.name) if times else 0)
-        tests = counted(len(self.results), "test")
-        name = f"{self.cause}, in {first.case.name if not rest else f'{tests} such as {first.case.name}'}"
-        metrics = sorted(self.moves, key=lambda metric: _rank(first, metric))
-        lines = [line for metric in metrics for line in self._lines(metric)]
-        if self.recorded and not times:
-            least, most = (format_value(of(self.recorded), Unit.MICROSECONDS) for of in (min, max))
-            lines.append(f"{KERNEL_TIME} {least}{f' to {most}' if most != least else ''} when it was recorded")
-        if rest and len(times) < len(self.results):
-            lines.append(f"tests: {listed([result.case.name for result in self.results])}")
-        main, move = metrics[0], self.moves[metrics[0]][0]
-        ratio = move.ratio if move.better is not Better.HIGHER or move.ratio is None else 1 / move.ratio
-        verdict = Verdict(
-            self.word, self._label(main), "\n".join(lines), move.before, move.after, move.unit, ratio=ratio
-        )
-        if main == KERNEL_TIME and move.pairs is not None:  # This verdict has an interval.
-            verdict = replace(move.pairs, metric=main, reason=verdict.reason)
-        case = Case(first.case.suite, name, first.case.direction, first.case.nodeid)
-        # Notes list all places in the test, but only metrics that changed are shown.
-        readings = [each if _short(each) in self.moves else replace(each, note="") for each in first.readings]
-        return replace(first, case=case, readings=readings, verdicts=[verdict], notes=[]), verdict
-
-    def _label(self, metric: str) -> str:
-        """`spills on sm_80, sm_90`."""
-        targets = self.targets.get(metric)
-        return f"{metric} on {', '.join(targets)}" if targets else metric
-
-    def _lines(self, metric: str) -> list[str]:
-        if metric != KERNEL_TIME:
-            parts = list(dict.fromkeys(part for move in self.moves[metric] for part in move.parts))
-            named = parts if metric == self.cause else []  # No line is known as the cause.
-            return [self._line(metric), *([f"more of {listed(named)}"] if named else [])]
-        times = self.moves[metric]
-        paired = [(move, move.pairs.reason.partition("; because: ")) for move in times if move.pairs is not None]
-        lines = [f"{move.test}: {move}, {found}" for move, (found, _, _) in paired[:MOST_LISTED]]
-        lines += [f"and {counted(len(times) - MOST_LISTED, 'more test')}"] if len(times) > MOST_LISTED else []
-        cause = paired[0][1][2]
-        return [f"{metric} {times[0]}", *lines, *([f"because: {cause}"] if cause else [])]
-
-    def _line(self, metric: str) -> str:
-        moves, label = self.moves[metric], self._label(metric)
-        texts = list(dict.fromkeys(map(str, moves)))
-        first, ratio = moves[0], moves[0].ratio
-        if len(texts) == 1:
-            return f"{label} {texts[0]}{f' ({format_change(ratio)})' if ratio else ''}"
-        sizes = [
-            each.after - each.before
-            for each in moves
-            if isinstance(each.after, int | float) and isinstance(each.before, int | float)
-        ]
-        if len(sizes) < len(moves):
-            return f"{label} {texts[0]}, otherwise in other tests"
-        least, most = (format_value(size, first.unit) for size in (min(sizes), max(sizes)))
-        return f"{label} {_signed(least)}{f' to {_signed(most)}' if most != least else ' each'}"
-
-
-def _short(reading: Reading) -> str:
+def short_name(reading: Reading) -> str:
     """The metric without its target."""
     return reading.metric.removeprefix(f"{reading.target}.") if reading.target else reading.metric
 
 
-def _rank(result: CaseResult, metric: str) -> int:
-    """The sort key of a metric without its target, the most informative first: the time of a kernel leads."""
-    found = (each.rank for each in result.readings if _short(each) == metric)
-    return 0 if metric == KERNEL_TIME else min(found, default=0)
-
-
-def _signed(size: str) -> str:
-    return size if size.startswith("-") else f"+{size}"
-
-
-def by_cause(findings: Sequence[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
-    """The findings of observed tests, merged if they have a common cause; those with the most tests come first.
-
-    A metric that names no cause (the number of operators, the peak) is reported with a cause of the same test if there
-    is one, otherwise under its own name.
-    """
-    groups: dict[tuple[Word, str], Group] = {}
-
-    def add(word: Word, cause: str, result: CaseResult, target: str, move: Move) -> None:
-        groups.setdefault((word, cause), Group(cause, word)).add(result, target, move)
-
-    tests: dict[int, tuple[CaseResult, list[Verdict]]] = {}
-    for result, verdict in findings:
-        tests.setdefault(id(result), (result, []))[1].append(verdict)
-    for result, verdicts in tests.values():
-        unnamed: list[tuple[Verdict, str, Move]] = []
-        named: list[str] = []
-        for verdict in verdicts:
-            causes = list(_causes(result, verdict))
-            for target, cause, move in causes or [("", verdict.metric, _whole(verdict, verdict.metric))]:
-                if cause in (move.metric, verdict.metric):
-                    unnamed.append((verdict, target, move))
-                else:
-                    named.append(cause)
-                    add(verdict.word, cause, result, target, move)
-                    for extra in _of_the_same_part(result, verdict, cause):
-                        add(verdict.word, cause, result, target, extra)
-        for verdict, target, move in unnamed:
-            placed = next((cause for cause in named if (verdict.word, cause) in groups), move.metric)
-            add(verdict.word, placed, result, target, move)
-    return [group.as_finding() for group in sorted(groups.values(), key=lambda group: -len(group.results))]
-
-
-def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Move]]:
-    """(target, cause, move) for each part of a finding that changed, or for each detail that explains it."""
-    if kernel := timed_kernel(verdict.metric):
-        move = with_fields(_whole(verdict, KERNEL_TIME), test=result.case.name, pairs=verdict)
-        yield "", kernel, move
-        return
-    reading = result.reading(verdict.metric)
-    target = reading.target if reading is not None else ""
-    metric = verdict.metric.removeprefix(f"{target}.") if target else verdict.metric
-    before, after = verdict.before, verdict.after
-    if isinstance(before, dict) or isinstance(after, dict):
-        better = reading.better if reading is not None else Better.SAME
-        for part, then, now in _moved(before, after, better, for_the_worse=verdict.word is not Word.BETTER):
-            yield target, part, Move(metric, then, now, verdict.unit, better)
-        return
-    whole = _whole(verdict, metric)
-    causes = [cause for detail in result.readings if detail.details == metric for cause in _added(result, detail)]
-    lines = [match[0] for cause in causes if (match := _LINE.search(cause))]
-    if lines or (causes and metric in _NAMED):
-        for cause in dict.fromkeys(lines or causes):
-            yield target, cause, whole
-    else:
-        yield target, metric, with_fields(whole, parts=tuple(causes))
-
-
-def _recorded(result: CaseResult, kernel: str) -> Iterator[float]:
-    """The recorded device time of the kernel in the test, µs; none if unknown."""
-    for verdict in result.verdicts:
-        if verdict.metric == KERNEL_TIME and isinstance(verdict.before, dict):
-            time = verdict.before.get(kernel)
-            if isinstance(time, int | float):
-                yield time
-
-
-def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
+def added(result: CaseResult, detail: Reading) -> Iterator[str]:
     """The entries of a detail (places, operators, reasons) that its record lacks or has fewer of."""
     verdict = next((each for each in result.verdicts if each.metric == detail.metric), None)
     before = None if verdict is None else verdict.before
@@ -230,15 +68,15 @@ def _added(result: CaseResult, detail: Reading) -> Iterator[str]:
             if isinstance(count, int | float) and isinstance(then, int | float) and count > then:
                 yield detail.lines.get(part, part)
     elif isinstance(detail.value, list):
-        rest = list(before) if isinstance(before, list) else []
+        rest = Counter(before if isinstance(before, list) else [])
         for entry in detail.value:
-            if entry in rest:
-                rest.remove(entry)
+            if rest[entry] > 0:
+                rest[entry] -= 1
             else:
                 yield detail.lines.get(entry, entry)
 
 
-def _moved(
+def moved_parts(
     before: Value | None, after: Value | None, better: Better, *, for_the_worse: bool
 ) -> Iterator[tuple[str, int | float | str, int | float | str]]:
     """(part, before, now) for each part that changed for the worse, or for the better; for all without a direction."""
@@ -254,22 +92,8 @@ def _moved(
         yield part, old, new
 
 
-def _of_the_same_part(result: CaseResult, verdict: Verdict, part: str) -> Iterator[Move]:
-    """Ungated changes of the same kernel on the same target that explain a finding, for example its registers."""
-    target = verdict.metric.rpartition(".")[0]
-    if not target:
-        return
-    for other in result.readings:
-        shown = next((each for each in result.verdicts if each.metric == other.metric), None)
-        if other.gated or other.target != target or shown is None or not isinstance(shown.before, Mapping):
-            continue
-        for_the_worse = verdict.word is not Word.BETTER
-        for name, then, now in _moved(shown.before, shown.after, other.better, for_the_worse=for_the_worse):
-            if name == part and other.better is not Better.SAME:
-                yield Move(other.metric.removeprefix(f"{target}."), then, now, other.unit, other.better)
-
-
-def _whole(verdict: Verdict, metric: str) -> Move:
+def whole(verdict: Verdict, metric: str) -> Move:
+    """The change of a whole metric; a list counts as the number of its entries."""
     return Move(metric, _plain(verdict.before), _plain(verdict.after), verdict.unit)
 
 
@@ -277,3 +101,188 @@ def _plain(value: Value | None) -> int | float | str:
     if isinstance(value, list):
         return f"{len(value)} entries"
     return value if isinstance(value, int | float | str) else 0
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The differences of one case from its base that may be causes.
+
+    Attributes:
+        kernels: Triton kernels with other configurations or code, the most precise evidence only.
+        lines: lines of Python with more copies, host reads, graph breaks …
+        launched: kernels, of any kind, that are launched more often than before.
+        places: kernel -> the file and line of its definition.
+    """
+
+    kernels: _Changes
+    lines: _Changes
+    launched: _Changes
+    places: dict[str, str]
+
+    def suspects(self, reading: Reading | None) -> _Changes:
+        """The possible causes of a verdict on `reading`. A kernel explains times, results and properties of binaries; a
+        line explains what the host counts."""
+        if reading is None or reading.timed or reading.target:
+            return self.kernels or self.lines or self.launched
+        return self.lines or self.launched or self.kernels
+
+
+def bases_of(lane: str, report: Report) -> dict[tuple[str, CaseId], CaseResult]:
+    """(lane, case) -> the base's readings, for the cases about which a run asked its base."""
+    cases = (case for pairing in report.pairings for case in pairing.cases)
+    return {(lane, case.id): case.base for case in cases if case.base is not None}
+
+
+def causes_of(findings: Sequence[Finding], bases: Mapping[tuple[str, CaseId], CaseResult] | None = None) -> list[Cause]:
+    """The causes of failing findings, the most urgent first.
+
+    Each finding has one cause: of the kernels or lines that differ in its case, the one that differs in most findings.
+
+    A case without such a difference shares the cause of its test's other cases, since a wrong result ends a case before
+    its kernels are read. If these have none either, the test itself is named, once for each worst metric of its cases.
+
+    Args:
+        bases: those of all lanes (`bases_of`).
+    """
+    known: dict[int, _Evidence] = {}
+    suspects: list[_Changes] = []
+    for finding in findings:
+        result = finding.result
+        if id(result) not in known:
+            known[id(result)] = _evidence(result, (bases or {}).get((finding.lane, result.id)))
+        suspects.append(_suspects(finding, known[id(result)]))
+    counts = Counter(name for each in suspects for name in each)
+    names = [max(each, key=counts.__getitem__, default="") for each in suspects]
+    of_test: dict[str, Counter[str]] = {}
+    places: dict[str, str] = {}
+    for finding, name in zip(findings, names, strict=True):
+        if name and finding.verdict.word is not Word.BROKEN:
+            of_test.setdefault(finding.kernel, Counter())[name] += 1
+            if place := _place(name, known[id(finding.result)]):
+                places.setdefault(name, place)
+    leading: dict[tuple[str, CaseId], Finding] = {}  # The worst finding of each case.
+    for finding in sorted(findings, key=lambda each: each.urgency):
+        leading.setdefault((finding.lane, finding.result.id), finding)
+    causes: dict[tuple[str, ...], Cause] = {}
+    for finding, found, changes in zip(findings, names, suspects, strict=True):
+        shared = of_test.get(finding.kernel)
+        name = found or (shared.most_common(1)[0][0] if shared else "")
+        place = _place(name, known[id(finding.result)]) or places.get(name, "")
+        key: tuple[str, ...] = name, place  # Two files may have kernels of one name.
+        if not name:
+            name, place = finding.kernel, finding.result.case.nodeid.partition("::")[0]
+            first = leading[finding.lane, finding.result.id].verdict
+            key = name, place, first.word, first.metric
+        row = causes.setdefault(key, Cause(name, [], place if _is_safe(place) else ""))
+        row.findings.append(finding)
+        row.changes.extend(change for change in changes.get(name, []) if change not in row.changes)
+    for row in causes.values():
+        row.findings.sort(key=lambda finding: finding.urgency)
+    return sorted(causes.values(), key=lambda row: row.worst.urgency)
+
+
+def rows_of(findings: Sequence[Finding], causes: Sequence[Cause]) -> list[Cause]:
+    """Some of the findings of `causes` by their causes, the most urgent first. Few findings whose cause is unknown stay
+    apart, since their reasons may differ."""
+    cause_of = {id(finding): each for each in causes for finding in each.findings}
+    by_cause: dict[int, list[Finding]] = {}
+    for finding in findings:
+        by_cause.setdefault(id(cause_of[id(finding)]), []).append(finding)
+    rows = []
+    for found in by_cause.values():
+        row = cause_of[id(found[0])]
+        apart = not row.changes and len(found) <= _MOST_APART
+        rows += [replace(row, findings=each) for each in ([[one] for one in found] if apart else [found])]
+    return sorted(rows, key=lambda row: row.worst.urgency)
+
+
+def reasons_of(findings: Sequence[Finding]) -> list[Cause]:
+    """Findings that fail nothing by verdict and reason, the most urgent first; each reason is named as a cause."""
+    rows: dict[tuple[Word, str], Cause] = {}
+    for finding in sorted(findings, key=lambda each: each.urgency):
+        verdict = finding.verdict
+        name = cause(verdict.reason) or verdict.word.value
+        rows.setdefault((verdict.word, name), Cause(name, [])).findings.append(finding)
+    return list(rows.values())
+
+
+def _suspects(finding: Finding, evidence: _Evidence) -> _Changes:
+    if finding.grouped:
+        lines = finding.verdict.reason.splitlines()
+        return {finding.cause: [line for line in lines if not line.startswith("tests: ")][:MOST_LISTED]}
+    if finding.verdict.word is Word.BROKEN:
+        return {text: []} if (text := cause(finding.verdict.reason)) else {}
+    return evidence.suspects(finding.reading)
+
+
+def _place(name: str, evidence: _Evidence) -> str:
+    """`kernels/rows.py:44` of a kernel or line; "" if unknown."""
+    text = name if LINE.fullmatch(name) else evidence.places.get(name, "")
+    return text.partition(" in ")[0]
+
+
+def _is_safe(place: str) -> bool:
+    """Whether a place can be a part of a link: a relative path without steps upwards."""
+    return _PLACE.fullmatch(place) is not None and ".." not in place.split("/")
+
+
+def _evidence(result: CaseResult, base: CaseResult | None) -> _Evidence:
+    lines, launched = _Changes(), _Changes()
+    for verdict in result.verdicts:
+        reading = result.reading(verdict.metric)
+        if reading is None or reading.timed or reading.target or verdict.word is not Word.CHANGED:
+            continue
+        text = f"{verdict.metric} {whole(verdict, verdict.metric)}"
+        details = [each for each in result.readings if each.details == verdict.metric]
+        added = [entry for detail in details for entry in added(result, detail)]
+        places = [match[0] for entry in added if (match := LINE.search(entry))]
+        places = places or _noted(reading, None if base is None else base.reading(verdict.metric), verdict.before)
+        for place in dict.fromkeys(places):
+            lines.setdefault(place, []).append(text)
+        for name in dict.fromkeys(added if verdict.metric in NAMED else []):
+            launched.setdefault(name, []).append(text)
+    code = result.reading(CODE)
+    return _Evidence(_kernels(result), lines, launched, {} if code is None else code.lines)
+
+
+def _noted(reading: Reading, base: Reading | None, before: Value | None) -> list[str]:
+    """The places in the note of a reading that the base's note lacks, or all if nothing was counted before or there is
+    only one. Line numbers change with any edit above the line, so that functions are compared."""
+    noted = list(dict.fromkeys(LINE.findall(reading.note)))
+    if base is not None and base.note:
+        then = {_NUMBER.sub("", place) for place in LINE.findall(base.note)}
+        new = [place for place in noted if _NUMBER.sub("", place) not in then]
+        return new or noted[: len(noted) == 1]
+    return noted if len(noted) == 1 or not before else []
+
+
+def _kernels(result: CaseResult) -> _Changes:
+    """Kernels whose configuration differs from the base's; otherwise those with other code, if possible only such whose
+    binaries got worse; otherwise those with worse binaries."""
+    configured, code = _Changes(), _Changes()
+    compiled: dict[str, dict[str, list[str]]] = {}  # kernel -> change -> targets
+    for verdict in result.verdicts:
+        reading, before, after = result.reading(verdict.metric), verdict.before, verdict.after
+        if (
+            reading is None
+            or verdict.word is Word.UNCHANGED
+            or not (isinstance(before, dict) and isinstance(after, dict))
+        ):
+            continue
+        for part, now in after.items():
+            then = before.get(part)
+            if reading.metric == CODE and not same_code(str(then), str(now)):
+                code[kernel_of(part)] = [_ITS_CODE]
+            elif (
+                reading.metric == CONFIGURATION and then not in (None, now) and (found := _OF_A_KERNEL.fullmatch(part))
+            ):
+                change = f"{found[2]} {format_move(str(then), str(now), Unit.TEXT, MOST_OF_A_VALUE)}"
+                configured.setdefault(found[1], []).append(change)
+        for part, then, now in moved_parts(before, after, reading.better, for_the_worse=True) if reading.target else ():
+            change = f"{short_name(reading)} {format_move(then, now, reading.unit, MOST_OF_A_VALUE)}"
+            compiled.setdefault(kernel_of(part), {}).setdefault(change, []).append(reading.target)
+    worse = {
+        kernel: [f"{change} on {', '.join(targets)}" for change, targets in changes.items()]
+        for kernel, changes in compiled.items()
+    }
+    return configured or {kernel: worse[kernel] for kernel in code if kernel in worse} or code or worse

@@ -1,20 +1,34 @@
-"""A verdict with its case and lane: the row that every output shows, and the order of the rows."""
+"""The rows of every output: a verdict with its case and lane, and a cause with all verdicts that it explains."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from perfguard.model.records import CaseResult, Reading, Verdict, Word
+from perfguard.model.records import Case, CaseResult, Reading, Verdict, Word
 from perfguard.model.records.code import kernel_of, same_code
 from perfguard.model.units import Unit, counted, format_apart, format_percent, format_value
-from perfguard.render.words import PLAIN_PREFIX, CommandPrefix, interval_text, most_common, moved, next_step, percent
+from perfguard.render.words import (
+    PLAIN_PREFIX,
+    CommandPrefix,
+    because,
+    interval_text,
+    listed,
+    most_common,
+    moved,
+    next_step,
+    one_line,
+    percent,
+)
 
 MOVED = (Word.SLOWER, Word.CHANGED, Word.FASTER, Word.BETTER)
 INCONCLUSIVE = (Word.UNRESOLVED, Word.SUSPECT)
 QUIET = (Word.PASS, Word.UNCHANGED, Word.UNSUPPORTED)
 NOT_GUARDED = tuple(word for word in Word if word.unguarded and word not in INCONCLUSIVE)
+MOST_NODEIDS = 3  # More cases are selected by their tests without parameters.
 _KINDS = {"UNPAIRED": "not measured beside a base", "UNDECIDED": "too few process pairs", "NOISY": "too noisy"}
 
 
@@ -23,15 +37,22 @@ class Finding:
     """A verdict with its case and lane. Its texts may be untrusted, and each output escapes them in its own way.
 
     Attributes:
-        grouped: whether the finding stands for all observed tests with one cause.
+        cause: for a finding that stands for all observed tests with one cause, this cause; otherwise "".
+        tests: the number of these tests; 1 for a finding of its own case.
         accepted: whether an edit of the baselines covers the verdict.
     """
 
     lane: str
     result: CaseResult
     verdict: Verdict
-    grouped: bool = False
+    cause: str = ""
+    tests: int = 1
     accepted: bool = False
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the finding stands for observed tests."""
+        return bool(self.cause)
 
     @property
     def reading(self) -> Reading | None:
@@ -88,33 +109,67 @@ class Finding:
         return re.split(r"[\[:/]", self.result.case.name, maxsplit=1)[0]
 
 
-def by_kernel(findings: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
-    """Findings by kernel, in their order; the kernel with the most findings comes first."""
-    groups: dict[str, list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault(finding.kernel, []).append(finding)
-    return sorted(groups.items(), key=lambda group: -len(group[1]))
+@dataclass(frozen=True)
+class Cause:
+    """One cause with all failing verdicts that it explains: the row by which a reader learns what happened, and why.
 
+    Attributes:
+        name: a kernel, a line (`mynorm.py:8 in rms_norm`), or the guarded test if nothing closer is known.
+        findings: the failing verdicts, the worst first; at least one.
+        place: the file and line of the cause in the measured commit, `kernels/rows.py:44`; "" if unknown.
+        changes: what changed in it: `held 9 -> 2`, `spills 0 -> 12 on sm_90`; empty if unknown.
+    """
 
-#: A number with its unit, which differs between cases of one cause; those of lines and within names do not.
-_NUMBER = re.compile(r"(?<![\w:])[+-]?\d[\d.]*(?: (?:[KMGT]?i?B|%|µs|ms|s)(?!\w))?")
-_NAMES = re.compile(r"[+-] |`|\.py:\d")  # A kernel or operator that came or went, or a line.
+    name: str
+    findings: list[Finding]
+    place: str = ""
+    changes: list[str] = field(default_factory=list)
 
+    @property
+    def title(self) -> str:
+        """`reduce_rows (kernels/rows.py:44)`."""
+        return f"{self.name} ({self.place})" if self.place and self.place not in self.name else self.name
 
-def by_same_cause(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings of guarded cases with one cause together, in the order of their first: the same metric moved, and the
-    same kernels, operators or lines explain it, whatever the numbers; without such a name in one test function."""
-    groups: dict[object, list[Finding]] = {}
-    for finding in findings:
-        verdict = finding.verdict
-        reason = verdict.reason
-        if verdict.word in (Word.SLOWER, Word.FASTER):  # Numbers alone are no cause.
-            reason = reason.partition("because: ")[2]
-        cause = _NUMBER.sub("", reason)
-        alone = finding.grouped or not cause or verdict.word in (Word.WRONG, Word.BROKEN)
-        key = (verdict.metric, cause, "" if _NAMES.search(reason) else finding.kernel)
-        groups.setdefault(id(finding) if alone else key, []).append(finding)
-    return list(groups.values())
+    @property
+    def worst(self) -> Finding:
+        return self.findings[0]
+
+    @cached_property
+    def cases(self) -> dict[tuple[str, Case], Finding]:
+        """(lane, case) -> its worst finding, worst case first."""
+        worst: dict[tuple[str, Case], Finding] = {}
+        for finding in self.findings:
+            worst.setdefault((finding.lane, finding.result.case), finding)
+        return worst
+
+    @property
+    def counts(self) -> Counter[Word]:
+        """The number of cases by their worst verdict."""
+        counts = Counter[Word]()
+        for finding in self.cases.values():
+            counts[finding.verdict.word] += finding.tests
+        return counts
+
+    @property
+    def lanes(self) -> list[str]:
+        """The lanes with a finding, that of the worst first."""
+        return list(dict.fromkeys(finding.lane for finding in self.findings))
+
+    @property
+    def change(self) -> str:
+        """What changed, on one line; the reason of the worst finding if nothing is known."""
+        return listed(self.changes) or because(self.worst.verdict)
+
+    @property
+    def worst_text(self) -> str:
+        """The worst case with its values and interval, or with the failed check of a wrong result and its limit."""
+        return f"{self.worst.result.case.key}  {one_line(self.worst.verdict)}"
+
+    @property
+    def nodeids(self) -> list[str]:
+        """Node ids that select its cases: those of at most `MOST_NODEIDS` cases, or the tests without parameters."""
+        nodeids = list(dict.fromkeys(finding.result.case.nodeid for finding in self.cases.values()))
+        return nodeids if len(nodeids) <= MOST_NODEIDS else list(dict.fromkeys(each.split("[")[0] for each in nodeids))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ may be untrusted, and each output escapes them in its own way. All outputs, incl
 from __future__ import annotations
 
 import enum
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -30,8 +30,9 @@ from perfguard.model.records.case import (
 from perfguard.model.records.code import shows_other_code
 from perfguard.model.records.report import BOTH_WAYS, awaits_commit
 from perfguard.model.units import Unit, counted, format_apart, format_value
-from perfguard.render.causes import by_cause
-from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Finding, OtherCode, Undecided
+from perfguard.render.causes import bases_of, causes_of
+from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Cause, Finding, OtherCode, Undecided
+from perfguard.render.observed import groups_of
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
 UNMEASURED = "has a baseline, but the report does not hold it"
@@ -106,6 +107,7 @@ class LaneView(Struct, frozen=True, dict=True):
         refused: the cases of the report that could not be read.
         unmeasured: the keys of recorded cases that the report lacks.
         accepted: (suite, case key, metric) of findings that an edit of the baselines covers, with its reason.
+        job_url: the URL of the job that measured; "" if unknown.
     """
 
     name: str
@@ -115,6 +117,7 @@ class LaneView(Struct, frozen=True, dict=True):
     refused: list[Refused] = []
     unmeasured: list[str] = []
     accepted: list[ReadingId] = []
+    job_url: str = ""
 
     @cached_property
     def _judged(self) -> list[tuple[CaseResult, list[Verdict], list[Verdict]]]:
@@ -153,15 +156,20 @@ class LaneView(Struct, frozen=True, dict=True):
                 observed.append((result, verdict))
             elif verdict.word not in QUIET and id(verdict) not in new:
                 rows.append(Finding(self.name, result, verdict))
-        rows += [Finding(self.name, *each, grouped=True) for each in by_cause(observed)]
+        groups = groups_of(observed)
+        rows += [Finding(self.name, *each.as_finding(), each.cause, len(each.results)) for each in groups]
         return sorted(rows, key=lambda finding: finding.urgency)
 
     @property
     def missing(self) -> list[tuple[str, str]]:
         """(case, reason) of each case that was expected, but not measured: broken, refused, unmeasured."""
         broken = [(result.case.key, each.reason) for result, each in self._uncovered if each.word is Word.BROKEN]
-        refused = [(each.name, each.reason) for each in self.refused]
-        return [*broken, *refused, *((key, UNMEASURED) for key in self.unmeasured)]
+        return [*broken, *self.unread]
+
+    @property
+    def unread(self) -> list[tuple[str, str]]:
+        """(case, reason) of each case that was refused or is missing in the report."""
+        return [*((each.name, each.reason) for each in self.refused), *((key, UNMEASURED) for key in self.unmeasured)]
 
     @property
     def words(self) -> set[Word]:
@@ -338,6 +346,8 @@ class Overview(Struct, frozen=True, dict=True):
         base: the commit whose baselines judged; "" if the run of the reports judged.
         unread: the part of the change that could not be read in full, so that its edits are unknown; "": none.
         run_url: the URL of the full reports.
+        source_url: the beginning of the URLs of the measured commit's files; "" if unknown.
+        changed_places: place of a cause -> the changed line inside its function, for annotations of a diff.
     """
 
     lanes: list[LaneView]
@@ -346,6 +356,8 @@ class Overview(Struct, frozen=True, dict=True):
     base: str = ""
     unread: str = ""
     run_url: str = ""
+    source_url: str = ""
+    changed_places: dict[str, str] = {}
     warnings: list[str] = []
 
     @cached_property
@@ -364,10 +376,11 @@ class Overview(Struct, frozen=True, dict=True):
         found = [finding for lane in self.lanes for finding in lane.findings if finding.verdict.word in words]
         return sorted(found, key=lambda finding: finding.urgency)
 
-    @property
-    def missing(self) -> list[tuple[str, str, str]]:
-        """(lane, case, reason) for all lanes."""
-        return [(lane.name, case, why) for lane in self.lanes for case, why in lane.missing]
+    @cached_property
+    def causes(self) -> list[Cause]:
+        """The causes of the failing findings of all lanes, the most urgent first."""
+        asked = [bases_of(lane.name, lane.report) for lane in self.lanes if lane.report]
+        return causes_of(self.findings(*(word for word in Word if word.fails)), dict(ChainMap(*asked)))
 
     @property
     def reported(self) -> int:

@@ -1,7 +1,8 @@
 """The summary at the end of `pytest --perfguard` and of `perfguard report`: worst case first, each with its next step.
 
-A case that needs action takes one line and at most four more. Other cases share one line per verdict, with a count and
-a command. A run in which no case needs action takes at most fifteen lines. `-v` names every case.
+Cases that need action take one line and at most four more, together if they have one cause. Other cases share one line
+per verdict, with a count and a command. A run in which no case needs action takes at most fifteen lines. `-v` names
+every case.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field
 
 from perfguard.model.records import NOT_AT_BASE, Case, CaseId, CaseResult, Report, Verdict, Word
 from perfguard.model.units import counted, format_value
+from perfguard.render.causes import rows_of
 from perfguard.render.escaping import clean
-from perfguard.render.findings import INCONCLUSIVE, Finding, by_kernel, by_same_cause
-from perfguard.render.overview import LaneView
+from perfguard.render.findings import INCONCLUSIVE, Cause, Finding
+from perfguard.render.overview import LaneView, Overview
 from perfguard.render.words import (
     MOST_OF_A_VALUE,
     NOT_TIMED,
@@ -49,9 +51,8 @@ COUNTED = {
 }
 MOST_QUIET = 15  # Lines of a run in which no case needs action, including the line that names the report.
 MOST_MORE = 4  # Lines of a case after its first.
-MOST_CASES = 20  # Cases of one failing word.
+MOST_CAUSES = 20  # Causes of one failing word; more are counted.
 MOST_FASTER = 5
-MOST_KERNELS = 5  # Kernels that the count of the remaining cases names.
 MOST_ROWS = 8  # Rows of the table of times.
 MOST_WRITTEN = 8  # Files written by an update.
 MOST_NAMED = 3  # Named cases of one kind that need no action.
@@ -93,7 +94,8 @@ def render_summary(
         typed: returns a node id as a user types it.
         verbose: whether every case is named and every time is shown.
     """
-    writer = _Writer(report, LaneView(report.lane, report), accepted, typed, verbose)
+    view = LaneView(report.lane, report)
+    writer = _Writer(report, view, Overview([view]).causes, accepted, typed, verbose)
     failing = [line for word in Word if word.fails for line in writer.failing(word)]
     top = [Line(environment(report)), *writer.warnings(), Line(writer.measured())]
     undecided = writer.undecided()
@@ -123,6 +125,7 @@ class _Writer:
 
     report: Report
     view: LaneView
+    causes: Sequence[Cause]
     accepted: Accepted
     typed: Callable[[str], str]
     verbose: bool
@@ -188,20 +191,29 @@ class _Writer:
             if (reading := result.reading(verdict.metric)) is not None and reading.binding_strides is not None
         ]
 
-    # -- cases that need action ----------------------------------------------------------------------------------------
-
     def failing(self, word: Word) -> list[Line]:
-        """The cases of a failing word, worst first; cases beyond the maximum are counted by kernel."""
-        cases = self._worst_findings(word)
-        causes = [[each] for each in cases] if self.verbose else by_same_cause(cases)
-        shown = causes if self.verbose else causes[:MOST_CASES]
-        lines = [line for findings in shown for line in self._details(*findings)]
-        if rest := by_kernel([each for findings in causes[len(shown) :] for each in findings]):
-            names = [f"{kernel} {len(group)}" for kernel, group in rest[:MOST_KERNELS]]
-            more = f", {len(rest) - MOST_KERNELS} more kernels" if len(rest) > MOST_KERNELS else ""
-            count = sum(len(group) for _, group in rest)
-            lines.append(Line(f"… and {count} more {word}: {', '.join(names)}{more}; all: -v or the report", "red"))
+        """The cases of a failing word by cause, worst first; cases beyond the maximum are counted by cause."""
+        findings = self._worst_findings(word)
+        if self.verbose:
+            return [line for finding in findings for line in self._details(finding)]
+        rows = rows_of(findings, self.causes)
+        lines = [line for row in rows[:MOST_CAUSES] for line in self._of_cause(row)]
+        if rest := rows[MOST_CAUSES:]:
+            count, names = sum(len(row.findings) for row in rest), [f"{row.name} {len(row.findings)}" for row in rest]
+            lines.append(Line(f"… and {count} more {word}: {listed(names)}; all: -v or the report", "red"))
         return lines
+
+    def _of_cause(self, row: Cause) -> list[Line]:
+        """The lines of one cause; those of its case if there is only one."""
+        first, *others = row.findings
+        if not others:
+            return self._details(first)
+        cases = f"{first.verdict.word}  {row.title}, in {counted(len(row.findings), 'case')}: {row.change}"
+        also = listed([finding.result.case.key for finding in others])
+        worst = clean(f"worst:     {row.worst_text}; also {also}", MOST_CHARACTERS)
+        nodeids = [self.typed(nodeid) for nodeid in row.nodeids]
+        lines = [worst, *self._commands(first.result, nodeids, [each.result for each in row.findings])]
+        return [Line(clean(cases.removesuffix(": "), MOST_CHARACTERS), "red"), *(Line(f"    {line}") for line in lines)]
 
     def _worst_findings(self, word: Word) -> list[Finding]:
         """One finding for every case whose worst verdict is `word`, worst case first."""
@@ -220,11 +232,9 @@ class _Writer:
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
         rest = [each for each in by_urgency if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
-        name = f"{result.case.key}{f' and {len(alike)} more' if alike else ''}"
-        head = f"{first.word}  {name}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
-        more = [f"{len(alike)} more: {listed([each.result.case.key for each in alike])}"] if alike else []
-        more = [*self._explanation(result, first, others), *more]
-        commands = self._commands(finding, alike)
+        head = f"{first.word}  {result.case.key}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
+        selected = [] if finding.grouped else [self.typed(result.case.nodeid)]
+        commands, more = self._commands(result, selected, [result]), self._explanation(result, first, others)
         if not self.verbose:
             head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
         return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
@@ -240,23 +250,19 @@ class _Writer:
         shown = "\n".join([one_line(first), *more])
         return [*more, *(f"note: {note}" for note in result.all_notes if note not in shown)]
 
-    def _commands(self, finding: Finding, alike: Sequence[Finding]) -> list[str]:
-        result = finding.result
+    def _commands(self, result: CaseResult, selected: Sequence[str], results: Sequence[CaseResult]) -> list[str]:
+        """The commands that reproduce and compare `result`, and that accept `results`, whose tests are `selected`."""
         nodeid, by = self.typed(result.case.nodeid), command_prefix(self.report)
         commands = [f"reproduce: {reproduce_command(nodeid, by)}"]
         timed = {reading.metric for reading in result.readings if reading.timed and not reading.rival}
         if any(verdict.word is Word.SLOWER and verdict.metric in timed for verdict in result.verdicts):
             commands.append(f"compare:   {compare_command(nodeid, by)}")
-        verdicts = [verdict for each in (finding, *alike) for verdict in each.result.verdicts]
+        verdicts = [verdict for each in results for verdict in each.verdicts]
         open_ = {verdict.word for verdict in verdicts if verdict.storable and not self.accepted(verdict)}
-        tests = [self.typed(each.result.case.nodeid) for each in (finding, *alike)]
-        tests = list(dict.fromkeys(each.partition("[")[0] for each in tests) if alike else tests)
-        accept = accept_command(open_, [] if finding.grouped else tests, by)
+        accept = accept_command(open_, selected, by)
         if accept and result.word not in (Word.WRONG, Word.BROKEN):
             commands.append(f"accept:    {accept}")
         return commands
-
-    # -- cases that need no action -------------------------------------------------------------------------------------
 
     def undecided(self) -> list[Line]:
         """The number of times that could not be judged, the most common cause, and the next step."""

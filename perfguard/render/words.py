@@ -47,6 +47,7 @@ EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind 
 
 #: Text that commands may contain as it is. Any other text may be untrusted.
 _PLAIN = re.compile(r"[\w.,:/=+-]{1,100}", re.ASCII)
+_BECAUSE = "because: "
 # The part of a reason that `PairVerdict` and `in_states` produce.
 _PAIRS = re.compile(r"; in \d+ process pairs?(, about \d+ would settle it)?(; two states [^;]*)?")
 
@@ -120,6 +121,16 @@ def _reason_lines(verdict: Verdict) -> list[str]:
     """The lines of the reason, without a first one that only repeats the change of the metric."""
     lines = why(verdict).splitlines()
     return lines[1:] if lines and lines[0].startswith(f"{verdict.metric} ") else lines
+
+
+def because(verdict: Verdict) -> str:
+    """The part of the reason that names the cause; empty if none does."""
+    return next((line.partition(_BECAUSE)[2] for line in verdict.reason.splitlines() if _BECAUSE in line), "")
+
+
+def short(commit: str) -> str:
+    """The first twelve characters of a commit, with the `+` of a tree with uncommitted changes."""
+    return commit[:12] + "+" * (commit.endswith("+") and len(commit) > 12)
 
 
 def why(verdict: Verdict) -> str:
@@ -276,7 +287,7 @@ def case_table(report: Report, every: bool) -> list[str]:
         through = result.throughput
         share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
         time = format_value(primary.value, primary.unit)
-        rows.append((result.case.key, time, ", ".join(rates(result)), share, _beside_rival(result), str(result.word)))
+        rows.append((result.case.key, time, ", ".join(rates(result)), share, beside_rival(result), str(result.word)))
     if len(rows) == 1:
         return []
     timed = any(row[1] for row in rows[1:])
@@ -285,7 +296,7 @@ def case_table(report: Report, every: bool) -> list[str]:
     return in_columns([*zip(*columns, strict=True)])
 
 
-def _beside_rival(result: CaseResult) -> str:
+def beside_rival(result: CaseResult) -> str:
     """`0.58x`, the case's time as a share of its rival's; empty without a rival."""
     shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
     return f"{shares[0]:.2f}x" if shares else ""
@@ -368,7 +379,8 @@ def compare_command(nodeid: str, by: CommandPrefix = PLAIN_PREFIX) -> str:
 
 
 def accept_command(words: set[Word], nodeids: Sequence[str] = (), by: CommandPrefix = PLAIN_PREFIX) -> str:
-    """The command that writes the measured values into the baselines; empty if no verdict can be accepted."""
+    """The command that writes the measured values into the baselines, of these tests or of all; empty if no verdict can
+    be accepted."""
     categories = sorted({CATEGORY_OF[word] for word in words if word in CATEGORY_OF})
     if not categories:
         return ""

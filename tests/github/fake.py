@@ -92,6 +92,7 @@ class Data:
     statuses: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     runs: dict[int, dict[str, Any]] = field(default_factory=dict)
     artifacts: dict[int, Artifact] = field(default_factory=dict)
+    jobs: dict[tuple[int, int], list[str]] = field(default_factory=dict)  # Run and attempt -> the names of its jobs.
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     links: set[str] = field(default_factory=set)
     trees: dict[str, tuple[str, str]] = field(default_factory=dict)  # hash -> commit and folder
@@ -224,6 +225,13 @@ CALLS: dict[str, tuple[str, str, str, Mapping[str, str], Mapping[str, str]]] = {
     "list_artifacts": ("GET", r"/actions/runs/(\d+)/artifacts", "actions=read", {**PAGE, "name": ".+"}, {}),
     "download_artifact": ("GET", r"/actions/artifacts/(\d+)/zip", "actions=read", {}, {}),
     "compare": ("GET", rf"/compare/{SHA}\.\.\.{SHA}", "contents=read", PAGE, {}),
+    "list_jobs": (
+        "GET",
+        r"/actions/runs/(\d+)/attempts/(\d+)/jobs",
+        "actions=read",
+        {"per_page": r"\d+"},
+        {},
+    ),
     "get_tree": ("GET", f"/git/trees/{SHA}", "contents=read", {"recursive": "1"}, {}),
     "get_blob": ("GET", f"/git/blobs/{SHA}", "contents=read", {}, {}),
     "list_statuses": ("GET", f"/commits/{SHA}/statuses", "statuses=read", PAGE, {}),
@@ -281,8 +289,13 @@ class FakeGitHub:
             "GITHUB_REPOSITORY": "o/r",
             "GITHUB_REPOSITORY_ID": "1",
             "GITHUB_API_URL": self.api,
-            "GITHUB_SERVER_URL": self.api.removesuffix("/api/v3"),
+            "GITHUB_SERVER_URL": self.server,
         }
+
+    @property
+    def server(self) -> str:
+        """The URL of the pages that people read."""
+        return self.api.removesuffix("/api/v3")
 
     def fail(self, **fields: Any) -> None:
         """Plan a fault; the first that takes a request is used."""
@@ -348,7 +361,9 @@ class FakeGitHub:
         if permission and permission not in self.data.tokens[token]:
             headers = {"X-Accepted-GitHub-Permissions": permission}
             return Reply(403, {"message": "Resource not accessible by integration"}, headers)
-        reply: Reply = getattr(Api(self.data, self.storage, token, asked), name)(*match.groups(), **(body or {}))
+        reply: Reply = getattr(Api(self.data, self.server, self.storage, token, asked), name)(
+            *match.groups(), **(body or {})
+        )
         if name.startswith("list_") and "page" in asked and reply.status == 200:
             _cut(reply, asked)
         return reply
@@ -385,6 +400,7 @@ class Api:
     """Answers the calls of CALLS by their names."""
 
     data: Data
+    server: str
     storage: str
     token: str
     query: Mapping[str, str]
@@ -425,6 +441,12 @@ class Api:
         found = [each for each in self.data.artifacts.values() if each.run == int(run)]
         named = [each.as_json() for each in found if self.query.get("name", each.name) == each.name]
         return Reply(200, {"artifacts": named, "total_count": len(named)})
+
+    def list_jobs(self, run: str, attempt: str) -> Reply:
+        named = self.data.jobs.get((int(run), int(attempt)), [])
+        at = f"{self.server}/o/r/actions/runs/{run}/job"
+        jobs = [{"name": name, "html_url": f"{at}/{number}"} for number, name in enumerate(named, 1)]
+        return Reply(200, {"jobs": jobs, "total_count": len(jobs)})
 
     def download_artifact(self, number: str) -> Reply:
         if self.data.artifacts[int(number)].expired:

@@ -65,6 +65,25 @@ def test_a_slower_case_gets_a_comment_a_status_a_summary_and_files(job: PostJob)
     assert len([path for _, path in job.github.requests if "/blobs/" in path]) == 1  # the baselines, once
 
 
+def test_causes_are_linked_to_the_measured_line_and_to_the_job_of_their_lane(job: PostJob) -> None:
+    number = job.measured({SLUG: RED})
+    job.github.data.jobs[number, 1] = ["lanes", f"measure ({SLUG}-x2) / lane", f"measure ({SLUG}) / lane"]
+    job.post()
+    (text,) = job.comments
+    assert f"]({job.github.server}/o/r/blob/{sha('head')}/tests/test_area.py)" in text
+    assert f"❌ [<code>{SLUG}</code>]({job.github.server}/o/r/actions/runs/{number}/job/3) " in text
+
+
+@pytest.mark.parametrize("names", [[f"measure ({SLUG})", f"twice ({SLUG})"], [], ["lanes"]])
+def test_a_lane_without_a_job_of_its_own_has_no_link(job: PostJob, names: list[str]) -> None:
+    number = job.measured({SLUG: RED})
+    job.github.data.jobs[number, 1] = names
+    if not names:
+        job.github.fail(path=r"/actions/runs/\d+/attempts/1/jobs", status=403)
+    assert job.post() is ExitStatus.REGRESSED
+    assert f"❌ <code>{SLUG}</code> slower" in job.comments[0]
+
+
 def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
     job.measured({SLUG: RED})
     job.post()
@@ -319,7 +338,7 @@ def test_without_a_pull_request_there_are_status_and_summary(job: PostJob, event
     assert job.report["base"] == sha("head")  # judged by its own baselines
     # Neither the event nor this branch names the commit before: the report is trusted.
     (said,) = job.report["warnings"]
-    assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]}, as the report says: GitHub does not give")
+    assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]}, as the report says: ")
     job.measured({SLUG: replace(GREEN, base=BaseTree(sha("head"), equal=True), pairings=[])}, event=event)
     assert job.post() is ExitStatus.PASSED
     assert "its own commit, so that nothing can differ; give the lane --perfguard-base" in job.report["warnings"][0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import cmarkgfm
 from cmarkgfm.cmark import Options
 
-from perfguard.render.markdown import render_markdown, render_short
+from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Headline
 from tests.render.examples import EXAMPLES
 
@@ -23,7 +23,7 @@ def to_html(markdown: str) -> str:
 def texts() -> dict[str, str]:
     """Every golden comment by file name: one for each headline, and the short form of one of them."""
     found = {f"{headline.name.lower()}.md": render_markdown(overview) for headline, overview in EXAMPLES.items()}
-    return found | {"worse-short.md": render_short(EXAMPLES[Headline.WORSE])}
+    return found | {"worse-short.md": render_markdown(EXAMPLES[Headline.WORSE], 4000)}
 
 
 def main() -> None:

@@ -6,10 +6,17 @@ import pytest
 from msgspec.structs import replace
 
 from perfguard.model.records import Better, Case, CaseResult, Reading, Value, Verdict, Word
+from perfguard.model.records.code import CODE
 from perfguard.model.units import Unit
-from perfguard.render.causes import by_cause
+from perfguard.render.causes import causes_of
+from perfguard.render.findings import Finding
+from perfguard.render.observed import groups_of
 
 KERNEL = "_rms_norm_backward"
+
+
+def by_cause(found: list[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
+    return [group.as_finding() for group in groups_of(found)]
 
 
 def result(name: str, *moves: tuple[Reading, Value, Word]) -> CaseResult:
@@ -132,3 +139,83 @@ def test_times_of_a_kernel_are_told_test_by_test_and_beside_what_else_moved() ->
         "because: spills 0 -> 12",
     ]
     assert "kernel_time_us 7 µs to 400 µs when it was recorded" in told[Word.CHANGED][1].reason.splitlines()
+
+
+# -- guarded cases -----------------------------------------------------------------------------------------------------
+
+
+def guarded(name: str, *moves: tuple[Reading, Value, Word]) -> Finding:
+    """The first verdict of a guarded case with these readings."""
+    made = result(name, *moves)
+    case = Case("ops", name, "forward", f"test_ops.py::test_{name}")
+    return Finding("nvidia-h200", replace(made, case=case), made.verdicts[0])
+
+
+def code(**kernels: str) -> tuple[Reading, Value, Word]:
+    """Fingerprints of kernels that were `a-a` before."""
+    value = {**kernels}
+    reading = Reading(CODE, Unit.TEXT, value, Better.SAME, gated=False, lines={"rows": "k/rows.py:7 in rows"})
+    return reading, dict.fromkeys(kernels, "a-a"), Word.PASS
+
+
+COPIES = Reading("copies", Unit.COUNT, 1, note="copies: aten.clone at norm.py:8 in rms_norm")
+TIME = Reading("device_time_us", Unit.MICROSECONDS, 65.0, timer="graph-cold")
+
+
+def test_a_kernel_that_most_findings_share_is_the_cause() -> None:
+    """A helper moved two kernels; the one that all cases launch explains them all."""
+    both = [guarded(f"f[{n}]", (TIME, 61.0, Word.SLOWER), code(rows="b-b", helper="b-b")) for n in range(2)]
+    one = guarded("g[1]", (TIME, 61.0, Word.SLOWER), code(rows="b-b", other="a-a"))
+    (cause,) = causes_of([*both, one])
+    assert (cause.title, cause.changes) == ("rows (k/rows.py:7)", ["its code"])
+    assert cause.counts == {Word.SLOWER: 3}
+
+
+def test_a_line_explains_what_the_host_counts_and_a_kernel_its_time() -> None:
+    copied = guarded("f[1]", (COPIES, 0, Word.CHANGED), (TIME, 61.0, Word.SLOWER), code(rows="b-b"))
+    slower = Finding(copied.lane, copied.result, copied.result.verdicts[1])
+    told = {cause.name: cause.changes for cause in causes_of([copied, slower])}
+    assert told == {"norm.py:8 in rms_norm": ["copies 0 -> 1"], "rows": ["its code"]}
+
+
+def test_one_line_of_python_is_one_cause_of_all_its_cases() -> None:
+    (cause,) = causes_of([guarded(f"f[{n}]", (COPIES, 0, Word.CHANGED)) for n in range(9)])
+    assert (cause.name, cause.place, cause.counts) == ("norm.py:8 in rms_norm", "norm.py:8", {Word.CHANGED: 9})
+
+
+def test_a_note_with_several_places_accuses_none_of_them() -> None:
+    """Which of two copies was there before is not known."""
+    two = replace(COPIES, value=2, note="copies: aten.clone at norm.py:8 in f; aten.clone at norm.py:9 in f")
+    (cause,) = causes_of([guarded("f[1]", (two, 1, Word.CHANGED))])
+    assert (cause.name, cause.place) == ("f", "test_ops.py")
+
+
+def test_a_place_that_the_base_has_not_is_the_cause() -> None:
+    """Lines have moved down by one; the base's own copy is known by its function."""
+    two = replace(COPIES, value=2, note="copies: aten.clone at norm.py:8 in f; aten.clone at norm.py:9 in g")
+    found = guarded("f[1]", (two, 1, Word.CHANGED))
+    base = replace(found.result, readings=[replace(COPIES, note="copies: aten.clone at norm.py:7 in f")])
+    (cause,) = causes_of([found], {("nvidia-h200", found.result.id): base})
+    assert cause.name == "norm.py:9 in g"
+
+
+def test_a_wrong_result_shares_the_cause_of_its_tests_other_cases() -> None:
+    """Its own kernels are not read, since wrong results end a case."""
+    slower = guarded("f[1]", (TIME, 61.0, Word.SLOWER), code(rows="b-b"))
+    bad = Finding(slower.lane, CaseResult(Case("ops", "f[2]", "forward", "t.py::f")), Verdict(Word.WRONG, "output"))
+    alone = Finding(slower.lane, CaseResult(Case("ops", "g[2]", "forward", "t.py::g")), Verdict(Word.WRONG, "output"))
+    told = [(cause.name, dict(cause.counts)) for cause in causes_of([slower, bad, alone])]
+    assert told == [("rows", {Word.WRONG: 1, Word.SLOWER: 1}), ("g", {Word.WRONG: 1})]
+
+
+def test_kernels_of_one_name_in_two_files_are_two_causes() -> None:
+    first, second = (guarded(f"{name}[1]", (TIME, 61.0, Word.SLOWER), code(rows="b-b")) for name in "fg")
+    moved = [replace(each, lines={"rows": "other/rows.py:9 in rows"}) for each in second.result.readings if each.lines]
+    elsewhere = Finding(first.lane, replace(second.result, readings=[TIME, *moved]), second.verdict)
+    assert [cause.place for cause in causes_of([first, elsewhere])] == ["k/rows.py:7", "other/rows.py:9"]
+
+
+def test_equal_code_under_another_toolchain_is_no_cause() -> None:
+    """The source's half of a fingerprint is the same; only Triton's IR differs."""
+    (cause,) = causes_of([guarded("f[1]", (TIME, 61.0, Word.SLOWER), code(rows="a-b"))])
+    assert (cause.name, cause.changes) == ("f", [])

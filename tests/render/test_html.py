@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from perfguard.model.records import Reading, Verdict, Word
+from perfguard.model.records import PairedCase, PairedTime, Pairing, PairReading, Reading, Verdict, Word
 from perfguard.model.units import Unit
 from perfguard.render.html import render_html
 from perfguard.render.overview import Headline, LaneView, Overview
@@ -58,12 +58,14 @@ class Elements(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.attributes: set[str] = set()
+        self.links: list[str] = []
         self.inside = ""
         self.code: dict[str, list[str]] = {"script": [], "style": []}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes |= {name for name, _ in attrs}
+        self.links += [value or "" for name, value in attrs if name == "href"]
         self.inside = tag
         if tag in self.code:
             self.code[tag].append("")
@@ -96,7 +98,9 @@ def test_only_our_style_and_script_may_run() -> None:
         digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
         assert f"{rule} 'sha256-{digest}';" in text
     assert "default-src 'none'" in text
-    assert not {"style", "src", "href"} & found.attributes
+    assert not {"style", "src"} & found.attributes
+    assert found.links
+    assert all(link.startswith("#find=") for link in found.links)  # no URL of a run or of sources is known here
     assert not any(name.startswith("on") for name in found.attributes)
     for unsafe in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert unsafe not in script
@@ -172,7 +176,8 @@ def test_whatever_the_names_the_page_has_its_own_elements_only(whole: Overview) 
     text = render_html(whole)
     found = elements(text)
     assert found.tags.count("script") == 2
-    assert not {"img", "a", "iframe", "svg", "link", "base", "object"} & set(found.tags)
+    assert not {"img", "iframe", "svg", "link", "base", "object"} & set(found.tags)
+    assert all(link.startswith("#find=") for link in found.links)
     assert not any(name.startswith("on") for name in found.attributes)
     assert len(data(text)["lanes"]) == len(whole.lanes)
 
@@ -186,7 +191,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_runs_from_a_file_under_its_policy_and_an_address_filters_it(page: Path) -> None:
     shown = dump(page, "#verdict=SLOWER%7CFASTER&sort=-time")
-    names = re.findall('<td class="name"[^>]*>([^<]*)</td>', shown)
+    names = re.findall('<td class="name"[^>]*>([^<]*)<', shown)
     assert names == ["slow/forward", "fast/forward"]
     assert "2 of 8 cases" in shown
     assert "<title>perfguard: 1 case wrong" in shown
@@ -195,7 +200,7 @@ def test_it_runs_from_a_file_under_its_policy_and_an_address_filters_it(page: Pa
 
 
 SCRIPT = """
-const names = () => [...document.querySelectorAll(".row .name")].map((cell) => cell.textContent);
+const names = () => [...document.querySelectorAll(".row .name")].map((cell) => cell.firstChild.textContent);
 const press = (selector) => document.querySelector(selector).click();
 const type = (text) => { const box = document.querySelector("#find"); box.value = text; box.dispatchEvent(new Event("input")); };
 seen.worst_first = names();
@@ -241,6 +246,39 @@ def test_sorting_filtering_and_opening(page: Path) -> None:
     assert seen["title"].startswith("perfguard: 1 case wrong")
 
 
+PAIRED = """
+document.querySelectorAll(".row")[0].click();
+const [plot, pairs] = document.querySelectorAll(".detail .plots svg");
+seen.label = pairs.getAttribute("aria-label");
+seen.dots = pairs.querySelectorAll("circle.session").length; seen.now = pairs.querySelectorAll("circle.now.bad").length;
+seen.columns = new Set([...pairs.querySelectorAll("circle")].map((dot) => dot.getAttribute("cx"))).size;
+seen.hidden = [...document.querySelectorAll("#cases > thead th")].filter((cell) => cell.hidden).map((cell) => cell.textContent);
+"""
+
+
+def test_process_pairs_are_lines_through_base_copy_and_change(tmp_path: Path) -> None:
+    view = lane("nvidia-h200", result("slow", SLOWER, us=64.93))
+    assert view.report is not None
+    readings = [PairReading(pair, 0.06, -0.001, 61.2, 64.9 + pair / 100) for pair in (1, 2, 3)]
+    pairing = Pairing(
+        "9ab77e2", [PairedCase("norms", "slow/forward", times=[PairedTime("device_time_us", "", readings)])]
+    )
+    report = msgspec.structs.replace(view.report, pairings=[pairing])
+    path = tmp_path / "report.html"
+    path.write_text(render_html(overview(msgspec.structs.replace(view, report=report))), encoding="utf-8")
+    seen = probe(path, PAIRED)
+    assert seen["label"] == "3 process pairs, 61.14 µs to 64.93 µs: 6.1 % slower (5.5 to 6.7)"
+    assert (seen["dots"], seen["now"], seen["columns"]) == (6, 3, 3)
+    assert seen["hidden"] == []
+
+
+def test_columns_without_any_value_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text(render_html(overview(lane("nvidia-h200", result("a", CONTRACT, us=None)))), encoding="utf-8")
+    script = PAIRED.partition("const [plot")[0] + PAIRED[PAIRED.index("seen.hidden") :]
+    assert probe(path, script)["hidden"] == ["Time", "Change", "Sessions and now", "% of copy"]
+
+
 LAYOUT = """
 document.querySelectorAll(".row")[1].click();
 const boxes = (selector) => [...document.querySelectorAll(selector)].map((found) => found.getBoundingClientRect().toJSON());
@@ -248,7 +286,7 @@ const root = document.documentElement;
 seen.line = parseFloat(getComputedStyle(document.body).lineHeight);
 seen.page = root.clientWidth; seen.scrolled = root.scrollWidth;
 seen.cells = boxes(".row td:has(svg)"); seen.small = boxes(".row svg");
-[seen.detail] = boxes(".detail > td"); [seen.large] = boxes(".plots svg"); [seen.command] = boxes(".command");
+[seen.detail] = boxes(".detail > td"); [seen.large] = boxes(".plots svg"); seen.commands = boxes(".detail .command");
 seen.labels = boxes(".plots svg text"); [seen.band] = boxes(".plots .band"); seen.verdicts = boxes(".verdicts tbody tr");
 """
 
@@ -270,7 +308,8 @@ def test_plots_can_be_read_and_nothing_leaves_the_page(page: Path, width: int) -
         assert plot["width"] >= 6 * seen["line"]
         assert plot["height"] >= 1.5 * seen["line"]
     large = seen["large"]
-    for part in (large, seen["command"], *seen["verdicts"]):
+    assert len(seen["commands"]) == 2
+    for part in (large, *seen["commands"], *seen["verdicts"]):
         assert inside(part, seen["detail"])
     assert large["width"] >= 2 * max(plot["width"] for plot in seen["small"])
     assert large["height"] >= 3 * max(plot["height"] for plot in seen["small"])

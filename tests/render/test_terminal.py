@@ -80,7 +80,7 @@ def test_golden() -> None:
     assert "\n".join(line.text for line in summary.lines) == GOLDEN
 
 
-def test_many_cases_are_counted_truthfully_and_by_kernel() -> None:
+def test_many_cases_of_few_causes_take_a_block_each() -> None:
     slow = REPORT.results[1]
     many = [
         msgspec.structs.replace(
@@ -92,11 +92,31 @@ def test_many_cases_are_counted_truthfully_and_by_kernel() -> None:
         for kernel in ("slow", "late")
     ]
     text = lines(of(*many))
-    assert len(text) == 3 + 20 * 5
     assert text[1].startswith("500 SLOWER; ")
-    assert text[-1] == "… and 480 more SLOWER: slow 240, late 240; all: -v or the report"
+    assert [line for line in text if line.startswith("SLOWER  ")] == [
+        f"SLOWER  {kernel} (tests/test_norms.py), in 250 cases: launches 1 -> 2 (+100.0 %)"
+        for kernel in ("slow", "late")
+    ]
+    assert len(text) == 2 + 2 * 5
+    assert text[3].startswith("    worst:     slow[0]/forward  device_time_us 61.2 µs -> 64.93 µs (+6.1 %, 95 % ")
+    assert text[3].endswith("; also slow[1]/forward, slow[2]/forward, slow[3]/forward, slow[4]/forward, slow[5]/forward"
+                            " and 244 more")  # fmt: skip
+    assert text[-1].endswith(" --perfguard-reason 'why' 'tests/test_norms.py::test_slow[64]'")
+
+
+def test_many_causes_are_counted_truthfully() -> None:
+    slow = REPORT.results[1]
+    many = [
+        msgspec.structs.replace(slow, case=msgspec.structs.replace(slow.case, name=f"f{kernel}[{number}]"))
+        for number in range(2)
+        for kernel in range(50)
+    ]
+    text = lines(of(*many))
+    assert text[1].startswith("100 SLOWER; ")
+    assert sum(line.startswith("SLOWER  ") for line in text) == 20
+    assert text[-1].startswith("… and 80 more SLOWER: ")
     full = lines(of(*many), verbose=True)
-    assert sum(line.startswith("SLOWER  ") for line in full) == 500
+    assert sum(line.startswith("SLOWER  ") for line in full) == 100
 
 
 def test_cases_with_one_cause_are_one_finding_with_one_command() -> None:

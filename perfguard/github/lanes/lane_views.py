@@ -35,7 +35,7 @@ class Reference:
     Attributes:
         base: the baselines of the merge base.
         head: the baselines of the change; None if its edits are not judged (a push).
-        commit: the full hash of the merge base, the base of all times; None if GitHub does not give it (a push).
+        commit: the full hash of the merge base, the base of all times; None if it is unknown (a push).
     """
 
     base: BaselineSet
@@ -129,6 +129,6 @@ def _warnings(name: str, report: Report, reference: Reference) -> list[str]:
     elif commits:
         warnings.append(
             f"{name}: compared with {listed([commit[:12] for commit in commits])}, as the report says: "
-            "GitHub does not give the commit before a push"
+            "the commit before this one is not known here"
         )
     return warnings

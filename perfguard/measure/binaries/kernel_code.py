@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from perfguard.measure.binaries.call_binaries import OnTarget, named
@@ -50,6 +51,17 @@ def code_of(
         return ir.digest or (ir.error if ir.kept else "")
 
     return {name: code.get(name) or f"{source}-{_half(on_targets, name, ir_of)}" for name, source in sources.items()}
+
+
+def places_of(on_targets: Sequence[OnTarget]) -> dict[str, str]:
+    """Kernel -> `kernels/rows.py:44 in rows`, the line of its definition, for files below the current folder."""
+    launches = {launch.kernel: launch for each in on_targets for launch in _launches(each) if launch.line}
+    here = Path.cwd()
+    return {
+        kernel: f"{Path(launch.file).relative_to(here).as_posix()}:{launch.line} in {kernel}"
+        for kernel, launch in launches.items()
+        if Path(launch.file).is_relative_to(here)
+    }
 
 
 def configuration_of(on_targets: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -35,6 +35,7 @@ class Launch(Struct, frozen=True):
         source: hash of the code that the kernel may depend on, without comments, paths and line numbers; empty if it is
             unknown.
         fields: names of parameters whose constants are named tuples, each with the names of the fields.
+        line: the first line of the definition in `file`, including decorators; 0 if unknown.
     """
 
     module: str
@@ -46,6 +47,7 @@ class Launch(Struct, frozen=True):
     twin: int | None = None
     source: str = ""
     fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    line: int = 0
 
     @property
     def kernel(self) -> str:
@@ -271,6 +273,7 @@ class LaunchRecorder:
                 for path, value in compile["constants"].items()
                 if isinstance(path, tuple) and len(path) == 1 and (names := _names_in(value))
             ),
+            line=kernel.fn.__code__.co_firstlineno,
         )
         self._launches.append(launch)
         return True

@@ -68,4 +68,5 @@ def _of_gpu(kernel: Any, sources: Sources) -> Launch:
     if compiled_from is None or not source:  # Generated code has no module.
         return Launch("", "", kernel.name, UNKNOWN, source=machine_code(kernel.kernel) or kernel.hash)
     function, data = compiled_from
-    return Launch(function.module, source_file(function), function.fn.__qualname__, data, source=source)
+    line = function.fn.__code__.co_firstlineno
+    return Launch(function.module, source_file(function), function.fn.__qualname__, data, source=source, line=line)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from perfguard._compat.triton_internals import tuned_configurations
 from perfguard.measure.binaries import comparison
 from perfguard.measure.binaries.call_binaries import OnTarget, of_pass
-from perfguard.measure.binaries.kernel_code import code_of
+from perfguard.measure.binaries.kernel_code import code_of, places_of
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import EITHER, KERNEL_TIME, Limits
 from perfguard.model.records import Better, Parts, Reading
@@ -42,7 +42,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     code: Parts = {**code_of(followed, subject.binaries.compiler, subject.known_code, new=subject.binaries.records)}
     on_gpu = device.asynchronous
     covers = [KERNEL_TIME] if on_gpu and subject.test is not None else []
-    readings = [LIMITS["code"].reading("code", Unit.TEXT, code, portable=device.holds_cpu_tensors, covers=covers)]
+    shown = {"portable": device.holds_cpu_tensors, "covers": covers, "lines": places_of(followed)}
+    readings = [LIMITS["code"].reading("code", Unit.TEXT, code, **shown)]
     if on_gpu and code and subject.test is None:
         tuned: Parts = {**tuned_configurations(subject.run)}
         if tuned:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from perfguard.model.records import URGENCY, Accuracy, CaseResult, Reading, TimedEntry, Verdict, Word
+from perfguard.model.records import URGENCY, Accuracy, CaseResult, Reading, ReadingId, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.units import format_value
+from perfguard.model.units import Unit, format_value
 from perfguard.render.escaping import clean, is_plain
-from perfguard.render.findings import Finding
+from perfguard.render.findings import Cause, Finding
 from perfguard.render.overview import LaneView, Overview
-from perfguard.render.words import CommandPrefix, command_prefix, limit_text, rates, reproduce_command, why
+from perfguard.render.words import (
+    CommandPrefix,
+    command_prefix,
+    compare_command,
+    limit_text,
+    moved,
+    rates,
+    reproduce_command,
+    why,
+)
 
 MOST_REASON = 2000  # The most characters of a reason or note.
 MOST_OF_A_VALUE = 1000
@@ -19,12 +29,14 @@ MOST_OF_A_VALUE = 1000
 def cases(overview: Overview) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
     records = []
+    causes = {case: cause for cause in reversed(overview.causes) for case in cause.cases}
     for index, lane in enumerate(overview.lanes):
         own = command_prefix(lane.report) if lane.report else CommandPrefix()
+        pairs = _pairs(lane)
         for result, word in lane.cases:
             case = result.case
             accepted = lane.covered[case]
-            times = _times(lane, result)
+            times = _times(lane, result, pairs)
             records.append(
                 {
                     "lane": index,
@@ -34,7 +46,8 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                     "tone": tone(word),
                     "urgency": URGENCY[word],
                     "inputs": clean(result.inputs, 1000),
-                    "command": reproduce_command(case.nodeid, own) if is_plain(case.nodeid) else "",
+                    "cause": _cause(causes.get((lane.name, case))),
+                    "commands": _commands(result, own),
                     "times": times,
                     "ratio": _worst_ratio(result, times),
                     "verdicts": [
@@ -43,11 +56,26 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                     ],
                     "share": result.throughput.copy_fraction if result.throughput else None,
                     "rates": ", ".join(rates(result, copy=True)),
-                    "numerics": [*map(_numerics, result.accuracy)],
+                    "numerics": [_numerics(accuracy, result) for accuracy in result.accuracy],
                     "notes": [clean(note, MOST_REASON) for note in result.all_notes],
                 }
             )
     return records
+
+
+def _cause(cause: Cause | None) -> str:
+    return "" if cause is None else clean(": ".join(filter(None, (cause.title, cause.change))), 400)
+
+
+def _commands(result: CaseResult, by: CommandPrefix) -> list[list[str]]:
+    """[label, command] of each command for a case."""
+    nodeid = result.case.nodeid
+    if not is_plain(nodeid):  # A shell would not run it as written.
+        return []
+    commands = [["reproduce", reproduce_command(nodeid, by)]]
+    if result.is_timed and result.word is Word.SLOWER:
+        commands.append(["compare with the merge base", compare_command(nodeid, by)])
+    return commands
 
 
 def tone(word: Word) -> str:
@@ -59,7 +87,19 @@ def tone(word: Word) -> str:
     return "good" if word is Word.FASTER else "calm"
 
 
-def _times(lane: LaneView, result: CaseResult) -> list[dict[str, Any]]:
+def _pairs(lane: LaneView) -> dict[ReadingId, list[list[float]]]:
+    """Time -> µs of the base, of its second checkout (the control) and of the working tree, for each process pair."""
+    return {
+        ReadingId(*case.id, time.metric): [
+            [pair.base_us, pair.base_us * math.exp(pair.control), pair.work_us] for pair in time.readings
+        ]
+        for pairing in (lane.report.pairings if lane.report else [])
+        for case in pairing.cases
+        for time in case.times
+    }
+
+
+def _times(lane: LaneView, result: CaseResult, pairs: dict[ReadingId, list[list[float]]]) -> list[dict[str, Any]]:
     stored = entries_of(lane.baselines, *result.id)
     verdicts = {verdict.metric: verdict for verdict in result.verdicts}
     shown = []
@@ -67,7 +107,10 @@ def _times(lane: LaneView, result: CaseResult) -> list[dict[str, Any]]:
         if reading.timed and isinstance(reading.value, int | float):
             entry = stored.get(reading.metric)
             sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
-            shown.append(_time(reading, verdicts.get(reading.metric), sessions))
+            time = _time(reading, verdicts.get(reading.metric), sessions)
+            shown.append(
+                time | _paired(pairs.get(ReadingId(*result.id, reading.metric), []), verdicts.get(reading.metric))
+            )
     return shown
 
 
@@ -100,6 +143,15 @@ def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> d
     }
 
 
+def _paired(pairs: list[list[float]], verdict: Verdict | None) -> dict[str, Any]:
+    """The process pairs of a time, with the texts of their range and of the change."""
+    values = [value for pair in pairs for value in pair]
+    if not values or verdict is None:
+        return {"pairs": []}
+    low, high = (format_value(of(values), Unit.MICROSECONDS) for of in (min, max))
+    return {"pairs": pairs, "pairs_low": low, "pairs_high": high, "pairs_change": moved(verdict)}
+
+
 def _worst_ratio(result: CaseResult, times: list[dict[str, Any]]) -> float | None:
     """The ratio by which the table sorts: that of the first time, otherwise the largest of the gated metrics."""
     metric = times[0]["metric"] if times else None
@@ -128,7 +180,9 @@ def _verdict(row: Finding) -> dict[str, Any]:
     }
 
 
-def _numerics(accuracy: Accuracy) -> list[str]:
+def _numerics(accuracy: Accuracy, result: CaseResult) -> list[str]:
+    """The cells of one output's line, without a problem that a verdict states already."""
+    problem = accuracy.problem if all(accuracy.problem not in each.reason for each in result.verdicts) else ""
     quantities = [
         (accuracy.sqnr_db, "SQNR {:.1f} dB"),
         (accuracy.error_ratio, "{:.3g} of eager's error"),
@@ -136,4 +190,4 @@ def _numerics(accuracy: Accuracy) -> list[str]:
         (accuracy.limit, "limit {:.3g}"),
     ]
     texts = ["" if value is None else text.format(value) for value, text in quantities]
-    return [clean(cell, MOST_REASON) for cell in (accuracy.output, accuracy.dtype, *texts, accuracy.problem)]
+    return [clean(cell, MOST_REASON) for cell in (accuracy.output, accuracy.dtype, *texts, problem)]

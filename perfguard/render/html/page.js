@@ -55,6 +55,23 @@
     return svg;
   }
 
+  // A line for each process pair, through the base, its second checkout and this change.
+  function pairs(time, width, height) {
+    const sides = ["base", "copy of base", "this change"], values = time.pairs.flat();
+    let low = Math.min(...values), high = Math.max(...values);
+    if (low === high) { low *= 0.99; high *= 1.01; }
+    const label = `${time.pairs.length} process pairs, ${time.pairs_low} to ${time.pairs_high}${time.pairs_change ? `: ${time.pairs_change}` : ""}`;
+    const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+    const x = (side) => 130 + side * ((width - 200) / 2), y = (value) => height - 60 - ((value - low) / (high - low)) * (height - 90);
+    for (const pair of time.pairs) {
+      svg.append(drawn("polyline", { class: "path", points: pair.map((value, side) => `${x(side)},${y(value)}`).join(" ") }));
+      pair.forEach((value, side) => svg.append(drawn("circle", { class: side === 2 ? `now ${toneClass(time.tone)}` : "session", cx: x(side), cy: y(value), r: 5 })));
+    }
+    sides.forEach((side, place) => svg.append(drawn("text", { x: x(place), y: height - 28, "text-anchor": "middle" }, side)));
+    svg.append(drawn("text", { x: 2, y: 34 }, time.pairs_high), drawn("text", { x: 2, y: height - 56 }, time.pairs_low), drawn("text", { x: 2, y: height - 4 }, label));
+    return svg;
+  }
+
   function percent(ratio) {
     return `${ratio >= 1 ? "+" : "−"}${Math.abs(100 * (ratio - 1)).toFixed(1)} %`;
   }
@@ -77,13 +94,14 @@
 
   function detail(one) {
     const cell = element("td", { colspan: "7" });
-    cell.append(element("div", { class: "plots" }, ...one.times.map((time) => plot(time, 640, 280, true))));
+    cell.append(element("div", { class: "plots" }, ...one.times.map((time) => plot(time, 640, 280, true)),
+      ...one.times.filter((time) => time.pairs.length).map((time) => pairs(time, 640, 280))));
     cell.append(verdictTable(one));
     for (const line of one.numerics) cell.append(element("p", {}, `numerics: ${line.filter(Boolean).join(" · ")}`));
     if (one.inputs) cell.append(element("p", {}, `inputs: ${one.inputs}`));
     if (one.rates) cell.append(element("p", {}, `throughput: ${one.rates}`));
     for (const note of one.notes) cell.append(element("p", {}, `note: ${note}`));
-    if (one.command) cell.append(element("code", { class: "command" }, one.command));
+    for (const [label, command] of one.commands) cell.append(element("p", {}, `${label}:`), element("code", { class: "command" }, command));
     return element("tr", { class: "detail" }, cell);
   }
 
@@ -108,16 +126,17 @@
       fill.style.width = `${Math.min(100 * one.share, 100)}%`;
       share.append(`${(100 * one.share).toFixed(0)} %`, element("div", { class: "bar" }, fill));
     }
+    const name = element("td", { class: "name", title: one.suite }, one.name);
+    if (one.cause) name.append(element("div", { class: "cause" }, one.cause));
     made.append(
-      element("td", {}, button), element("td", {}, lanes[one.lane]),
-      element("td", { class: "name", title: one.suite }, one.name), times,
+      element("td", {}, button), element("td", {}, lanes[one.lane]), name, times,
       element("td", { class: `number ${toneClass(one.tone)}` }, one.ratio ? percent(one.ratio) : ""), history, share);
     return made;
   }
 
   const text = new Map();
   for (const one of cases) {
-    const parts = [lanes[one.lane], one.suite, one.name, one.word, ...one.verdicts.flatMap((verdict) => [verdict.metric, verdict.reason])];
+    const parts = [lanes[one.lane], one.suite, one.name, one.word, one.cause, ...one.verdicts.flatMap((verdict) => [verdict.metric, verdict.reason])];
     text.set(one, parts.join(" ").toLowerCase());
   }
 
@@ -154,6 +173,11 @@
   function show() {
     const found = cases.filter((one) => matches(one)).sort(compare);
     $("cases").tBodies[0].replaceChildren(...found.slice(0, limit).map(row));
+    const empty = { 4: (one) => one.times.length, 5: (one) => one.ratio, 6: (one) => one.times.length, 7: (one) => one.share };
+    for (const [place, has] of Object.entries(empty)) {
+      const hidden = !found.some(has); // Of a lane that is not timed.
+      for (const cell of document.querySelectorAll(`#cases > thead th:nth-child(${place}), .row > td:nth-child(${place})`)) cell.hidden = hidden;
+    }
     $("shown").textContent = `${found.length} of ${cases.length} cases`;
     $("more").hidden = found.length <= limit;
     for (const button of document.querySelectorAll("#cases > thead button")) {
