@@ -41,6 +41,7 @@ from torch import Tensor
 from benchmarks.rows import write_rows
 from kernels import fp8, grouped, operators
 from kernels.fp8 import scaled
+from kernels.moe import plan
 from kernels.moe import rows as moe_rows
 
 CALLS = 20  # of a batch: fewer than a stream takes without making the host wait
@@ -101,7 +102,8 @@ def calls(device: torch.device) -> dict[str, Call]:
     g, u, gu = bf16(tokens, outer, grad=True), bf16(tokens, outer, grad=True), bf16(tokens, 2 * outer, grad=True)
     logits = bf16(tokens, 32000, grad=True)
     target = torch.zeros(tokens, dtype=torch.int64, device=device)
-    bias = bf16(experts, inner, grad=True)
+    bias, norm = bf16(experts, inner, grad=True), bf16(inner, grad=True)
+    heads, table = bf16(1, tokens, 16, 128, grad=True), torch.zeros(tokens, 64, 2, device=device)
     inverse = torch.arange(tokens, device=device).view(tokens // 4, 4)
     weights = torch.zeros(tokens // 4, 4, device=device)
     forward: dict[str, Call] = {
@@ -116,6 +118,7 @@ def calls(device: torch.device) -> dict[str, Call]:
         "quantize_rowwise_colwise_per_group": lambda: fp8.quantize_rowwise_colwise_per_group(a, ends),
         "quantize_colwise_transpose_3d": lambda: fp8.quantize_colwise_transpose_3d(weight),
         "moe spread_rows": lambda: moe_rows.spread_rows(a[: tokens // 4], weights, inverse),
+        "moe plan": lambda: plan(inverse, experts),
         "moe sum_rows": lambda: moe_rows.sum_rows(a, weights, inverse),
     }
     trained: dict[str, tuple[Call, list[Tensor]]] = {
@@ -135,6 +138,8 @@ def calls(device: torch.device) -> dict[str, Call]:
             lambda: operators.scatter_for_grouped_gemm(trained_a, expert, experts, host_counts=False)[0],
             [trained_a],
         ),
+        "rms_norm": (lambda: operators.rms_norm(trained_a, norm), [trained_a, norm]),
+        "rope": (lambda: operators.rope(heads, table), [heads]),
         "cross_entropy": (lambda: operators.cross_entropy(logits, target), [logits]),
     }
     for name, (call, inputs) in trained.items():

@@ -7,11 +7,14 @@ index out of range is an error. Elsewhere operators give NaN for it, and touch n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+INTEGERS = (torch.int64, torch.int32)
+Given = TypeVar("Given", Tensor, "Tensor | None")
 
 
 def require_floats(tensor: Tensor, name: str, ndim: int | None = None) -> None:
@@ -26,13 +29,30 @@ def require_floats(tensor: Tensor, name: str, ndim: int | None = None) -> None:
         raise ValueError(f"{name}: is {tensor.dtype}; may be {', '.join(str(dtype) for dtype in DTYPES)}")
 
 
+def as_rows(x: Tensor, name: str, target: Tensor) -> tuple[Tensor, Tensor]:
+    """x (..., C) and target (...) as (N, C) and (N,): views of them, but for an x whose dimensions do not collapse."""
+    if x.ndim <= 2:
+        return x, target
+    if not isinstance(target, Tensor) or target.shape != x.shape[:-1]:
+        shape = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
+        raise ValueError(f"target: has shape {shape}; may have {tuple(x.shape[:-1])}, that of {name} without its last")
+    return x.flatten(0, -2), target.flatten()
+
+
+def in_autocast_dtype(tensor: Given) -> Given:
+    """Input, weight or bias of a linear layer: under autocast in its dtype, as `torch.nn.Linear` takes them."""
+    if not isinstance(tensor, Tensor) or tensor.is_meta or not torch.is_autocast_enabled(tensor.device.type):
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type))
+
+
 def require_ndim(tensor: Tensor, name: str, ndim: int) -> None:
     if tensor.ndim != ndim:
         raise ValueError(f"{name}: has {tensor.ndim} dimensions, shape {tuple(tensor.shape)}; may have {ndim}")
 
 
 def require_integers(
-    tensor: Tensor, name: str, like: Tensor, like_name: str, dtypes: tuple[torch.dtype, ...] = (torch.int64,)
+    tensor: Tensor, name: str, like: Tensor, like_name: str, dtypes: tuple[torch.dtype, ...] = INTEGERS
 ) -> None:
     """A vector of whole numbers on the device of `like`."""
     if not isinstance(tensor, Tensor):

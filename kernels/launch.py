@@ -106,10 +106,10 @@ def _kind(argument: Any, specialised: bool) -> object:
     specialised, whether it is 1 or divides by 16."""
     kind = type(argument)
     if kind is int:
-        narrow = -(2**31) <= argument < 2**31
+        width = "i32" if -(2**31) <= argument < 2**31 else "i64" if argument < 2**63 else "u64"
         if specialised:
-            return 1 if argument == 1 else (argument % 16 == 0, narrow)
-        return narrow
+            return 1 if argument == 1 else (argument % 16 == 0, width)
+        return width
     if argument is None:
         return None
     if kind is Tensor or isinstance(argument, Tensor):
@@ -157,13 +157,26 @@ def without_autocast() -> AbstractContextManager[None]:
     return torch._C._ExcludeDispatchKeyGuard(_AUTOCAST)
 
 
+def refuse_tangents(name: str, *arguments: Any) -> None:
+    """Below autograd, and by `detach`, a tangent of forward-mode differentiation would be lost in silence."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    tensors = (each for each in arguments if isinstance(each, Tensor))
+    if any(forward_ad.unpack_dual(each).tangent is not None for each in tensors):
+        raise NotImplementedError(
+            f"{name}: got a tangent of forward-mode differentiation (jvp), which it has none for; "
+            "take torch's own operators, or reverse mode"
+        )
+
+
 class Operator:
     """A torch operator as `torch.library.custom_op` makes it, with shorter ways for calls that nobody traces.
 
     `custom_op` puts three layers of Python above its function, for gradients and for checks of its results: on a CPU
     23 us a call that is to be differentiated and 9 us another, where the dispatcher alone takes 2. Here such a call
-    is one autograd function, 8 us, and another is none. The layers stay under a compiler, a transform of functorch,
-    and for those who override functions of torch (`__torch_function__`).
+    is one autograd function, 8 us, and another is none. The layers stay under a compiler, and for those who override
+    functions of torch (`__torch_function__`). Derivatives that no formula is there for, tangents and those inside a
+    transform of functorch, are refused.
 
     What the function calls of torch is outside of the caller's autocast, also in a backward pass: its numbers and
     dtypes are its own, as those of a kernel are.
@@ -185,7 +198,7 @@ class Operator:
 
         for device in ("CPU", "CUDA", "XPU"):
             _LIBRARY.impl(name, run, device)
-        self.function = function
+        self.name, self.function = name, function
         self.register_fake = self._definition.register_fake
         self._overload = getattr(torch.ops.perfguard_kernels, name).default
         self._call = self._overload._op
@@ -212,24 +225,18 @@ class Operator:
     def __call__(self, *arguments: Any) -> Any:
         if torch.compiler.is_compiling():
             return self._overload(*arguments)
-        if forward_ad._current_level >= 0:
-            self._refuse_tangents(arguments)
+        refuse_tangents(self.name, *arguments)
         if torch.is_grad_enabled() and _any_requires_grad(*arguments):
-            if self._recorded is None or _is_transformed() or has_torch_function(arguments):
+            if _is_transformed():
+                raise RuntimeError(
+                    f"{self.name}: is differentiated inside a transform of torch.func (grad, vjp, jacrev, vmap), "
+                    "which it has no formula for; take torch.autograd.grad, or torch's own operators"
+                )
+            if self._recorded is None or has_torch_function(arguments):
                 return self._overload(*arguments)
             return self._recorded(*arguments)
         with _BELOW_AUTOGRAD():
             return self._call(*arguments)
-
-    def _refuse_tangents(self, arguments: Sequence[Any]) -> None:
-        """Below autograd a tangent of forward-mode differentiation would be lost in silence."""
-        tensors = (each for each in arguments if isinstance(each, Tensor))
-        if any(forward_ad.unpack_dual(each).tangent is not None for each in tensors):
-            name = self._overload._schema.name.partition("::")[2]
-            raise NotImplementedError(
-                f"{name}: got a tangent of forward-mode differentiation (jvp), which it has none for; "
-                "take torch's own operators, or reverse mode"
-            )
 
 
 # In a frame that Dynamo leaves to Python (a graph break in a loop) this call would be compiled as a frame of its own,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from benchmarks.peers.contest import COPY, Call, Contest
 from kernels import operators
-from kernels.operators.shapes import GateShape, GroupedRows, MovedShape
+from kernels.operators.shapes import GateShape, GroupedRows, MovedShape, NormShape, RopeShape
 
 ALIGNMENT = 128  # of groups, for a grouped matmul
 Operator = Callable[..., Any]
@@ -32,6 +32,10 @@ def contests(device: torch.device, smoke: bool) -> Iterator[Contest]:
     yield from _contests("silu_mul", plain_silu_mul, gate, gate.pair(device), 3, 5, smoke)
     gate = GateShape(33, 40) if smoke else GateShape(4096, 2880)
     yield from _contests("clamped_swiglu", plain_clamped_swiglu, gate, gate.interleaved(device), 3, 5, smoke)
+    norm = NormShape(33, 40) if smoke else NormShape(4096, 7168)
+    yield from _contests("rms_norm", plain_rms_norm, norm, norm.inputs(device), 2, 3, smoke)
+    turn = RopeShape(9, 3, 24) if smoke else RopeShape(8192, 32, 128)
+    yield from _contests("rope", operators.reference.rope, turn, turn.inputs(device), 2, 2, smoke)
     rows = GroupedRows(64, 48, 4) if smoke else GroupedRows(4096, 5760, 8)
     yield from _contests("indexed_bias_add", plain_bias_add, rows, rows.biased(device), 2, 1, smoke)
     moved = MovedShape(32, 16, 4, copies=2) if smoke else MovedShape(8192, 2048, 64)
@@ -52,6 +56,10 @@ def plain_silu_mul(g: Tensor, u: Tensor) -> Tensor:
 def plain_clamped_swiglu(gu: Tensor, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
     g, u = gu[:, ::2].clamp(max=limit), gu[:, 1::2].clamp(-limit, limit)
     return (u + 1) * g * torch.sigmoid(alpha * g)
+
+
+def plain_rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, 1e-6)
 
 
 def plain_bias_add(x: Tensor, bias: Tensor, group_ids: Tensor, offs: Tensor) -> Tensor:

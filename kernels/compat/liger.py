@@ -1,4 +1,4 @@
-"""Cross entropy, alone and of a linear layer, and SwiGLU by Liger's names, as liger-kernel 0.8.5 has them.
+"""Cross entropy, alone and of a linear layer, SwiGLU, RMSNorm and RoPE by Liger's names, those of liger-kernel 0.8.5.
 
 The functions are those of `liger_kernel.transformers.functional`, the classes whose `apply` is called those of
 `liger_kernel.ops`, and the modules those of `liger_kernel.transformers`. Positional order, defaults and meaning are
@@ -13,6 +13,8 @@ Liger's. What differs:
   `accum_dtype`, `chunk_mem_const`, `ce_impl` and `ce_mode` change nothing. Nor does `in_place` of the fused gate;
 - predicted tokens, and with them the accuracy, are a pass of their own over the logits, which the linear layer computes
   once more for it, in chunks of rows;
+- RMSNorm rounds once, in each of Liger's casting modes: "gemma" is that rounding, "llama" rounds what is normed and the
+  product, "none" every step. Neither RMSNorm nor RoPE writes into its inputs: `in_place` and `row_mode` change nothing;
 - token scaling is refused by name: multiply losses of the reduction "none".
 
 Shapes: N rows (Liger's BT), K input columns (H), V vocabulary.
@@ -176,6 +178,47 @@ class LigerFusedGateUpSiLUMulFunction:
         return operators.silu_mul(*y.chunk(2, -1))
 
 
+class LigerRMSNormFunction:
+    """Of x (..., H) and a weight (H,)."""
+
+    @staticmethod
+    def apply(
+        X: Tensor,
+        W: Tensor | None,
+        eps: float,
+        offset: float = 0.0,
+        casting_mode: str | int = "llama",
+        in_place: bool = True,
+        row_mode: bool | None = None,
+    ) -> Tensor:
+        """-> x / sqrt(mean(x^2) + eps) * (offset + weight)."""
+        return operators.rms_norm(X, W, eps, offset=offset)
+
+
+class LigerRopeFunction:
+    """Of queries and keys (B, H, S, D), and cos and sin (1 or B, S, R) or (S, R), of which the first half counts."""
+
+    @staticmethod
+    def apply(
+        q: Tensor,
+        k: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        position_ids: Tensor | None = None,
+        unsqueeze_dim: int = 1,
+        rotary_dim: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """-> both turned, with halves of R columns as pairs. `position_ids` change nothing, as in Liger."""
+        if cos.ndim == 4:
+            cos, sin = (each.squeeze(unsqueeze_dim) for each in (cos, sin))
+        pairs = (min(cos.shape[-1], q.shape[-1]) if rotary_dim is None else rotary_dim) // 2
+        table = torch.stack((cos[..., :pairs], sin[..., :pairs]), -1).detach()
+        if table.ndim == 4 and table.shape[0] == 1:
+            table = table[0]
+        turned = (operators.rope(each.transpose(1, 2), table, interleaved=False).transpose(1, 2) for each in (q, k))
+        return next(turned), next(turned)
+
+
 # ---- liger_kernel.transformers -------------------------------------------------------------------------------------
 
 
@@ -233,6 +276,31 @@ def liger_fused_linear_cross_entropy(
 def liger_swiglu(a: Tensor, b: Tensor) -> Tensor:
     """silu(a) * b."""
     return operators.silu_mul(a, b)
+
+
+def liger_rms_norm(
+    X: Tensor,
+    W: Tensor | None,
+    eps: float,
+    offset: float = 0.0,
+    casting_mode: str | int = "llama",
+    in_place: bool = True,
+) -> Tensor:
+    """`LigerRMSNormFunction`."""
+    return LigerRMSNormFunction.apply(X, W, eps, offset, casting_mode, in_place)
+
+
+def liger_rope(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    position_ids: Tensor | None = None,
+    unsqueeze_dim: int = 1,
+    rotary_dim: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`LigerRopeFunction`."""
+    return LigerRopeFunction.apply(q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
 
 
 class LigerCrossEntropyLoss(nn.Module):
@@ -299,3 +367,28 @@ class LigerFusedLinearCrossEntropyLoss(nn.Module):
                 self.use_token_scaling, self.return_token_accuracy, self.return_predicted_tokens,
             )
         )  # fmt: skip
+
+
+class LigerRMSNorm(nn.Module):
+    """`liger_rms_norm` with a weight of its own, or none."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float = 1e-6,
+        offset: float = 0.0,
+        casting_mode: str = "llama",
+        init_fn: str = "ones",
+        in_place: bool = True,
+        row_mode: bool | None = None,
+        elementwise_affine: bool = True,
+    ) -> None:
+        super().__init__()
+        if init_fn not in ("ones", "zeros"):
+            raise ValueError(f"init_fn: is {init_fn!r}; may be 'ones' or 'zeros'")
+        weight = torch.full((hidden_size,), float(init_fn == "ones"))
+        self.register_parameter("weight", nn.Parameter(weight) if elementwise_affine else None)
+        self.variance_epsilon, self.offset = eps, offset
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return LigerRMSNormFunction.apply(hidden_states, self.weight, self.variance_epsilon, self.offset)

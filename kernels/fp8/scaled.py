@@ -32,7 +32,7 @@ from kernels.arguments import require_valid_offs
 from kernels.fp8 import reference
 from kernels.fp8.arguments import ALIGNMENT
 from kernels.grouped.library import clear_groups, clear_rows
-from kernels.hardware import arch_of, default_fp8_dtype
+from kernels.hardware import arch_of, default_fp8_dtype, hardware_of
 from kernels.jit import path_of, triton
 from kernels.launch import operator, without_autocast
 
@@ -48,8 +48,12 @@ Matmul = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # a, b, 1 /
 Product = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]  # of one group: a, b, 1 / scale of a as a column, of b
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 MAX_GROUPS = 1023  # of one call of torch's grouped matmul
-# What is tried before emulation. Ours is tuned for Hopper alone.
-ORDER: dict[str, tuple[Backend, ...]] = {"sm_90": ("triton", "grouped", "loop")}
+# What is tried before emulation. Ours is tuned for Hopper alone. Where torch refuses its grouped matmul on sm_100 ours
+# comes before the loop, which reads offs on the host in each pass.
+ORDER: dict[str, tuple[Backend, ...]] = {
+    "sm_90": ("triton", "grouped", "loop"),
+    "sm_100": ("grouped", "triton", "loop"),
+}
 _USUAL: tuple[Backend, ...] = ("grouped", "loop")
 # Values of one group's gradient from which on an accurate wgrad is the library's, if it works there: ours has not been
 # timed. With fast accumulation ours took 1505 us on an H200 (2026-11-22) and the library's 1653 for 16 matrices of 8192
@@ -97,7 +101,7 @@ def probe(device: torch.device | str, dtype: torch.dtype | None = None) -> Probe
 
 def _try_backends(device: torch.device, dtype: torch.dtype) -> Probe:
     refusals: list[str] = []
-    for backend in ORDER.get(arch_of(device), _USUAL):
+    for backend in ORDER.get(hardware_of(arch_of(device)).arch, _USUAL):
         reason = refusal(backend, device, dtype)
         if reason is None:
             prefers_library = backend == "triton" and refusal("grouped", device, dtype) is None

@@ -1,9 +1,4 @@
-"""Rotary positions: pairs of a head's columns turned by an angle that grows with the position.
-
-    (a, b) -> (a · cos - b · sin,  a · sin + b · cos),  angle = position · theta^(-2i / R)
-
-Counted in float32 (float64 where x is) and cast once. A cast in the middle would be left out by the compiler's fusion:
-compiled and eager would then differ by what it rounds (torchtitan #2196).
+"""Rotary positions of a layer (`kernels.operators.rope`): angle = position · theta^(-2i / R).
 
 Shape suffixes: B sequences, S positions, H heads, R columns that are turned, P = R / 2 pairs.
 """
@@ -13,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kernels.moe.precision import wide
+from kernels.operators.rope import reference, rope
 
 THETA = 10000.0
 
@@ -27,8 +22,6 @@ def rope_table(positions: int, width: int, *, device: torch.device | str | None 
 
 
 def rotate(x_BSHR: Tensor, table_SP2: Tensor) -> Tensor:
-    """x with neighbouring columns as pairs, (B, S, H, R) in x's dtype."""
-    dtype = wide(x_BSHR.dtype)
-    a, b = x_BSHR.to(dtype).unflatten(-1, (-1, 2)).unbind(-1)
-    cos, sin = table_SP2.to(dtype).unsqueeze(1).unbind(-1)  # (S, 1, P): the same for all heads
-    return torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1).flatten(-2).to(x_BSHR.dtype)
+    """x with neighbouring columns as pairs, (B, S, H, R) in x's dtype; float64, the oracle's, by torch's operators."""
+    turn = reference if x_BSHR.dtype == torch.float64 else rope
+    return turn(x_BSHR, table_SP2)

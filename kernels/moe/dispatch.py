@@ -17,40 +17,62 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.launch import operator
 from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
+from kernels.operators.scatter import place_rows
 
 
 class Dispatch(NamedTuple):
-    """Where rows come from and where they go.
+    """Where rows come from and where they go; stable: rows of an expert lie in the order of tokens and choices.
 
-    order    (M,)    int64, row -> position in the flattened ids; stable: rows of an expert lie in token order
-    token    (M,)    int64, row -> token
     inverse  (T, K)  int64, choice -> row
-    expert   (M,)    int64, row -> expert, non-decreasing
     counts   (E,)    int64, rows of each expert
     offs     (E,)    int32, running end of each expert's rows
+
+    What follows from these is counted when it is asked for.
     """
 
-    order: Tensor
-    token: Tensor
     inverse: Tensor
-    expert: Tensor
     counts: Tensor
     offs: Tensor
 
+    @property
+    def order(self) -> Tensor:
+        """(M,) int64, row -> position in the flattened ids."""
+        place_M = torch.arange(self.inverse.numel(), device=self.inverse.device)
+        return torch.empty_like(place_M).scatter(0, self.inverse.flatten(), place_M)
+
+    @property
+    def token(self) -> Tensor:
+        """(M,) int64, row -> token."""
+        return self.order.div(self.inverse.shape[1], rounding_mode="floor")
+
+    @property
+    def expert(self) -> Tensor:
+        """(M,) int64, row -> expert, non-decreasing; E behind the last expert's rows."""
+        row_M = torch.arange(self.inverse.numel(), dtype=self.offs.dtype, device=self.offs.device)
+        return torch.searchsorted(self.offs, row_M, right=True)
+
 
 def plan(ids_TK: Tensor, experts: int) -> Dispatch:
-    """ids (T, K), distinct in each row and below `experts` -> `Dispatch`."""
-    tokens, top_k = ids_TK.shape
-    chosen_TE = torch.zeros(tokens, experts, dtype=torch.bool, device=ids_TK.device).scatter(1, ids_TK, True)
-    counts_E = chosen_TE.sum(dim=0)
-    # The running end needs 31 bits: torch's and our grouped matmuls take int32.
-    offs_E = counts_E.cumsum(dim=0).to(torch.int32)
-    expert_M, order_M = ids_TK.flatten().sort(stable=True)
-    rows_M = torch.arange(order_M.numel(), device=ids_TK.device)
-    inverse_M = torch.empty_like(order_M).scatter(0, order_M, rows_M)
-    token_M = order_M.div(top_k, rounding_mode="floor")
-    return Dispatch(order_M, token_M, inverse_M.view(tokens, top_k), expert_M, counts_E, offs_E)
+    """ids (T, K) int64 or int32 in [0, E), E = `experts` -> `Dispatch`.
+
+    An expert may be there more than once in a row of ids: each time is a row of its own. A choice out of range has a
+    row behind those of all experts, which grouped products give as zero.
+    """
+    return Dispatch(*_plan(ids_TK, experts))
+
+
+@operator("moe_plan")
+def _plan(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    inverse, offs, counts = place_rows(ids.flatten(), experts)
+    return inverse.view(ids.shape), counts.long(), offs
+
+
+@_plan.register_fake
+def _plan_outputs(ids: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    ends = ids.new_empty(experts, dtype=torch.int32)
+    return ids.new_empty(ids.shape, dtype=torch.int64), torch.empty_like(ends, dtype=torch.int64), ends
 
 
 def spread(x_TD: Tensor, weights_TK: Tensor | None, dispatch: Dispatch) -> Tensor:

@@ -98,13 +98,9 @@ def _order(counts_NL: Tensor, rows: int) -> Dispatch:
     by_expert_LN = counts_NL.t()
     place_NL = (by_expert_LN.flatten().cumsum(0) - by_expert_LN.flatten()).view(experts, ranks).t()
     shift_R = (place_NL - start_NL).flatten().repeat_interleave(counts_NL.flatten(), output_size=rows)
-    row_R = torch.arange(rows, device=counts_NL.device)
-    place_R = row_R + shift_R
-    order_R = torch.empty_like(place_R).scatter(0, place_R, row_R)
+    place_R = torch.arange(rows, device=counts_NL.device) + shift_R
     counts_L = counts_NL.sum(dim=0)
-    number_L = torch.arange(experts, device=counts_NL.device)
-    expert_R = number_L.repeat_interleave(counts_L, output_size=rows)
-    return Dispatch(order_R, order_R, place_R.unsqueeze(1), expert_R, counts_L, counts_L.cumsum(0).to(torch.int32))
+    return Dispatch(place_R.unsqueeze(1), counts_L, counts_L.cumsum(0).to(torch.int32))
 
 
 def dispatch(rows_MD: Tensor, exchange: Exchange) -> Tensor:

@@ -45,13 +45,14 @@ class ClampedExperts(GroupedMatmuls):
         if loop:
             return self.loop(rows_MD, dispatch)
         with no_autocast(rows_MD.device):
-            gu_M2F = self._linear(rows_MD.to(COMPUTE), self.gate_up, self.gate_up_bias, dispatch)
+            where = dispatch.expert, dispatch.offs
+            gu_M2F = self._linear(rows_MD.to(COMPUTE), self.gate_up, self.gate_up_bias, *where)
             hidden_MF = clamped_swiglu(gu_M2F, self.alpha, self.limit)
-            return self._linear(hidden_MF, self.down, self.down_bias, dispatch).to(rows_MD.dtype)
+            return self._linear(hidden_MF, self.down, self.down_bias, *where).to(rows_MD.dtype)
 
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor, dispatch: Dispatch) -> Tensor:
-        product = self.grouped_mm(x, self.here(weight).to(COMPUTE).transpose(1, 2), dispatch.offs)
-        return indexed_bias_add(product, self.here(bias).to(COMPUTE), dispatch.expert, dispatch.offs)
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor, expert_M: Tensor, offs_E: Tensor) -> Tensor:
+        product = self.grouped_mm(x, self.here(weight).to(COMPUTE).transpose(1, 2), offs_E)
+        return indexed_bias_add(product, self.here(bias).to(COMPUTE), expert_M, offs_E)
 
     def loop(self, rows_MD: Tensor, dispatch: Dispatch) -> Tensor:
         """The same in x's own dtype, expert by expert: one host read, of the counts. Runs in float32 and float64."""

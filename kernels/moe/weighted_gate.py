@@ -23,6 +23,8 @@ from kernels.launch import Launch, cdiv, operator, pick
 from kernels.moe.configs import gate_candidates
 from kernels.operators.configs import TileConfig
 from kernels.operators.launch import strides
+from kernels.operators.silu_mul import gradients
+from kernels.operators.silu_mul import reference as gated
 from kernels.rounding import rounded
 
 
@@ -54,13 +56,10 @@ def _weighted_gate_backward(
     if path_of(_backward, q.device) == "eager":
         row = inverse.flatten()
         weight = torch.empty_like(row, dtype=torch.float32).index_copy_(0, row, weights.flatten().float())[:, None]
-        g, u, upstream = gate.float(), up.float(), q.float()
-        s = torch.sigmoid(g)
-        hidden = g * s * u
+        upstream, hidden = q.float(), gated(gate.float(), up.float())
         dots.copy_((upstream * hidden).sum(dim=-1).index_select(0, row).view(dots.shape))
-        upstream *= weight
-        dg.copy_(upstream * u * s * (1 + g * (1 - s)))
-        du.copy_(upstream * g * s)
+        for out, gradient in zip((dg, du), gradients(upstream * weight, gate, up), strict=True):
+            out.copy_(gradient)
         weighted.copy_(hidden * weight)
         return outputs
     rows, width = q.shape

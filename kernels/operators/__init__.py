@@ -1,4 +1,11 @@
-"""Operators that save memory in training: fused gates, gather and scatter, bias, cross entropy, deferred weights."""
+"""Operators that save memory in training: fused gates, norm and positions, gather and scatter, bias, cross entropy,
+deferred weights.
+
+Integers (indices, experts, targets) are int64 or int32. Autocast reaches nothing inside, forward or backward: an
+operator takes its inputs as they are, and its result follows their dtype. What holds a linear layer, `GroupedLinear`
+and `linear_cross_entropy`, takes input, weight and bias in autocast's dtype, as `torch.nn.Linear` does, and gives
+gradients in their own. `kernels.fp8`, `kernels.grouped` and `kernels.moe` keep the same rule.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +16,8 @@ from kernels.operators.gather import padded_index_gather
 from kernels.operators.grouped_linear import GroupedLinear
 from kernels.operators.indexed_bias_add import indexed_bias_add
 from kernels.operators.linear_cross_entropy import linear_cross_entropy
+from kernels.operators.rms_norm import rms_norm
+from kernels.operators.rope import rope
 from kernels.operators.rows import path
 from kernels.operators.scatter import Scattered, scatter_for_grouped_gemm
 from kernels.operators.silu_mul import silu_mul
@@ -25,6 +34,8 @@ __all__ = [
     "padded_index_gather",
     "path",
     "reference",
+    "rms_norm",
+    "rope",
     "scatter_for_grouped_gemm",
     "silu_mul",
 ]

@@ -86,6 +86,37 @@ def tile_candidates(arch: str, width: int, layout: Layout, flat: bool) -> tuple[
     return tuple(configs)
 
 
+def norm_candidates(arch: str, width: int) -> tuple[TileConfig, ...]:
+    """Of the kernels that norm rows: whole rows of up to 8192 columns, 4 to 16 elements of each operand a thread.
+
+    Not swept yet; the sizes are those of the element-wise kernels, which move as many bytes.
+    """
+    if arch == "cpu":
+        return tuple(TileConfig(rows, min(most, power_of_two(width, 16)), 4) for rows, most in ((4, 1024), (2, 32)))
+    columns = power_of_two(width, 16)
+    if columns > 8192:
+        return (TileConfig(1, 4096, 8), TileConfig(2, 2048, 8))
+    tables = ((2048, 256), (4096, 512), (1024, 256))
+    return tuple(
+        TileConfig(max(1, size // columns), columns, max(1, min(16, max(size, columns) // a_warp)))
+        for size, a_warp in tables
+    )
+
+
+def rope_candidates(arch: str, heads: int, pairs: int) -> tuple[TileConfig, ...]:
+    """Of the kernel that turns some heads of a token, `columns` pairs each, which share the token's angles.
+
+    Not swept yet: 8 elements a thread of 16 bits are 16 bytes.
+    """
+    columns = power_of_two(pairs)
+    sizes = (1024, 64) if arch == "cpu" else (2048, 1024, 4096)
+    found = []
+    for size in sizes:
+        rows = max(1, min(power_of_two(heads), size // (2 * columns)))
+        found.append(TileConfig(rows, columns, max(1, min(8, 2 * rows * columns // 256))))
+    return tuple(found)
+
+
 def row_candidates(arch: str, width: int, layout: Layout, reused: bool) -> tuple[TileConfig, ...]:
     """Of the kernels that fetch each row from elsewhere: few rows a tile, so that one address serves many columns.
 

@@ -47,7 +47,7 @@ def count_keys(
     keys: Tensor,
     limit: int,
     counts: Tensor,
-    fill: Tensor,
+    fill: Tensor | None,
     value: int,
     *,
     needed: Tensor | None = None,
@@ -55,13 +55,14 @@ def count_keys(
 ) -> None:
     """Add to counts (rows_of_counts, B) the low digit of keys (n,), contiguous. One launch.
 
-    B is a power of two. On the way it writes `value` to all of `fill`, a contiguous vector. Where `needed` (1,) is 0
-    nothing is done.
+    B is a power of two. On the way it writes `value` to all of `fill`, a contiguous vector, if given. Where `needed`
+    (1,) is 0 nothing is done.
     """
     count = keys.shape[0]
     programs, steps = cdiv(max(count, 1), _AT_ONCE), steps_of_chunk(count)
     launch = _counting(counts.shape[1], overlap)
-    launch(keys.device, programs, keys, counts, fill, needed, count, limit, steps, fill.shape[0], value)
+    fills = 0 if fill is None else fill.shape[0]
+    launch(keys.device, programs, keys, counts, fill, needed, count, limit, steps, fills, value)
 
 
 @cache
@@ -138,6 +139,7 @@ def _count(  # type: ignore[no-untyped-def]
     inside_S = at_S < count
     key_S = clamped(keys_ptr, at_S, inside_S, limit, counts_ptr.dtype.element_ty)
     add(counts_ptr, at_S, digit(key_S, 0, B), inside_S, steps, K, B, STEP)
-    for first in range(start, fills, tl.num_programs(0).to(tl.int64) * S):
-        to_S = first + tl.arange(0, S)
-        tl.store(fill_ptr + to_S, tl.zeros((S,), fill_ptr.dtype.element_ty) + value, mask=to_S < fills)
+    if fill_ptr is not None:
+        for first in range(start, fills, tl.num_programs(0).to(tl.int64) * S):
+            to_S = first + tl.arange(0, S)
+            tl.store(fill_ptr + to_S, tl.zeros((S,), fill_ptr.dtype.element_ty) + value, mask=to_S < fills)

@@ -37,8 +37,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.arguments import refuse_second_derivative, require_device, require_floats, require_integers, require_length
-from kernels.launch import operator
+from kernels.arguments import (
+    as_rows,
+    refuse_second_derivative,
+    require_device,
+    require_floats,
+    require_integers,
+    require_length,
+    require_ndim,
+)
+from kernels.launch import operator, refuse_tangents
 from kernels.operators.cross_entropy_rows import Options, gradient_, gradient_of, losses_of
 from kernels.operators.scaling import scale_, scaled
 from kernels.operators.totals import kept_rows, reduced, total_loss, weight_ratio
@@ -60,7 +68,8 @@ def reference(
     return_z_loss: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The truth, differentiable: torch's cross entropy of the logits in fp32, and what torch has no option for."""
-    x = logits.float()
+    shape = target.shape
+    x, target = logits.flatten(0, -2).float(), target.flatten().long()
     if softcap is not None:
         x = softcap * torch.tanh(x / softcap)
     weight = None if weight is None else weight.to(x.dtype)
@@ -73,10 +82,11 @@ def reference(
         loss = F.cross_entropy(x, target, weight, reduction="sum", **how)
         of_kept = count if weight is None or reduction == "sum" else weight[target.where(kept, 0)].where(kept, 0).sum()
         loss = loss / torch.where(kept.any(), of_kept, 1)
+    loss = loss.view(shape) if reduction == "none" else loss
     if lse_square_scale == 0 and not return_z_loss:
         return loss
     z_loss = (lse_square_scale * x.logsumexp(1).square()).where(kept, 0)
-    z_loss = z_loss if reduction == "none" else z_loss.sum() / count
+    z_loss = z_loss.view(shape) if reduction == "none" else z_loss.sum() / count
     return (loss + z_loss, z_loss.detach()) if return_z_loss else loss + z_loss
 
 
@@ -94,8 +104,8 @@ def cross_entropy(
     return_z_loss: bool = False,
     candidate: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The loss of logits (N, V) bf16, fp16 or fp32, any strides, and target (N,) int64: fp32, a scalar, or (N,) for
-    the reduction "none".
+    """The loss of logits (N, V) or (..., V) bf16, fp16 or fp32, any strides, and target (N,) or (...) int64 or int32:
+    fp32, a scalar, or as target for the reduction "none".
 
     Ignored rows have no loss and no gradient; if all are, the loss is 0. A target that is neither in [0, V) nor
     `ignore_index` is an error on a CPU, and NaN in loss and row gradient on a GPU. Rows with NaN or +Inf give NaN;
@@ -116,25 +126,35 @@ def cross_entropy(
         return_z_loss: return (loss, z_loss); the second, a part of the first, is for logs and has no gradient.
         candidate: an entry of the configuration table, for tests and sweeps.
     """
-    require_floats(logits, "logits", ndim=2)
+    refuse_tangents("cross_entropy", logits, weight)
+    require_floats(logits, "logits")
+    given = logits, target
+    logits, target = as_rows(logits, "logits", target)
+    require_ndim(logits, "logits", 2)
     kept, options = prepared(
         logits, "logits", logits.shape[1], target, ignore_index, reduction,
         weight, label_smoothing, softcap, lse_square_scale, return_z_loss,
     )  # fmt: skip
+    shape = given[1].shape
     if not (torch.is_grad_enabled() and logits.requires_grad):
         losses = losses_of(logits, target, kept, ignore_index, candidate, *options)
-        return results(summed(losses, kept, reduction, options), losses, kept, reduction, options)
+        return results(summed(losses, kept, reduction, options), losses, kept, reduction, options, shape)
     if inplace:
         if not owns_memory(logits):
             raise ValueError(
                 "logits: elements share memory, so inplace=True would write one over another; leave it out"
+            )
+        if logits is not given[0] and not logits._is_view():
+            raise ValueError(
+                "logits: dimensions before the last do not lie in memory as one, so inplace=True would write a copy; "
+                "leave it out"
             )
         gradient = logits.detach()  # the same memory and version counter
         losses = gradient_(gradient, target, kept, ignore_index, candidate, *options)
     else:
         losses, gradient = gradient_of(logits.detach(), target, kept, ignore_index, candidate, *options)
     loss = _reduce(logits, own(losses, options), kept, gradient, reduction == "none")
-    return results(loss, losses, kept, reduction, options)
+    return results(loss, losses, kept, reduction, options, shape)
 
 
 def prepared(
@@ -182,12 +202,13 @@ def summed(losses: Tensor, kept: Tensor | None, reduction: str, options: Options
 
 
 def results(
-    loss: Tensor, losses: Tensor, kept: Tensor | None, reduction: str, options: Options
+    loss: Tensor, losses: Tensor, kept: Tensor | None, reduction: str, options: Options, shape: torch.Size
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The loss, with the z-loss if it is asked for."""
+    """The loss, with the z-loss if it is asked for; those of rows in the shape of the targets."""
+    loss = loss.view(shape) if reduction == "none" else loss
     if not options.z_losses:
         return loss
-    return loss, losses[1] if reduction == "none" else total_loss(losses[1], kept)
+    return loss, losses[1].view(shape) if reduction == "none" else total_loss(losses[1], kept)
 
 
 def owns_memory(logits: Tensor) -> bool:

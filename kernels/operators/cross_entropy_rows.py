@@ -168,7 +168,7 @@ def _eager(
         slope_NV = (x_NV / cap).cosh().pow_(-2)  # 1 - tanh^2
         x_NV = cap * (x_NV / cap).tanh()
     ignored_N, known_N = target == ignore_index, (target >= 0) & (target < vocabulary)
-    at_N1 = target.clamp(0, vocabulary - 1)[:, None]
+    at_N1 = target.long().clamp(0, vocabulary - 1)[:, None]
     max_N1 = x_NV.amax(1, keepdim=True)
     shift_N1 = torch.where(max_N1 == -torch.inf, 0, max_N1)
     e_NV = (x_NV - shift_N1).exp_()

@@ -2,6 +2,7 @@
 
     out[i] = x[index[i]],    dx[r] = sum of grad[i] over i with index[i] == r, in fp32, always in the same order
 
+Each is the other's backward pass, so both are differentiable any number of times.
 The result is the first n rows of a buffer of ceil(n / pad_to) * pad_to, so that an allocator that sees another n each
 step hands out the same blocks; nobody can reach the rows behind through the result. Saved for backward: the index, not
 x, which may be freed (a guarantee here; eager indexing happens to do the same). Origin: the padded expand and unshuffle
@@ -29,7 +30,7 @@ def reference(x: Tensor, index: Tensor, pad_to: int = 1024) -> Tensor:
 
 
 def padded_index_gather(x: Tensor, index: Tensor, pad_to: int = 1024, *, candidate: int | None = None) -> Tensor:
-    """x (R, H) bf16, fp16 or fp32, any strides; index (n,) int64 in [0, R) -> (n, H), rows contiguous.
+    """x (R, H) bf16, fp16 or fp32, any strides; index (n,) int64 or int32 in [0, R) -> (n, H), rows contiguous.
 
     An index out of range (a negative one is) is an error on a CPU; on a GPU its row is NaN and has no gradient.
     `candidate` picks an entry of the configuration table; forward all give the same bits.
@@ -56,14 +57,14 @@ def _output(x: Tensor, index: Tensor, pad_to: int, candidate: int | None) -> Ten
 
 
 @operator("padded_index_gather_backward")
-def _gather_backward(grad: Tensor, index: Tensor, rows: int, candidate: int | None) -> Tensor:
+def sum_rows_by(grad: Tensor, index: Tensor, rows: int, candidate: int | None) -> Tensor:
     """grad (n, H) any strides, index (n,) -> (rows, H) contiguous."""
     dx = _gradient(grad, index, rows, candidate)
     sum_by_index(grad, index, dx, candidate)
     return dx
 
 
-@_gather_backward.register_fake
+@sum_rows_by.register_fake
 def _gradient(grad: Tensor, index: Tensor, rows: int, candidate: int | None) -> Tensor:
     return grad.new_empty((rows, grad.shape[1]))
 
@@ -75,7 +76,19 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return _gather_backward(grad, *ctx.saved_tensors, ctx.rows, ctx.candidate), None, None, None
+    return sum_rows_by(grad, *ctx.saved_tensors, ctx.rows, ctx.candidate), None, None, None
 
 
 _gather.register_autograd(_differentiate, setup_context=_save)
+
+
+def _save_index(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, index, _, ctx.candidate = inputs
+    ctx.save_for_backward(index)
+
+
+def _differentiate_sum(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    return _gather(grad, *ctx.saved_tensors, 1, ctx.candidate), None, None, None
+
+
+sum_rows_by.register_autograd(_differentiate_sum, setup_context=_save_index)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.arguments import refuse_second_derivative, require_positive
+from kernels.arguments import in_autocast_dtype, refuse_second_derivative, require_positive
 from kernels.grouped import grouped_mm
 from kernels.grouped.reference import grouped_mm as grouped_mm_by_loop
 from kernels.operators.weight_grad_store import WeightGradStore, accumulate
@@ -66,39 +66,40 @@ class GroupedLinear(torch.nn.Module):
         return f"groups={groups}, in_features={inputs}, out_features={outputs}, deferred={self.store is not None}"
 
     def forward(self, x: Tensor, offs: Tensor) -> Tensor:
+        x, weight = in_autocast_dtype(x), in_autocast_dtype(self.weight)
         if self.store is None:
-            return grouped_mm(x, self.weight.mT, offs)
-        return _multiply_deferrably(x, self.weight, offs, self.store)
+            return grouped_mm(x, weight.mT, offs)
+        return _multiply_deferrably(x, self.weight, weight.detach(), offs, self.store)
 
 
 @torch.compiler.disable(reason="a WeightGradStore keeps Python closures: it works in eager mode only")
-def _multiply_deferrably(x: Tensor, weight: Tensor, offs: Tensor, store: WeightGradStore) -> Tensor:
-    product: Tensor = _Deferrable.apply(x, weight, offs, store)
+def _multiply_deferrably(x: Tensor, weight: Tensor, taken: Tensor, offs: Tensor, store: WeightGradStore) -> Tensor:
+    product: Tensor = _Deferrable.apply(x, weight, taken, offs, store)
     return product
 
 
 class _Deferrable(torch.autograd.Function):
-    """`grouped_mm(x, weight.mT, offs)`, with a backward that asks the store."""
+    """`grouped_mm(x, taken.mT, offs)`, with a backward that asks the store; `taken` is the weight in the dtype of x."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, offs: Tensor, store: WeightGradStore) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, taken: Tensor, offs: Tensor, store: WeightGradStore) -> Tensor:
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         ctx.save_for_backward(x if needs_weight else None, weight if needs_x or needs_weight else None, offs)
         ctx.store = store
-        return grouped_mm(x, weight.mT, offs)
+        return grouped_mm(x, taken.mT, offs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:  # type: ignore[override]
         refuse_second_derivative("GroupedLinear", "what a store puts off has no graph", "a layer without a store")
         x, weight, offs = ctx.saved_tensors
-        dx = grouped_mm(grad, weight, offs) if ctx.needs_input_grad[0] else None
+        dx = grouped_mm(grad, weight.to(grad.dtype), offs) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
-            return dx, None, None, None
+            return dx, None, None, None, None
         if not ctx.store.enabled:
-            return dx, grouped_mm(grad.t(), x, offs), None, None
+            return dx, grouped_mm(grad.t(), x, offs).to(weight.dtype), None, None, None
         _require_plain_leaf(weight)
         ctx.store.put(_WeightGradient(weight, grad, x, offs), holds=(grad, x))
-        return dx, None, None, None
+        return dx, None, None, None, None
 
 
 def _require_plain_leaf(weight: Tensor) -> None:
@@ -134,4 +135,4 @@ class _WeightGradient:
                 "store: the layer's input, output gradient or offs was modified in place between backward and pop(); "
                 "pop first, or give the layer a copy"
             )
-        accumulate(self.weight, grouped_mm(self.grad.t(), self.x, self.offs))
+        accumulate(self.weight, grouped_mm(self.grad.t(), self.x, self.offs).to(self.weight.dtype))

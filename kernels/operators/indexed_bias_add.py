@@ -25,8 +25,6 @@ from kernels.operators.rows import sum_groups
 from kernels.operators.tiles import tile
 from kernels.rounding import rounded
 
-INTEGERS = (torch.int32, torch.int64)
-
 
 def reference(x: Tensor, bias: Tensor, group_ids: Tensor, offs: Tensor) -> Tensor:
     """The truth, differentiable: in fp32, so that the gradient of bias is summed there and rounded once."""
@@ -51,9 +49,9 @@ def indexed_bias_add(
     require_device(bias, "bias", x, "x")
     if bias.shape[1] != x.shape[1]:
         raise ValueError(f"bias: has {bias.shape[1]} columns; may have {x.shape[1]}, as x has")
-    require_integers(group_ids, "group_ids", x, "x", INTEGERS)
+    require_integers(group_ids, "group_ids", x, "x")
     require_length(group_ids, "group_ids", x.shape[0], "row of x")
-    require_integers(offs, "offs", x, "x", INTEGERS)
+    require_integers(offs, "offs", x, "x")
     require_length(offs, "offs", bias.shape[0], "row of bias")
     return _bias_add(x, bias, group_ids, offs, candidate)
 

@@ -30,8 +30,17 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 
-from kernels.arguments import refuse_second_derivative, require_device, require_floats, require_length, require_positive
-from kernels.launch import operator, without_autocast
+from kernels.arguments import (
+    as_rows,
+    in_autocast_dtype,
+    refuse_second_derivative,
+    require_device,
+    require_floats,
+    require_length,
+    require_ndim,
+    require_positive,
+)
+from kernels.launch import operator, refuse_tangents, without_autocast
 from kernels.operators.cross_entropy import WITHOUT_ONE, arrived, own, prepared, results, summed
 from kernels.operators.cross_entropy import reference as cross_entropy_reference
 from kernels.operators.cross_entropy_rows import Options, gradient_, losses_of
@@ -66,24 +75,25 @@ def linear_cross_entropy(
     """`cross_entropy` of the logits `input @ linear_weight.T + linear_bias`, in the memory of a part of them.
 
     Args:
-        input: (N, K) bf16, fp16 or fp32.
+        input: (N, K) or (..., K) bf16, fp16 or fp32.
         linear_weight: (V, K) in the dtype of the input.
-        target: (N,) int64.
+        target: (N,) or (...) int64 or int32.
         linear_bias: (V,) in the dtype of the input.
         weight, ignore_index, reduction, label_smoothing, softcap, lse_square_scale, return_z_loss: as in
             `cross_entropy`.
         chunk_rows: whose logits exist at a time; None: K / 2, at least 256.
 
     Returns:
-        the loss in fp32, a scalar, or (N,) for the reduction "none"; with `return_z_loss` also the z-loss. Under
+        the loss in fp32, a scalar, or as target for the reduction "none"; with `return_z_loss` also the z-loss. Under
         autocast the layer is computed in its dtype, as torch's is.
         Differentiable in input, linear_weight and linear_bias; of those that need none no gradient is computed.
     """
-    if input.device.type != "meta" and torch.is_autocast_enabled(input.device.type):
-        dtype = torch.get_autocast_dtype(input.device.type)
-        input, linear_weight = input.to(dtype), linear_weight.to(dtype)
-        linear_bias = None if linear_bias is None else linear_bias.to(dtype)
-    require_floats(input, "input", ndim=2)
+    refuse_tangents("linear_cross_entropy", input, linear_weight, linear_bias, weight)
+    require_floats(input, "input")
+    input, linear_weight, linear_bias = map(in_autocast_dtype, (input, linear_weight, linear_bias))
+    given = target
+    input, target = as_rows(input, "input", target)
+    require_ndim(input, "input", 2)
     for tensor, name, ndim in ((linear_weight, "linear_weight", 2), (linear_bias, "linear_bias", 1)):
         if tensor is not None or ndim == 2:
             require_floats(tensor, name, ndim=ndim)
@@ -102,17 +112,17 @@ def linear_cross_entropy(
         input, "input", classes, target, ignore_index, reduction,
         weight, label_smoothing, softcap, lse_square_scale, return_z_loss,
     )  # fmt: skip
-    layer = input, linear_weight, linear_bias
+    shape, layer = given.shape, (input, linear_weight, linear_bias)
     wanted = [torch.is_grad_enabled() and each is not None and each.requires_grad for each in layer]
     fixed = [None if each is None else each.detach() for each in layer]
     if any(wanted) and reduction == "none":
         losses = _each(*layer, target, ignore_index, chunk_rows, *options)
-        return results(own(losses, options), losses.detach(), kept, reduction, options)
+        return results(own(losses, options), losses.detach(), kept, reduction, options, shape)
     losses, *gradients = _in_chunks(*fixed, target, None, kept, wanted, ignore_index, chunk_rows, *options)
     if not any(wanted):
-        return results(summed(losses, kept, reduction, options), losses, kept, reduction, options)
+        return results(summed(losses, kept, reduction, options), losses, kept, reduction, options, shape)
     loss = _reduce(*layer, own(losses, options), kept, gradients)
-    return results(loss, losses, kept, reduction, options)
+    return results(loss, losses, kept, reduction, options, shape)
 
 
 # ---- chunks --------------------------------------------------------------------------------------------------------

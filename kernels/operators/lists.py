@@ -57,7 +57,8 @@ class Lists:
 def sum_by_index(x: Tensor, index: Tensor, out: Tensor, candidate: int | None) -> None:
     """out[r] = sum of x[i] over i with index[i] == r, in fp32; 0 where there is none.
 
-    x (n, width) any strides; index (n,) int64, what is out of range belongs to no row; out (rows, width) contiguous.
+    x (n, width) any strides; index (n,) int64 or int32, what is out of range belongs to no row; out (rows, width)
+    contiguous.
     """
     rows = out.shape[0]
     if out.numel() == 0:
@@ -93,7 +94,7 @@ class Tables:
 
 
 def _tables_of(index: Tensor, rows: int, config: ListConfig) -> Tables:
-    """index (n,) int64, contiguous, n and rows above 0; what is out of [0, rows) is in no table."""
+    """index (n,) int64 or int32, contiguous, n and rows above 0; what is out of [0, rows) is in no table."""
     count = index.shape[0]
     dtype = whole_numbers(max(count, rows))
     passes = cdiv(rows.bit_length(), DIGIT_BITS)  # of the keys 0 to `rows`, the last one for what is out of range

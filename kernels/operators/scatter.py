@@ -40,6 +40,7 @@ from kernels.operators.counting import (
     steps_of_chunk,
     whole_numbers,
 )
+from kernels.operators.gather import sum_rows_by
 from kernels.operators.rows import fetch_rows
 
 MOST_GROUPS = 512  # whose counts a program holds in registers; more are sorted by torch
@@ -62,7 +63,7 @@ def reference(
     ks = [_up(int((expert == group).sum()), alignment) for group in range(G)]
     ks_tensor = torch.tensor(ks, dtype=torch.int32, device=x.device)
     offs = ks_tensor.cumsum(0, dtype=torch.int32)
-    rev = torch.full_like(expert, -1)
+    rev = torch.full_like(expert, -1, dtype=torch.int64)
     for group in range(G):
         members = (expert == group).nonzero()[:, 0]
         rev[members] = torch.arange(len(members), device=x.device) + sum(ks[:group])
@@ -81,7 +82,7 @@ def scatter_for_grouped_gemm(
     *,
     candidate: int | None = None,
 ) -> Scattered:
-    """x (M, H) bf16, fp16 or fp32, any strides; expert (M,) int64 in [0, G) -> out, rev, offs, ks, ks_tensor.
+    """x (M, H) bf16, fp16 or fp32, any strides; expert (M,) int64 or int32 in [0, G) -> out, rev, offs, ks, ks_tensor.
 
     out has sum(ks) rows, rounded up to `row_multiple`, for which the host reads the counts. With `host_counts=False`
     it reads nothing, ks is None and out has M + G * (alignment - 1) rows, rounded up: as many as there could be.
@@ -114,17 +115,30 @@ def places_of(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[T
     rows is at least M + G * (alignment - 1), as many as there could be.
     """
     require_indices(expert, "expert", groups)
+    source = expert.new_empty(rows, dtype=whole_numbers(rows))
+    return *place_rows(expert, groups, alignment, source), source
+
+
+def place_rows(
+    expert: Tensor, groups: int, alignment: int = 1, source: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """rev (M,) int64, offs (G,) int32, ks (G,) int32, by two launches and a fill; called inside of operators.
+
+    `source` (rows,) is written if given, and a row whose expert is out of range then goes nowhere: its rev is -1.
+    Without `source` such rows follow the last group, in order.
+    """
     device, count = expert.device, expert.shape[0]
     if path_of(_place, device) == "eager" or groups >= MOST_GROUPS:
-        return _places_by_sort(expert, groups, alignment, rows)
-    rev, offs, ks, source = _places_outputs(expert, groups, alignment, rows)
+        return _places_by_sort(expert, groups, alignment, source)
+    rev = expert.new_empty(count, dtype=torch.int64)
+    offs, ks = (expert.new_empty(groups, dtype=torch.int32) for _ in range(2))
     buckets, steps = power_of_two(groups + 1, 16), steps_of_chunk(count)
     expert = expert.contiguous()
     counts = torch.zeros((rows_of_counts(count), buckets), dtype=whole_numbers(count), device=device)
     count_keys(expert, groups, counts, fill=source, value=-1)
     programs, sizes = cdiv(max(count, 1), STEP), (count, groups, alignment, steps)
     _placing(buckets)(device, programs, expert, counts, rev, offs, ks, source, *sizes)
-    return rev, offs, ks, source
+    return rev, offs, ks
 
 
 @cache
@@ -136,16 +150,18 @@ def _placing(buckets: int) -> Launch:
 def _places_outputs(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ends = expert.new_empty(groups, dtype=torch.int32)
     return (
-        expert.new_empty(expert.shape),
+        expert.new_empty(expert.shape, dtype=torch.int64),
         ends,
         torch.empty_like(ends),
         expert.new_empty(rows, dtype=whole_numbers(rows)),
     )
 
 
-def _places_by_sort(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _places_by_sort(
+    expert: Tensor, groups: int, alignment: int, source: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """The same in torch's own operators; an expert out of range counts as one more group."""
-    group_M = torch.where((expert >= 0) & (expert < groups), expert, groups)
+    group_M = torch.where((expert >= 0) & (expert < groups), expert.long(), groups)
     sorted_M, order_M = torch.sort(group_M, stable=True)
     ends_G = torch.searchsorted(sorted_M, torch.arange(groups, device=expert.device), right=True)
     counts_G = torch.diff(ends_G, prepend=ends_G.new_zeros(1))
@@ -154,12 +170,14 @@ def _places_by_sort(expert: Tensor, groups: int, alignment: int, rows: int) -> t
     # A row moves up by the padding of all groups before its own.
     moves_G = torch.cat((offs_G - ks_G - (ends_G - counts_G), ends_G.new_zeros(1)))
     place_M = torch.arange(expert.shape[0], device=expert.device) + moves_G[sorted_M]
-    place_M = torch.where(sorted_M < groups, place_M, -1)
-    rev_M = torch.empty_like(place_M).scatter_(0, order_M, place_M)
-    # What goes nowhere goes to a place behind the last, which is not read.
-    source = torch.full((rows + 1,), -1, dtype=whole_numbers(rows), device=expert.device)
-    source[torch.where(rev_M < 0, rows, rev_M)] = torch.arange(len(rev_M), dtype=source.dtype, device=expert.device)
-    return rev_M, offs_G.int(), ks_G.int(), source[:rows].clone()
+    if source is not None:
+        rows, is_known_M = source.shape[0], sorted_M < groups
+        # What goes nowhere goes to a place behind the last, which is not read.
+        places = torch.full((rows + 1,), -1, dtype=source.dtype, device=expert.device)
+        places[torch.where(is_known_M, place_M, rows)] = order_M.to(source.dtype)
+        source.copy_(places[:rows])
+        place_M = torch.where(is_known_M, place_M, -1)
+    return torch.empty_like(place_M).scatter_(0, order_M, place_M), offs_G.int(), ks_G.int()
 
 
 @operator("scatter_for_grouped_gemm")
@@ -203,6 +221,20 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, No
 _scatter.register_autograd(_differentiate, setup_context=_save)
 
 
+def _save_places(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    grad, rev, _ = inputs
+    ctx.rows = grad.shape[0]
+    ctx.save_for_backward(rev)
+
+
+def _differentiate_twice(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    """A sum of one row each: a row that went nowhere has no place to go back to."""
+    return sum_rows_by(grad, *ctx.saved_tensors, ctx.rows, None), None, None
+
+
+_scatter_backward.register_autograd(_differentiate_twice, setup_context=_save_places)
+
+
 @jit(do_not_specialize=["count", "groups", "alignment", "steps"])
 def _place(  # type: ignore[no-untyped-def]
     expert_ptr, counts_ptr, rev_ptr, offs_ptr, ks_ptr, source_ptr, count, groups, alignment, steps,
@@ -221,5 +253,7 @@ def _place(  # type: ignore[no-untyped-def]
         tl.store(offs_ptr + group_B, ends_B.to(tl.int32), mask=group_B < groups)
     first_S = tl.gather(ends_B - ks_B + before_B, key_S, 0)
     to_S = first_S + earlier(key_S[:, None] == key_S[None, :], S)
-    tl.store(rev_ptr + at_S, tl.where(key_S < groups, to_S, -1), mask=inside_S)
-    tl.store(source_ptr + to_S, at_S.to(source_ptr.dtype.element_ty), mask=inside_S & (key_S < groups))
+    if source_ptr is not None:
+        tl.store(source_ptr + to_S, at_S.to(source_ptr.dtype.element_ty), mask=inside_S & (key_S < groups))
+        to_S = tl.where(key_S < groups, to_S, -1)
+    tl.store(rev_ptr + at_S, to_S, mask=inside_S)

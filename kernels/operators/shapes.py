@@ -54,6 +54,49 @@ class GateShape:
 
 
 @dataclass(frozen=True)
+class NormShape:
+    """x (M, H) and weight (H,) for rms_norm."""
+
+    rows: int
+    width: int
+
+    def inputs(self, device: Device) -> tuple[Tensor, Tensor]:
+        return _normal(self.rows, self.width, device=device), _normal(self.width, device=device)
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.width
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.width}"
+
+
+@dataclass(frozen=True)
+class RopeShape:
+    """x (1, S, heads, D) with S = `rows` positions, and the table of `pairs`, by default of all D columns."""
+
+    rows: int
+    heads: int
+    width: int
+    pairs: int | None = None
+
+    def inputs(self, device: Device) -> tuple[Tensor, Tensor]:
+        pairs = self.width // 2 if self.pairs is None else self.pairs
+        frequency = 10000.0 ** -(torch.arange(pairs, dtype=torch.float64, device=device) / pairs)
+        angle = torch.arange(self.rows, dtype=torch.float64, device=device)[:, None] * frequency
+        table = torch.stack((angle.cos(), angle.sin()), -1).float()
+        return _normal(1, self.rows, self.heads, self.width, device=device), table
+
+    @property
+    def elements(self) -> int:
+        return self.rows * self.heads * self.width
+
+    def __str__(self) -> str:
+        pairs = "" if self.pairs is None else f"-p{self.pairs}"
+        return f"{self.rows}x{self.heads}x{self.width}{pairs}"
+
+
+@dataclass(frozen=True)
 class LogitsShape:
     """logits (N, V) and target (N,), an eighth of them ignored."""
 
@@ -187,6 +230,13 @@ SILU_MUL = (
     GateShape(1023, 777),  # nothing is aligned
 )
 CLAMPED_SWIGLU = (GateShape(4096, 2880), GateShape(1023, 777))  # gpt-oss: gu is 5760 wide
+RMS_NORM = (
+    NormShape(8192, 2048),  # Qwen3 30B
+    NormShape(4096, 7168),  # DeepSeek-V3
+    NormShape(262144, 128),  # 32 heads of Qwen3's queries
+    NormShape(1023, 777),  # nothing is aligned
+)
+ROPE = (RopeShape(8192, 32, 128), RopeShape(4096, 128, 64), RopeShape(1023, 7, 90, 20))  # Llama, DeepSeek, part of each
 CROSS_ENTROPY = (
     LogitsShape(8192, 128256),  # Llama 3
     LogitsShape(4096, 151936),  # Qwen
@@ -214,6 +264,8 @@ LINEAR = (
 # Timed on a CPU through the eager path.
 SILU_MUL_CPU = (GateShape(256, 512), GateShape(123, 77))
 CLAMPED_SWIGLU_CPU = (GateShape(256, 512), GateShape(123, 77))
+RMS_NORM_CPU = (NormShape(256, 512), NormShape(123, 77))
+ROPE_CPU = (RopeShape(64, 8, 64), RopeShape(33, 3, 22, 5))
 CROSS_ENTROPY_CPU = (LogitsShape(64, 4096), LogitsShape(30, 1001))
 LINEAR_CROSS_ENTROPY_CPU = (ProjectedShape(1000, 64, 2048),)  # in four chunks
 MOVED_CPU = (
@@ -227,6 +279,8 @@ LINEAR_CPU = (GroupedRows(128, 64, 4, "hot", 96), GroupedRows(128, 64, 4, "half-
 # Through the interpreter: numerics and exact metrics only.
 SILU_MUL_SMALL = (GateShape(33, 40),)
 CLAMPED_SWIGLU_SMALL = (GateShape(33, 20),)
+RMS_NORM_SMALL = (NormShape(33, 40), NormShape(3, 5), NormShape(5, 2050))  # the last wider than a tile
+ROPE_SMALL = (RopeShape(9, 3, 24), RopeShape(5, 2, 11, 3))
 CROSS_ENTROPY_SMALL = (LogitsShape(7, 1000), LogitsShape(3, 33), LogitsShape(2, 20001))  # the last in several steps
 LINEAR_CROSS_ENTROPY_SMALL = (ProjectedShape(7, 16, 100),)
 MOVED_SMALL = (MovedShape(17, 20, 4, copies=2), MovedShape(17, 20, 4, copies=2, split="hot"))

@@ -31,6 +31,13 @@ def reference(g: Tensor, u: Tensor) -> Tensor:
     return (F.silu(g.float()) * u.float()).to(g.dtype)
 
 
+def gradients(grad: Tensor, g: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    """dg and du in fp32, by torch's operators."""
+    gate, up, upstream = g.float(), u.float(), grad.float()
+    s = torch.sigmoid(gate)
+    return upstream * up * s * (1 + gate * (1 - s)), upstream * gate * s
+
+
 def silu_mul(g: Tensor, u: Tensor, *, candidate: int | None = None) -> Tensor:
     """g, u (...) bf16, fp16 or fp32, of one shape, dtype and device, any strides -> silu(g) * u, contiguous.
 
@@ -61,9 +68,8 @@ def _silu_mul_backward(grad: Tensor, g: Tensor, u: Tensor, candidate: int | None
     """grad (...) in the dtype of g, any strides -> dg, du contiguous."""
     dg, du = _gradients(grad, g, u, candidate)
     if path_of(_backward, g.device) == "eager":
-        gate, up, upstream = g.float(), u.float(), grad.float()
-        s = torch.sigmoid(gate)
-        return dg.copy_(upstream * up * s * (1 + gate * (1 - s))), du.copy_(upstream * gate * s)
+        of_g, of_u = gradients(grad, g, u)
+        return dg.copy_(of_g), du.copy_(of_u)
     _launch(_backward, [grad, g, u], [dg, du], candidate)
     return dg, du
 

@@ -22,7 +22,7 @@ _LANES = 1024
 
 @operator("cross_entropy_kept")
 def kept_rows(target: Tensor, ignore_index: int) -> Tensor:
-    """target (N,) int64 -> how many are not `ignore_index`, an int64 scalar."""
+    """target (N,) int64 or int32 -> how many are not `ignore_index`, an int64 scalar."""
     if path_of(_kept, target.device) == "eager":
         return (target != ignore_index).sum()
     kept = _kept_output(target, ignore_index)
@@ -32,12 +32,12 @@ def kept_rows(target: Tensor, ignore_index: int) -> Tensor:
 
 @kept_rows.register_fake
 def _kept_output(target: Tensor, ignore_index: int) -> Tensor:
-    return target.new_empty(())
+    return target.new_empty((), dtype=torch.int64)
 
 
 @operator("cross_entropy_ratio")
 def weight_ratio(target: Tensor, weight: Tensor, kept: Tensor, ignore_index: int) -> Tensor:
-    """target (N,) int64, weight (V,), kept -> kept rows by the sum of their targets' weights, an fp32 scalar.
+    """target (N,) int64 or int32, weight (V,), kept -> kept rows by the sum of their targets' weights, an fp32 scalar.
 
     It turns a mean over rows into the weighted mean. Without a kept row it is NaN, and no row is multiplied by it.
     """

@@ -74,8 +74,9 @@ MUTANTS = [
         (
             Edit(
                 DISPATCH,
-                "    return Dispatch(order_M,",
-                "    assert counts_E.max().item() <= tokens\n    return Dispatch(order_M,",
+                "    return Dispatch(*_plan(ids_TK, experts))",
+                "    made = Dispatch(*_plan(ids_TK, experts))\n"
+                "    assert made.counts.max().item() <= ids_TK.shape[0]\n    return made",
             ),
         ),
         "host_reads", "the host reads a tensor's data: kernels/moe/dispatch.py:", "in plan (aten._local_scalar_dense)",

@@ -104,10 +104,9 @@ MUTANTS = [
     ),
     quiet(
         "fewer operators, less memory", "-",
-        Edit("kernels/moe/dispatch.py", "    rows_M = torch.arange(order_M.numel(), device=ids_TK.device)\n"
-             "    inverse_M = torch.empty_like(order_M).scatter(0, order_M, rows_M)",
-             "    inverse_M = order_M.argsort()"),
-        Expect("CHANGED (better)", "operators", cases=("layer[*]/forward",)),
+        Edit("kernels/moe/experts.py", "offs = torch.full((1,), x_TD.shape[0], dtype=torch.int32, device=x_TD.device)",
+             "offs = w1_1FD  # which nobody reads in bf16"),
+        Expect("CHANGED (better)", "operators", cases=("layer[*]/forward", "shared/forward")),
     ),
     quiet(
         "another order of summation", "FI#3829",

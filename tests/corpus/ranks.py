@@ -133,7 +133,7 @@ MUTANTS = [
         "D", "D18: received rows are taken by rank, not by expert",
         "uneven splits: rows meet the weights of another expert",
         "ranks", "C",
-        (Edit(EXCHANGE, "    place_R = row_R + shift_R", "    place_R = row_R + 0 * shift_R"),),
+        (Edit(EXCHANGE, "device=counts_NL.device) + shift_R", "device=counts_NL.device) + 0 * shift_R"),),
         "*", "output: RMSE",
         cases=("experts/*",), also=("*",), arguments=only("experts"),
     ),

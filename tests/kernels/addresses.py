@@ -30,8 +30,9 @@ from kernels.moe import rows as moe_rows
 from kernels.moe import weighted_gate
 from kernels.operators.clamped_swiglu import _clamped_swiglu_backward
 from kernels.operators.cross_entropy_rows import gradient_, gradient_of, losses_of
-from kernels.operators.gather import _gather_backward
+from kernels.operators.gather import sum_rows_by
 from kernels.operators.indexed_bias_add import _bias_gradient
+from kernels.operators.rms_norm import _rms_norm_backward
 from kernels.operators.scaling import scale_, scaled
 from kernels.operators.scatter import _scatter_backward
 from kernels.operators.silu_mul import _silu_mul_backward
@@ -178,6 +179,16 @@ def calls(
         "clamped_swiglu": lambda: (
             operators.clamped_swiglu(x()), _clamped_swiglu_backward(x(width // 2), x(), 1.7, 7.0, None)
         ),
+        "rms_norm": lambda: [
+            (operators.rms_norm(each, of), _rms_norm_backward(each, each, of, floats(len(each)), 0.0, True, None))
+            for each, of in ((x(), meta(width)), (x(16), meta(16)))
+        ],
+        "rope": lambda: [
+            operators.rope(
+                x().unflatten(0, (4, -1)).unflatten(-1, (-1, 16)), meta(tokens // 4, pairs, 2), interleaved=interleaved
+            )
+            for pairs, interleaved in ((8, True), (8, False), (3, True))
+        ],
         "indexed_bias_add": lambda: (
             operators.indexed_bias_add(x(), make(experts, width), expert, offs),
             operators.indexed_bias_add(x(), make(experts, width), expert.int(), offs),
@@ -187,8 +198,8 @@ def calls(
         ),
         "padded_index_gather": lambda: (
             operators.padded_index_gather(x(), index),
-            _gather_backward(x(), index, min(tokens, MOST_ROWS), None),
-            _gather_backward(make(tokens, 16), index, MOST_ROWS, None),
+            sum_rows_by(x(), index, min(tokens, MOST_ROWS), None),
+            sum_rows_by(make(tokens, 16), index, MOST_ROWS, None),
         ),
         "scatter_for_grouped_gemm": lambda: (
             operators.scatter_for_grouped_gemm(ragged(), meta(jagged, dtype=torch.int64), experts // 2, 128, 1, False),

@@ -25,7 +25,15 @@ from perfguard.measure.replay import backward, copies, forward, touched_bytes
 from perfguard.measure.timers import prepare_device_time
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call
-from tests.kernels.operator_work import bias_work, cross_entropy_work, gate_work, gather_work, scatter_work
+from tests.kernels.operator_work import (
+    bias_work,
+    cross_entropy_work,
+    gate_work,
+    gather_work,
+    norm_work,
+    rope_work,
+    scatter_work,
+)
 
 BLOCKS = 5
 ALIGNMENT = 128
@@ -37,6 +45,10 @@ def calls(device: str) -> Iterator[tuple[str, Callable[[], tuple[Any, ...]], Wor
         yield f"silu_mul {gate}", partial(gate.pair, device), gate_work(gate)
     for gate in shapes.CLAMPED_SWIGLU:
         yield f"clamped_swiglu {gate}", partial(gate.interleaved, device), gate_work(gate)
+    for norm in shapes.RMS_NORM:
+        yield f"rms_norm {norm}", partial(norm.inputs, device), norm_work(norm)
+    for turn in shapes.ROPE:
+        yield f"rope {turn}", partial(turn.inputs, device), rope_work(turn)
     for logits in shapes.CROSS_ENTROPY:
         yield f"cross_entropy {logits}", partial(logits.inputs, device), cross_entropy_work(logits)
     for moved in shapes.MOVED:

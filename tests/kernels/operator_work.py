@@ -5,13 +5,31 @@ All in bf16, 2 bytes an element. Indices, targets and offsets are thousandths of
 
 from __future__ import annotations
 
-from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape, ProjectedShape
+from kernels.operators.shapes import (
+    GateShape,
+    GroupedRows,
+    LogitsShape,
+    MovedShape,
+    NormShape,
+    ProjectedShape,
+    RopeShape,
+)
 from perfguard import Work
 
 
 def gate_work(shape: GateShape) -> Work:
     """Gate, up and output; with the gradients of all three, of which the output itself is not needed."""
     return Work(bytes=6 * shape.elements, backward_bytes=10 * shape.elements)
+
+
+def norm_work(shape: NormShape) -> Work:
+    """x and the result; with the gradient of the result, x and its gradient. Weights are nothing beside."""
+    return Work(bytes=4 * shape.elements, backward_bytes=6 * shape.elements)
+
+
+def rope_work(shape: RopeShape) -> Work:
+    """Turned, and turned back."""
+    return Work(bytes=4 * shape.elements, backward_bytes=4 * shape.elements)
 
 
 def cross_entropy_work(shape: LogitsShape) -> Work:

@@ -56,7 +56,8 @@ class Operator:
                 return value
             if not value.is_floating_point():
                 return value.to(device)
-            return layout(value.to(dtype).to(device)).detach().requires_grad_(grad)
+            value = value.to(dtype).to(device)
+            return (layout(value) if value.ndim > 1 else value).detach().requires_grad_(grad)
 
         return tuple(place(value) for value in self.draw(rows, width))
 
@@ -77,6 +78,10 @@ def _silu_mul(rows: int, width: int) -> Arguments:
 
 def _clamped_swiglu(rows: int, width: int) -> Arguments:
     return torch.randn(rows, width // 2 * 2) * 4, 1.702, 7.0  # beyond the limit now and then
+
+
+def _rms_norm(rows: int, width: int) -> Arguments:
+    return torch.randn(rows, width) * 3, torch.randn(width)
 
 
 def _cross_entropy(rows: int, width: int) -> Arguments:
@@ -116,6 +121,10 @@ def _cross_entropy_raw(arguments: Arguments) -> Arguments:
     return logits, losses, kept, torch.randn_like(logits).detach()
 
 
+def _rms_norm_raw(arguments: Arguments) -> Arguments:
+    return (*arguments, 1e-5, 0.5, None)
+
+
 def _itself(arguments: Arguments) -> Arguments:
     return (*arguments, None)  # the candidate
 
@@ -123,7 +132,8 @@ def _itself(arguments: Arguments) -> Arguments:
 OPERATORS = (
     Operator("silu_mul", _silu_mul, lambda given, _: [given[0], given[1]], "silu_mul", _itself),
     Operator("clamped_swiglu", _clamped_swiglu, lambda given, _: [given[0]], "clamped_swiglu", _itself),
-    # Saves a tensor of its own: test_cross_entropy.py.
+    # These save a tensor of their own: test_norms.py, test_cross_entropy.py.
+    Operator("rms_norm", _rms_norm, lambda *_: [], "rms_norm", _rms_norm_raw),
     Operator("cross_entropy", _cross_entropy, lambda *_: [], "cross_entropy_reduce", _cross_entropy_raw),
     Operator("padded_index_gather", _padded_index_gather, lambda given, _: [given[1]], "padded_index_gather", _itself),
     Operator(

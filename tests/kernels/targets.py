@@ -35,7 +35,7 @@ from kernels.grouped import launch as grouped_launch
 from kernels.hardware import hardware_of
 from kernels.launch import MAX_CANDIDATES, Launch
 from kernels.moe import rows, weighted_gate
-from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape
+from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape, NormShape, RopeShape
 
 Call = Callable[[int | None], Any]  # of the candidate
 Caught = tuple[Any, dict[str, Any]]  # a kernel, and its arguments by name
@@ -128,6 +128,7 @@ def facts(compiled: Any) -> dict[str, int]:
         "registers": int(re.findall(r"REG:(\d+)", usage)[0]),
         "stack_bytes": int(re.findall(r"STACK:(\d+)", usage)[0]),
         "wgmma": text.count("wgmma.mma_async"),
+        "tensor_core": text.count("tcgen05.mma"),
         "bulk_loads": text.count("cp.async.bulk.tensor"),
         "async_loads": len(re.findall(r"cp\.async\.c[ag]", text)),
         "registers_moved": text.count("setmaxnreg"),
@@ -220,6 +221,11 @@ def memory_savers() -> dict[str, Call]:
     return {
         "silu_mul": partial(both_ways, operators.silu_mul, GateShape(64, 2048).pair("cpu")),
         "clamped_swiglu": partial(both_ways, operators.clamped_swiglu, GateShape(64, 2880).interleaved("cpu")),
+        "rms_norm": partial(both_ways, operators.rms_norm, NormShape(64, 7168).inputs("cpu")),
+        "rms_norm, heads": partial(both_ways, operators.rms_norm, NormShape(64, 128).inputs("cpu")),
+        "rms_norm, wide": partial(both_ways, operators.rms_norm, NormShape(64, 16384).inputs("cpu")),
+        "rope": partial(both_ways, operators.rope, RopeShape(16, 32, 128).inputs("cpu")),
+        "rope, halves": partial(both_ways, operators.rope, RopeShape(16, 32, 128).inputs("cpu"), interleaved=False),
         "cross_entropy": partial(both_ways, operators.cross_entropy, logits.inputs("cpu")),
         "cross_entropy, all options": partial(
             both_ways, operators.cross_entropy, logits.inputs("cpu"), weight=weight, **CROSS_ENTROPY

@@ -7,6 +7,7 @@ number there: class weights, a soft cap, SwiGLU of two tensors. These are compar
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import os
@@ -30,17 +31,30 @@ with mock.patch.dict(os.environ, {} if GPU else {VARIABLE: "1"}), warnings.catch
     ops = importlib.import_module("liger_kernel.ops")
     cross_entropy_module = importlib.import_module("liger_kernel.transformers.cross_entropy")
     linear_module = importlib.import_module("liger_kernel.transformers.fused_linear_cross_entropy")
+    norm_module = importlib.import_module("liger_kernel.transformers.rms_norm")
 
 ROWS, WIDTH, VOCABULARY = 9, 8, 50
 NEEDS_GPU = "needs a GPU: in Triton's interpreter Liger's kernel asks a Python number for .to"
-FUNCTIONS = ("liger_cross_entropy", "liger_fused_linear_cross_entropy", "liger_swiglu")
+FUNCTIONS = (
+    "liger_cross_entropy",
+    "liger_fused_linear_cross_entropy",
+    "liger_swiglu",
+    "liger_rms_norm",
+    "liger_rope",
+)
 CLASSES = (
     "LigerCrossEntropyFunction",
     "LigerFusedLinearCrossEntropyFunction",
     "LigerSiLUMulFunction",
     "LigerFusedGateUpSiLUMulFunction",
+    "LigerRMSNormFunction",
+    "LigerRopeFunction",
 )
-MODULES = {"LigerCrossEntropyLoss": cross_entropy_module, "LigerFusedLinearCrossEntropyLoss": linear_module}
+MODULES = {
+    "LigerCrossEntropyLoss": cross_entropy_module,
+    "LigerFusedLinearCrossEntropyLoss": linear_module,
+    "LigerRMSNorm": norm_module,
+}
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "smoothing and z-loss": {"label_smoothing": 0.1, "lse_square_scale": 1e-2},
@@ -158,6 +172,51 @@ def test_multipliers_of_the_gate(compiled_path: KernelPath) -> None:
     a, b = torch.randn(5, 24, device=compiled_path.device), torch.randn(5, 24, device=compiled_path.device)
     expected = 2 * torch.nn.functional.silu(0.5 * a) * b
     torch.testing.assert_close(ours.LigerSiLUMulFunction.apply(a, b, 0.5, 2.0), expected)
+
+
+@pytest.mark.parametrize("mode", ["llama", "gemma"])
+def test_rms_norm_is_liger_s(mode: str, compiled_path: KernelPath) -> None:
+    """In fp32, where casting modes are one; of three dimensions, and with an offset."""
+    if GPU is None:
+        pytest.skip(NEEDS_GPU)
+    x, weight = torch.randn(2, 5, 24, device=compiled_path.device), torch.randn(24, device=compiled_path.device)
+
+    def normed(module: Any, *how: float) -> list[Tensor]:
+        call = functools.partial(module.liger_rms_norm, casting_mode=mode, in_place=False)
+        return results(lambda x, weight: call(x, weight, *how), [x, weight])
+
+    for how in ((1e-5,), (1e-6, 1.0)):
+        agree(normed(ours, *how), normed(functional, *how))
+
+
+def test_the_module_of_rms_norm_is_the_function() -> None:
+    x = torch.randn(3, 8)
+    for init, offset in (("ones", 0.0), ("zeros", 1.0)):
+        module = ours.LigerRMSNorm(8, 1e-5, offset, init_fn=init)
+        torch.testing.assert_close(module(x), torch.nn.functional.rms_norm(x, (8,), eps=1e-5))
+    assert list(ours.LigerRMSNorm(8, elementwise_affine=False).parameters()) == []
+    with pytest.raises(ValueError, match=r"^init_fn: is 'twos'; may be 'ones' or 'zeros'$"):
+        ours.LigerRMSNorm(8, init_fn="twos")
+
+
+@pytest.mark.parametrize("layout", ["one sequence", "each sequence", "flat", "part", "half"])
+def test_rope_is_liger_s(layout: str, compiled_path: KernelPath) -> None:
+    """Queries and keys of other numbers of heads, as Hugging Face lays them out."""
+    device, width = compiled_path.device, 16
+    angle = torch.rand(2 if layout == "each sequence" else 1, 5, 4 if layout == "part" else width // 2, device=device)
+    angle = angle[0] if layout == "flat" else angle
+    whole = angle if layout == "half" else torch.cat((angle, angle), -1)
+    how = {"rotary_dim": width} if layout == "half" else {}
+    drawn = [torch.randn(2, 5, heads, width, device=device).transpose(1, 2) for heads in (4, 2)]
+    upstream = [torch.randn_like(each) for each in drawn]
+    found = []
+    for function in (ours.liger_rope, functional.liger_rope):
+        leaves = [each.detach().clone(memory_format=torch.preserve_format).requires_grad_() for each in drawn]
+        # Liger writes into what it is given, and into the incoming gradients.
+        turned = function(*(leaf * 1 for leaf in leaves), whole.cos(), whole.sin(), **how)
+        gradients = torch.autograd.grad(turned, leaves, [each.clone() for each in upstream])
+        found.append([*(each.detach().clone() for each in turned), *gradients])
+    agree(*found)
 
 
 def test_token_scaling_is_refused_by_name() -> None:

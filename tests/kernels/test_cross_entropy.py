@@ -413,6 +413,36 @@ def test_compiled(inplace: bool, compiled_path: KernelPath) -> None:
 LOGITS, TARGET = torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64)
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_logits_of_sequences(reduction: str, inplace: bool, kernel_path: KernelPath) -> None:
+    """(B, S, V) and (B, S): the loss and gradient of their rows, and the form of the targets."""
+    leaf = torch.randn(3, 4, 9, device=kernel_path.device).requires_grad_()
+    target = torch.randint(9, (3, 4), device=leaf.device)
+    target[1, 2] = -100
+    logits = leaf * 1.0
+    how: dict[str, Any] = {"reduction": reduction, "lse_square_scale": 1e-2, "return_z_loss": True}
+    losses = cross_entropy(logits, target, inplace=inplace, **how)
+    rows = cross_entropy(leaf.flatten(0, 1), target.flatten(), **how)
+    for one, other, right in zip(losses, rows, reference.cross_entropy(leaf, target, **how), strict=True):
+        assert one.shape == right.shape == (target.shape if reduction == "none" else ())
+        assert torch.equal(one, other.view(one.shape))
+        torch.testing.assert_close(one, right)
+    upstream = torch.rand(losses[0].shape, device=leaf.device)
+    (got,) = torch.autograd.grad(losses[0], leaf, upstream)
+    (expected,) = torch.autograd.grad(rows[0], leaf, upstream.view(rows[0].shape))
+    assert torch.equal(got, expected)
+    assert torch.equal(logits.detach(), leaf.detach()) != inplace
+
+
+def test_dimensions_that_are_not_one_in_memory(kernel_path: KernelPath) -> None:
+    leaf = torch.randn(4, 3, 9, device=kernel_path.device).requires_grad_()
+    logits, target = (leaf * 1.0).transpose(0, 1), torch.randint(9, (3, 4), device=leaf.device)
+    torch.testing.assert_close(cross_entropy(logits, target), reference.cross_entropy(logits, target))
+    with pytest.raises(ValueError, match=r"^logits: dimensions before the last do not lie in memory as one"):
+        cross_entropy(logits, target, inplace=True)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -420,7 +450,8 @@ LOGITS, TARGET = torch.zeros(4, 9), torch.zeros(4, dtype=torch.int64)
         ({"logits": LOGITS[0]}, "logits: has 1 dimensions, shape (9,); may have 2"),
         ({"logits": [0.0]}, "logits: is a list; may be a tensor"),
         ({"logits": LOGITS.to_sparse()}, "logits: is torch.sparse_coo; may be torch.strided: to_dense() makes it so"),
-        ({"target": TARGET.int()}, "target: is torch.int32; may be torch.int64"),
+        ({"target": TARGET.float()}, "target: is torch.float32; may be torch.int64, torch.int32"),
+        ({"logits": LOGITS[None]}, "target: has shape (4,); may have (1, 4), that of logits without its last"),
         ({"target": TARGET[:3]}, "target: has 3 elements; may have 4, one for each row of logits"),
         ({"target": TARGET[None]}, "target: has 2 dimensions, shape (1, 4); may have 1"),
         ({"target": TARGET.to("meta")}, "target: is on meta; may be on cpu"),

@@ -573,6 +573,18 @@ def test_a_probe_tries_each_way_once_and_tells_why() -> None:
         scaled.refusal("grouped", meta, e4m3fn)
 
 
+@pytest.mark.parametrize("arch", ["sm_100", "sm_103"])
+def test_a_blackwell_without_torch_s_matmul_takes_ours(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop reads offs on the host, three times a step."""
+    reasons: dict[str, str | None] = {"grouped": "row-wise scales are refused", "triton": None, "loop": None}
+    monkeypatch.setattr(scaled, "arch_of", lambda _: arch)
+    monkeypatch.setattr(scaled, "refusal", lambda backend, *_: reasons[backend])
+    taken = scaled._try_backends(torch.device("cuda", 0), torch.float8_e4m3fn)
+    assert taken == scaled.Probe("triton", ("grouped: row-wise scales are refused",), "triton")
+    reasons["grouped"] = None
+    assert scaled._try_backends(torch.device("cuda", 0), torch.float8_e4m3fn) == scaled.Probe("grouped", (), "grouped")
+
+
 @pytest.mark.parametrize("context", ["float64", "meta", "autocast"])
 def test_a_probe_takes_nothing_of_the_user(context: str) -> None:
     """Numbers that it makes are float32 on the CPU, whatever the defaults are."""

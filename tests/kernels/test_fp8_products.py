@@ -165,6 +165,19 @@ def test_the_tile_follows_the_width() -> None:
     assert all(not config.specialised for config in candidates("sm_89", 8192, True))
 
 
+def test_compiles_for_blackwell(nursery: Nursery) -> None:
+    """What sm_100 runs where torch refuses its grouped matmul, so that nothing reads offs on the host."""
+    found = elsewhere.compiled(nursery, "targets", "fp8 products", "sm_100", "all")
+    assert {one["case"] for one in found} == {
+        f"{form} {sums}" for form in ("rows", "groups") for sums in ("fast", "accurate")
+    }
+    for one in found:
+        assert one["bulk_loads"] > 0, one
+        assert one["tensor_core"] > 0, one
+        assert one["stack_bytes"] == 0, one
+        assert one["shared_bytes"] <= 227 << 10, one
+
+
 def test_compiles_for_hopper(nursery: Nursery) -> None:
     """Every candidate: warp-group products, bulk copies, shared memory that there is, and no accumulator spilled.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from torch.autograd import forward_ad
 
 from kernels import fp8
 from kernels.fp8 import ops, scaled
-from kernels.launch import Launch
-from kernels.operators import silu_mul
+from kernels.launch import Launch, _kind
+from kernels.operators import cross_entropy, linear_cross_entropy, silu_mul
 from tests.kernels import elsewhere
 from tests.kernels.paths import KernelPath, every_second
 from tests.kernels.targets import launches_on
@@ -29,6 +30,35 @@ def test_a_prepared_launch_takes_triton_s_binary(nursery: Nursery) -> None:
     for one in found:
         assert one["prepared"] == one["own"], one["way"]
         assert one["hooked"] == 1, "who lists launches has to see each"
+
+
+def test_kinds_tell_apart_what_triton_tells_apart() -> None:
+    """Triton's own key of an argument, of everything that a call may give: one of ours is never two of Triton's."""
+    specialise = pytest.importorskip("triton._C.libtriton").native_specialize_impl
+    base = importlib.import_module("triton.backends.compiler").BaseBackend
+    descriptor = importlib.import_module("triton.tools.tensor_descriptor").TensorDescriptor
+    powers = [sign * 2**power + more for power in (0, 4, 8, 30, 31, 32, 62) for sign in (1, -1) for more in (-1, 0, 1)]
+    numbers = [*range(-40, 41), *powers, 2**63 - 1, -(2**63), 2**63, 2**63 + 16, 2**64 - 1]
+    memory = torch.zeros(4096, dtype=torch.uint8)
+    start = -memory.data_ptr() % 16
+    dtypes = (
+        torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
+        torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+    )  # fmt: skip
+    tensors = [
+        memory[start + by : start + by + 1024].view(dtype) for dtype in dtypes for by in range(0, 33, dtype.itemsize)
+    ]
+    floats = torch.zeros(64, 64, requires_grad=True)
+    tiles = [descriptor(floats.detach().to(dtype), [64, 64], [64, 1], [height, 16])
+             for dtype in (torch.bfloat16, torch.float32) for height in (16, 32)]  # fmt: skip
+    others = [None, True, False, 0.0, 1.0, 16.0, float("nan"), floats, torch.nn.Parameter(floats.detach()), *tiles]
+    for specialised in (False, True):
+        keys: dict[object, set[object]] = {}
+        for argument in (*numbers, *tensors, *others):
+            own = specialise(base, argument, False, specialised, True)
+            keys.setdefault(_kind(argument, specialised), set()).add(own)
+        assert {kind: own for kind, own in keys.items() if len(own) > 1} == {}
+        assert len(keys) > 30, "the arguments are hardly told apart"
 
 
 # ---- which plan Hopper takes, asked on any machine -------------------------------------------------------------------
@@ -101,9 +131,9 @@ def test_who_replaces_functions_of_torch_sees_a_recorded_operator() -> None:
     assert ("perfguard_kernels.silu_mul.default", True) in seen
 
 
-def test_a_transform_is_refused_as_torch_refuses_it() -> None:
+def test_a_derivative_inside_a_transform_is_refused() -> None:
     g, u = _pair()
-    with pytest.raises(RuntimeError, match="functorch"):
+    with pytest.raises(RuntimeError, match=r"^silu_mul: is differentiated inside a transform of torch\.func"):
         torch.func.grad(lambda g: silu_mul(g, u).sum())(g)
 
 
@@ -118,6 +148,31 @@ def test_a_tangent_is_refused(needs: bool) -> None:
         with pytest.raises(NotImplementedError, match=r"^silu_mul: got a tangent of forward-mode"):
             silu_mul(forward_ad.make_dual(g, u), u)
         assert torch.equal(silu_mul(g, u), silu_mul(g.detach(), u.detach()))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("of", ["input", "linear_weight", "linear_bias", "weight"])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("needs", [False, True])
+def test_a_tangent_of_a_loss_is_refused(needs: bool, reduction: str, of: str) -> None:
+    """Losses detach what they are given: of a dual number only its value would be left, and the derivative 0."""
+    given = {name: torch.randn(shape) for name, shape in
+             (("input", (5, 8)), ("linear_weight", (9, 8)), ("linear_bias", (9,)), ("weight", (9,)))}  # fmt: skip
+    given["input"].requires_grad_(needs)
+    target = torch.tensor([0, 8, -100, 3, 3])
+
+    def loss(value: torch.Tensor) -> torch.Tensor:
+        tensors = {**given, of: value}
+        how = {"reduction": reduction, "weight": tensors["weight"].abs()}
+        if of in ("input", "weight"):
+            with pytest.raises(NotImplementedError, match=r"^cross_entropy: got a tangent of forward-mode"):
+                cross_entropy(tensors["input"], target, **how | {"weight": how["weight"][:8]}, ignore_index=8)
+        return linear_cross_entropy(
+            tensors["input"], tensors["linear_weight"], target, linear_bias=tensors["linear_bias"], **how
+        )  # fmt: skip
+
+    with pytest.raises(NotImplementedError, match=r"^linear_cross_entropy: got a tangent of forward-mode"):
+        torch.func.jvp(loss, (given[of],), (torch.ones_like(given[of]),))
 
 
 @pytest.mark.parametrize(("kind", "entered"), [("cuda", 1), ("xpu", 1), ("cpu", 0)])

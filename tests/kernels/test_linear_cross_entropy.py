@@ -101,6 +101,26 @@ def test_what_is_frozen_has_no_gradient(wanted: tuple[str, ...], reduction: str,
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_inputs_of_sequences(reduction: str, kernel_path: KernelPath) -> None:
+    """(B, S, K) and (B, S): what their rows give, in the form of the targets, of int32 too."""
+    input, weight, _, target = layer(kernel_path.device)
+    rows, target = input[:20], target[:20]
+    upstream = torch.rand(20, device=input.device) if reduction == "none" else torch.tensor(1.5, device=input.device)
+    found = []
+    for x, t in ((rows, target), (rows.view(4, 5, WIDTH), target.view(4, 5).int())):
+        loss = linear_cross_entropy(x, weight, t, reduction=reduction, chunk_rows=CHUNK)
+        assert isinstance(loss, Tensor)
+        assert loss.shape == (t.shape if reduction == "none" else ())
+        gradients = torch.autograd.grad(loss, (input, weight), upstream.view(loss.shape), retain_graph=True)
+        found.append([loss.detach().flatten(), *gradients])
+    assert all(map(torch.equal, *found))
+    with pytest.raises(
+        ValueError, match=r"^target: has shape \(20,\); may have \(4, 5\), that of input without its last"
+    ):
+        linear_cross_entropy(rows.view(4, 5, WIDTH), weight, target)
+
+
 @pytest.mark.parametrize("rows", [0, 1, CHUNK, 2 * CHUNK, 2 * CHUNK + 1])
 def test_numbers_of_rows(rows: int, kernel_path: KernelPath) -> None:
     input, weight, bias, target = layer(kernel_path.device)

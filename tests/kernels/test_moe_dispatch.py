@@ -52,6 +52,33 @@ def test_experts_without_tokens_have_empty_groups() -> None:
     assert made.inverse.tolist() == [[0, 3], [4, 1], [2, 5]]
 
 
+@pytest.mark.parametrize("experts", [4, 600])  # counted, and sorted by torch
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_an_expert_may_be_there_twice(dtype: torch.dtype, experts: int, kernel_path: KernelPath) -> None:
+    """Each time is a row of its own: none is counted as another expert's."""
+    chosen = torch.tensor([[1, 1], [3, 0], [0, 0], [3, 3]], dtype=dtype, device=kernel_path.device)
+    made = plan(chosen, experts)
+    assert made.counts[:4].tolist() == [3, 2, 0, 3]
+    assert made.offs[:4].tolist() == [3, 5, 5, 8]
+    assert made.expert.tolist() == [0, 0, 0, 1, 1, 3, 3, 3]
+    assert made.token.tolist() == [1, 2, 2, 0, 0, 1, 3, 3]
+    assert made.inverse.tolist() == [[3, 4], [5, 0], [1, 2], [6, 7]]
+    assert [each.dtype for each in made] == [torch.int64, torch.int64, torch.int32]
+    x = torch.randn(4, WIDTH, device=chosen.device)
+    assert torch.equal(spread(x, None, made), x[made.token])
+    torch.testing.assert_close(collect(spread(x, None, made), None, made), 2 * x)
+
+
+@pytest.mark.parametrize("experts", [4, 600])
+def test_a_choice_out_of_range_lies_behind_all_experts(experts: int, kernel_path: KernelPath) -> None:
+    """Within the rows that there are: who moves it writes to nobody else's memory."""
+    made = plan(torch.tensor([[1, experts], [-1, 0], [experts + 7, 1]], device=kernel_path.device), experts)
+    assert made.counts[:3].tolist() == [1, 2, 0]
+    assert made.offs.tolist()[-1] == 3
+    assert made.inverse.tolist() == [[1, 3], [4, 0], [5, 2]]
+    assert made.expert.tolist() == [0, 1, 1, experts, experts, experts]
+
+
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("top_k", [1, 3])
 def test_gradients(weighted: bool, top_k: int) -> None:

@@ -240,6 +240,16 @@ def test_every_candidate(triton_path: KernelPath) -> None:
     raise AssertionError(f"more than {MAX_CANDIDATES} candidates, or any number is accepted")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_gate_s_backward_pass_writes_into_nothing_given(dtype: torch.dtype, kernel_path: KernelPath) -> None:
+    """Of fp32 a copy in fp32 is the tensor itself."""
+    given = [torch.randn(6, 8).to(kernel_path.device, dtype) for _ in range(3)]
+    given += [torch.rand(3, 2).to(given[0].device), torch.randperm(6).view(3, 2).to(given[0].device)]
+    before = [each.clone() for each in given]
+    weighted_gate_backward(*given)
+    assert all(map(torch.equal, given, before))
+
+
 @pytest.mark.parametrize("arch", ["sm_90", "sm_80", "gfx942", "cpu"])
 def test_tables_obey_the_hardware(arch: str) -> None:
     most = hardware_of(arch).max_warps

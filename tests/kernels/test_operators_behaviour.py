@@ -55,6 +55,7 @@ def test_dtypes(perfguard: Any, operator: Operator, dtype: torch.dtype, kernel_p
     guard(perfguard, operator, operator.arguments(kernel_path.device, dtype))
 
 
+SUMMED = ("cross_entropy", "rms_norm")  # along rows
 # In two dimensions the innermost batch is column-major again, and a slice of rows has only another row stride.
 SKIPPED = ("row-major", "batch-innermost", "every-second-row")
 
@@ -64,7 +65,7 @@ SKIPPED = ("row-major", "batch-innermost", "every-second-row")
 def test_layouts(operator: Operator, layout: str, triton_path: KernelPath) -> None:
     """Strides of inputs and of incoming gradients: the same bits as from contiguous ones.
 
-    Cross entropy adds in an order that follows a row's strides: sums may be a few roundings of fp32 apart.
+    Cross entropy and RMSNorm add in an order that follows a row's strides: sums may be a few roundings of fp32 apart.
     """
     place = LAYOUTS.get(layout) or SHARING_LAYOUTS[layout]
     arguments = operator.arguments(triton_path.device, layout=place)
@@ -80,9 +81,9 @@ def test_layouts(operator: Operator, layout: str, triton_path: KernelPath) -> No
         upstream = place(upstream)
     got = gradients(operator.function, arguments, upstream)
     for one, other in zip(got, gradients(operator.function, plain, upstream.contiguous()), strict=True):
-        if operator.name == "cross_entropy":
+        if operator.name in SUMMED:
             rounding = max(torch.finfo(one.dtype).eps, 4 * torch.finfo(torch.float32).eps)
-            torch.testing.assert_close(one, other, rtol=rounding, atol=0)
+            torch.testing.assert_close(one, other, rtol=rounding, atol=0 if operator.name == "cross_entropy" else 1e-6)
         else:
             assert torch.equal(one, other), layout
     for one, other in zip(got, gradients(operator.reference, plain, upstream), strict=True):
@@ -128,7 +129,7 @@ def test_offsets_past_two_to_the_31(operator: Operator, dim: int, triton_path: K
         plain = operator.arguments(triton_path.device, **sizes)
         arguments = tuple(
             place(value.detach()).requires_grad_()
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape[dim] > 1
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim > 1 and value.shape[dim] > 1
             else value
             for value in plain
         )
@@ -159,7 +160,7 @@ def test_every_candidate(operator: Operator, triton_path: KernelPath) -> None:
         for one, other in zip(got, expected, strict=True):
             if operator.is_elementwise:
                 assert torch.equal(one, other), f"candidate {number}"
-            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=5e-6 if operator.name in SUMMED else 1e-6)
     else:
         raise AssertionError(f"more than {MAX_CANDIDATES} candidates, or any number is accepted")
 
@@ -179,6 +180,8 @@ def test_tables_obey_the_hardware(arch: str) -> None:
         tables: list[Any] = [
             configs.tile_candidates(arch, width, layout, flat=False),
             configs.tile_candidates(arch, width, layout, flat=True),
+            configs.norm_candidates(arch, width),
+            configs.rope_candidates(arch, 32, width),
             configs.row_candidates(arch, width, layout, reused=False),
             configs.row_candidates(arch, width, layout, reused=True),
             configs.sum_candidates(arch, width),
@@ -215,6 +218,7 @@ def _others(device: torch.device) -> dict[str, tuple[Any, ...]]:
     return {
         "silu_mul_backward": (x, x + 1, x + 2, None),
         "clamped_swiglu_backward": (x[:, :4], x, 1.7, 1.0, None),
+        "rms_norm_backward": (x, x + 1, x[0], x[:, 0].contiguous(), 0.5, True, None),
         "cross_entropy_kept": (target, -100),
         "cross_entropy_losses": (x, target, kept, -100, None),
         "cross_entropy_ratio": (target, x[0], kept, -100),
@@ -225,6 +229,7 @@ def _others(device: torch.device) -> dict[str, tuple[Any, ...]]:
         "cross_entropy_scale_": (x, torch.tensor(2.0, device=device), None),
         "padded_index_gather_backward": (x[:4], index, 6, None),
         "scatter_places": (index, 6, 4, 22),
+        "moe_plan": (index.view(2, 2), 6),
         "scatter_for_grouped_gemm_backward": (x, index, None),
         "indexed_bias_add_backward": (x, offs, torch.bfloat16, None),
     }
@@ -265,8 +270,8 @@ def test_compiles_as_one_graph(operator: Operator, compiled_path: KernelPath) ->
 @EVERY
 def test_saves_what_it_says(operator: Operator, kernel_path: KernelPath) -> None:
     """Exactly these tensors, by storage, and none besides."""
-    if operator.name == "cross_entropy":
-        pytest.skip("saves a tensor of its own, which test_cross_entropy.py looks at")
+    if operator.name in SUMMED:
+        pytest.skip("saves a tensor of its own, which test_norms.py and test_cross_entropy.py look at")
     arguments = operator.arguments(kernel_path.device)
     packed: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
@@ -356,12 +361,14 @@ def differentiables(device: torch.device) -> dict[str, tuple[Callable[..., Any],
         "grouped_mm-groups": (grouped.grouped_mm, (*floats((24, 19), (19, 16)), offs)),
         "fp8.grouped_mm": (fp8.grouped_mm, (*floats((19, 32), (4, 32, 16)), offs)),
         "GroupedLinear": (lambda x, _: linear(x, offs), (*floats((19, 24)), linear.weight)),
+        "rope": (operators.rope, (*floats((2, 5, 3, 8)), torch.randn(5, 4, 2, device=device))),
     }
     for call, layer in layers.items():
         calls[call] = lambda x, *_, layer=layer: layer(x), (*floats((12, 16)), *layer.parameters())
     return calls
 
 
+LAYERS = ("linear_cross_entropy", "GroupedLinear")  # which autocast reaches, as it does `torch.nn.Linear`
 CALLS = pytest.mark.parametrize("call", list(differentiables(torch.device("cpu"))))
 
 
@@ -370,8 +377,8 @@ CALLS = pytest.mark.parametrize("call", list(differentiables(torch.device("cpu")
 @CALLS
 def test_autocast_stays_outside(call: str, lower: torch.dtype, inside: str, compiled_path: KernelPath) -> None:
     """What an operator calls of torch counts in its own precision: the bits and dtypes of a call without autocast."""
-    if call.startswith("linear_cross_entropy") and inside != "backward":
-        pytest.skip("its layer is computed in autocast's dtype, as torch's is")
+    if call.startswith(LAYERS) and inside != "backward":
+        pytest.skip("its layer is computed in autocast's dtype, as torch's is: the next test")
     device = compiled_path.device
     function, arguments = differentiables(device)[call]
     leaves = [value for value in arguments if isinstance(value, torch.Tensor) and value.requires_grad]
@@ -384,6 +391,47 @@ def test_autocast_stays_outside(call: str, lower: torch.dtype, inside: str, comp
         got = [result, *torch.autograd.grad(result, leaves, upstream)]
     for one, other in zip(got, expected, strict=True):
         assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("lower", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("call", [call for call in differentiables(torch.device("cpu")) if call.startswith(LAYERS)])
+def test_a_linear_layer_takes_the_dtype_of_autocast(call: str, lower: torch.dtype, compiled_path: KernelPath) -> None:
+    """The bits of a call with cast tensors, and gradients in the dtypes of what was given."""
+    device = compiled_path.device
+    function, arguments = differentiables(device)[call]
+    leaves = [value for value in arguments if isinstance(value, torch.Tensor) and value.requires_grad]
+    with torch.autocast(device.type, lower):
+        result = function(*arguments)
+        upstream = torch.randn(result.shape, device=device).to(result.dtype)
+        got = [result, *torch.autograd.grad(result, leaves, upstream)]
+    if call == "GroupedLinear":
+        taken = [leaf.detach().to(lower).requires_grad_() for leaf in leaves]
+        plain = grouped.grouped_mm(taken[0], taken[1].mT, group_ends(17)[0].to(device))
+    else:
+        taken = [leaf.detach().to(lower).requires_grad_() for leaf in leaves]
+        plain = function(*taken, *arguments[len(leaves) :])
+    assert result.dtype == (lower if call == "GroupedLinear" else torch.float32)
+    for one, other in zip(got, [plain, *torch.autograd.grad(plain, taken, upstream)], strict=True):
+        assert one.dtype == (other.dtype if one is result else torch.float32)
+        assert torch.equal(one, other.to(one.dtype))
+
+
+@EVERY
+def test_integers_may_be_narrow(operator: Operator, kernel_path: KernelPath) -> None:
+    """int32 is what a router or a data loader may have: the same bits, and results in the same dtypes."""
+    arguments = operator.arguments(kernel_path.device)
+    integers = [value for value in arguments if isinstance(value, torch.Tensor) and not value.is_floating_point()]
+    if not integers:
+        pytest.skip("takes no integers")
+    narrow = tuple(value.int() if any(value is each for each in integers) else value for value in arguments)
+    for one, other in zip(gradients(operator.function, narrow), gradients(operator.function, arguments), strict=True):
+        assert torch.equal(one, other)
+    results = [operator.function(*each) for each in (narrow, arguments)]
+    if isinstance(results[0], tuple):
+        for one, other in zip(*results, strict=True):
+            assert one is other is None or (one.dtype == other.dtype and torch.equal(one, other))
+    for one, other in zip(gradients(operator.reference, narrow), gradients(operator.reference, arguments), strict=True):
         assert torch.equal(one, other)
 
 

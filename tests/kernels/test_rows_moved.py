@@ -239,7 +239,7 @@ X, INDEX, OFFS = torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64), torch.ten
     ("function", "arguments", "message"),
     [
         (padded_index_gather, (X[0], INDEX), "x: has 1 dimensions, shape (8,); may have 2"),
-        (padded_index_gather, (X, INDEX.int()), "index: is torch.int32; may be torch.int64"),
+        (padded_index_gather, (X, INDEX.short()), "index: is torch.int16; may be torch.int64, torch.int32"),
         (padded_index_gather, (X, [0]), "index: is a list; may be a tensor of one dimension"),
         (padded_index_gather, (X, INDEX, 0), "pad_to: is 0; may be 1 or more"),
         (scatter_for_grouped_gemm, (X, INDEX[:3], 2), "expert: has 3 elements; may have 4, one for each row of x"),
@@ -254,7 +254,7 @@ X, INDEX, OFFS = torch.zeros(4, 8), torch.zeros(4, dtype=torch.int64), torch.ten
         (indexed_bias_add, (X, X[:2, :7], INDEX, OFFS), "bias: has 7 columns; may have 8, as x has"),
         (indexed_bias_add, (X, X[:2], INDEX[:2], OFFS), "group_ids: has 2 elements; may have 4, one for each row of x"),
         (indexed_bias_add, (X, X[:3], INDEX, OFFS), "offs: has 2 elements; may have 3, one for each row of bias"),
-        (indexed_bias_add, (X, X[:2], INDEX, OFFS.float()), "offs: is torch.float32; may be torch.int32, torch.int64"),
+        (indexed_bias_add, (X, X[:2], INDEX, OFFS.float()), "offs: is torch.float32; may be torch.int64, torch.int32"),
         (indexed_bias_add, (X, X[:2].to("meta"), INDEX, OFFS), "bias: is on meta; may be on cpu, where x is"),
     ],
 )
