@@ -47,7 +47,7 @@ NAMES = (
     Private("triton.compiler.compiler", "ASTSource.make_ir", _FRONT_END),
     Private("triton.experimental.gluon._runtime", "GluonASTSource.make_ir", _FRONT_END),
     Private("triton._C.libtriton", "ir.module.str_nodebug", _FRONT_END),
-    *privates("triton.runtime", _DRIVE, "driver.set_active driver._active"),
+    *privates("triton.runtime", _DRIVE, "driver.set_active driver._active driver._default"),
     *privates("triton.runtime.autotuner", _TUNERS, "Autotuner.run Autotuner.prune_configs"),
     Private("triton.runtime.interpreter", "InterpretedFunction.run", _INTERPRET),
     Private("triton.compiler.compiler", "CompiledKernel.launch_metadata", "reading the scalars of a launch"),
@@ -74,6 +74,14 @@ def driven_by(driver: object) -> Iterator[None]:
         yield
     finally:
         active._active = before
+
+
+def forget_driver(kind: type) -> None:
+    """Let Triton search for a driver again if it has found one of this type."""
+    active = DRIVER.get()
+    for name in ("_active", "_default"):
+        if isinstance(getattr(active, name), kind):
+            setattr(active, name, None)
 
 
 def source_of(kernel: Any, data: Mapping[str, Any]) -> Any:

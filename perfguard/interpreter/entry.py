@@ -13,7 +13,7 @@ import numpy as np
 
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
-from perfguard._compat.triton_internals import in_configuration
+from perfguard._compat.triton_internals import forget_driver, in_configuration
 from perfguard.interpreter.running import RUNNING, NotInterpreted, OutsideMemory, StrictRunImpossible
 from perfguard.model.errors import PerfguardError
 
@@ -49,14 +49,23 @@ def interpreting(wanted: bool = True) -> Iterator[None]:
             put_back()
 
 
-def interpret_here() -> None:
-    """Interpret kernels with this package from now on, in this process."""
-    if not _entered:
-        _enter()
-        _entered.append(True)
+def interpret_here() -> Callable[[], None]:
+    """Interpret kernels with this package from now on, in this process; returns a function that restores Triton."""
+    if _entered:
+        return lambda: None
+    put_back = _enter()
+    _entered.append(True)
+
+    def leave() -> None:
+        _entered.clear()
+        put_back()
+
+    return leave
 
 
 def _enter() -> Callable[[], None]:
+    from perfguard.interpreter.host import HostDriver
+
     shared = names.SHARED.get()
     before = [(private, private.set(value)) for private, value in _replacements()]
     builder, shared.__class__ = type(shared), _builder()
@@ -65,6 +74,7 @@ def _enter() -> Callable[[], None]:
         setattr(interpreter, name, function)
 
     def put_back() -> None:
+        forget_driver(HostDriver)
         shared.__class__ = builder
         for private, value in reversed(before):
             private.set(value)
@@ -91,6 +101,7 @@ def _replacements() -> list[tuple[Private, Any]]:
     """(name, replacement), made once, since some of the replacements cache results."""
     from triton import language
 
+    from perfguard.interpreter.host import driver_or_host, reported_on_a_gpu, warmed
     from perfguard.interpreter.reductions import reduced, scanned
     from perfguard.interpreter.sources import rewriter
     from perfguard.interpreter.speed import quicker
@@ -108,6 +119,9 @@ def _replacements() -> list[tuple[Private, Any]]:
         (names.REWRITTEN, {}),
         (names.TUNE, _in_first_configuration()),
         (names.COMPILED_LAUNCH, _named_if_gluon()),
+        (names.CREATE_DRIVER, driver_or_host()),
+        (names.WARM, warmed()),
+        (names.REPORT, reported_on_a_gpu()),
     ]
 
 
@@ -220,15 +234,18 @@ def _in_first_configuration() -> Replacement:
 
 
 def _named_if_gluon() -> Replacement:
+    from perfguard.interpreter.host import NoDevice
+
     launch = names.COMPILED_LAUNCH.get()
 
     def run(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return launch(kernel, *args, **kwargs)
-        except RuntimeError as error:
-            if kernel.is_gluon() and "0 active drivers" in str(error):
-                raise NotInterpreted(f"{kernel.fn.__name__}, a kernel of Gluon,") from error
-            raise
+        except NoDevice:
+            pass
+        if kernel.is_gluon():
+            raise NotInterpreted(f"{kernel.fn.__name__}, a kernel of Gluon,")
+        raise RuntimeError("0 active drivers ([]). There should only be one.")  # This is Triton's own error.
 
     return run
 

@@ -1,16 +1,19 @@
 """Lets Triton interpret kernels on a machine without a GPU, unless the user has chosen otherwise.
 
 Triton reads its variable when a kernel is defined, and its own functions are defined when it is imported. So the
-variable is set when Triton is imported, before the user's module that imports it goes on.
+variable is set when Triton is imported, before the user's module that imports it goes on. Triton is corrected at the
+same time, because modules query its driver and run kernels while they are imported.
 """
 
 from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +22,7 @@ import pytest
 
 from perfguard.measure.devices.vendors import all_vendors
 from perfguard.model.config import read_settings
+from perfguard.model.errors import PerfguardError
 from perfguard.pytest_plugin.failures import usage_errors
 
 VARIABLE = "TRITON_INTERPRET"
@@ -33,23 +37,55 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
             option = config.known_args_namespace
             settings = read_settings(config.rootpath, device=option.perfguard_device)
         self._set = self._in_worker = False
-        fixed = VARIABLE in os.environ or settings.device not in ("auto", "cpu") or settings.interpreter != "perfguard"
+        self._restore: Callable[[], None] = lambda: None
+        fixed = os.environ.get(VARIABLE) == "0" or settings.device not in ("auto", "cpu")
+        fixed = fixed or settings.interpreter != "perfguard"
         if not fixed and "triton" not in sys.modules:
             sys.meta_path.insert(0, self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Set the variable when Triton is about to be imported. The other finders find it."""
-        if name == "triton":
-            self._remove()
-            if VARIABLE not in os.environ and not has_gpu():
-                os.environ[VARIABLE] = "1"
-                self._set = True
-        return None
+        """Set the variable when Triton is about to be imported, and correct Triton after the import."""
+        if name != "triton":
+            return None
+        self._remove()
+        if VARIABLE not in os.environ and not has_gpu():
+            os.environ[VARIABLE] = "1"
+            self._set = True
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_correct(module: ModuleType) -> None:
+                load(module)
+                self._correct()
+
+            spec.loader.exec_module = load_and_correct  # type: ignore[method-assign]
+        return spec
+
+    def _correct(self) -> None:
+        from perfguard.interpreter.entry import interpret_here, is_interpreting
+
+        if is_interpreting():
+            with suppress(PerfguardError):  # The first guarded call raises the same error, and fails alone.
+                self._restore = interpret_here()
 
     def _remove(self) -> None:
         sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
+        """Skip a module if its import needs a GPU."""
+        report: Any = yield
+        failed = report.failed and getattr(report, "call", None)
+        if failed and "triton" in sys.modules:
+            from perfguard.interpreter.entry import interpreter_error
+
+            error = interpreter_error(failed.excinfo.value)
+            if error is not None:
+                report.outcome, report.longrepr = "skipped", (str(collector.path), 1, f"Skipped: {error}")
+        return report
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Print once that kernels are interpreted."""
@@ -72,8 +108,9 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
             terminalreporter.write_line(_LINE)
 
     def pytest_unconfigure(self) -> None:
-        """Restore the finders and the variable."""
+        """Restore the finders, Triton and the variable."""
         self._remove()
+        self._restore()
         if self._set:
             os.environ.pop(VARIABLE, None)
 
