@@ -117,7 +117,7 @@ def test_slower_is_told_accepted_and_mended(
     told = pull_request.comment
     assert "### ❌ perfguard: 2 cases slower — action needed" in told
     assert f"perfguard accept --lane {LANE} --run {pull_request.run} --reason" in told
-    assert "test_suite.py::test_double[64]" in told
+    assert "test_suite.py::test_double[" in told
 
     # What the comment says can be tried: nothing is written to GitHub by a dry run.
     for name, value in pull_request.environ().items():

@@ -557,7 +557,7 @@ def test_a_job_that_gives_up_touches_no_commit_that_it_shares(
     job.github.data.add_pull(8, branch="stolen", source=repository(3, "thief/r"))
     job.measured({SLUG: RED}, head_branch="stolen", head_repository=repository(3, "thief/r"))
     if known:
-        monkeypatch.setattr(commit_files, "MOST_FILES", 0)
+        monkeypatch.setattr(gather, "MOST_FILES", 0)
     else:
         job.github.fail(path="/pulls$", status=404, body={"message": "Not Found"})
     assert job.post() is ExitStatus.NOT_POSTED

@@ -93,7 +93,7 @@ def test_everything_that_may_press_still_fits_the_screen() -> None:
     assert visible_lines(text) <= MOST_LINES
     screen = first_screen(whole)
     for told in (
-        "30 cases not measured", "1 time faster", "40 baseline edits in this change, ⚠️ 40 let a worse",
+        "30 cases not measured", "1 time faster", "40 edits of baselines or settings, ⚠️ 40 let a worse",
         "warning 0 and 11 more warnings", "lane8 no result: the job was cancelled", "timed cases could not be judged",
     ):  # fmt: skip
         assert told in screen

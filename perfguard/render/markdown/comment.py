@@ -235,7 +235,7 @@ def _edits_line(overview: Overview) -> str:
     if not overview.edits:
         return ""
     loose = f", ⚠️ {overview.loosened} let a worse reading pass than before" if overview.loosened else ""
-    return f"**{counted(len(overview.edits), 'baseline edit')} in this change**{loose}; listed below"
+    return f"**{counted(len(overview.edits), 'edit')} of baselines or settings**{loose}; listed below"
 
 
 def _edits(overview: Overview, most: int | None) -> str:
