@@ -182,23 +182,20 @@ class Launched:
 
     def _start(self, folder: Path, rank: int, port: int) -> subprocess.Popen[bytes]:
         """Start one rank, with the variables of torchrun. Ranks share the cores."""
-        shared = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // self.ranks)), **_RECORDED_COLLECTIVES}
-        environment = shared | self._command.environment() | launch_environment(rank, self.ranks, _HOST, port)
-        environment.pop("PYTEST_CURRENT_TEST", None)
+        given = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // self.ranks)), **_RECORDED_COLLECTIVES}
+        given = {name: value for name, value in given.items() if name not in os.environ}
+        given |= launch_environment(rank, self.ranks, _HOST, port)
         with (folder / f"{rank}.stdout").open("wb") as out, (folder / f"{rank}.stderr").open("wb") as err:
-            return subprocess.Popen(
-                self._command.line(folder), cwd=self._command.start, env=environment,
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+            return self._command.popen(self._command.line(folder), given, stdout=out, stderr=err)
 
 
 def _failed(started: Sequence[subprocess.Popen[bytes]]) -> dict[int, str]:
     """The ends of the ranks that have failed so far."""
-    return {rank: _describe_exit(status) for rank, process in enumerate(started) if (status := process.poll())}
-
-
-def _describe_exit(status: int) -> str:
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    ended = {rank: status for rank, process in enumerate(started) if (status := process.poll())}
+    return {
+        rank: f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        for rank, status in ended.items()
+    }
 
 
 def _tail(folder: Path, rank: int, streams: Sequence[str]) -> str:

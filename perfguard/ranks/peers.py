@@ -28,11 +28,7 @@ class Peers(RankGroup):
     _number: int = 0
 
     def exchange(self, purpose: str, data: object = None) -> list[Any]:
-        """The data of all ranks, by rank. Returns once every rank has given its part.
-
-        Args:
-            purpose: the same on all ranks.
-            data: anything that JSON can hold.
+        """The data of all ranks, once every rank has given its part.
 
         Raises:
             OutOfStep: a rank exchanges for another purpose.

@@ -11,9 +11,10 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -334,6 +335,16 @@ class ChildCommand:
             return environment()
         return environment() | {"PYTHONPATH": self.worktree.python_path(self.packages.site)}
 
+    def popen(
+        self, line: str | Sequence[str], variables: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[Any]:
+        """Start `line`, the child's or a user's, in its folder and environment, at the head of a process group, so that
+        `fresh_processes.stop` ends all of it. `options`: Popen's for the output."""
+        whole = {**self.environment(), **(variables or {})}
+        return subprocess.Popen(
+            line, cwd=self.start, env=whole, stdin=subprocess.DEVNULL, start_new_session=True, **options
+        )
+
 
 def child_command(arguments: Sequence[str], folder: Path, device: str) -> ChildCommand:
     """The command for children of a pytest with these `arguments`, given in `folder`, that measures on `device`."""
@@ -356,9 +367,6 @@ def _expanded(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without the variables of git's hooks and of pytest-xdist's workers."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _OF_GIT and not name.startswith("PYTEST_XDIST_")
-    }
+    """This process's environment without the variables of git's hooks, of pytest-xdist's workers and of its test."""
+    others = ("PYTEST_XDIST_", "PYTEST_CURRENT_TEST")
+    return {name: value for name, value in os.environ.items() if name not in _OF_GIT and not name.startswith(others)}

@@ -94,11 +94,9 @@ def run_fresh(
 ) -> str:
     """Run one child, with `variables` of its own, and return "" if it ended with a `good` status, otherwise the problem
     with its last output. `name` describes the child."""
-    with subprocess.Popen(
-        command.line(folder), cwd=command.start, env={**command.environment(), **(variables or {})},
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True,
-    ) as process:  # fmt: skip
+    with command.popen(
+        command.line(folder), variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
         try:
             output, _ = process.communicate(timeout=60 * minutes)
         except subprocess.TimeoutExpired:

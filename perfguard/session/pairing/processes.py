@@ -179,17 +179,14 @@ def start_process(
     assert command.worktree is not None
     own, original = str(command.worktree.folder), str(command.worktree.original)
     folder.mkdir(parents=True)
-    line, variables = command.line(folder), command.environment()
+    line = command.line(folder)
     ours, theirs = socket.socketpair()
     with ours, theirs, open(folder / _OUTPUT, "wb") as output:
         pad, preheats = secrets.randbelow(_MOST_PAD), side == SIDES[-1]
         options = PairOptions(theirs.fileno(), own, original, pad, preheats)
         write_request(folder, replace(request, conductor=options))
         with interrupts.delayed():
-            process = subprocess.Popen(
-                line, cwd=command.start, env=variables, stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True, pass_fds=[theirs.fileno()],
-            )  # fmt: skip
+            process = command.popen(line, stdout=output, stderr=subprocess.STDOUT, pass_fds=[theirs.fileno()])
             alive.append(SideProcess(side, folder, process, Connection(ours.detach())))
 
 
@@ -204,10 +201,7 @@ def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, int
     process = None
     try:
         with open(output_path, "wb") as output, interrupts.delayed():
-            process = subprocess.Popen(
-                setup, shell=True, cwd=command.start, env=command.environment(), stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+            process = command.popen(setup, shell=True, stdout=output, stderr=subprocess.STDOUT)
         status: int | str = process.wait(60 * minutes)
     except subprocess.TimeoutExpired:
         status = f"none after {minutes:g} minutes"
