@@ -14,6 +14,7 @@ from perfguard.model.errors import UsageError
 
 STALE_SECONDS = 3600.0  # No write takes this long.
 _STAGING = ".perfguard-"
+_LEAST_ROOM = 1 << 16  # Bytes that a disk has to have left: the report of a few cases.
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -46,8 +47,9 @@ def check_writable(folder: Path) -> None:
     """
     there = next(each for each in (folder, *folder.parents) if each.is_dir())
     try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(bytes(_LEAST_ROOM))
+            file.flush()
     except OSError as error:
         error.filename = str(there)
         raise

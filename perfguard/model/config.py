@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from pathlib import Path
@@ -100,6 +101,15 @@ def find_project(folder: Path) -> Path:
     folder = folder.resolve()
     above = (folder, *folder.parents)
     return next((each for each in above if (each / SETTINGS_FILE).is_file() or (each / ".git").exists()), folder)
+
+
+def settings_above(path: Path) -> Path | None:
+    """The nearest folder above `path` whose pyproject.toml has settings of perfguard; None without one."""
+    for folder in path.parents:
+        with contextlib.suppress(OSError):
+            if b"[tool.perfguard]" in (folder / "pyproject.toml").read_bytes():
+                return folder
+    return None
 
 
 def read_settings(root: Path, **overrides: Any) -> Settings:

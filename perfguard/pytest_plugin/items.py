@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from perfguard.model.config import CompareOptions
+from perfguard.model.config import CompareOptions, settings_above
 from perfguard.model.errors import UsageError
 from perfguard.model.records import Case
 from perfguard.model.suite_names import name_of, suite_of
@@ -77,12 +77,13 @@ def case_of(item: pytest.Item) -> Case:
     )
 
 
-def check_names(items: Iterable[pytest.Item]) -> None:
+def check_names(items: Sequence[pytest.Item]) -> None:
     """Refuse two guarded tests of one id in different files: their verdicts and baselines would be confused. Packages
-    with settings of their own have such tests if pytest takes one package for the root.
+    with settings of their own have such tests if pytest takes one package for the root. The tests of another package
+    are refused as well, since they would have this one's settings and baselines.
 
     Raises:
-        UsageError: there are two.
+        UsageError: there are two, or a test of another package.
     """
     paths: dict[str, Path] = {}
     for item in items:
@@ -91,6 +92,12 @@ def check_names(items: Iterable[pytest.Item]) -> None:
             raise UsageError(
                 f"{item.nodeid}: both {first} and {item.path} have a test of this id; run each package by itself, or "
                 f"pass --rootdir={os.path.commonpath((first, item.path))}, under which their ids differ"
+            )
+    for path, root in {item.path: item.config.rootpath for item in items}.items():
+        if not path.is_relative_to(root) and (other := settings_above(path)) is not None:
+            raise UsageError(
+                f"{path}: belongs to {other}, and this run has the settings and baselines of {root}; run each package "
+                f"by itself, or pass --rootdir={os.path.commonpath((root, other))}"
             )
 
 

@@ -90,7 +90,7 @@ class Store:
         try:
             if not folder.is_dir():
                 write_atomically(folder / ".gitignore", b"*\n")
-            lock = FileLock(folder / "lock", timeout=_LOCK_SECONDS, mode=0o666)  # Several users may share a checkout.
+            lock = FileLock(folder / "lock", timeout=_LOCK_SECONDS)
             lock.acquire()
         except Timeout as error:
             raise BaselineError(

@@ -72,6 +72,24 @@ def test_two_tests_of_one_id_are_no_rerun(project: Project, workers: list[str]) 
     apart.stdout.fnmatch_lines(["4 WRONG*"])
 
 
+def test_a_test_of_another_package_is_refused(project: Project) -> None:
+    """Its path is outside of the folder that pytest takes for the root, which has the settings and the baselines."""
+    settings = (project.path / "pyproject.toml").read_text().replace('["."]', '[".."]')
+    (project.path / "pyproject.toml").unlink()
+    for name in ("first", "second"):
+        (project.path / name).mkdir()
+        (project.path / name / "pyproject.toml").write_text(settings)
+        (project.path / name / f"test_{name}.py").write_text(TEST)
+    result = project.guard("first/test_first.py", "second/test_second.py")
+    assert result.ret == ExitStatus.USAGE_ERROR
+    second = project.path / "second"
+    assert (
+        f"{second}/test_second.py: belongs to {second}, and this run has the settings and baselines of "
+        f"{project.path}/first; run each package by itself, or pass --rootdir={project.path}"
+    ) in result.stdout.str().replace("\n", "") + result.stderr.str()
+    assert not list(project.path.rglob("report-*.json"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
