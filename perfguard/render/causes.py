@@ -234,12 +234,12 @@ def _evidence(result: CaseResult, base: CaseResult | None) -> _Evidence:
             continue
         text = f"{verdict.metric} {whole(verdict, verdict.metric)}"
         details = [each for each in result.readings if each.details == verdict.metric]
-        added = [entry for detail in details for entry in added(result, detail)]
-        places = [match[0] for entry in added if (match := LINE.search(entry))]
+        entries = [entry for detail in details for entry in added(result, detail)]
+        places = [match[0] for entry in entries if (match := LINE.search(entry))]
         places = places or _noted(reading, None if base is None else base.reading(verdict.metric), verdict.before)
         for place in dict.fromkeys(places):
             lines.setdefault(place, []).append(text)
-        for name in dict.fromkeys(added if verdict.metric in NAMED else []):
+        for name in dict.fromkeys(entries if verdict.metric in NAMED else []):
             launched.setdefault(name, []).append(text)
     code = result.reading(CODE)
     return _Evidence(_kernels(result), lines, launched, {} if code is None else code.lines)
