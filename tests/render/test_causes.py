@@ -183,6 +183,14 @@ def test_one_line_of_python_is_one_cause_of_all_its_cases() -> None:
     assert (cause.name, cause.place, cause.counts) == ("norm.py:8 in rms_norm", "norm.py:8", {Word.CHANGED: 9})
 
 
+def test_a_kernel_that_is_launched_anew_is_the_cause() -> None:
+    launches = Reading("launches", Unit.COUNT, 2)
+    kernels = Reading("kernels", Unit.TEXT, ["rows", "copy_kernel"], Better.SAME, gated=False, details="launches")
+    found = guarded("f[1]", (launches, 1, Word.CHANGED), (kernels, ["rows"], Word.PASS))
+    (cause,) = causes_of([found])
+    assert (cause.name, cause.changes) == ("copy_kernel", ["launches 1 -> 2"])
+
+
 def test_a_note_with_several_places_accuses_none_of_them() -> None:
     """Which of two copies was there before is not known."""
     two = replace(COPIES, value=2, note="copies: aten.clone at norm.py:8 in f; aten.clone at norm.py:9 in f")

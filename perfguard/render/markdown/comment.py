@@ -198,11 +198,13 @@ def _worst(finding: Finding) -> str:
     name = code(case.nodeid.rpartition("::")[2] if finding.grouped else case.key, NAME)
     if verdict.word.unguarded or verdict.word is Word.BROKEN:  # The row is named after the reason.
         return name
-    if verdict.ratio is None or verdict.unit is Unit.TEXT:
+    numbers = all(isinstance(value, int | float) for value in (verdict.before, verdict.after))
+    if not numbers or verdict.unit is Unit.TEXT:
         beside = verdict.reason.partition("\n")[2] if verdict.word is Word.WRONG else ""  # What the base does.
         return f"{name} {'; '.join(filter(None, (text(one_line(verdict), _SENTENCE), text(beside, _SENTENCE))))}"
     before, now = values(finding)
-    return f"{name} {code(verdict.metric, NAME)} {before} → {now}, {together(finding.change)}"
+    moved = ", ".join(filter(None, (f"{before} → {now}", together(finding.change))))
+    return f"{name} {code(verdict.metric, NAME)} {moved}"
 
 
 def _notes(overview: Overview) -> Iterator[str]:
