@@ -159,6 +159,13 @@ def _change(verdict: Verdict, most: int | None = None) -> str:
     before, after = verdict.before, verdict.after
     if isinstance(before, list) and isinstance(after, list):
         text = format_list_change(before, after, None if most is None else 2 * most)
+    elif isinstance(before, dict) and isinstance(after, dict):
+        both = [name for name in after if name in before and before[name] != after[name]]
+        texts = [f"{name} {format_move(before[name], after[name], verdict.unit, most)}" for name in both]
+        texts += [f"+ {name}" for name in after if name not in before] + [
+            f"- {name}" for name in before if name not in after
+        ]
+        text = ", ".join(texts)
     else:
         text = format_move(before, after, verdict.unit, most)
     if verdict.ratio is None or verdict.unit is Unit.TEXT:
