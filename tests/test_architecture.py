@@ -60,7 +60,7 @@ BUDGETS = [
         "a kernel nearer to the truth than its reference is not accused; ids follow ends; layouts and sizes to follow",
     ),
     ("perfguard/github/**/*.py", 2_500, ""),
-    ("perfguard/github/**/*.py", 100, "reports are checked against themselves, and limits follow the base"),
+    ("perfguard/github/**/*.py", 150, "reports are checked against themselves, and limits follow the base"),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
