@@ -73,6 +73,7 @@ BUDGETS = [
     ),
     ("perfguard/github/**/*.py", 600, "perfguard init: settings and workflows that users copied by hand"),
     ("perfguard/github/**/*.py", 200, "judge: the verdict from files, without a network; links to lanes' jobs"),
+    ("perfguard/github/**/*.py", 150, "reports are checked against themselves, and limits follow the base"),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/interpreter/**/*.py", 150, "modules that query a device at import run without a GPU"),
     ("perfguard/judge/**/*.py", 2_550, ""),

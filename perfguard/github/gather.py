@@ -23,6 +23,7 @@ from perfguard.model.errors import GitHubError, UsageError
 from perfguard.model.records.baseline import EVERY_CPU
 from perfguard.model.units import Unit
 from perfguard.render.overview import BaselineEdit, Overview
+from perfguard.session.pairing.worktrees import is_code
 from perfguard.store.comment_limits import MOST_FILE_BYTES, MOST_FILES, PACKED_BYTES, most_cases, most_recorded
 
 _MOST_SETTINGS = 200_000  # Bytes. Python's TOML parser needs a time that grows with the square of a key's length.
@@ -44,11 +45,14 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     if not settings.lanes:
         raise UsageError('lanes in [tool.perfguard]: empty; name those of measure.yml, e.g. lanes = ["nvidia-h200"]')
     base, head, compared = run.head_sha, None, run.queued_on  # Only edits of pull requests are judged.
+    changed: list[str] = []
     if run.event == "pull_request":
-        base = compared = _merge_base(client, run, pull, default_branch)
-        head = run.head_sha
+        base, changed = _merge_base(client, run, pull, default_branch)
+        head, compared = run.head_sha, base
     files = CommitFiles(client, MOST_FILES, MOST_FILE_BYTES)
     root = str(PurePosixPath(settings.baselines))
+    data = (root, settings.reports, ".perfguard")
+    code = [path for path in changed if is_code(path) and not any(map(PurePosixPath(path).is_relative_to, data))]
     folder = files.folder(root, base)
     if root in folder.problems:  # A missing file may be that of a lane.
         raise GitHubError(f"{root} at {base[:12]}: {folder.problems[root]}; merge suites of one hardware")
@@ -67,7 +71,7 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     recorded = most_recorded(before.folders)
     artifacts, earlier = fetch_artifacts(client, run, settings.lanes, PACKED_BYTES * most_cases(recorded))
     received = receive_all(artifacts, run.head_sha, recorded)
-    judged = judge_lanes(received, Reference(before, after if head else None, compared))
+    judged = judge_lanes(received, Reference(before, after if head else None, compared, code))
     jobs = job_urls(client, run, settings.lanes)
     return msgspec.structs.replace(
         judged,
@@ -105,7 +109,7 @@ def _settings(content: bytes | None) -> dict[str, str]:
     return {"every setting": "cannot be read"}
 
 
-def _merge_base(client: Client, run: WorkflowRun, pull: Pull | None, default_branch: str) -> str:
+def _merge_base(client: Client, run: WorkflowRun, pull: Pull | None, default_branch: str) -> tuple[str, list[str]]:
     if pull is None and not _SHA.fullmatch(default_branch):
         why = "no commit; GitHub Actions sets it, set it to the base's tip"
         raise UsageError(f"GITHUB_SHA={default_branch[:60]!r}: {why}")

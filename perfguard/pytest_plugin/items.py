@@ -94,7 +94,8 @@ def check_names(items: Sequence[pytest.Item]) -> None:
                 f"pass --rootdir={os.path.commonpath((first, item.path))}, under which their ids differ"
             )
     for path, root in {item.path: item.config.rootpath for item in items}.items():
-        if not path.is_relative_to(root) and (other := settings_above(path)) is not None:
+        other = None if path.is_relative_to(root) else settings_above(path)
+        if other is not None and not root.is_relative_to(other):
             raise UsageError(
                 f"{path}: belongs to {other}, and this run has the settings and baselines of {root}; run each package "
                 f"by itself, or pass --rootdir={os.path.commonpath((root, other))}"

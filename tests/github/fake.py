@@ -455,7 +455,11 @@ class Api:
 
     def compare(self, base: str, head: str) -> Reply:
         found = self.data.comparisons.get((base, head))
-        return Reply(200, found) if found else problem(404, "No common ancestor")
+        if not found:
+            return problem(404, "No common ancestor")
+        before, after = (self.data.files.get(each, {}) for each in (found["merge_base_commit"]["sha"], head))
+        names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        return Reply(200, {**found, "files": [{"filename": name} for name in names[:300]]})
 
     def get_tree(self, tree: str) -> Reply:
         commit, folder = self.data.trees.get(tree, (tree, ""))

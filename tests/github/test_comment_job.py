@@ -319,6 +319,17 @@ def test_a_tree_that_equals_the_merge_base_has_no_time_to_judge(job: PostJob) ->
     assert [verdict["word"] for verdict in times(job)] == ["UNCHANGED"] * 2
 
 
+def test_a_tree_with_other_code_than_the_merge_base_does_not_equal_it(job: PostJob) -> None:
+    given = replace(RED, base=BaseTree(sha("fork-point"), equal=True), pairings=[])
+    for name, code in (("README.md", False), (f"baselines/{SLUG}/more.yaml", False), ("kernel.py", True)):
+        job.github.data.files[sha("head")][name] = b"x"
+        job.measured({SLUG: given})
+        assert job.post() is (ExitStatus.UNGUARDED if code else ExitStatus.PASSED)
+        assert [verdict["word"] for verdict in times(job)] == ["UNRESOLVED" if code else "UNCHANGED"] * 2
+    why = f"UNPAIRED: reported as equal to {sha('fork-point')[:12]}, but the change edits kernel.py; run the lane again"
+    assert {verdict["reason"] for verdict in times(job)} == {why}
+
+
 def test_forged_process_pairs_cost_their_case(job: PostJob) -> None:
     data = json.loads(dump_report(RED))
     data["pairings"][0]["cases"][0]["times"][0]["readings"][1] |= {"change": 1e300}

@@ -19,7 +19,9 @@ def files(client: Client) -> CommitFiles:
 
 def test_the_merge_base(github: FakeGitHub, client: Client) -> None:
     github.data.add_comparison("base", "head", "fork point")
-    assert find_merge_base(client, BASE, HEAD) == sha("fork point")
+    github.data.files[sha("fork point")] = {"a.py": b"1", "b.py": b"1", "c.md": b"1"}
+    github.data.files[HEAD] = {"a.py": b"2", "c.md": b"1", "d.py": b"1"}
+    assert find_merge_base(client, BASE, HEAD) == (sha("fork point"), ["a.py", "b.py", "d.py"])
     with pytest.raises(GitHubError, match="No common ancestor"):
         find_merge_base(client, BASE, sha("unrelated"))
 

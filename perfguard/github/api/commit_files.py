@@ -36,8 +36,14 @@ class _Commit(Struct, frozen=True):
     sha: str
 
 
+class _Changed(Struct, frozen=True):
+    filename: str
+    previous_filename: str = ""
+
+
 class _Comparison(Struct, frozen=True):
     merge_base_commit: _Commit
+    files: list[_Changed] = []
 
 
 class _Entry(Struct, frozen=True):
@@ -57,14 +63,17 @@ class _Blob(Struct, frozen=True):
     encoding: str
 
 
-def find_merge_base(client: Client, base_sha: str, head_sha: str) -> str:
-    """The hash of the merge base of two commits; the head may be that of a fork.
+def find_merge_base(client: Client, base_sha: str, head_sha: str) -> tuple[str, list[str]]:
+    """The hash of the merge base of two commits, and the files that the head has changed since; GitHub lists 300 of
+    them at most. The head may be that of a fork.
 
     Raises:
         GitHubError: there is no common commit, or the request fails.
     """
     # GitHub sends at least one commit of the head, although none is needed.
-    return client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1").merge_base_commit.sha
+    found = client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1")
+    names = [name for each in found.files for name in (each.filename, each.previous_filename) if name]
+    return found.merge_base_commit.sha, names
 
 
 class CommitFiles:

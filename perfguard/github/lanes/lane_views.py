@@ -1,17 +1,17 @@
 """All expected lanes of one commit, validated and judged: the input of the comment, the statuses and the page.
 
 The change's own code wrote every number of a report. A change passes if it miscounts its launches, times an empty
-function, or writes its report by hand. Process pairs do not prevent this: a forgery can slow down the base, pair the
-head with itself, or report a changed tree as equal. This is accepted, since only a machine that runs none of the
-change's code could detect it, and the forgery is part of the change, open to review. Honest mistakes are not accepted:
-a lane may have compared with another commit than the merge base. If that is the measured commit itself, every time is
-UNCHANGED, and every fault an old one. So answers, process pairs and the claim of an equal tree count only if the base
-is the right commit.
+function, or writes its report by hand. Process pairs do not prevent this: a forgery can slow down the base, or pair the
+head with itself. This is accepted, since only a machine that runs none of the change's code could detect it, and the
+forgery is part of the change, open to review. Honest mistakes are not accepted: a lane may have compared with another
+commit than the merge base. If that is the measured commit itself, every time is UNCHANGED, and every fault an old one.
+So answers, process pairs and the claim of an equal tree count only if the base is the right commit, and the last only
+if GitHub lists no file of code among those that the change edits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -36,11 +36,13 @@ class Reference:
         base: the baselines of the merge base.
         head: the baselines of the change; None if its edits are not judged (a push).
         commit: the full hash of the merge base, the base of all times; None if it is unknown (a push).
+        code: files of code that differ between the merge base and the head, as far as GitHub lists them.
     """
 
     base: BaselineSet
     head: BaselineSet | None = None
     commit: str | None = None
+    code: Sequence[str] = ()
 
 
 def judge_lanes(received: Mapping[str, Received | str], reference: Reference) -> Overview:
@@ -64,7 +66,7 @@ def judge_lanes(received: Mapping[str, Received | str], reference: Reference) ->
 
 
 def _view(name: str, received: Received, reference: Reference) -> LaneView:
-    report = _beside(received.report, reference.commit)
+    report = _beside(received.report, reference)
     problem = reference.base.problem_in(folders_of(report))
     if problem:
         return LaneView(name, problem=problem)
@@ -94,11 +96,19 @@ def _view(name: str, received: Received, reference: Reference) -> LaneView:
     )
 
 
-def _beside(report: Report, commit: str | None) -> Report:
-    """The report, without the answers of its bases and its claim of an equal tree if one base is not `commit`."""
+def _beside(report: Report, reference: Reference) -> Report:
+    """The report, without the answers of its bases and its claim of an equal tree if one base is not the merge base, or
+    if the tree cannot be equal to it."""
+    commit = reference.commit
     others = [each for each in commits_beside(report) if each != commit]
-    if commit is None or not others:
+    if commit is None:
         return report
+    if not others:
+        bases = [*report.bases.values(), *([report.base] if report.base is not None else [])]
+        if not reference.code or not any(base.equal for base in bases):
+            return report
+        why = f"reported as equal to {commit[:12]}, but the change edits {listed(reference.code)}; run the lane again"
+        return replace(report, base=BaseTree(problem=why), bases={}, pairings=[])
     # Running the job again does not help, since it gets the event of the first run, with the same base.
     step = "push again or reopen the pull request, for a new run"
     if _is_beside_itself(report):

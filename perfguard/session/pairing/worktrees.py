@@ -287,9 +287,13 @@ def _code(repository: Repository, paths: Sequence[str], data: Sequence[Path]) ->
     return [
         path
         for path in paths
-        if PurePosixPath(path).suffix.lower() not in _NO_CODE
-        and not any(Path(top, path).is_relative_to(folder.resolve()) for folder in data)
+        if is_code(path) and not any(Path(top, path).is_relative_to(folder.resolve()) for folder in data)
     ]
+
+
+def is_code(path: str) -> bool:
+    """Whether a test may read a file, by its name."""
+    return PurePosixPath(path).suffix.lower() not in _NO_CODE
 
 
 def _is_output(path: PurePosixPath) -> bool:
