@@ -156,6 +156,7 @@ BUDGETS = [
     ("tests/**/*.py", 150, "queries of a device at import, without a GPU"),
     ("tests/**/*.py", 350, "the search for a commit; a proposal for each lane; frozen inputs and refused dtypes"),
     ("tests/**/*.py", 850, "causes on one screen, judging from files, recipes of other CI services"),
+    ("tests/**/*.py", 500, "a first hour: no commit yet, modules in closures, errors with their lines, set-up"),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 500, "kernels that nobody here wrote, on a GPU and in the interpreter"),

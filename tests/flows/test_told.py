@@ -107,3 +107,32 @@ def test_an_added_copy_is_told_as_a_copy_everywhere(scale: Project) -> None:
     assert "| <code>scale/forward</code> <code>copies</code> 0 → 1 |" in row
     shown = next(case["verdicts"] for case in cases(overview) if case["name"] == "scale/forward")
     assert [each["metric"] for each in shown if each["word"] == "CHANGED"] == ["copies", "copy_bytes", "operators"]
+
+
+NET = """
+import torch
+
+class Last(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight, {bias})
+
+def make(last=Last):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(24, 16), torch.nn.SiLU(), last(16, 8))
+
+def test_net(perfguard):
+    net, whole = make(), make(torch.nn.Linear)
+    perfguard(lambda x: net(x), torch.randn(32, 24), reference=whole)
+"""
+
+
+def test_a_module_in_a_closure_is_guarded_with_its_gradients(scale: Project) -> None:
+    scale.test_file(NET.format(bias="self.bias"))
+    assert guard(scale, "--perfguard-update=new").ret == ExitStatus.PASSED
+    result = guard(scale)
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*2 of 2 cases guarded, baselines hold 2*"])
+    scale.test_file(NET.format(bias="self.bias.detach()"))
+    result = guard(scale)
+    assert result.ret == ExitStatus.WRONG
+    result.stdout.fnmatch_lines(["WRONG  net/backward  *no gradient for parameter 2.bias*"])

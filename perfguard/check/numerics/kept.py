@@ -17,7 +17,7 @@ def with_kept(call: Call) -> Call:
     A candidate whose outputs need no gradient has none to compare: a kernel for inference may read a layer's weights.
     On ranks the gradients are those of one rank, so nothing is kept there. A cold start has to be the first call.
     """
-    if isinstance(call.fn, torch.nn.Module) or not call.ranks.alone or call.cold_start:
+    if isinstance(call.fn, torch.nn.Module) or not call.ranks.alone or call.cold_start is not False:
         return call
     mine, theirs = modules_of(call.fn), modules_of(call.reference)
     if len(mine) != 1 or len(theirs) != 1 or not trained(mine[0]) or not _are_counterparts(mine[0], theirs[0]):
