@@ -14,7 +14,7 @@ from perfguard.model.records import Better, CaseId, CaseResult, Reading, Report,
 from perfguard.model.records.code import CODE, CONFIGURATION, kernel_of, same_code
 from perfguard.model.units import Unit, format_move
 from perfguard.render.findings import Cause, Finding
-from perfguard.render.words import MOST_LISTED, MOST_OF_A_VALUE, cause
+from perfguard.render.words import MOST_LISTED, MOST_OF_A_VALUE, because, cause
 
 #: Metrics whose details (kernels, guards, breaks) are causes. Names of operators are not: they point to no line.
 NAMED = {"launches", "recompiles", "graph_breaks"}
@@ -209,7 +209,8 @@ def reasons_of(findings: Sequence[Finding]) -> list[Cause]:
 def _suspects(finding: Finding, evidence: _Evidence) -> _Changes:
     if finding.grouped:
         lines = finding.verdict.reason.splitlines()
-        return {finding.cause: [line for line in lines if not line.startswith("tests: ")][:MOST_LISTED]}
+        known = [because(finding.verdict)] if because(finding.verdict) else lines
+        return {finding.cause: [line for line in known if not line.startswith("tests: ")][:MOST_LISTED]}
     if finding.verdict.word is Word.BROKEN:
         return {text: []} if (text := cause(finding.verdict.reason)) else {}
     return evidence.suspects(finding.reading)

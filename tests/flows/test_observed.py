@@ -379,9 +379,8 @@ def test_the_time_of_a_changed_kernel_is_judged_beside_the_base(project: Project
     assert words(slower) == {"both[8]": Word.SLOWER, "both[16]": Word.SLOWER, "once": Word.UNRESOLVED}
     overview = Overview([LaneView("fake-gpu", slower)])
     comment = html.unescape(render_markdown(overview).replace("<wbr>", ""))
-    assert re.search(
-        r"double_kernel, in 2 tests such as both\[\d+\]/test\S* \| \S*kernel_time_us\S* \| [45]\d", comment
-    )
+    row = r"<code>double_kernel</code> \| <code>grids double_kernel .*</code> \| 2 SLOWER \| "
+    assert re.search(rf"{row}<code>test_both\[\d+\]</code> <code>kernel_time_us</code> [45]\d", comment)
     assert re.search(r"kernel_time_us\[double_kernel\].{1,200} % slower \(", render_html(overview))
 
     kernels(50.0, "(8,)")

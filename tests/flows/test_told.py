@@ -103,7 +103,7 @@ def test_an_added_copy_is_told_as_a_copy_everywhere(scale: Project) -> None:
     (path,) = (scale.path / ".perfguard").glob("report-cpu*.json")
     overview = Overview(lanes=[LaneView("cpu", read_report(path))])
     row = next(line for line in render_markdown(overview).splitlines() if "scale/forward" in line)
-    assert row.startswith("| 1 | <code>kernel&#46;py&#58;7 in forward</code> | <code>copies 0 -&#62; 1&#44; ")
+    assert row.startswith("| 1 | <code>kernel&#46;py&#58;7 in forward</code> | <code>copies 0 -&#62; 1</code> | ")
     assert "| <code>scale/forward</code> <code>copies</code> 0 → 1 |" in row
     shown = next(case["verdicts"] for case in cases(overview) if case["name"] == "scale/forward")
     assert [each["metric"] for each in shown if each["word"] == "CHANGED"] == ["copies", "copy_bytes", "operators"]

@@ -56,7 +56,10 @@ def code_of(
 def places_of(on_targets: Sequence[OnTarget]) -> dict[str, str]:
     """Kernel -> `kernels/rows.py:44 in rows`, the line of its definition, for files below the current folder."""
     launches = {launch.kernel: launch for each in on_targets for launch in _launches(each) if launch.line}
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # A test may remove the folder that it has changed to.
+        return {}
     return {
         kernel: f"{Path(launch.file).relative_to(here).as_posix()}:{launch.line} in {kernel}"
         for kernel, launch in launches.items()

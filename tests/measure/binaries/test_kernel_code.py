@@ -12,7 +12,7 @@ import torch
 
 from perfguard.judge.exact import describe_difference
 from perfguard.measure.binaries.comparison import configuration_reading
-from perfguard.measure.binaries.kernel_code import code_of, configuration_of
+from perfguard.measure.binaries.kernel_code import code_of, configuration_of, places_of
 from perfguard.model.records.code import same_code
 from tests.measure.metrics.binaries import GLUON, PRODUCT, SCALE, TUNED, Reader
 
@@ -118,6 +118,20 @@ def test_one_half_is_enough_and_an_empty_one_is_none() -> None:
     assert not same_code("0123-4567", "89ab-cdef")
     assert not same_code("0123-", "4567-")
     assert same_code("0123-", "0123-4567")
+
+
+def test_a_kernel_is_found_at_its_definition_below_the_current_folder(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = reader.follow(reader.call(SCALE, X))
+    file = Path(found[0].recording.launches[0].file)
+    assert places_of(found) == {}  # A library elsewhere has no line in this repository.
+    monkeypatch.chdir(file.parent)
+    ((kernel, place),) = places_of(found).items()
+    path, _, rest = place.partition(":")
+    number, _, named = rest.partition(" in ")
+    assert (path, kernel, named) == (file.name, "scale_kernel", "scale_kernel")
+    assert file.read_text(encoding="utf-8").splitlines()[int(number) - 1] == "@triton.jit"
 
 
 def test_a_known_source_costs_no_front_end_and_keeps_the_records_text(reader: Reader) -> None:
