@@ -87,7 +87,7 @@ def tile_candidates(arch: str, width: int, layout: Layout, flat: bool) -> tuple[
 
 
 def norm_candidates(arch: str, width: int) -> tuple[TileConfig, ...]:
-    """Of the kernels that norm rows: whole rows of up to 8192 columns, 4 to 16 elements of each operand a thread.
+    """Of the kernels that norm rows: whole rows of up to 8192 columns, 8 to 32 elements of each operand a thread.
 
     Not swept yet; the sizes are those of the element-wise kernels, which move as many bytes.
     """
@@ -96,11 +96,11 @@ def norm_candidates(arch: str, width: int) -> tuple[TileConfig, ...]:
     columns = power_of_two(width, 16)
     if columns > 8192:
         return (TileConfig(1, 4096, 8), TileConfig(2, 2048, 8))
-    tables = ((2048, 256), (4096, 512), (1024, 256))
-    return tuple(
+    configs = (
         TileConfig(max(1, size // columns), columns, max(1, min(16, max(size, columns) // a_warp)))
-        for size, a_warp in tables
+        for size, a_warp in ((2048, 512), (4096, 256), (1024, 1024))
     )
+    return tuple(dict.fromkeys(configs))
 
 
 def rope_candidates(arch: str, heads: int, pairs: int) -> tuple[TileConfig, ...]:
