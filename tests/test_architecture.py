@@ -61,7 +61,7 @@ BUDGETS = [
     ),
     ("perfguard/github/**/*.py", 2_500, ""),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
-    ("perfguard/interpreter/**/*.py", 150, "modules that query a device at import run without a GPU"),
+    ("perfguard/interpreter/**/*.py", 200, "modules that query a device at import run without a GPU"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
     ("perfguard/judge/**/*.py", 100, "a case put in front of others accuses nobody; ids that hold addresses"),
