@@ -75,7 +75,7 @@ BUDGETS = [
     ("perfguard/github/**/*.py", 200, "judge: the verdict from files, without a network; links to lanes' jobs"),
     ("perfguard/github/**/*.py", 150, "reports are checked against themselves, and limits follow the base"),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
-    ("perfguard/interpreter/**/*.py", 150, "modules that query a device at import run without a GPU"),
+    ("perfguard/interpreter/**/*.py", 200, "modules that query a device at import run without a GPU"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
     ("perfguard/judge/**/*.py", 100, "a case put in front of others accuses nobody; ids that hold addresses"),

@@ -40,6 +40,7 @@ MAKE = Private(_CORE, "tensor.__init__", _SPEED)
 EQUAL = Private(_CORE, "tuple.__eq__", _SPEED)
 UNWRAP = Private(_CORE, "_unwrap_if_constexpr", _SPEED)
 PREPARE = Private(_SEMANTIC, "TritonSemantic.binary_op_type_checking_impl", _SPEED)
+BROADCAST = Private(_SEMANTIC, "TritonSemantic.broadcast_impl_value", _SPEED)
 SANITIZE = Private(_SEMANTIC, "TritonSemantic.binary_op_sanitize_overflow_impl", _SPEED)
 
 NAMES = (

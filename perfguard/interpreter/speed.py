@@ -12,6 +12,7 @@ from typing import Any
 
 from perfguard._compat.private import Private
 from perfguard._compat.triton_interpreter import (
+    BROADCAST,
     BUILDER,
     DESCRIBE,
     EQUAL,
@@ -38,6 +39,7 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
         (EQUAL, lambda: _compared_as_lists(core.tuple, core.constexpr)),
         (UNWRAP, lambda: _unwrapped_if_wrapped(core.tensor)),
         (PREPARE, lambda: _prepared_once(core.tensor)),
+        (BROADCAST, _broadcast_if_unequal),
         (SANITIZE, _sanitized_if_asserted),
     ]
     for name, make in makers:
@@ -136,7 +138,8 @@ def _unwrapped_if_wrapped(tensor: Any) -> Replacement:
 
 
 # Two operands of one shape with one of these types need no conversion. 16-bit floats do: they are divided as fp32.
-_UNCHANGED = {"int1", "fp32", "fp64"} | {f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
+_INTEGERS = {f"{kind}int{bits}" for kind in ("", "u") for bits in (8, 16, 32, 64)}
+_UNCHANGED = {"int1", "fp32", "fp64"} | _INTEGERS
 
 
 def _prepared_once(tensor: Any) -> Replacement:
@@ -157,8 +160,11 @@ def _prepared_once(tensor: Any) -> Replacement:
         if sizes is None:
             return prepare(self, lhs, rhs, *flags, **named)  # type: ignore[no-any-return]
         if left and right:
-            if kind in _UNCHANGED and described(rhs) == (kind, sizes):
-                return lhs, rhs
+            other_kind, other_sizes = described(rhs)
+            # The first flag allows a pointer on the left, to which an integer is added.
+            steps = other_kind in _INTEGERS and flags[:1] == (True,) and lhs.dtype.is_ptr()
+            if steps or (kind == other_kind and kind in _UNCHANGED):
+                return (lhs, rhs) if sizes == other_sizes else self.broadcast_impl_value(lhs, rhs)
             return prepare(self, lhs, rhs, *flags, **named)  # type: ignore[no-any-return]
         given, number = (lhs, rhs) if left else (rhs, lhs)
         key = (left, kind, sizes, type(number), repr(number), flags, *named.items())  # repr: -0.0 == 0.0
@@ -170,6 +176,19 @@ def _prepared_once(tensor: Any) -> Replacement:
         return (lhs, blocks[key]) if left else (blocks[key], rhs)
 
     return prepare_once
+
+
+def _broadcast_if_unequal() -> Replacement:
+    """Skips the comparison of two equal shapes, axis by axis."""
+    broadcast = BROADCAST.get()
+
+    def broadcast_if_unequal(self: Any, lhs: Any, rhs: Any) -> Any:
+        sizes = getattr(lhs.type, "sizes", None)  # Only types of blocks have it.
+        if sizes is not None and sizes == getattr(rhs.type, "sizes", None):
+            return lhs, rhs
+        return broadcast(self, lhs, rhs)
+
+    return broadcast_if_unequal
 
 
 def _sanitized_if_asserted() -> Replacement:
