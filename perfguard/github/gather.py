@@ -22,7 +22,8 @@ from perfguard.model.config import SETTINGS_FILE, Settings
 from perfguard.model.errors import GitHubError, UsageError
 from perfguard.model.records.baseline import EVERY_CPU
 from perfguard.model.units import Unit
-from perfguard.render.overview import BaselineEdit, Overview
+from perfguard.render.overview import Overview
+from perfguard.render.record_changes import BaselineEdit
 from perfguard.session.pairing.worktrees import is_code
 from perfguard.store.comment_limits import MOST_FILE_BYTES, MOST_FILES, PACKED_BYTES, most_cases, most_recorded
 

@@ -15,7 +15,7 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct
 
-from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Value, Verdict, Word
+from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import (
     is_compared,
@@ -29,10 +29,11 @@ from perfguard.model.records.case import (
 )
 from perfguard.model.records.code import shows_other_code
 from perfguard.model.records.report import BOTH_WAYS, awaits_commit
-from perfguard.model.units import Unit, counted, format_apart, format_value
+from perfguard.model.units import counted
 from perfguard.render.causes import bases_of, causes_of
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Cause, Finding, OtherCode, Undecided
 from perfguard.render.observed import groups_of
+from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
 UNMEASURED = "has a baseline, but the report does not hold it"
@@ -65,36 +66,6 @@ class Refused(Struct, frozen=True):
 
     name: str
     reason: str
-
-
-class BaselineEdit(Struct, frozen=True):
-    """One entry of the baselines, or one setting, that the change edits.
-
-    Attributes:
-        folder: the folder of the entry, such as `nvidia-h200` or `cpu`, or the file of the setting.
-        before, after: the entry's value, or the centre of its sessions for a time; None if it is added or removed.
-        loosens: what lets a worse reading pass than before the edit (or removal), in words; empty if nothing does.
-        measured: the reading in this change's own report, if any.
-    """
-
-    folder: str
-    suite: str
-    case: str
-    metric: str
-    unit: Unit
-    before: Value | None
-    after: Value | None
-    reason: str = ""
-    loosens: str = ""
-    measured: Value | None = None
-
-    def values(self, most: int) -> tuple[str, str, str]:
-        """The entry before and after, and the measured value, as texts of at most `most` characters each."""
-        measured = "not measured" if self.measured is None else format_value(self.measured, self.unit)
-        if self.before is None or self.after is None:
-            before = "none" if self.before is None else format_value(self.before, self.unit)
-            return before, "removed" if self.after is None else format_value(self.after, self.unit), measured
-        return *format_apart(self.before, self.after, self.unit, most), measured
 
 
 class LaneView(Struct, frozen=True, dict=True):

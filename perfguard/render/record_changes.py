@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from perfguard.model.records import Baseline, CaseId, Entry, Provenance, TimedEntry, Toolchain
-from perfguard.model.units import counted, format_percent
+from msgspec import Struct
+
+from perfguard.model.records import Baseline, CaseId, Entry, Provenance, TimedEntry, Toolchain, Value
+from perfguard.model.units import Unit, counted, format_apart, format_percent, format_value
 from perfguard.render.escaping import clean
 
 MOST_LINES = 36  # With a title and the marks of a Markdown block there are at most forty.
@@ -170,3 +172,33 @@ def _span(shares: Collection[float]) -> str:
     """`3 to 17 %`."""
     low, high = (f"{100 * share:.{0 if share >= 0.01 else 1}f}" for share in (min(shares), max(shares)))
     return f"{high} %" if low == high else f"{low} to {high} %"
+
+
+class BaselineEdit(Struct, frozen=True):
+    """One entry of the baselines, or one setting, that the change edits.
+
+    Attributes:
+        folder: the folder of the entry, such as `nvidia-h200` or `cpu`, or the file of the setting.
+        before, after: the entry's value, or the centre of its sessions for a time; None if it is added or removed.
+        loosens: what lets a worse reading pass than before the edit (or removal), in words; empty if nothing does.
+        measured: the reading in this change's own report, if any.
+    """
+
+    folder: str
+    suite: str
+    case: str
+    metric: str
+    unit: Unit
+    before: Value | None
+    after: Value | None
+    reason: str = ""
+    loosens: str = ""
+    measured: Value | None = None
+
+    def values(self, most: int) -> tuple[str, str, str]:
+        """The entry before and after, and the measured value, as texts of at most `most` characters each."""
+        measured = "not measured" if self.measured is None else format_value(self.measured, self.unit)
+        if self.before is None or self.after is None:
+            before = "none" if self.before is None else format_value(self.before, self.unit)
+            return before, "removed" if self.after is None else format_value(self.after, self.unit), measured
+        return *format_apart(self.before, self.after, self.unit, most), measured

@@ -17,20 +17,18 @@ from perfguard.render.causes import rows_of
 from perfguard.render.escaping import clean
 from perfguard.render.findings import INCONCLUSIVE, Cause, Finding
 from perfguard.render.overview import LaneView, Overview
+from perfguard.render.tables import case_table, first_time, is_unread_time
 from perfguard.render.words import (
     MOST_OF_A_VALUE,
     NOT_TIMED,
     OLD_FAULT,
     accept_command,
-    case_table,
     checked_beside,
     command_prefix,
     compare_command,
     describe_verdict,
     environment,
-    first_time,
     folded,
-    is_unread_time,
     listed,
     more_lines,
     most_common,

@@ -18,7 +18,6 @@ from perfguard.model.records import (
     NO_PAIRS,
     TOO_NOISY,
     CaseResult,
-    Reading,
     Report,
     Toolchain,
     Verdict,
@@ -34,7 +33,6 @@ from perfguard.model.units import (
     format_list_change,
     format_move,
     format_percent,
-    format_value,
 )
 
 MOST_LISTED = 5  # The most tests, parts or kernels that are named.
@@ -267,46 +265,6 @@ def rates(result: CaseResult, *, copy: bool = False) -> list[str]:
     texts = [format_bandwidth(through.bytes_per_second)] if through.bytes_per_second else []
     texts += [format_flops(through.flop_per_second)] if through.flop_per_second else []
     return texts + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
-
-
-def first_time(result: CaseResult) -> Reading | None:
-    return next((reading for reading in result.readings if reading.timed), None)
-
-
-def is_unread_time(result: CaseResult) -> bool:
-    """Whether a time was not read because the device runs the same code."""
-    return any(verdict.word is Word.UNCHANGED and result.reading(verdict.metric) is None for verdict in result.verdicts)
-
-
-def case_table(report: Report, every: bool) -> list[str]:
-    """The lines of a table of case, time, throughput, share of a rival's time and verdict.
-
-    Args:
-        every: whether it includes cases whose time was not read.
-    """
-    rows = [("case", "time", "throughput", "% of copy", "of rival", "verdict")]
-    for result in report.results:
-        primary = first_time(result)
-        if primary is None or is_unread_time(result):
-            if every:
-                rows.append((result.case.key, "", "", "", "", str(result.word)))
-            continue
-        through = result.throughput
-        share = format_percent(through.copy_fraction, 0) if through and through.copy_fraction else ""
-        time = format_value(primary.value, primary.unit)
-        rows.append((result.case.key, time, ", ".join(rates(result)), share, beside_rival(result), str(result.word)))
-    if len(rows) == 1:
-        return []
-    timed = any(row[1] for row in rows[1:])
-    always = ("case", "verdict", *(("time", "throughput", "% of copy") if timed else ()))
-    columns = [column for column in zip(*rows, strict=True) if column[0] in always or any(column[1:])]
-    return in_columns([*zip(*columns, strict=True)])
-
-
-def beside_rival(result: CaseResult) -> str:
-    """`0.58x`, the case's time as a share of its rival's; empty without a rival."""
-    shares = [r.value / r.rival for r in result.readings if r.rival and isinstance(r.value, int | float)]
-    return f"{shares[0]:.2f}x" if shares else ""
 
 
 def device(report: Report) -> str:

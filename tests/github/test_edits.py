@@ -24,7 +24,8 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import Unit
-from perfguard.render.overview import BaselineEdit, Headline, LaneView, Overview
+from perfguard.render.overview import Headline, LaneView, Overview
+from perfguard.render.record_changes import BaselineEdit
 from tests.github.reports import (
     CODE,
     PATH,

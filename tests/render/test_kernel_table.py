@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfguard.model.records import Reading
 from perfguard.model.units import Unit
-from perfguard.render.kernel_table import kernel_rows, kernel_table
+from perfguard.render.tables import kernel_rows, kernel_table
 
 
 def readings(**values: dict[str, object]) -> list[Reading]:

@@ -119,31 +119,6 @@ def test_many_causes_are_counted_truthfully() -> None:
     assert sum(line.startswith("SLOWER  ") for line in full) == 100
 
 
-def test_cases_with_one_cause_are_one_finding_with_one_command() -> None:
-    def copied(name: str, count: int, reason: str) -> CaseResult:
-        change = f"copies 0 -> {count}\n{reason}"
-        return result(name, Verdict(Word.CHANGED, "copies", change, before=0, after=count, unit=Unit.COUNT))
-
-    one, other = "kernels + copy x3; kernel.py:8 in double", "kernels + copy x3; kernel.py:9 in double"
-    text = lines(of(copied("a[64]", 3, one), copied("a[96]", 3, one), copied("b", 4, one), copied("a[7]", 3, other)))
-    (first, second) = (line for line in text if line.startswith("CHANGED  "))
-    assert first == "CHANGED  a[64]/forward and 2 more  copies 0 -> 3"
-    assert second == "CHANGED  a[7]/forward  copies 0 -> 3"
-    assert "    2 more: a[96]/forward, b/forward" in text
-    accept = "    accept:    pytest --perfguard --perfguard-update=changed --perfguard-reason 'why' "
-    assert f"{accept}tests/test_norms.py::test_a tests/test_norms.py::test_b" in text
-    assert f"{accept}'tests/test_norms.py::test_a[7]'" in text
-    # Without a name of what came, the same numbers in two functions are two causes, and times without a cause their own.
-    named = [result(name, SLOWER, LAUNCHES) for name in ("a[64]", "a[96]", "b")]
-    assert sum(line.startswith("SLOWER  ") for line in lines(of(*named))) == 2
-    bare = [
-        result(name, msgspec.structs.replace(SLOWER, reason="no exact metric moved")) for name in ("a[64]", "a[96]")
-    ]
-    assert sum(line.startswith("SLOWER  ") for line in lines(of(*bare))) == 2
-    full = lines(of(*named), verbose=True)
-    assert sum(line.startswith("SLOWER  ") for line in full) == 3
-
-
 def test_many_new_metrics_of_a_slow_case_take_no_line_of_their_own() -> None:
     """After an upgrade that reads more, or an old baseline."""
     slow = REPORT.results[1].verdicts[0]

@@ -22,7 +22,8 @@ from perfguard.render.findings import Cause
 from perfguard.render.html.data import cases
 from perfguard.render.markdown.comment import MOST_CAUSES
 from perfguard.render.markdown.steps import commands_of
-from perfguard.render.overview import SIGNS, BaselineEdit, LaneView, Overview
+from perfguard.render.overview import SIGNS, LaneView, Overview
+from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.title import title_of
 from perfguard.render.words import MOST_OF_A_VALUE, environment, listed, short, tally
 

@@ -18,7 +18,8 @@ from perfguard.render.escaping import code, link
 from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, Cause, Finding
 from perfguard.render.markdown.cells import NAME, quantity, table, text, together, values
 from perfguard.render.markdown.steps import next_steps
-from perfguard.render.overview import SIGNS, BaselineEdit, Headline, LaneView, Overview
+from perfguard.render.overview import SIGNS, Headline, LaneView, Overview
+from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.title import title_of
 from perfguard.render.words import (
     MOST_OF_A_VALUE,

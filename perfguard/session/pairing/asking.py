@@ -23,7 +23,7 @@ from perfguard.model.records import NEW_SINCE_BASE, CaseId, CaseResult, PairedCa
 from perfguard.model.records.case import with_readings
 from perfguard.model.records.code import CODE
 from perfguard.model.units import counted
-from perfguard.render.kernel_table import kernel_rows, kernel_table
+from perfguard.render.tables import kernel_rows, kernel_table
 from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import OWN_PACKAGES, ChildCommand, Request, packages_at, timers_of
 from perfguard.session.followed import Followed
