@@ -64,7 +64,7 @@ BUDGETS = [
         150,
         "gradients of parameters that a candidate keeps; who wrote an input, and with what a call raised",
     ),
-    ("perfguard/github/**/*.py", 2_500, ""),
+    ("perfguard/github/**/*.py", 2_350, ""),
     ("perfguard/github/**/*.py", 100, "reports are checked against themselves, and limits follow the base"),
     (
         "perfguard/github/**/*.py",
