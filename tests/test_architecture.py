@@ -198,7 +198,7 @@ SIBLINGS = {
     "measure/metrics": {"subject"},
     "measure/devices/vendors": set(),
     "render/outputs": set(),
-    "render": {"words", "escaping", "overview", "findings", "title", "causes", "observed"},
+    "render": {"words", "escaping", "overview", "findings", "title", "causes", "observed", "tables", "record_changes"},
 }
 PUBLIC = [
     "BaselineError",

@@ -409,7 +409,8 @@ def test_perfguard_init_writes_these_workflows() -> None:
         r"      - uses: actions/setup-python@.*?(?=      - name: Measure\n)", "", made["lane.yml"], flags=re.S
     )
     lane = re.sub(started, "scripts/guard ", re.sub(r" +workers=\(\); .*\n", "", lane))
-    assert lane == ours["lane.yml"]
+    lane = lane.replace('"$RUNNER_TEMP/perfguard/bin/python" -m perfguard', '"$python" -m perfguard')
+    assert lane == re.sub(r" +source scripts/setup .*\n", "", ours["lane.yml"])
     posting = r"      - name: Install what.*?(?=      - uses: actions/upload)"
     action = r"      - name: Judge and post\n        uses: OWNER.*?(?=      - uses: actions/upload)"
     assert re.sub(action, "", made["comment.yml"], flags=re.S) == re.sub(posting, "", ours["comment.yml"], flags=re.S)

@@ -178,7 +178,7 @@ MUTANTS = [
         "torchtitan's rule for more ranks than experts, left out: gathers move padding",
         "layout", "C",
         (Edit(DATA, "(1 if few else 0)", "(0)"),),
-        "gather_padding", "efsdp 1 -> ", "efsdp 4",
+        "gather_padding", "efsdp 1 -> 4",
         cases=("layout/forward",), also=("*",), beside=("layout/backward",),
     ),
     changed(

@@ -50,7 +50,7 @@ def test_each_worker_has_a_device_and_there_is_one_report(recorded: Project) -> 
     result = project.guard("-n2", "--junitxml=junit.xml")
     assert result.ret == ExitStatus.REGRESSED, result.stdout.str()
     result.assert_outcomes(failed=4)  # after they had passed
-    said = ["*4 of 4 cases guarded*", "4 SLOWER; 4 cases asked of *", "SLOWER  double?*?/forward *"]
+    said = ["*4 of 4 cases guarded*", "4 SLOWER; 4 cases asked of *", "SLOWER  double (test_suite.py), in 4 cases*"]
     result.stdout.fnmatch_lines(said)
     suite = ET.parse(project.path / "junit.xml").getroot()[0]
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("8", "4", "0")

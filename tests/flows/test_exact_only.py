@@ -85,8 +85,8 @@ def test_an_unknown_processor_is_judged_from_the_first_run_and_told_in_no_commen
     assert github.data.on(7) == []
     head = github.data.pulls[7]["head"]["sha"]
     assert [(status["context"], status["state"], status["description"]) for status in github.data.statuses[head]] == [
-        ("perfguard/cpu", "success", "no change in 4 cases on 1 lane, not timed"),
         ("perfguard", "success", "no change in 4 cases on 1 lane, not timed"),
+        ("perfguard/cpu", "success", "no change in 4 cases on 1 lane, not timed"),
     ]
 
     # The same from the report at hand: the lane goes by its own name, so that nobody misses it.

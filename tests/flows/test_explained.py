@@ -82,12 +82,11 @@ def test_one_cause_in_several_cases_is_one_finding(recorded: Project) -> None:
     assert result.ret == ExitStatus.REGRESSED
     result.stdout.fnmatch_lines(
         [
-            "CHANGED  double?64?/forward and 1 more  launches 1 -> 2 (+100.0 %)",
-            "    kernels + copy_kernel",
-            "    1 more: double?96?/forward",
+            "CHANGED  copy_kernel, in 2 cases: launches 1 -> 2",
+            "    worst:     double?64?/forward  launches 1 -> 2 (+100.0 %); also double?96?/forward",
             "    reproduce: pytest --perfguard 'test_suite.py::test_double?64?'",
             "    accept:    pytest --perfguard --perfguard-update=changed --perfguard-reason 'why' "
-            "test_suite.py::test_double",
+            "'test_suite.py::test_double?64?' 'test_suite.py::test_double?96?'",
         ],
         consecutive=True,
     )

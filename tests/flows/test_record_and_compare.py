@@ -89,7 +89,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
         [
             "E *CHANGED launches: 1 -> 2 (+100.0 %)",
             "E *CHANGED peak_memory_bytes: 1 MiB -> 8 MiB (+700.0 %)",
-            "CHANGED  double?64?/forward  *",
+            "CHANGED  copy_kernel, in 2 cases: launches 1 -> 2",
             "*2 failed*",
         ]
     )

@@ -94,7 +94,7 @@ def test_many_cases_of_few_causes_take_a_block_each() -> None:
     text = lines(of(*many))
     assert text[1].startswith("500 SLOWER; ")
     assert [line for line in text if line.startswith("SLOWER  ")] == [
-        f"SLOWER  {kernel} (tests/test_norms.py), in 250 cases: launches 1 -> 2 (+100.0 %)"
+        f"SLOWER  {kernel} (tests/test_norms.py), in 250 cases: kernels + copy_of_{kernel}0"
         for kernel in ("slow", "late")
     ]
     assert len(text) == 2 + 2 * 5
