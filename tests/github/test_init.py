@@ -204,7 +204,7 @@ def test_folders_that_the_settings_name(repository: Path) -> None:
     )
     assert (repository / ".github" / "CODEOWNERS").read_text().startswith("/perf/records/ @me\n")
     assert init("--lane=nvidia-h200", "--yes") == 0
-    uploaded = loaded(repository, "lane.yml")["jobs"]["lane"]["steps"][5]["with"]
+    uploaded = loaded(repository, "lane.yml")["jobs"]["lane"]["steps"][-1]["with"]
     assert uploaded["path"] == "perf/records/${{ inputs.lane }}/"
 
 
