@@ -127,12 +127,14 @@ class _Commits:
     def compared(self, commit: str, good: str) -> Step:
         """The cases of `commit` beside `good`."""
         problem = self.check_out(commit)
-        return Step("skipped", problem) if problem else _compared(self._line(good), self.start, self.folder, commit)
+        if problem:
+            return Step("skipped", problem)
+        return _compared(self._line(good), self.start, self.folder, commit[:12])
 
     def shown(self, commit: str, good: str) -> None:
         """Run the comparison with its whole output on the terminal."""
         self.check_out(commit)
-        subprocess.run([*self._line(good)], cwd=self.start, env=environment())
+        subprocess.run(self._line(good), cwd=self.start, env=environment())
 
     def _line(self, good: str) -> list[str]:
         setup = ["--setup", self.options.setup] if self.options.setup else []
@@ -142,7 +144,7 @@ class _Commits:
 def _compared(line: list[str], here: Path, folder: Path, name: str) -> Step:
     """The step of one `perfguard compare`, whose output and report are kept in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    log, report = folder / f"{name[:12]}.log", folder / f"{name[:12]}.json"
+    log, report = folder / f"{name}.log", folder / f"{name}.json"
     report.unlink(missing_ok=True)
     at = line.index("--")
     with log.open("wb") as file:
@@ -236,7 +238,8 @@ def _over(options: argparse.Namespace, here: Path, folder: Path) -> int:
             install = ["pip", "install", "--quiet", "--no-deps", "--target", str(packages), f"{package}=={release}"]
             done = subprocess.run([sys.executable, "-m", *install], capture_output=True, text=True)
             if done.returncode:
-                raise UsageError(f"{package}=={release}: {done.stderr.strip().splitlines()[-1:] or 'not installed'}")
+                why = next(reversed(done.stderr.split("\n")[:-1]), f"pip ends with status {done.returncode}")
+                raise UsageError(f"{package}=={release}: {why}; name a release that pip finds")
             line = [*_PERFGUARD, "compare", "HEAD", "--base-python", str(packages), "--", *arguments]
             steps[release] = _compared(line, here, folder, f"{package}-{release}")
             print(f"perfguard: the installed {package} beside {release}: {steps[release].text}", flush=True)
