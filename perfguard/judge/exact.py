@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from perfguard.judge.across_ranks import by_rank, lists_of
 from perfguard.model.records import BY_TOOLCHAIN, Across, Better, Conditions, Provenance, Reading, Value, Verdict, Word
 from perfguard.model.records.code import CODE
-from perfguard.model.units import format_change, format_list_change, format_move, format_value, rounded
+from perfguard.model.units import as_recorded, format_change, format_list_change, format_move, format_value, rounded
 
 Part = int | float | str | list[str]
 
@@ -135,7 +135,7 @@ def _describe(reading: Reading, before: Mapping[str, Part], after: Mapping[str, 
 
 
 def _difference(reading: Reading, name: str, before: Part | None, after: Part | None) -> str:
-    if _as_kept(before) == _as_kept(after):
+    if as_recorded(before) == as_recorded(after):
         return ""
     if after is None:
         return f"- {name}"
@@ -153,10 +153,6 @@ def _difference(reading: Reading, name: str, before: Part | None, after: Part | 
     if isinstance(before, int | float) and isinstance(after, int | float) and before > 0 and after > 0:
         change = f" ({format_change(after / before)})"
     return f"{name} {format_move(before, after, reading.unit, _MOST)}{change}".lstrip()
-
-
-def _as_kept(part: Part | None) -> Part | None:
-    return rounded(part) if isinstance(part, float) else part
 
 
 # -- numbers of one value ----------------------------------------------------------------------------------------------

@@ -31,6 +31,11 @@ def rounded(value: float) -> float:
     return significant(value) if isinstance(value, float) and not value.is_integer() else value
 
 
+def as_recorded(part: object) -> object:
+    """A part of a metric as stored in baselines: numbers `rounded`, texts and lists as they are."""
+    return rounded(part) if isinstance(part, float) else part
+
+
 def _scaled(value: float, steps: list[tuple[float, str]], digits: int = 4) -> str:
     factor, suffix = next((step for step in steps if abs(value) >= step[0]), steps[-1])
     return f"{significant(value / factor, digits):.{max(6, digits)}g} {suffix}"
@@ -106,6 +111,21 @@ def _signed(sign: str, names: list[str], most: int | None) -> str:
 def format_move(before: _Value, after: _Value, unit: Unit, most: int | None = None) -> str:
     """`81.25 MiB -> 91.25 MiB`, the two texts of `format_apart`."""
     return " -> ".join(format_apart(before, after, unit, most))
+
+
+def format_parts_change(before: _Parts, after: _Parts, unit: Unit, most: int | None = None) -> str:
+    """`spills 0 -> 12, + new, - gone`: each part that differs once numbers are rounded as in records.
+
+    Args:
+        most: the most characters of each value, as in `format_apart`.
+    """
+    parts = [
+        f"{name} {format_move(before[name], after[name], unit, most)}"
+        for name in after
+        if name in before and as_recorded(before[name]) != as_recorded(after[name])
+    ]
+    parts += [f"+ {name}" for name in after if name not in before]
+    return ", ".join([*parts, *(f"- {name}" for name in before if name not in after)])
 
 
 def format_apart(before: _Value, after: _Value, unit: Unit, most: int | None = None) -> tuple[str, str]:

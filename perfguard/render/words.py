@@ -32,8 +32,8 @@ from perfguard.model.units import (
     format_flops,
     format_list_change,
     format_move,
+    format_parts_change,
     format_percent,
-    rounded,
 )
 
 MOST_LISTED = 5  # The most tests, parts or kernels that are named.
@@ -159,12 +159,7 @@ def _change(verdict: Verdict, most: int | None = None) -> str:
     if isinstance(before, list) and isinstance(after, list):
         text = format_list_change(before, after, None if most is None else 2 * most)
     elif isinstance(before, dict) and isinstance(after, dict):
-        both = [name for name in after if name in before and _differs(before[name], after[name])]
-        texts = [f"{name} {format_move(before[name], after[name], verdict.unit, most)}" for name in both]
-        texts += [f"+ {name}" for name in after if name not in before] + [
-            f"- {name}" for name in before if name not in after
-        ]
-        text = ", ".join(texts)
+        text = format_parts_change(before, after, verdict.unit, most)
     else:
         text = format_move(before, after, verdict.unit, most)
     if verdict.ratio is None or verdict.unit is Unit.TEXT:
@@ -175,13 +170,6 @@ def _change(verdict: Verdict, most: int | None = None) -> str:
     if interval := interval_text(verdict):
         parts.append(f"95 % {interval}")
     return f"{text} ({', '.join(parts)})"
-
-
-def _differs(before: object, after: object) -> bool:
-    """Whether two values differ once numbers are rounded as in records."""
-    if isinstance(before, int | float) and isinstance(after, int | float):
-        return rounded(before) != rounded(after)
-    return before != after
 
 
 def higher_is_better(verdict: Verdict) -> bool:
