@@ -50,15 +50,14 @@ def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: floa
     """
     if any(target is not None for target in targets):
         _import_what_launches_need()
-    # Derived calls are followed once per vendor, because launches seldom depend on more.
-    firsts = {None if target is None else target.backend: target for target in reversed(targets)}.values()
     waiting = list(targets)
     children: list[_Child] = []
     recordings = []
     while waiting or children:
         while waiting and len(children) < len(os.sched_getaffinity(0)):
             target = waiting.pop(0)
-            followed = call if any(target is first for first in firsts) else dataclasses.replace(call, others=())
+            # Derived calls are followed on one target only: what they count seldom depends on the chip.
+            followed = call if target is targets[0] else dataclasses.replace(call, others=())
             children.append(_Child(followed, target, sources))
         answer = children.pop(0).answer(seconds)
         recordings.append(answer.recording)

@@ -27,7 +27,11 @@ from perfguard.measure.replay import buffers_kept, traced_step
 from perfguard.model.call import Call, OtherCall
 from perfguard.model.records import Pass
 
-_MOST_SECONDS = 5.0  # Calls that are not followed within this processor time are not compared.
+_MOST_SECONDS = 20.0  # of processor time. A case that needs more is slow outside operators and launches.
+# Operators and launches of one derived call. A loop over chunks takes thousands at a large size, which would
+# show nothing new; the largest layer of kernels/ takes 320. A number, unlike seconds, ends each run at the same place.
+_MOST_STEPS = 500
+_MOST_STEPS_OF_CASE = 5000  # Fifteen derived calls of such a layer.
 _MOST_NAMED = 3  # values of a constant in a note
 AXIS_LIMIT = 65_535  # the most programs along the second and third axis of a grid on NVIDIA's GPUs
 
@@ -42,6 +46,7 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
     runs_by_pass: dict[Pass, list[_DerivedRun]] = {}
     deadline = time.thread_time() + _MOST_SECONDS
     accepted: set[str] = set()
+    steps = 0
     with ExitStack() as stack:
         if recorder is not None:
             stack.enter_context(recorder.recording_launches())
@@ -50,8 +55,11 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for other in call.others:
-            if time.thread_time() < deadline and not (other.instead and other.name in accepted):
+            if steps >= _MOST_STEPS_OF_CASE or time.thread_time() >= deadline:
+                break
+            if not (other.instead and other.name in accepted):
                 passes = _followed(other, recorder, on_the_host)
+                steps += sum(run.steps for run in passes.values())
                 accepted.update([other.name] * bool(passes and not other.instead))
                 for direction, run in passes.items():
                     runs_by_pass.setdefault(direction, []).append(run)
@@ -83,6 +91,19 @@ class _DerivedRun:
     def number_of(self, kinds: Iterable[str]) -> int:
         return sum(self.operators[each] for each in kinds)
 
+    @property
+    def steps(self) -> int:
+        return self.operators.total() + len(self.launches)
+
+    def end_at_limit(self) -> None:
+        """Raise `_LimitReached` once the run has as many operators and launches as are counted."""
+        if self.steps >= _MOST_STEPS:
+            raise _LimitReached
+
+
+class _LimitReached(BaseException):
+    """Ends a derived call whose counts so far are kept. User code catches no `BaseException`."""
+
 
 def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: bool) -> dict[Pass, _DerivedRun]:
     """The runs of a derived call by pass; empty if the call refuses its input, unless that is counted."""
@@ -97,9 +118,10 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
     def note(operator: str) -> None:
         for run in current:
             run.operators[operator] += 1
+            run.end_at_limit()
 
     try:
-        with Unwritten(on_the_host, note):  # The inputs are made on the host, too.
+        with Unwritten(on_the_host, note), suppress(_LimitReached):  # The inputs are made on the host, too.
             traced_step(other.make(), {}, enter)
     except Exception as error:
         if other.kind != "dtypes" or not current or not _is_of_operators(error) or not _is_taken(other, on_the_host):
@@ -140,6 +162,7 @@ class _DerivedRecorder(LaunchRecorder):
         ]
         code = hashlib.sha256(json.dumps(code_parts).encode()).hexdigest()
         self.run.launches.append(_DerivedLaunch(fn.name.rpartition(".")[2], code, constants, self._grid))
+        self.run.end_at_limit()
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
@@ -169,7 +192,7 @@ def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
                 parts[f"launches ({name})"] = most
     for run in derived:
         if run.other.kind == "gradients":
-            parts[f"operators ({run.other.name})"] = run.operators.total() + len(run.launches)
+            parts[f"operators ({run.other.name})"] = run.steps
         elif run.other.kind == "dtypes":
             parts[f"refused ({run.other.name})"] = int(run.is_refused)
     for name, runs in _by_size(derived):

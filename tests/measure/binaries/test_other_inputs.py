@@ -113,6 +113,16 @@ def test_what_is_read_of_a_kernel(reader: Reader) -> None:
 
 
 OUT = "    out = torch.empty_like(x)"
+
+
+def test_a_derived_call_ends_after_a_number_of_operators_and_keeps_its_counts(reader: Reader) -> None:
+    """A loop may take seconds, and a limit in seconds would end it elsewhere each time."""
+    found = reading(reader, rows(reader, (OUT, OUT + "\n    for _ in range(10_000):\n        f = f + 1")))
+    assert found is not None
+    assert found.value["copies (transposed argument 0)"] == 1  # It comes before the loop.
+    assert not any(part.startswith("launches") for part in found.value)  # The launch comes after it.
+
+
 FAULTS = {
     "tokens are a constant": (
         (("out, tokens, heads, row", "out, tokens: tl.constexpr, heads, row"),),
