@@ -134,6 +134,11 @@ class Request(Struct, frozen=True, omit_defaults=True):
     measure: bool = False
     doubts: dict[str, dict[str, list[Doubt]]] = {}
 
+    @property
+    def is_of_worktree(self) -> bool:
+        """Whether the child runs the code of a worktree, which may be another commit."""
+        return self.follow is not None or self.conductor is not None
+
     def timers_for(self, case: Case) -> dict[str, str]:
         """The timers of a case, by metric."""
         return self.timers.get(case.suite, {}).get(case.key, {})

@@ -23,6 +23,8 @@ from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, write_request
 
 DIED = "ended with status"  # Marks the problem of a process that crashed or was killed.
+_LAST_LINES = 15
+_ERRORS = ("ERROR: ", "E   ")  # pytest begins usage errors and lines of exceptions so.
 _STOP_SECONDS = 5.0  # Seconds until a process that was asked to end is killed.
 
 
@@ -107,10 +109,17 @@ def run_fresh(
             raise
     if process.returncode in good:
         return ""
-    last = "\n".join(output.strip().splitlines()[-15:])
+    last = "\n".join(output.strip().splitlines()[-_LAST_LINES:])
     if process.returncode == ExitStatus.USAGE_ERROR:
-        return f"{name}: pytest could not start:\n{last}"
+        return could_not_start(name, output)
     return f"{name} {DIED} {process.returncode}:\n{last}"
+
+
+def could_not_start(name: str, output: str) -> str:
+    """The problem of a child whose arguments or files pytest refused: its error first, then its last lines."""
+    lines = output.strip().splitlines()[-_LAST_LINES:]
+    error = next((line.split(maxsplit=1)[1] for line in reversed(lines) if line.startswith(_ERRORS)), "see its output")
+    return "\n".join([f"{name}: pytest could not start: {error}", *lines])
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

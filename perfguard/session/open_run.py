@@ -66,8 +66,8 @@ def open_run(
     own_folders = [config.reports_dir, config.cache_dir.parent]
     bases: BaseTree | TreesOfRecords = NO_BASE
     lost: list[str] = []
-    if config.beside is not None:
-        suites = []
+    if config.beside is not None or (request is not None and request.is_of_worktree):
+        suites = []  # Another commit's baselines decide nothing, and may be of another schema.
     elif request is None:
         # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
         lost = lost_suites(store, device, config.root)

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import Report
 from perfguard.session.child import ChildCommand, PairOptions, Request, read_answer, write_request
-from perfguard.session.fresh_processes import stop
+from perfguard.session.fresh_processes import could_not_start, stop
 
 # The merge base, a second checkout of it (the control), the working tree. The names have one length, since the length
 # of a path or variable can shift a program in memory and so change its time.
@@ -132,7 +132,7 @@ class SideProcess:
         if status in GOOD:
             return ""
         if status == ExitStatus.USAGE_ERROR:
-            raise UsageError(f"{describe(self.side)}: pytest could not start{self.last_output()}")
+            raise UsageError(could_not_start(describe(self.side), _read(self.folder / _OUTPUT)))
         how = f"ended with status {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
         return f"{describe(self.side)}: pytest {how}{self.last_output()}"
 
@@ -217,9 +217,12 @@ def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, int
 
 def _last_lines(path: Path) -> str:
     """The last lines of an output, on lines of their own."""
+    lines = _read(path).strip().splitlines()[-_LAST_LINES:]
+    return ":\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
+
+
+def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    lines = text.strip().splitlines()[-_LAST_LINES:]
-    return ":\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
