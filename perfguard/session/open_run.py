@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import zlib
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -103,7 +102,6 @@ def open_run(
         timers=_timers(lane, request, worker),
         numerics=wanted.numerics,
         beside=request is None,
-        rotation=zlib.crc32((commit or "").encode()),
         exact=wanted.exact,
         times=wanted.times,
         exact_only=any_machine,
