@@ -323,6 +323,41 @@ def test_another_dtype(case: Fixed) -> None:
     assert bool(problem) is bool(case.words)
 
 
+def added_up(columns: bool, terms: int, wide: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A product over rows, or columns, in parts of `terms` (0: in four parts), in float32 or in the inputs' dtype."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        first, second = (x, y.T) if columns else (x.T, y)
+        total = x.new_zeros(len(first), second.shape[1], dtype=torch.float32 if wide else x.dtype)
+        size = terms or -(-first.shape[1] // 4)
+        for a, b in zip(first.split(size, 1), second.split(size), strict=True):
+            total += a @ b
+        return total.to(x.dtype)
+
+    return product
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    ("terms", "wide", "words"),
+    [(16, False, "as bfloat16, dim {} grown to 1024, "), (16, True, ""), (0, False, "")],
+    ids=["narrow", "wide", "few parts"],
+)
+def test_an_accumulator_of_bfloat16_is_found_by_a_long_sum(columns: bool, terms: int, wide: bool, words: str) -> None:
+    """The given sums are short, and in float32."""
+    inputs = (
+        (x(24, 40, grad=False), x(20, 40, grad=False)) if columns else (x(40, 24, grad=False), x(40, 20, grad=False))
+    )
+    hard = Hard(without=[each for each in HARD_KINDS if each not in ("dtypes", "sizes")], reason="-")
+    reference = (lambda x, y: x @ y.T) if columns else (lambda x, y: x.T @ y)
+    result = run_hard(Call(added_up(columns, terms, wide), inputs, reference, hard=hard), SECONDS)
+    assert bool(result.problem) is bool(words)
+    assert words.format(int(columns)) in result.problem
+    assert result.waiting == {} or words
+    fixed = found("dtypes", added_up(columns, terms, wide), inputs, reference)
+    assert fixed.problem == ""
+
+
 def test_a_kernel_may_refuse_a_dtype() -> None:
     def strict(x: torch.Tensor) -> torch.Tensor:
         assert x.dtype is torch.float32
