@@ -173,7 +173,7 @@ def _called(given: _Given) -> Iterable[Parts]:
 def _long_sums(given: _Given) -> Iterable[Parts]:
     """Sums in bfloat16 of one large term and many small ones, along rows or columns."""
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
-    fixed = not narrow or (given.call.hard is not None and "sizes" in given.call.hard.without)
+    fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
     tall = [] if fixed else [given.sizes.tall(size, _TERMS, "dtypes") for size in given.sizes.free if size < _TERMS]
     for sizes in filter(None, tall):
         steps = dict(narrow)
