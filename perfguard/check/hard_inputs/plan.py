@@ -171,11 +171,13 @@ def _called(given: _Given) -> Iterable[Parts]:
 
 
 def _long_sums(given: _Given) -> Iterable[Parts]:
-    """Sums in bfloat16 of one large term and many small ones, along rows or columns."""
+    """Sums in bfloat16 of one large term and many small ones, along rows or columns. Where kernels are interpreted, a
+    program for each of so many rows would cost more than all else."""
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
     fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
-    tall = [] if fixed else [given.sizes.tall(size, _TERMS, "dtypes") for size in given.sizes.free if size < _TERMS]
-    for sizes in filter(None, tall):
+    widths, is_interpreted = {given.leaves[place].shape[-1] for place in given.floats}, bool(strict_kinds())
+    chosen = [size for size in given.sizes.free if size < _TERMS and (size in widths or not is_interpreted)]
+    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, _TERMS, "dtypes") for size in chosen]):
         steps = dict(narrow)
         for place, text in sizes.steps.items():
             rows, columns = (f"dim {dim} grown to {_TERMS}" in text for dim in (0, given.leaves[place].ndim - 1))
