@@ -354,6 +354,7 @@ def test_an_accumulator_of_bfloat16_is_found_by_a_long_sum(columns: bool, terms:
     result = run_hard(Call(added_up(columns, terms, wide), inputs, reference, hard=hard), SECONDS)
     assert bool(result.problem) is bool(words)
     assert words.format(int(columns)) in result.problem
+    assert ("; right in float32, wrong in bfloat16: the accumulator?" in result.problem) is bool(words)
     assert result.waiting == {} or words
     for kept in ("sizes", "values") if words else ():  # which that input has others of
         call = replace(
