@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from perfguard.github.api.artifacts import fetch_newest
-from perfguard.github.api.client import open_client
+from perfguard.github.api.client import TOKEN, open_client
 from perfguard.github.api.measured_run import fetch_run
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import find_project
@@ -55,6 +55,8 @@ def resume(environ: Mapping[str, str], artifact: str, path: Path) -> str:
         GitHubError: it cannot be fetched, or is not what a run uploads.
         UsageError: a variable has an invalid value.
     """
+    if not environ.get(TOKEN):
+        raise GitHubError(f"{TOKEN} is not set; give this step ${{{{ github.token }}}}, and its job actions: read")
     client = open_client(environ)
     number = environ.get("GITHUB_RUN_ID", "")
     if not number.isdecimal():

@@ -125,7 +125,9 @@ def test_where_github_does_not_answer_a_job_begins_anew(job: Job, capsys: pytest
     assert "each case begins anew: GET /actions/runs/9000: " in capsys.readouterr().out
     job.monkeypatch.delenv("GITHUB_TOKEN")
     assert job.done("main") == 0
-    assert "each case begins anew: " in capsys.readouterr().out
+    assert (
+        "each case begins anew: GITHUB_TOKEN is not set; give this step ${{ github.token }}" in capsys.readouterr().out
+    )
     job.monkeypatch.setenv("GITHUB_RUN_ID", "")
     job.monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
     assert main(["resume", "turns-cpu"]) == ExitStatus.USAGE_ERROR
