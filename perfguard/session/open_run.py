@@ -118,7 +118,7 @@ def open_run(
         collect=collector if worker is None else worker.collector,
         cold=None if command is None else _cold_starts(command, device.identity.slug, settings.session_minutes),
         binaries=_binaries(config, request),
-        turns=TurnsFile(config.cache_dir / "turns.json", device.identity.slug) if request is None else None,
+        turns=TurnsFile(config.cache_dir / "turns.json", report.lane) if request is None else None,
     )
     runner = Runner(device, settings, plan, services)
     trees = bases if isinstance(bases, TreesOfRecords) else None
