@@ -52,7 +52,7 @@ def main() -> int:
     hard, check = (sum(each[name] for each in seen) for name in ("seconds", "check_seconds"))
     print(f"{len(accused)} of {len(seen)} accused ({tests} tests, {given.rotations} rotations); "
           f"{sum(each['ran'] for each in seen)} inputs compared, {sum(each['left_out'] for each in seen)} left out; "
-          f"{hard / check:.2f} times the check's processor time")  # fmt: skip
+          f"{hard / max(check, 1e-3):.2f} times the check's processor time")  # fmt: skip
     if given.json:
         write_rows(given.json, found(seen))
     return status or bool(accused)

@@ -28,6 +28,7 @@ _COMMANDS = {
         "show reports that pytest --perfguard saved, of one lane or several, in one of several forms",
     ),
     "accept": ("perfguard.github.accept", "write what a report measured into the baselines, with a reason"),
+    "resume": ("perfguard.github.resume", "fetch what earlier runs of CI have tried, so that a job goes on there"),
     "comment": ("perfguard.github.comment_job", "judge what the lanes uploaded and report it in the pull request"),
     "judge": ("perfguard.github.judge_command", "judge reports from files, as `comment` does, without any network"),
     "compare": (

@@ -64,6 +64,7 @@ BUDGETS = [
         150,
         "gradients of parameters that a candidate keeps; who wrote an input, and with what a call raised",
     ),
+    ("perfguard/check/**/*.py", 50, "long sums in bfloat16, frozen parameters of a module to follow"),
     ("perfguard/github/**/*.py", 2_350, ""),
     ("perfguard/github/**/*.py", 100, "reports are checked against themselves, and limits follow the base"),
     (
@@ -74,6 +75,7 @@ BUDGETS = [
     ("perfguard/github/**/*.py", 600, "perfguard init: settings and workflows that users copied by hand"),
     ("perfguard/github/**/*.py", 200, "judge: the verdict from files, without a network; links to lanes' jobs"),
     ("perfguard/github/**/*.py", 150, "reports are checked against themselves, and limits follow the base"),
+    ("perfguard/github/**/*.py", 100, "what earlier runs of CI have tried is fetched, so that a job goes on there"),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/interpreter/**/*.py", 200, "modules that query a device at import run without a GPU"),
     ("perfguard/judge/**/*.py", 2_550, ""),

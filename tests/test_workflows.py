@@ -24,6 +24,7 @@ from perfguard.github.init.workflows import (
     lane_workflows,
     measure_workflow,
 )
+from perfguard.model.config import Config
 from perfguard.model.records import Verdict, Word, dump_report
 from perfguard.model.suite_names import suite_of
 from tests.github.reports import measured, report
@@ -72,7 +73,8 @@ def test_no_event_text_reaches_a_shell_and_every_job_ends(path: Path) -> None:
 def test_what_runs_untrusted_code_holds_nothing() -> None:
     for name in ("measure", "lane", "checks"):
         workflow = load(FOLDER / f"{name}.yml")
-        assert workflow["permissions"] == {"contents": "read"}
+        tried = {} if name == "checks" else {"actions": "read"}  # by earlier runs
+        assert workflow["permissions"] == {"contents": "read", **tried}
         assert all("permissions" not in job for job in workflow["jobs"].values())
         assert "secrets" not in yaml.safe_dump(workflow)  # neither named nor inherited
         events = {"workflow_call"} if name == "lane" else {"pull_request", "merge_group", "push"}
@@ -156,7 +158,7 @@ def test_a_lane_guards_what_is_remembered_of_it(tmp_path: Path, lane: str) -> No
 
 
 def test_a_report_arrives_under_the_name_that_is_looked_for() -> None:
-    measure, show, upload, baselines = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][1:]
+    _, measure, show, upload, _, baselines = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][1:]
     assert show["if"] == "failure()"
     assert "-m perfguard report reports/report-*.json --as github-annotations" in show["run"]
     assert upload["if"] == "always()"
@@ -165,6 +167,16 @@ def test_a_report_arrives_under_the_name_that_is_looked_for() -> None:
     assert upload["with"]["path"] == "reports/report-*.json"
     assert '--perfguard-lane="$LANE" --perfguard-reports=reports' in measure["run"]
     assert baselines["if"] == "inputs.update != ''"
+
+
+def test_what_was_tried_is_uploaded_where_the_next_run_looks_for_it() -> None:
+    _, resume, *_, tried, _ = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"]
+    assert resume["env"] == {"LANE": "${{ inputs.lane }}", "GITHUB_TOKEN": "${{ github.token }}"}
+    assert resume["run"].endswith('"$python" -P -m perfguard resume "turns-$LANE"\n')
+    assert tried["if"] == "always()"
+    assert tried["with"]["name"] == "turns-${{ inputs.lane }}"
+    assert tried["with"]["include-hidden-files"] is True
+    assert ROOT / tried["with"]["path"] == Config(ROOT).cache_dir / "turns.json"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +189,7 @@ def test_a_lane_measures_as_the_lane_it_is_and_writes_only_where_it_is_asked_to(
     guard = tmp_path / "scripts" / "guard"
     guard.write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
     guard.chmod(0o755)
-    measure = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][1]
+    measure = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][2]
     assert {name: measure["env"][name] for name in ("LANE", "UPDATE")} == {
         "LANE": "${{ inputs.lane }}", "UPDATE": "${{ inputs.update }}",
     }  # fmt: skip
@@ -193,7 +205,7 @@ SIDES = "github.event.pull_request.base.sha || github.event.merge_group.base_sha
 
 
 def test_a_lane_is_compared_with_what_its_commit_is_for_and_a_recording_with_nothing() -> None:
-    checkout, measure = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][:2]
+    checkout, _, measure = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][:3]
     assert checkout["with"]["fetch-depth"] == 0
     assert measure["env"]["BASE"] == f"${{{{ inputs.update == '' && ({SIDES}) || '' }}}}"
     assert "update" not in load(FOLDER / "measure.yml")["jobs"]["measure"]["with"]
@@ -378,7 +390,8 @@ def test_only_the_job_of_the_issue_may_write_one() -> None:
     jobs = workflow["jobs"]
     assert jobs["lanes"]["if"] == "vars.PERFGUARD_CREEP == '1'"
     reads = {"contents": "read"}
-    assert jobs["lanes"]["permissions"] == jobs["measure"]["permissions"] == reads
+    assert jobs["lanes"]["permissions"] == reads
+    assert jobs["measure"]["permissions"] == load(FOLDER / "lane.yml")["permissions"]  # less would start nothing
     assert jobs["report"]["permissions"] == {"actions": "read", "issues": "write", **reads}
     assert "self-hosted" not in str(jobs["report"]["runs-on"])
     holders = [step["run"] for step in steps(workflow) if "github.token" in str(step.get("env"))]
@@ -405,11 +418,9 @@ def test_perfguard_init_writes_these_workflows() -> None:
     made = {**lane_workflows(source, installed), "measure.yml": measure_workflow({"cpu": HOSTED}, "main")}
     ours = {name: (FOLDER / name).read_text(encoding="utf-8") for name in made}
     started = r'"\$RUNNER_TEMP/perfguard/bin/python" -m pytest --perfguard "\$\{workers\[@\]\}" \\\n +'
-    lane = re.sub(
-        r"      - uses: actions/setup-python@.*?(?=      - name: Measure\n)", "", made["lane.yml"], flags=re.S
-    )
+    lane = re.sub(r"      - uses: actions/setup-python@.*?(?=      - name: Go on)", "", made["lane.yml"], flags=re.S)
     lane = re.sub(started, "scripts/guard ", re.sub(r" +workers=\(\); .*\n", "", lane))
-    lane = lane.replace('"$RUNNER_TEMP/perfguard/bin/python" -m perfguard', '"$python" -m perfguard')
+    lane = lane.replace('"$RUNNER_TEMP/perfguard/bin/python"', '"$python"')
     assert lane == re.sub(r" +source scripts/setup .*\n", "", ours["lane.yml"])
     posting = r"      - name: Install what.*?(?=      - uses: actions/upload)"
     action = r"      - name: Judge and post\n        uses: OWNER.*?(?=      - uses: actions/upload)"

@@ -144,7 +144,9 @@ def clear_rows(out_RN: Tensor, offs: Tensor) -> None:
 
 
 def clear_groups(out_EKN: Tensor, offs: Tensor) -> None:
-    """Zeros for every group without rows."""
+    """Zeros for every group without rows. Raises ValueError unless there is one end for each group."""
+    if len(out_EKN) != len(offs):  # else the kernel would read behind the ends
+        raise ValueError(f"offs: has {len(offs)} ends, the output has {len(out_EKN)} groups; give one end a group")
     if launch is not None and path_of(launch.clear_empty_groups, out_EKN.device) != "eager":
         launch.clear_groups(out_EKN, offs)
     else:

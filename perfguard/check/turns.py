@@ -29,14 +29,12 @@ class Reached(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         plan: hash of what takes turns; another plan starts anew.
-        rotation: that the plan's order was drawn with.
         done: by kind, number of turns so far. Beyond its number of inputs a kind begins again.
         failed: kind and number of what failed in the last run.
         code: hash of the candidate's.
     """
 
     plan: str = ""
-    rotation: int = 0
     done: dict[str, int] = {}
     failed: list[tuple[str, int]] = []
     code: str = ""

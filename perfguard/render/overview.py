@@ -15,6 +15,7 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct
 
+from perfguard.model.call import CONFIGURATIONS, HARD_KINDS
 from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import (
@@ -210,7 +211,8 @@ class LaneView(Struct, frozen=True, dict=True):
     @property
     def remarks(self) -> list[tuple[str, list[str]]]:
         """Remarks that require no action, each with the names that it concerns: other code that is not timed here, old
-        faults, new metrics, warps that rise and fall between targets, options that no case switches on."""
+        faults, new metrics, warps that rise and fall between targets, options that no case switches on, kinds of hard
+        inputs and configurations that no run has reached."""
         other, new = self.other_code, self.new_metrics
         old = [finding.result.case.key for finding in self.findings if finding.verdict.word is Word.OLD_FAULT]
         old, same = list(dict.fromkeys(old)), self.unchecked
@@ -222,7 +224,15 @@ class LaneView(Struct, frozen=True, dict=True):
             *([(f"{counted(len(new), 'metric')} new", new)] if new else []),
             *([("resident warps both ways between targets, not gated", both)] if both else []),
             *([(f"{counted(len(same), 'option')} whose code is unchecked", same)] if same else []),
+            *([("kinds never tried here", self.untried)] if self.untried else []),
         ]
+
+    @property
+    def untried(self) -> list[str]:
+        """`modes (3 cases)`: the kinds of which no run has tried anything, those of most cases first."""
+        cases = Counter(kind for result, _ in self.cases if result.hard for kind in set(result.hard.untried))
+        kinds = sorted({*HARD_KINDS, CONFIGURATIONS} & {*cases}, key=lambda kind: (-cases[kind], kind))
+        return [f"{kind} ({counted(cases[kind], 'case')})" for kind in kinds]
 
     @property
     def unchecked(self) -> list[str]:

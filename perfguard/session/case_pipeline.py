@@ -74,7 +74,6 @@ class ReadingPlan:
         timers: the timers of a case's earlier readings, by metric, which are used again.
         numerics: whether results are checked. Off in fresh processes: their parent has checked.
         beside: whether derived inputs and configurations are checked; off in processes that measure for another run.
-        rotation: selects the order of both.
         exact: whether exact metrics are read. Off in fresh processes that read times alone.
         times: whether times are read. Off in a process of a base that answers.
         exact_only: whether times and other metrics of one machine are left out: the run holds for the whole target.
@@ -89,7 +88,6 @@ class ReadingPlan:
     timers: StoredTimers = lambda case: {}
     numerics: bool = True
     beside: bool = True
-    rotation: int = 0
     exact: bool = True
     times: bool = True
     exact_only: bool = False
@@ -181,7 +179,7 @@ class Runner:
 
         started, turns, first = time.monotonic(), self.services.turns, results[0]
         search = run_hard(
-            call, self.settings.extra_seconds, self.plan.rotation, given.kept,
+            call, self.settings.extra_seconds, kept=given.kept,
             others=given.others, check_seconds=given.seconds, reached=None if turns is None else turns.of(first.case),
         )  # fmt: skip
         if turns is not None:

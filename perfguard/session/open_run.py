@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import zlib
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -103,7 +102,6 @@ def open_run(
         timers=_timers(lane, request, worker),
         numerics=wanted.numerics,
         beside=request is None,
-        rotation=zlib.crc32((commit or "").encode()),
         exact=wanted.exact,
         times=wanted.times,
         exact_only=any_machine,
@@ -120,7 +118,7 @@ def open_run(
         collect=collector if worker is None else worker.collector,
         cold=None if command is None else _cold_starts(command, device.identity.slug, settings.session_minutes),
         binaries=_binaries(config, request),
-        turns=TurnsFile(config.cache_dir / "turns.json", device.identity.slug) if request is None else None,
+        turns=TurnsFile(config.cache_dir / "turns.json", report.lane) if request is None else None,
     )
     runner = Runner(device, settings, plan, services)
     trees = bases if isinstance(bases, TreesOfRecords) else None

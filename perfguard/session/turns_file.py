@@ -17,18 +17,18 @@ _LOCK_SECONDS = 5.0  # A write takes milliseconds. If the lock is not free, noth
 
 
 class TurnsFile:
-    """The stored progress of the cases on one kind of hardware.
+    """The stored progress of the cases in one lane.
 
     A file that is absent, damaged or of another version counts as empty. If it cannot be written, each run begins as
     the last one did.
 
     Args:
         path: the file, which several processes may read and write at once.
-        slug: name of the hardware.
+        lane: the hardware's name, or the target's where any machine of it serves, whose runs follow each other.
     """
 
-    def __init__(self, path: Path, slug: str) -> None:
-        self._path, self._slug = path, slug
+    def __init__(self, path: Path, lane: str) -> None:
+        self._path, self._lane = path, lane
         self._known = self._read()
         self._new: dict[str, Reached | None] = {}  # Changes since the last save; None: the case begins anew.
 
@@ -61,4 +61,4 @@ class TurnsFile:
         return {}
 
     def _key(self, case: Case) -> str:
-        return f"{self._slug} {case.suite}::{case.name}"
+        return f"{self._lane} {case.suite}::{case.name}"

@@ -105,12 +105,12 @@ def test_the_next_run_goes_on_where_each_kind_stopped_and_begins_with_those_that
     assert attempts.seen == ["c0", "v1", "l1"]
     third = turned(attempts, cheap=False, reached=second.reached)
     assert attempts.seen == ["s1", "c1", "v2"]
-    assert third.reached == Reached("plan", 0, {"values": 3, "layouts": 2, "sizes": 2, "configurations": 2})
+    assert third.reached == Reached("plan", {"values": 3, "layouts": 2, "sizes": 2, "configurations": 2})
 
 
 def test_a_kind_that_is_through_begins_again_and_what_is_all_tried_is_forgotten() -> None:
     attempts = Attempts()
-    turns = turned(attempts, plan=plan_of(2, ("values",)), reached=Reached("plan", 0, {"values": 3}))
+    turns = turned(attempts, plan=plan_of(2, ("values",)), reached=Reached("plan", {"values": 3}))
     assert attempts.seen == ["v1", "v0"]
     assert (turns.waiting, turns.reached) == ({}, None)
 
@@ -134,7 +134,7 @@ def test_the_first_failure_ends_derived_inputs_and_the_next_run_begins_with_it_a
 
 def test_what_failed_is_tried_whatever_the_budget_and_one_more_with_it() -> None:
     attempts = Attempts(lambda item: 3.0, failing=["v2", "s3"])
-    known = Reached("plan", 0, {"values": 3, "sizes": 4}, [("values", 2), ("sizes", 3)])
+    known = Reached("plan", {"values": 3, "sizes": 4}, [("values", 2), ("sizes", 3)])
     turned(attempts, cheap=False, reached=known)
     assert attempts.seen == ["v2", "s3", "l0"]
 
@@ -172,7 +172,7 @@ def test_halves_take_turns_of_their_own_kinds_and_their_whole_is_done_with_the_l
 
 def test_halves_of_what_failed_come_first_as_well() -> None:
     attempts = Attempts(failing=["v0b"], instead={"v0": [("values", "v0a"), ("layouts", "v0b")]})
-    turned(attempts, reached=Reached("plan", 0, {}, [("values", 0)]))
+    turned(attempts, reached=Reached("plan", {}, [("values", 0)]))
     assert attempts.seen[:4] == ["v0", "v0a", "v0b", "v1"]
 
 
@@ -192,5 +192,5 @@ def test_ranks_stop_together() -> None:
 
 def test_a_place_that_the_plan_does_not_have_is_not_tried() -> None:
     attempts = Attempts()
-    turned(attempts, plan=plan_of(2, ("values",)), reached=Reached("plan", 0, {}, [("values", 9), ("gone", 0)]))
+    turned(attempts, plan=plan_of(2, ("values",)), reached=Reached("plan", {}, [("values", 9), ("gone", 0)]))
     assert attempts.seen == ["v0", "v1"]

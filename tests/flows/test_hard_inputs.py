@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -57,6 +58,8 @@ def test_what_does_not_fit_is_named_by_kind_and_a_fault_stays_one_in_the_next_ru
     project.test_file(SOFTMAX.format(x="x", more=sizes))
     right = project.guard("--perfguard-lane=cpu")
     assert right.ret == ExitStatus.PASSED
+    tried = json.loads((project.path / ".perfguard" / "cache" / "turns.json").read_text())
+    assert [*tried] == ["cpu test_suite::softmax"]  # on any processor
     right.stdout.re_match_lines([r".*hard inputs: 1 (ran|left out), (\d+) skipped: time budget \(\2 sizes\)"])
     project.test_file(SOFTMAX.format(x="x", more=sizes).replace("x.exp() /", "x.exp() * (x.shape == (8, 64)) /"))
     told = []

@@ -223,6 +223,7 @@ CALLS: dict[str, tuple[str, str, str, Mapping[str, str], Mapping[str, str]]] = {
     "get_pull": ("GET", r"/pulls/(\d+)", "pull_requests=read", {}, {}),
     "get_run": ("GET", r"/actions/runs/(\d+)", "actions=read", {}, {}),
     "list_artifacts": ("GET", r"/actions/runs/(\d+)/artifacts", "actions=read", {**PAGE, "name": ".+"}, {}),
+    "all_artifacts": ("GET", "/actions/artifacts", "actions=read", {**PAGE, "name": ".+"}, {}),
     "download_artifact": ("GET", r"/actions/artifacts/(\d+)/zip", "actions=read", {}, {}),
     "compare": ("GET", rf"/compare/{SHA}\.\.\.{SHA}", "contents=read", PAGE, {}),
     "list_jobs": (
@@ -441,6 +442,16 @@ class Api:
         found = [each for each in self.data.artifacts.values() if each.run == int(run)]
         named = [each.as_json() for each in found if self.query.get("name", each.name) == each.name]
         return Reply(200, {"artifacts": named, "total_count": len(named)})
+
+    def all_artifacts(self) -> Reply:
+        """The newest first, each with the branch of its run."""
+        found = []
+        for _, each in sorted(self.data.artifacts.items(), reverse=True):
+            if each.name == self.query["name"]:
+                run = self.data.runs[each.run]
+                source = {"head_branch": run["head_branch"], "head_repository_id": run["head_repository"]["id"]}
+                found.append(each.as_json() | {"workflow_run": {"id": each.run, **source}})
+        return Reply(200, {"artifacts": found[: int(self.query["per_page"])], "total_count": len(found)})
 
     def list_jobs(self, run: str, attempt: str) -> Reply:
         named = self.data.jobs.get((int(run), int(attempt)), [])

@@ -199,7 +199,7 @@ def test_folders_that_the_settings_name(repository: Path) -> None:
     settings = '[tool.perfguard]\nbaselines = "perf/records"\nreports = "out"\n'
     (repository / "pyproject.toml").write_text(settings)
     assert init("--owner=@me", "--yes") == 0
-    assert loaded(repository, "guard.yml")["jobs"]["guard"]["steps"][4]["run"].startswith(
+    assert loaded(repository, "guard.yml")["jobs"]["guard"]["steps"][5]["run"].startswith(
         "perfguard report out/report-*"
     )
     assert (repository / ".github" / "CODEOWNERS").read_text().startswith("/perf/records/ @me\n")
@@ -272,6 +272,11 @@ def test_a_folder_of_a_monorepo(
     (job,) = workflow["jobs"].values()
     assert workflow["name"] == job["name"] == "guard-packages-fast-kernels"
     assert job["defaults"] == {"run": {"working-directory": "packages/fast kernels"}}
+    tried = job["steps"][-1]["with"]  # of each project its own
+    assert (tried["name"], tried["path"]) == (
+        "turns-guard-packages-fast-kernels", "packages/fast kernels/.perfguard/cache/turns.json"
+    )  # fmt: skip
+    assert job["steps"][3]["run"] == f"perfguard resume {tried['name']}"
     assert (folder / ".gitignore").read_text() == ".perfguard/\n"
     owners = (repository / ".github" / "CODEOWNERS").read_text()
     assert owners.startswith("/packages/fast\\ kernels/baselines/ @me\n")

@@ -533,6 +533,14 @@ def test_what_pytorch_leaves_is_cleared(split: Split, ours: None) -> None:
         assert matrix.isnan().all() if size else matrix.eq(0).all()
 
 
+@pytest.mark.parametrize("ends", [1, 3, 5])
+def test_groups_without_an_end_are_refused(ends: int, ours: None) -> None:
+    """The kernel would read behind the ends, or leave groups as they are."""
+    offs = torch.zeros(ends, dtype=torch.int32, device=DEVICE)
+    with pytest.raises(ValueError, match=f"offs: has {ends} ends, the output has 4 groups; give one end a group"):
+        library.clear_groups(torch.ones(4, 3, 5, device=DEVICE), offs)
+
+
 @FORMS
 def test_the_library_product_calls_these_kernels(form: str, ours: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Triton runs they are used, since torch operators would read and write the whole output."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from html.parser import HTMLParser
 
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfguard.model.records import BaseTree, CaseResult, Invocation, Verdict, Word
+from perfguard.model.records import BaseTree, CaseResult, HardCounts, Invocation, Verdict, Word
 from perfguard.render.html import render_html
 from perfguard.render.markdown import COMMENT_BYTES, render_markdown, visible_lines
+from perfguard.render.outputs import output
 from perfguard.render.overview import Headline, LaneView, Overview
 from perfguard.render.terminal import render_summary
 from perfguard.render.title import title_of
@@ -80,6 +82,21 @@ def test_options_that_no_case_switches_on_are_named_of_new_cases_and_of_other_co
     line = "1 option whose code is unchecked: ['decay of lion is 0.0 in every case']"
     assert told(("a", still, True), ("b", still, False)) == [line]
     assert told(("a", still, False)) == told(("a", still, True), ("b", varied, False)) == []
+
+
+def test_kinds_that_no_run_has_reached_are_a_line_of_every_output() -> None:
+    """A report's own words are not shown, only the names of kinds."""
+    untried = [["sizes", "modes"], ["modes", "configurations", "modes", "<b>mine"], []]
+    made = [
+        msgspec.structs.replace(result(str(at)), hard=HardCounts(untried=kinds)) for at, kinds in enumerate(untried)
+    ]
+    whole = overview(lane("amd-mi300x", *made, result("none")))
+    named = ["modes (2 cases)", "configurations (1 case)", "sizes (1 case)"]
+    assert whole.lanes[0].remarks == [("kinds never tried here", named)]
+    told = html.unescape(re.sub("<[^>]*>", "", render_markdown(whole)))
+    assert f"\n- amd-mi300x: kinds never tried here: {', '.join(named)}\n" in told
+    for name in ("html", "terminal"):
+        assert f"kinds never tried here: {', '.join(named)}" in output(name).render(whole)
 
 
 class Balance(HTMLParser):

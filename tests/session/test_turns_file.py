@@ -12,7 +12,7 @@ from perfguard.model.records import Case
 from perfguard.session import turns_file
 from perfguard.session.turns_file import TurnsFile
 
-REACHED = Reached("plan", 7, {"values": 2, "sizes": 1}, [("values", 1)])
+REACHED = Reached("plan", {"values": 2, "sizes": 1}, [("values", 1)])
 
 
 def case(name: str, direction: str = "forward") -> Case:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -11,7 +13,7 @@ from perfguard.check.hard_inputs.called import dtype_steps
 from perfguard.check.hard_inputs.derivation import CALLED, FROZEN, Derivation, Part, derived_call, leaves_of
 from perfguard.check.hard_inputs.plan import layouts_by_place
 from perfguard.check.hard_inputs.sizes import Sizes, kept_by, sizes_of
-from perfguard.check.numerics.trial import Inputs
+from perfguard.check.numerics.trial import Inputs, trained
 from perfguard.model.call import Call, OtherCall
 
 _COUNTED = ("transposed", "sliced")  # the layouts that views have
@@ -45,11 +47,29 @@ def _of_layouts(call: Call) -> Iterator[OtherCall]:
 
 
 def _of_frozen(call: Call) -> Iterator[OtherCall]:
-    """Each input that needs a gradient without one, while others need theirs."""
+    """Each input that needs a gradient without one, while others need theirs, and so all parameters of a module."""
     names, leaves = Inputs(call).names, leaves_of(call)
-    trained = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-    for place in trained[:_MOST] if len(trained) > 1 else ():
+    needed = [at for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    for place in needed[:_MOST] if len(needed) > 1 else ():
         yield OtherCall(f"frozen {names[place]}", "gradients", _made(call, Part("gradients", {place: FROZEN})))
+    if needed and isinstance(call.fn, torch.nn.Module) and (weights := trained(call.fn)):
+        make = partial(_of_frozen_parameters, call, [parameter for _, parameter in weights])
+        yield OtherCall("frozen parameters", "gradients", make)
+
+
+def _of_frozen_parameters(call: Call, parameters: list[torch.nn.Parameter]) -> Call:
+    """The call of a module none of whose parameters is trained, as under an adapter."""
+
+    def frozen(*args: Any, **kwargs: Any) -> Any:
+        for parameter in parameters:
+            parameter.requires_grad_(False)
+        try:
+            return call.fn(*args, **kwargs)
+        finally:
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+
+    return replace(call, fn=frozen, walk=(), rival=None, others=())
 
 
 def _of_dtypes(call: Call) -> Iterator[OtherCall]:

@@ -16,6 +16,7 @@ from perfguard.model.call import Call
 Judge = Callable[[Call, Derivation], Outcome]
 
 _NARROW = (torch.bfloat16, torch.float16)
+_CAST = "as bfloat16, "
 #: kind -> what is unusual, where the steps do not say it
 TOLD = {
     "equal sizes": "sizes that are equal in the given call differ",
@@ -33,7 +34,8 @@ def pattern_of(call: Call, derivation: Derivation, judge: Judge) -> str:
         call: what is derived from.
         judge: runs a derivation on a call.
     """
-    found = filter(None, [_by_size(call, derivation, judge), _by_dtype(call, derivation, judge)])
+    by = (_by_size, _by_dtype, _by_given_dtype)
+    found = filter(None, (each(call, derivation, judge) for each in by))
     return "".join(f"; {each}" for each in found)
 
 
@@ -82,6 +84,19 @@ def _by_dtype(call: Call, derivation: Derivation, judge: Judge) -> str:
     if outcome.problem or outcome.left_out:
         return ""
     return f"right in float32, wrong in {' and '.join(sorted(narrow))}: the accumulator?"
+
+
+def _by_given_dtype(call: Call, derivation: Derivation, judge: Judge) -> str:
+    """The same of an input that is changed in more than its dtype."""
+    steps = {place: text for part in derivation.parts for place, text in part.steps.items() if place >= 0}
+    others = {place: text.removeprefix(_CAST) for place, text in steps.items()}
+    if others == steps:
+        return ""
+    outcome = judge(call, Derivation((Part("sizes", others),)))
+    given = {dtype_name(leaf) for place, leaf in enumerate(leaves_of(call)) if others.get(place) != steps.get(place)}
+    if outcome.problem or outcome.left_out:
+        return ""
+    return f"right in {' and '.join(sorted(given))}, wrong in bfloat16: the accumulator?"
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -1,7 +1,7 @@
 """The choice and order of a call's derived inputs, by kind: broad combinations first, then one change at a time.
 
-The first combination of a kind differs between cases and between commits, but for kinds that the call or its code asks
-for. A kind is a function that tells its inputs, in one of the tables `_ASKED_FOR` and `_BROAD`.
+The first combination of a kind differs between cases, but for kinds that the call or its code asks for. A kind is a
+function that tells its inputs, in one of the tables `_ASKED_FOR` and `_BROAD`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from perfguard.check.hard_inputs import Mark, mark_of
-from perfguard.check.hard_inputs.called import called_parts
+from perfguard.check.hard_inputs.called import called_parts, dtype_steps
 from perfguard.check.hard_inputs.code import EPSILON, Code
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
@@ -52,7 +52,10 @@ _TURN = 4  # kinds of values that fit into even a few rows
 _BLOCKS = (16, 32, 64, 128)  # usual sizes of blocks, beside those that the code names
 _NEAR_EPSILON = (0.5, 1, 2)  # powers of an epsilon that is added to a square, to a size, and to a root
 _LEAST_POWER = -60  # squares of float32 are normal still
-#: Kinds whose inputs stand in an order of their own, the most telling one first, whatever the commit.
+# The first product of two such is 2^14, beside which bfloat16 loses a sum of up to 64 ones. All of them are 6 % of the
+# result, and roundings of correct kernels are allowed 2 %.
+_TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
+#: Kinds whose inputs stand in an order of their own, the most telling one first.
 ORDERED = (
     *("state", "fakes", "runs", "equal sizes", "thresholds", "scalars", "sequences", "modes", "magnitudes", "dtypes"),
 )
@@ -167,6 +170,23 @@ def _called(given: _Given) -> Iterable[Parts]:
     yield from ([part] for part in called_parts(given.call))
 
 
+def _long_sums(given: _Given) -> Iterable[Parts]:
+    """Sums in bfloat16 of one large term and many small ones, along rows or columns. Where kernels are interpreted, a
+    program for each of so many rows would cost more than all else."""
+    narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
+    fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
+    widths, is_interpreted = {given.leaves[place].shape[-1] for place in given.floats}, bool(strict_kinds())
+    chosen = [size for size in given.sizes.free if size < _TERMS and (size in widths or not is_interpreted)]
+    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, _TERMS, "dtypes") for size in chosen]):
+        steps = dict(narrow)
+        for place, text in sizes.steps.items():
+            rows, columns = (f"dim {dim} grown to {_TERMS}" in text for dim in (0, given.leaves[place].ndim - 1))
+            values = [_FIRST_OF_ROW] * columns or [_FIRST_ROW] * rows
+            values = ["ones", *values] if values and place in given.floats else []
+            steps[place] = ", ".join([*filter(None, [narrow.get(place)]), text, *values])
+        yield [Part("dtypes", steps)]
+
+
 def _thresholds(given: _Given) -> Iterable[Parts]:
     yield from given.sizes.thresholds(given.code.thresholds)
 
@@ -204,7 +224,7 @@ def _large(given: _Given) -> Iterable[Parts]:
 
 
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
-    *(_strict, _called, _thresholds, _scalars, _runs, _magnitudes, _large),
+    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
 
@@ -223,7 +243,7 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
     given = _Given(call, code, sizes, order, leaves, floats, layouts_by_place(call, leaves), _integers(call, leaves))
     asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
     broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]
-    # For a call that takes seconds only one combination fits into the budget; it should vary between cases and commits.
+    # For a call that takes seconds only one combination fits into the budget; it should vary between cases.
     for each in (broad, *alone):
         order.shuffle(each)  # type: ignore[arg-type]
     *alone, cuts, growths, gradients = alone

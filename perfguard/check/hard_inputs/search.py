@@ -87,11 +87,11 @@ def run_hard(
     All configurations are judged besides if `call.every` is set.
 
     Args:
-        rotation: each number gives another order, and so another selection of inputs that fit into the budget.
+        rotation: each number gives another order. Runs leave it at 0: what they find depends on `reached` alone.
         kept: by the call's functions before they were called; by default, what they keep now.
         others: configurations, of `check_given`.
         check_seconds: processor time of the given call's own check. Within the budget, every kind has a turn.
-        reached: what the last run left of this case; it has its own rotation.
+        reached: what the last run left of this case.
 
     Raises:
         Exception: the device is lost, or what a configuration raises.
@@ -176,14 +176,13 @@ class _Hard:
         if self.call.hard is not None:
             kept = kept_by(self.call) if kept is None else kept
             self._make_small(self.call.hard, kept)
-        plan, name = self._plan(rotation if reached is None else reached.rotation, kept, others)
-        if reached is not None and reached.plan != name:
-            reached = None
-            plan, name = self._plan(rotation, kept, others)
-        begin = Reached(name, rotation, code=self.code().name) if reached is None else self._of_this_code(reached)
+        plan, name = self._plan(rotation, kept, others)
+        if reached is None or reached.plan != name:
+            reached = Reached(name, code=self.code().name)
         if self.call.every:
             plan.pop(CONFIGURATIONS)
-        turns = Turns(plan, begin, replace(budget, seconds=budget.seconds - (budget.clock() - began)))
+        left = replace(budget, seconds=budget.seconds - (budget.clock() - began))
+        turns = Turns(plan, self._of_this_code(reached), left)
         turns.take(self._try)
         self.found.waiting, self.found.untried, self.found.reached = turns.waiting, turns.untried, turns.reached
 

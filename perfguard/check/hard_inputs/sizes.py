@@ -146,12 +146,17 @@ class Sizes:
                 parts = (self.resize(size, target, kind="thresholds") for size, target in all_at_once.items())
                 found.append([part for part in parts if part is not None])
                 continue
-            for size in reversed(below):  # columns cost less than rows do, where kernels are interpreted
-                others = [other for other in self.free if other != size]
-                ways = [{size: limit + 1} | {other: few for other in others if other > few} for few in (_NARROW, 1)]
-                parts = (self._joined(way, "thresholds") for way in ways if self._is_cheap(way, _TALL_ELEMENTS))
-                found += [[part] for part in parts if part is not None][:1]
+            # Columns cost less than rows do, where kernels are interpreted.
+            tall = (self.tall(size, limit + 1, "thresholds") for size in reversed(below))
+            found += [[part] for part in tall if part is not None]
         return found
+
+    def tall(self, size: int, target: int, kind: str) -> Part | None:
+        """One size grown beside few of the others; None where that is not cheap either."""
+        others = [other for other in self.free if other != size]
+        ways = [{size: target} | {other: few for other in others if other > few} for few in (_NARROW, 1)]
+        parts = (self._joined(way, kind) for way in ways if self._is_cheap(way, _TALL_ELEMENTS))
+        return next((part for part in parts if part is not None), None)
 
     def _unmeant(self) -> list[int]:
         """Sizes but those that marked integers mean: they do not tell which of the places they mean."""

@@ -14,12 +14,18 @@ from perfguard.model.errors import GitHubError
 _LANES = 5  # So many of the largest archives are read together; others are smaller.
 
 
+class _Source(Struct, frozen=True):
+    head_branch: str | None = None
+    head_repository_id: int | None = None
+
+
 class _Artifact(Struct, frozen=True):
     id: int
     name: str
     size_in_bytes: int
     expired: bool
     digest: str | None = None
+    workflow_run: _Source = _Source()
 
 
 class _Page(Struct, frozen=True):
@@ -48,6 +54,27 @@ def fetch_artifacts(
         if attempt < run.attempt and isinstance(by_lane[lane], bytes):
             earlier.append(f"{lane}: the report is of attempt {attempt}, since attempt {run.attempt} uploaded none")
     return by_lane, earlier
+
+
+def fetch_newest(client: Client, run: WorkflowRun, name: str, most: int) -> bytes | None:
+    """The newest zip file of this name that a run of the branch of `run` uploaded, otherwise the newest of any branch
+    of the repository itself; None if there is none. Those of other forks are not used.
+
+    Args:
+        most: the most bytes of an archive.
+
+    Raises:
+        GitHubError: a request fails, or the file is too large.
+    """
+    listed = client.get("/actions/artifacts", _Page, name=name, per_page="100").artifacts  # The newest come first.
+    own, home = (run.head_repository.id if run.head_repository else 0, run.head_branch), run.repository.id
+
+    def branch(each: _Artifact) -> tuple[int | None, str | None]:
+        return each.workflow_run.head_repository_id, each.workflow_run.head_branch
+
+    usable = [each for each in listed if not each.expired and (branch(each) == own or branch(each)[0] == home)]
+    newest = max(usable, key=lambda each: (branch(each) == own, each.id), default=None)
+    return None if newest is None else _download(client, newest, most)
 
 
 def _fetch_lane(client: Client, run: WorkflowRun, lane: str, limit: int) -> tuple[int, bytes | str]:

@@ -150,8 +150,9 @@ def guard_workflow(
     name = f"guard-{re.sub(r'[^A-Za-z0-9_]+', '-', folder).strip('-')}" if folder else "guard"
     where = f"    defaults:\n      run:\n        working-directory: {json.dumps(folder)}\n" if folder else ""
     packages = " ".join([source.requirement(), "pytest-xdist", *installed.packages])
+    turns = json.dumps("/".join(filter(None, [folder, ".perfguard/cache/turns.json"])))
     values = {"name": name, "folder": where, "python": installed.python, "pins": " ".join(installed.pins)}
-    text = _filled("guard", values | {"packages": packages, "reports": shlex.quote(reports)})
+    text = _filled("guard", values | {"packages": packages, "reports": shlex.quote(reports), "turns": turns})
     return f"{name}.yml", text
 
 

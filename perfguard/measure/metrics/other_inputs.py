@@ -3,7 +3,8 @@
 `other_inputs` has these parts, and a higher value is worse:
 - `copies (transposed argument 0)`: copies that torch makes of, or for, that input; `(sizes)`: the most for any size.
 - `host reads (…)`, `launches (…)`: the most for any layout, and for any size.
-- `operators (frozen argument 1)`: operators and launches where that input needs no gradient.
+- `operators (frozen argument 1)`: operators and launches where that input needs no gradient; `(frozen parameters)`:
+  where no parameter of a module does.
 - `refused (argument 0 as bfloat16)`: 1 if torch's operators refuse inputs of that dtype, which the reference takes.
 - `compilations of K (argument 0 dim 0)`: specialisations of a kernel over a few sizes of that dimension; `tunings of …`
   are the keys that its tuner looks up. Above one, a constant of the kernel depends on the size.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -321,6 +322,46 @@ def test_another_dtype(case: Fixed) -> None:
     problem = found("dtypes", case.fn, (inputs,), case.reference).problem
     assert case.words in problem
     assert bool(problem) is bool(case.words)
+
+
+def added_up(columns: bool, terms: int, wide: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """A product over rows, or columns, in parts of `terms` (0: in four parts), in float32 or in the inputs' dtype."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        first, second = (x, y.T) if columns else (x.T, y)
+        total = x.new_zeros(len(first), second.shape[1], dtype=torch.float32 if wide else x.dtype)
+        size = terms or -(-first.shape[1] // 4)
+        for a, b in zip(first.split(size, 1), second.split(size), strict=True):
+            total += a @ b
+        return total.to(x.dtype)
+
+    return product
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    ("terms", "wide", "words"),
+    [(16, False, "as bfloat16, dim {} grown to 1024, "), (16, True, ""), (0, False, "")],
+    ids=["narrow", "wide", "few parts"],
+)
+def test_an_accumulator_of_bfloat16_is_found_by_a_long_sum(columns: bool, terms: int, wide: bool, words: str) -> None:
+    """The given sums are short, and in float32."""
+    inputs = (
+        (x(24, 40, grad=False), x(20, 40, grad=False)) if columns else (x(40, 24, grad=False), x(40, 20, grad=False))
+    )
+    hard = Hard(without=[each for each in HARD_KINDS if each not in ("dtypes", "sizes", "values")], reason="-")
+    reference = (lambda x, y: x @ y.T) if columns else (lambda x, y: x.T @ y)
+    result = run_hard(Call(added_up(columns, terms, wide), inputs, reference, hard=hard), SECONDS)
+    assert bool(result.problem) is bool(words)
+    assert words.format(int(columns)) in result.problem
+    assert ("; right in float32, wrong in bfloat16: the accumulator?" in result.problem) is bool(words)
+    assert result.waiting == {} or words
+    for kept in ("sizes", "values") if words else ():  # which that input has others of
+        call = replace(
+            Call(added_up(columns, terms, wide), inputs, reference),
+            hard=Hard(without=[*hard.without, kept], reason="-"),
+        )
+        assert run_hard(call, SECONDS).problem == ""
 
 
 def test_a_kernel_may_refuse_a_dtype() -> None:

@@ -261,6 +261,30 @@ def test_operators_for_a_frozen_input_are_counted(reader: Reader) -> None:
     assert counts[1]["operators (frozen argument 0)"] == counts[0]["operators (frozen argument 0)"]
 
 
+class Layer(torch.nn.Module):
+    """`Product` of its own weight."""
+
+    def __init__(self, needed: bool) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(5, 4))
+        self.needed = needed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = Product.apply(x, self.weight, self.needed)
+        return out
+
+
+def test_operators_for_the_frozen_parameters_of_a_module_are_counted(reader: Reader) -> None:
+    """The parameters are as before afterwards; a module that only its parameters train has no pass without them."""
+    x = torch.randn(6, 4, requires_grad=True)
+    layers = [Layer(needed) for needed in (False, True)]
+    counts = [parts_of(reader, Call(layer, (x,), layer), "backward") for layer in layers]
+    assert counts[1]["operators (frozen parameters)"] == counts[0]["operators (frozen parameters)"] + 1
+    assert all(layer.weight.requires_grad and layer.weight.grad is None for layer in layers)
+    alone = parts_of(reader, Call(layers[0], (x.detach(),), layers[0]), "backward")
+    assert "operators (frozen parameters)" not in alone
+
+
 def refuses(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     if weight.dtype is not x.dtype:
         raise ValueError("one dtype")
