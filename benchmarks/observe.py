@@ -41,7 +41,8 @@ OBSERVE = ["--perfguard", "--perfguard-observe"]
 @dataclass(frozen=True)
 class Planted:
     """A change of the library: line `at` of `file` becomes `code`; a finding that begins with `said` has to name
-    `metric`. An empty `said`: a test fails, either by itself or because a guarded result is wrong."""
+    `metric`. Without a metric a test fails, by itself or because a guarded result is wrong, and a line that begins with
+    WRONG or FAILED has to name `said`."""
 
     name: str
     file: str
@@ -49,6 +50,7 @@ class Planted:
     code: str
     said: str
     metric: str = ""
+    turn: int = 0  # Changes of one turn are planted together: each has to be named beside the others.
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,13 @@ SUITES = {
                 "einops/_backends.py:264 in ", "host_reads",
             ),
             Planted("graph break", _LAYERS, 25,
-                "        torch._dynamo.graph_break()\n        recipe = self._multirecipe[input.ndim]", "",
+                "        torch._dynamo.graph_break()\n        recipe = self._multirecipe[input.ndim]", "compile",
+                turn=2,
             ),
             Planted(
                 "recompilation", _LAYERS, 25,
                 "        self.calls = getattr(self, 'calls', 0) + 1\n        recipe = self._multirecipe[input.ndim]",
-                "external_utils.inner: ", "recompiles",
+                "external_utils.inner: ", "recompiles", turn=1,
             ),
             Planted(
                 "leak", _BACKENDS, 277,
@@ -130,7 +133,7 @@ SUITES = {
             ),
             Planted(
                 "dtype", _BACKENDS, 251, "            return x.double().mean(dim=reduced_axes).to(x.dtype)",
-                "einops/_backends.py:251 in reduce", "copies",
+                "einops/_backends.py:251 in reduce", "copies", turn=1,
             ),
             Planted(
                 "expanded view", _BACKENDS, 271, "        return x.expand(repeats).clone()",
@@ -140,7 +143,7 @@ SUITES = {
                 "operator", _BACKENDS, 249, "            return x.sum(dim=reduced_axes) + 0",
                 "einops/_backends.py:249 in reduce", "operators",
             ),
-            Planted("dropped part", _BACKENDS, 277, "        return self.torch.cat(tensors[1:], dim=axis)", ""),
+            Planted("dropped part", _BACKENDS, 277, "        return self.torch.cat(tensors[1:], dim=axis)", "", turn=3),
         ],
     ),
     # Its tests take a GPU where there is one, and Triton's interpreter if TRITON_INTERPRET is set.
@@ -169,7 +172,19 @@ SUITES = {
             ),
             Planted(
                 "leak", _RELU, 104, "    relu_squared_backward.last = dX\n    return dX.view(*ori_shape)",
-                f"{_RELU}:90 in ", "residue_bytes",
+                f"{_RELU}:90 in ", "residue_bytes", turn=1,
+            ),
+            Planted(
+                "tile", _RELU, 69, "    BLOCK_SIZE, num_warps = 8 * calculate_settings(n_cols)[0], 4",
+                "_relu_squared_forward_kernel", "registers", turn=1,
+            ),
+            Planted(
+                "dtype", _RELU, 80, "    return Y.double().to(X.dtype).view(*ori_shape)",
+                f"{_RELU}:80 in relu_squared_forward", "copies", turn=1,
+            ),
+            Planted("tail mask", _RELU, 46, "    mask = col_offsets < n_cols - 1", "relu_squared", turn=2),
+            Planted(
+                "dropped row", _RELU, 71, "    _relu_squared_forward_kernel[(n_rows - 1,)](", "relu_squared", turn=3,
             ),
         ],
     ),
@@ -195,16 +210,16 @@ SUITES = {
             ),
             Planted(
                 "leak", _ACTIVATIONS, 604, "    swiglu_fwd.last = z\n    return z",
-                f"{_ACTIVATIONS}:74 in alloc_output", "residue_bytes",
+                f"{_ACTIVATIONS}:74 in alloc_output", "residue_bytes", turn=1,
             ),
-            Planted("tile", _ACTIVATIONS, 39, "        bs_list = [16384]", "swiglu_fwd_kernel", "registers"),
+            Planted("tile", _ACTIVATIONS, 39, "        bs_list = [16384]", "swiglu_fwd_kernel", "registers", turn=1),
             Planted(
                 "float64", _ACTIVATIONS, 541, "    b_z = (b_x.to(tl.float64) * tl.sigmoid(b_x) * b_y).to(tl.float32)",
                 "swiglu_fwd_kernel", "fp64",
             ),
-            Planted("tail mask", _ACTIVATIONS, 536, "    mask = offs < T - 1", ""),
-            Planted("dropped row", _L2NORM, 73, "    m_t = o_t < T - 1", ""),
-            Planted("dtype", _ACTIVATIONS, 593, "    z = alloc_output(x=x).float()", ""),
+            Planted("tail mask", _ACTIVATIONS, 536, "    mask = offs < T - 1", "swiglu", turn=2),
+            Planted("dropped row", _L2NORM, 73, "    m_t = o_t < T - 1", "l2norm", turn=2),
+            Planted("dtype", _ACTIVATIONS, 593, "    z = alloc_output(x=x).float()", "swiglu", turn=3),
         ],
     ),
     "conch": Suite(
@@ -212,7 +227,7 @@ SUITES = {
         tests=[f"tests/{name}_test.py" for name in ("rms_norm", "silu_and_mul", "int8_quant_kernels")]
         + ["test_interpreted.py"],
         ours=["test_interpreted.py"],
-        chosen="rms_norm and 80-855 or silu and 20-4-855 or int8 and 67-7 or conch_silu",
+        chosen="rms_norm and 80-855-dtype1 or silu and 20-4-855-dtype1 or int8 and dtype1-67-7 or conch_silu",
         targets=["sm_90", "gfx942"],
         planted=[
             Planted(
@@ -220,7 +235,7 @@ SUITES = {
                 f"{_SILU.format('ops')}:29 in silu_and_mul", "copies",
             ),
             Planted(
-                "launch", _SILU.format("ops"), 27, "    silu_and_mul_launcher(output, x)\n" * 2,
+                "launch", _SILU.format("ops"), 27, "    [silu_and_mul_launcher(output, x) for _ in range(2)]",
                 "_silu_and_mul_kernel", "launches",
             ),
             Planted(
@@ -229,11 +244,11 @@ SUITES = {
             ),
             Planted(
                 "leak", _RMS.format("ops"), 24, "    rms_norm.last = output\n    return output",
-                f"{_RMS.format('ops')}:19 in rms_norm", "residue_bytes",
+                f"{_RMS.format('ops')}:19 in rms_norm", "residue_bytes", turn=1,
             ),
             Planted(
                 "tile", _SILU.format("kernels"), 68, "    cxpr_block_size = 16 * triton.next_power_of_2(d)",
-                "_silu_and_mul_kernel", "registers",
+                "_silu_and_mul_kernel", "registers", turn=1,
             ),
             Planted(
                 "float64", _RMS.format("kernels"), 56, "    x = x.to(tl.float64)", "_rms_norm_kernel", "fp64",
@@ -242,13 +257,16 @@ SUITES = {
                 "second read", _RMS.format("kernels"), 43,
                 "    at = x_ptr + token_offset + block_offsets\n"
                 "    x = (tl.load(at, mask=mask) + tl.load(at, mask=mask)) / 2",
-                "_rms_norm_kernel", "kernel_work",
+                "_rms_norm_kernel", "kernel_work", turn=1,
             ),
-            Planted("tail mask", _INT8.format("kernels"), 52, "        mask = hidden_offsets < hidden_size - 1", ""),
-            Planted("dropped row", _SILU.format("kernels"), 77, "    grid = (num_tokens - 1,)", ""),
+            Planted(
+                "tail mask", _INT8.format("kernels"), 52, "        mask = hidden_offsets < hidden_size - 1",
+                "int8", turn=2,
+            ),
+            Planted("dropped row", _SILU.format("kernels"), 77, "    grid = (num_tokens - 1,)", "silu", turn=2),
             Planted(
                 "dtype", _SILU.format("ops"), 29, "    return output.float().to(x.dtype)",
-                f"{_SILU.format('ops')}:29 in silu_and_mul", "copies",
+                f"{_SILU.format('ops')}:29 in silu_and_mul", "copies", turn=1,
             ),
         ],
     ),
@@ -351,6 +369,7 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
     import triton
 
     alone = torch.cuda.is_available()  # one process, since there is one GPU
+    commit = git(ROOT, "rev-parse", "HEAD")
     on = torch.cuda.get_device_name() if alone else "CPU, interpreter" if suite.targets else "CPU"
     observe = [*OBSERVE, *([] if alone else ["--perfguard-lane=cpu"])]
     runs_alone = not checkout.pytest().status  # Caches of compilers are filled, too.
@@ -375,22 +394,33 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
         print(quiet[-1], flush=True)
         if run.status:
             print(run.output, flush=True)
-    changes = []
-    for change in suite.planted:
-        text = checkout.planted(change)
-        run = checkout.pytest(*observe)
-        (checkout.folder / change.file).write_text(text)
-        head = _finding(change, run.output)
-        changes.append({"change": change.name, "named": bool(head), "finding": head, **run.kept})
-        print(changes[-1], flush=True)
-        if not head:
-            print(run.output, flush=True)
+    changes = [each for number in range(len(suite.planted)) for each in planted(checkout, observe, number)]
     return {
         "name": suite.name, "on": on, "torch": torch.__version__, "triton": triton.__version__,
-        "date": datetime.date.today().isoformat(), "commit": git(ROOT, "rev-parse", "HEAD"),
+        "date": datetime.date.today().isoformat(), "commit": commit,
         "plain": plain, "observed": observed, "tests": int(counted[0]) if counted else 0,
         "recorded": recorded, "quiet": quiet, "planted": changes,
     }  # fmt: skip
+
+
+def planted(checkout: Checkout, observe: list[str], number: int) -> list[dict[str, object]]:
+    """Plant the changes of the suite that stand in its turn `number`, run, take them back; what was found of each."""
+    changes = [each for each in checkout.suite.planted if each.turn == number]
+    if not changes:
+        return []
+    upwards = sorted(changes, key=lambda change: -change.at)  # A change may be of several lines.
+    before = [(checkout.folder / each.file, checkout.planted(each)) for each in upwards]
+    run = checkout.pytest(*observe)
+    for path, text in reversed(before):
+        path.write_text(text)
+    found = []
+    for change in changes:
+        head = _finding(change, run.output)
+        found.append({"change": change.name, "turn": number, "named": bool(head), "finding": head, **run.kept})
+        print(found[-1], flush=True)
+    if not all(each["named"] for each in found):
+        print(run.output, flush=True)
+    return found
 
 
 def print_operators() -> None:
@@ -428,8 +458,8 @@ def print_operators() -> None:
 
 def _finding(change: Planted, output: str) -> str:
     """The first line that names the change; empty if none does."""
-    if not change.said:
-        said = [line for line in output.splitlines() if line.startswith(("WRONG ", "FAILED "))]
+    if not change.metric:
+        said = [line for line in output.splitlines() if line.startswith(("WRONG ", "FAILED ")) and change.said in line]
         return min(said, key=lambda line: not line.startswith("WRONG "), default="")
     blocks = [each for each in output.split("CHANGED  ")[1:] if each.startswith(change.said)]
     return next((each.splitlines()[0] for each in blocks if change.metric in each), "")
