@@ -215,25 +215,35 @@ def loaded(data: Data) -> str:
 
 
 def observed(data: Data) -> str:
-    """Suites observed as they are: price, quiet runs, and the findings of planted changes."""
-    head = ["suite", "on", "commit", "tests", "seconds, plain", "observed", "price", "quiet", "planted changes named"]
-    rows = []
+    """Foreign suites: what recording, running again and observing take, and the findings of planted changes."""
+    head = ["suite", "on", "date, commit", "torch, triton", "cases", "recording", "run again in other orders"]
+    head += ["plain, s", "observed, s", "price", "named"]
+    rows, found = [], []
     for suite in data["suites"]:
-        pairs = zip(suite["plain"], suite["observed"], strict=True)
-        prices = ", ".join(f"{two / one:.2f}" for one, two in pairs)
-        quiet = [each["verdicts"] for each in suite["quiet"]]
-        named = [each["change"] for each in suite["planted"] if each["named"]]
-        seconds = [", ".join(f"{each:.1f}" for each in suite[name]) for name in ("plain", "observed")]
-        of = f"{len(named)} of {len(suite['planted'])}: {', '.join(named)}"
-        where = suite["name"], suite["on"], suite["commit"][:12], suite["tests"]
-        rows.append((*where, *seconds, prices, "; ".join(quiet), of))
-    found = [
-        f"- {suite['name']}, {each['change']}: `{each['finding']}`"
-        for suite in data["suites"]
-        for each in suite["planted"]
-        if each["finding"]
-    ]
-    return "\n".join([_origin(data, data["command"]), "", _table(head, rows), "", *found])
+        first = [suite["name"], suite["on"]]
+        pairs = list(zip(suite["plain"], suite["observed"], strict=bool(suite["plain"])))
+        quiet = [
+            ": ".join(filter(None, [each["verdicts"], _took(each)]))
+            + (", two processes" if each.get("processes", 1) > 1 else "")
+            for each in suite["quiet"]
+        ]
+        named = sum(each["named"] for each in suite["planted"])
+        rows.append([
+            *first, f"{suite['date']}, {suite['commit'][:7]}", f"{suite['torch']}, {suite['triton']}",
+            suite["tests"], _took(suite.get("recorded", {})), "; ".join(quiet),
+            f"{median(suite['plain']):.1f}" if pairs else "", f"{median(suite['observed']):.1f}",
+            f"{median(two / one for one, two in pairs):.2f}" if pairs else "", f"{named} of {len(suite['planted'])}",
+        ])  # fmt: skip
+        for each in suite["planted"]:
+            said = _code(each["finding"].replace("|", "\\|")) if each["named"] else "not named"
+            found.append([*first, each["change"], each["status"], said, _took(each)])
+    told = _table(["suite", "on", "planted", "status", "named by", "seconds: processor, clock"], found)
+    return "\n\n".join([f"{data['device']}.", _code(data["command"]), _table(head, rows), told])
+
+
+def _took(run: Data) -> str:
+    """Seconds of the processor and of the clock."""
+    return f"{run['processor']:.0f}, {run['wall']:.0f} s" if "wall" in run else ""
 
 
 def sweep(data: Data) -> str:

@@ -94,7 +94,8 @@ BUDGETS = [
     ("perfguard/model/**/*.py", 50, "no process outlives the one that started it, in any room"),
     ("perfguard/model/**/*.py", 50, "the budget of what runs beside a given call"),
     ("perfguard/model/**/*.py", 50, "the ranks of a call: one object in place of conditions in five rooms"),
-    ("perfguard/pytest_plugin/**/*.py", 1_850, ""),
+    ("perfguard/model/**/*.py", 50, "modules that a test imports itself are waited for, torch and Triton alike"),
+    ("perfguard/pytest_plugin/**/*.py", 1_750, ""),
     ("perfguard/model/**/*.py", 50, "written files keep links and permissions; folders are tried before a run"),
     ("perfguard/model/**/*.py", 50, "times that no commit can judge yet, modules that a candidate keeps"),
     (
@@ -162,12 +163,14 @@ BUDGETS = [
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 500, "kernels that nobody here wrote, on a GPU and in the interpreter"),
+    ("benchmarks/**/*.py", 150, "fla-core and conch: observed and guarded, in any order, ten changes planted in each"),
     ("benchmarks/**/*.py", 50, "Triton's tutorials, which are no longer retold"),
     ("benchmarks/**/*.py", 2_500, "51 reports of the public, a file each: sound code, the fault, its user's test"),
     ("baselines/**/*.yaml", 7_350, ""),
     ("baselines/**/*.yaml", 100, "the work of interpreted kernels"),
     ("baselines/**/*.yaml", 500, "what a call starts on other layouts, sizes and dtypes; RMSNorm and rotary positions"),
     ("docs/*.json", 4_000, ""),
+    ("docs/*.json", 50, "what was found of fla-core and conch"),
     ("docs/*.json", 50, "which of the public's reports are caught"),
 ]
 LARGEST = {PACKAGE: 400, KERNELS: 500}  # lines of one file

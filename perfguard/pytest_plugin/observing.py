@@ -7,16 +7,13 @@ verdicts fail the run, not the test: one change of a kernel shows in many tests,
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
 import inspect
 import itertools
 import logging
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from types import FrameType, ModuleType
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +22,7 @@ from perfguard._compat.pytest_internals import records_of_call, run_protocol
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure.gc_pause import collect_young
 from perfguard.model.errors import PerfguardError
+from perfguard.model.imports import when_loaded
 from perfguard.model.records import Verdict, Word
 from perfguard.model.units import counted
 from perfguard.pytest_plugin.items import body_of, case_of, is_observed
@@ -91,7 +89,7 @@ class Observer:
             self._profiling |= times
             return answer
         with ExitStack() as observation:
-            with _loaded(lambda: self._observe(item, observation)):
+            with when_loaded("torch", lambda: self._observe(item, observation)):
                 answer = yield
             self._end(item, observation)
         self._passed.append(item)
@@ -152,55 +150,3 @@ def _clear_with_callers(frame: FrameType | None) -> None:
             except RuntimeError:  # The frame still runs, as all its callers do.
                 return
         frame = frame.f_back
-
-
-@contextmanager
-def _loaded(begin: Callable[[], None]) -> Iterator[None]:
-    """Call `begin` now if torch is loaded, otherwise as soon as it is. Without torch nothing is done."""
-    if "torch" in sys.modules:
-        begin()
-        yield
-        return
-    finder = _Finder(begin)
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds torch by the other finders, and calls `begin` when it is imported."""
-
-    def __init__(self, begin: Callable[[], None]) -> None:
-        self._begin = begin
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch":
-            return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        specs = (finder.find_spec(name, path, target) for finder in others)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._begin)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    """Loads a module by another loader, then calls `begin`."""
-
-    def __init__(self, loader: importlib.abc.Loader, begin: Callable[[], None]) -> None:
-        self._loader = loader
-        self._begin = begin
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        spec = module.__spec__
-        if spec is not None:
-            module.__loader__ = spec.loader = self._loader
-        self._begin()

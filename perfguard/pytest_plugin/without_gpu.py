@@ -7,15 +7,11 @@ same time, because modules query its driver and run kernels while they are impor
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,13 +19,14 @@ import pytest
 from perfguard.measure.devices.vendors import all_vendors
 from perfguard.model.config import read_settings
 from perfguard.model.errors import PerfguardError
+from perfguard.model.imports import Awaited
 from perfguard.pytest_plugin.failures import usage_errors
 
 VARIABLE = "TRITON_INTERPRET"
 _LINE = f"perfguard: no GPU here: Triton's kernels are interpreted ({VARIABLE}=1)"
 
 
-class WithoutGpu(importlib.abc.MetaPathFinder):
+class WithoutGpu:
     """Registered as a plugin of a measuring run."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -40,29 +37,13 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
         self._restore: Callable[[], None] = lambda: None
         fixed = os.environ.get(VARIABLE) == "0" or settings.device not in ("auto", "cpu")
         fixed = fixed or settings.interpreter != "perfguard"
-        if not fixed and "triton" not in sys.modules:
-            sys.meta_path.insert(0, self)
+        waits = not fixed and "triton" not in sys.modules
+        self._awaited = Awaited("triton", self._correct, self._set_variable) if waits else None
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Set the variable when Triton is about to be imported, and correct Triton after the import."""
-        if name != "triton":
-            return None
-        self._remove()
+    def _set_variable(self) -> None:
         if VARIABLE not in os.environ and not has_gpu():
             os.environ[VARIABLE] = "1"
             self._set = True
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            load = spec.loader.exec_module
-
-            def load_and_correct(module: ModuleType) -> None:
-                load(module)
-                self._correct()
-
-            spec.loader.exec_module = load_and_correct  # type: ignore[method-assign]
-        return spec
 
     def _correct(self) -> None:
         from perfguard.interpreter.entry import interpret_here, is_interpreting
@@ -70,9 +51,6 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
         if is_interpreting():
             with suppress(PerfguardError):  # The first guarded call raises the same error, and fails alone.
                 self._restore = interpret_here()
-
-    def _remove(self) -> None:
-        sys.meta_path[:] = [each for each in sys.meta_path if each is not self]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Generator[None, Any, Any]:
@@ -109,7 +87,8 @@ class WithoutGpu(importlib.abc.MetaPathFinder):
 
     def pytest_unconfigure(self) -> None:
         """Restore the finders, Triton and the variable."""
-        self._remove()
+        if self._awaited is not None:
+            self._awaited.leave()
         self._restore()
         if self._set:
             os.environ.pop(VARIABLE, None)

@@ -461,6 +461,22 @@ def test_a_kernel_in_the_interpreter_is_compiled_for_its_targets(
     assert re.fullmatch(expected, line), line
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+def test_triton_that_a_test_imports_itself_is_seen_from_there(library: Project, real_processes: None) -> None:
+    """The launch is one entry, as in a process that has Triton loaded, whichever test of a run is the first."""
+    library.configure(targets=[])
+    (library.path / "double.py").write_text(KERNEL)
+    (library.path / "test_late.py").write_text(
+        "import torch\n"
+        "def test_late():\n    from double import double\n    assert double(torch.ones(64)).sum() == 128\n"
+    )
+    assert observe(library, "test_late.py").ret == ExitStatus.PASSED
+    (result,) = library.report(cpu_slug(library))["results"]
+    readings = {reading["metric"]: reading["value"] for reading in result["readings"]}
+    assert (readings["launches"], readings["kernel_launches"]) == (1, {"double_kernel": 1})
+    assert "copies" not in readings or readings["copies"] == 0
+
+
 # What an observer could break: tests that pass only if they notice nothing of it.
 NOTICING = """
 import gc

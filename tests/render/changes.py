@@ -1,9 +1,13 @@
-"""Overviews of one pull request with a few, many and very many findings, in the shapes that real lanes report."""
+"""Overviews of one pull request with a few, many and very many findings, in the shapes that real lanes report.
+
+python -m tests.render.changes >comment.md      the comment of README.md's picture (scripts/picture.py)
+"""
 
 from __future__ import annotations
 
 import msgspec
 
+from perfguard.github.outcome import files_of
 from perfguard.model.records import Accuracy, Better, Case, CaseResult, Parts, Reading, Verdict, Word
 from perfguard.model.records.code import CODE, CONFIGURATION
 from perfguard.model.units import Unit
@@ -77,3 +81,7 @@ def changed(findings: int, *lanes: LaneView) -> Overview:
     )
     whole = overview(measured, *lanes, lane("amd-mi300x", *fine))
     return msgspec.structs.replace(whole, source_url=SOURCE)
+
+
+if __name__ == "__main__":
+    print(files_of(changed(40), strict=False)["comment.md"].decode())

@@ -23,6 +23,7 @@ from perfguard._compat.triton_internals import launches_noted
 from perfguard.interpreter.running import counted
 from perfguard.measure.devices import operators
 from perfguard.measure.devices.activity import Activity, Copied, ObservedActivity, Waited
+from perfguard.model.imports import entered_when_loaded
 from perfguard.tensors.graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
@@ -42,7 +43,7 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Obse
     saved = _Saved(tally.maker)
     with (
         counted() as work,
-        launches_noted(tally.on_launch),
+        entered_when_loaded("triton", lambda: launches_noted(tally.on_launch)),
         backward_noted(saved.count),
         operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
     ):

@@ -29,6 +29,7 @@ from perfguard.interpreter.running import counted
 from perfguard.measure.devices.activity import Activity, Copied, Waited
 from perfguard.measure.devices.operator_kinds import KINDS, Kind, computes_shapes, host_reads, kind_of, tensors_in
 from perfguard.measure.gc_pause import collector_paused
+from perfguard.model.imports import entered_when_loaded
 from perfguard.tensors.step import Step
 from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
@@ -284,7 +285,7 @@ def followed(seen: Operators, waiting: Sequence[Method] = METHODS) -> Iterator[N
     """Let `seen` follow all operators, the launches of Triton's interpreter, and calls of the methods in `waiting`."""
     with ExitStack() as around:
         around.enter_context(_noted(waiting, seen))
-        around.enter_context(_interpreted(seen))
+        around.enter_context(entered_when_loaded("triton", lambda: _interpreted(seen)))
         around.enter_context(unseen_by_torchscript(seen))
         if seen.recorder is not None:
             around.enter_context(seen.recorder.following())
