@@ -1,6 +1,7 @@
 """`perfguard comment`: checks the run, gathers and judges its reports, saves the result, then posts it.
 
-Errors of GitHub neither change a verdict nor lose a report: files and summary are written before posting.
+Errors of GitHub neither change a verdict nor lose a report: files and summary are written before posting. The job fails
+only if it could not post: the commit statuses hold the verdict.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from perfguard.github.api.measured_run import (
 )
 from perfguard.github.api.statuses import newer_run, set_statuses
 from perfguard.github.gather import gather
-from perfguard.github.outcome import comment_of, exit_status, files_of, given_up, statuses, wants_comment
+from perfguard.github.outcome import comment_of, files_of, given_up, statuses, wants_comment
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, GitHubError
@@ -100,7 +101,7 @@ class Job:
 
 
 def post(job: Job) -> ExitStatus:
-    """Judge and post the results of a run; returns the status of the verdict, or NOT_POSTED if only posting failed.
+    """Judge and post the results of a run; returns NOT_POSTED if that failed. The commit statuses hold the verdict.
 
     Raises:
         UsageError: the job is not configured correctly.
@@ -152,7 +153,7 @@ def _why_no_status(job: Job, client: Client, run: WorkflowRun, search: Lookup) -
 
 
 def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview: Overview) -> ExitStatus:
-    """Write and post the results; returns the status of the verdict, or NOT_POSTED if only posting failed."""
+    """Write and post the results; returns NOT_POSTED if posting failed."""
     strict = job.settings.strict
     text = comment_of(overview, strict)
     wants, marks = wants_comment(overview, strict), statuses(job.context, overview, strict)
@@ -183,8 +184,7 @@ def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview
             except GitHubError as error:
                 failures.append(f"comment not posted: {error}")
         _log(job, failures)
-    verdict = exit_status(overview, strict)
-    return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
+    return ExitStatus.NOT_POSTED if failures else ExitStatus.PASSED
 
 
 def _write_files(job: Job, overview: Overview) -> None:

@@ -36,6 +36,7 @@ from perfguard.render.observed import groups_of
 from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
+SPARED = "nothing to measure: only documents changed"
 UNMEASURED = "has a baseline, but the report does not hold it"
 
 
@@ -74,6 +75,7 @@ class LaneView(Struct, frozen=True, dict=True):
     Attributes:
         name: the name of the lane, by default its slug, for example `nvidia-h200`.
         report: the report with verdicts; None if no valid one arrived, for the reason in `problem`.
+        spared: whether no report is needed, because the change edits documents alone.
         baselines: suite -> the baseline by which its readings were judged; empty if unknown.
         refused: the cases of the report that could not be read.
         unmeasured: the keys of recorded cases that the report lacks.
@@ -86,6 +88,7 @@ class LaneView(Struct, frozen=True, dict=True):
     problem: str = ""
     baselines: dict[str, Baseline] = {}
     refused: list[Refused] = []
+    spared: bool = False
     unmeasured: list[str] = []
     accepted: list[ReadingId] = []
     job_url: str = ""
@@ -189,7 +192,14 @@ class LaneView(Struct, frozen=True, dict=True):
 
     @property
     def verdict(self) -> str:
-        """`slower or heavier, not timed, run was cut short`, for a lane with a report."""
+        """`slower or heavier, not timed, run was cut short`, for a lane that is not silent."""
+        if self.spared:
+            return SPARED
+    @property
+    def silent(self) -> bool:
+        """Whether a report is needed, and none arrived."""
+        return self.report is None and not self.spared
+
         cut = ["run was cut short"] if self.report is not None and not self.report.complete else []
         other = [str(self.other_code)] if self.other_code.moved else []
         return ", ".join([self.headline.value, *[NOT_TIMED] * self.exact_only, *other, *cut])
@@ -291,7 +301,7 @@ def headline_of(lanes: Sequence[LaneView], unread: str = "") -> Headline:
         return Headline.WRONG
     if words & {Word.SLOWER, Word.CHANGED}:
         return Headline.WORSE
-    silent = any(lane.report is None or lane.absent or not lane.report.complete for lane in lanes)
+    silent = any(lane.silent or lane.absent or (lane.report and not lane.report.complete) for lane in lanes)
     if silent or not lanes or unread or Word.BROKEN in words:
         return Headline.INCOMPLETE
     unverified = any(lane.other_conditions or lane.unpaired for lane in lanes)
@@ -361,6 +371,11 @@ class Overview(Struct, frozen=True, dict=True):
     @property
     def absent(self) -> int:
         """The number of cases of all lanes that are missing or unreadable in the reports."""
+    @property
+    def silent(self) -> int:
+        """The number of lanes whose report is missing."""
+        return sum(lane.silent for lane in self.lanes)
+
         return sum(lane.absent for lane in self.lanes)
 
     @property
