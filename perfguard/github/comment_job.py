@@ -35,6 +35,7 @@ from perfguard.model.errors import ExitStatus, GitHubError
 from perfguard.render.escaping import clean
 from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Overview
+from perfguard.session.history import with_history
 
 _POST_SECONDS = 120.0  # The time to post a result, which is kept apart: reading may have used up its own.
 _GIVE_UP_SECONDS = 60.0  # The time to set statuses for a job that gives up.
@@ -116,6 +117,7 @@ def post(job: Job) -> ExitStatus:
             return ExitStatus.PASSED
         search = find_pull(client, measured)
         overview = gather(client, measured, search.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
+        overview = with_history(overview, find_project(Path.cwd()) / job.settings.baselines, overview.base)
         client.allow(_POST_SECONDS)
         return _report(job, client, measured, search, overview)
     except Exception as error:

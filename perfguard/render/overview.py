@@ -15,7 +15,7 @@ from functools import cached_property
 import msgspec
 from msgspec import Struct
 
-from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Verdict, Word
+from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Recorded, Report, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import (
     is_compared,
@@ -80,17 +80,20 @@ class LaneView(Struct, frozen=True, dict=True):
         refused: the cases of the report that could not be read.
         unmeasured: the keys of recorded cases that the report lacks.
         accepted: (suite, case key, metric) of findings that an edit of the baselines covers, with its reason.
+        history: suite -> case key -> its records in the last commits of their file, oldest first, each with the entries
+            that differ from the one before, the first with its times and what changed later; empty if unknown.
         job_url: the URL of the job that measured; "" if unknown.
     """
 
     name: str
     report: Report | None = None
     problem: str = ""
+    spared: bool = False
     baselines: dict[str, Baseline] = {}
     refused: list[Refused] = []
-    spared: bool = False
     unmeasured: list[str] = []
     accepted: list[ReadingId] = []
+    history: dict[str, dict[str, list[Recorded]]] = {}
     job_url: str = ""
 
     @cached_property
@@ -191,15 +194,15 @@ class LaneView(Struct, frozen=True, dict=True):
         return headline_of([self])
 
     @property
-    def verdict(self) -> str:
-        """`slower or heavier, not timed, run was cut short`, for a lane that is not silent."""
-        if self.spared:
-            return SPARED
-    @property
     def silent(self) -> bool:
         """Whether a report is needed, and none arrived."""
         return self.report is None and not self.spared
 
+    @property
+    def verdict(self) -> str:
+        """`slower or heavier, not timed, run was cut short`, for a lane that is not silent."""
+        if self.spared:
+            return SPARED
         cut = ["run was cut short"] if self.report is not None and not self.report.complete else []
         other = [str(self.other_code)] if self.other_code.moved else []
         return ", ".join([self.headline.value, *[NOT_TIMED] * self.exact_only, *other, *cut])
@@ -369,13 +372,13 @@ class Overview(Struct, frozen=True, dict=True):
         return sum(1 for lane in self.lanes if lane.report is not None)
 
     @property
-    def absent(self) -> int:
-        """The number of cases of all lanes that are missing or unreadable in the reports."""
-    @property
     def silent(self) -> int:
         """The number of lanes whose report is missing."""
         return sum(lane.silent for lane in self.lanes)
 
+    @property
+    def absent(self) -> int:
+        """The number of cases of all lanes that are missing or unreadable in the reports."""
         return sum(lane.absent for lane in self.lanes)
 
     @property
