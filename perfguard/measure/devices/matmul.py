@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,31 +10,34 @@ if TYPE_CHECKING:
 
     from perfguard.measure.devices.device import Device
 
-_SIZES = (512, 1024, 2048, 4096, 8192)  # Rows and columns; the largest product takes 1.6 ms of an H100 in bfloat16.
-_ENOUGH_US = 5_000.0  # A product of this length keeps a device busy: starting it is a thousandth of its time.
+_SIZES = (256, 512, 1024, 2048, 4096, 8192)  # The largest product takes 1.6 ms of an H100 in bfloat16.
+_LONGEST_US = 300_000.0  # A product may take this long: a case is asked to wait for it once.
+_MOST_US = 100_000.0  # The time for further products of one size.
 _PRODUCTS = 5
 
 
 @functools.lru_cache
 def matmul_flop_per_second(device: Device, dtype: torch.dtype) -> float:
     """The best rate among square products of rising size, floating-point operations per second; 0.0 if torch has no
-    product of this dtype. It is measured once in a process: a fifth of a second, since slow devices stop early."""
+    product of this dtype. It is measured once in a process, in about half a second at most: slow devices stop early."""
     import torch
 
     best = 0.0
-    generator = torch.Generator(device.torch_device).manual_seed(0)  # The test's own state stays as it is.
-    for size in _SIZES:
+    generator = torch.Generator().manual_seed(0)  # The test's own state stays as it is.
+    # Products of constants draw less power, so that clocks would stay higher than those of any real work.
+    block = torch.randn(_SIZES[0], _SIZES[0], generator=generator)
+    for size in _SIZES if dtype.itemsize > 1 else ():  # Fast products of fp8 are other calls, with scales.
         try:
-            # Products of constants draw less power, so that clocks would stay higher than those of any real work.
-            left, right = (
-                torch.randn(size, size, generator=generator, device=device.torch_device).to(dtype) for _ in range(2)
-            )
-            times_us = [_product_us(device, left, right) for _ in range(_PRODUCTS + 1)]
+            times = size // _SIZES[0]
+            left, right = (block.to(device.torch_device, dtype).repeat(times, times) for _ in range(2))
+            times_us = [_product_us(device, left, right)]
+            while len(times_us) <= _PRODUCTS and sum(times_us) < _MOST_US:
+                times_us.append(_product_us(device, left, right))
         except (RuntimeError, TypeError):  # No such product, or no memory for a larger one.
             break
-        middle = statistics.median(times_us[1:])  # The first product loads its kernel.
-        best = max(best, 2 * size**3 / (middle * 1e-6))
-        if middle > _ENOUGH_US:
+        least = min(times_us)  # The first one loads its kernel, and others may share the machine.
+        best = max(best, 2 * size**3 / (least * 1e-6))
+        if 8 * least > _LONGEST_US:  # The next product has eight times the operations.
             break
     return best
 
