@@ -128,6 +128,23 @@ def test_times_of_another_timer_have_no_common_level(record: Record) -> None:
     assert case["records"][0][2] == "device_time_us 50 µs -> 60 µs (another timer)"
 
 
+def test_what_holds_on_every_machine_is_told_with_the_times_of_this_one(record: Record) -> None:
+    report = VIEW.report
+    assert report is not None
+    view = replace(VIEW, report=replace(report, hardware=replace(report.hardware, target="cpu")))
+    for launches, us in ((1, 50.0), (2, 50.0), (2, 60.0), (3, 70.0)):
+        shared = Baseline("cpu", "norms", {"1a": Provenance()}, {KEY: CaseBaseline({"launches": launches}, "", "1a")})
+        path = Path("baselines", "cpu", "norms.yaml")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(render(shared))
+        record({"device_time_us": time(us)})
+    assert recorded(view=view) == [
+        {"device_time_us": time(50.0), "launches": 1}, {"launches": 2}, {"device_time_us": time(60.0)},
+        {"device_time_us": time(70.0), "launches": 3},
+    ]  # fmt: skip
+    assert recorded() == [{"device_time_us": time(us)} for us in (50.0, 60.0, 70.0)]
+
+
 def page_cases(view: LaneView) -> list[dict[str, Any]]:
     from perfguard.render.html import render_html
 
