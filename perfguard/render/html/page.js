@@ -88,7 +88,8 @@
 
   function detail(one) {
     const cell = element("td", { colspan: "7" });
-    const width = Math.min(640, document.body.clientWidth - 60); // Texts are not scaled down on a telephone.
+    const room = document.body.clientWidth - 60; // Texts are not scaled down on a telephone.
+    const width = room > 1000 ? room / 2 - 10 : Math.min(640, room);
     cell.append(element("div", { class: "plots" }, ...one.times.map((time) => plot(time, width, 260, true)),
       ...one.times.filter((time) => time.pairs.length).map((time) => pairs(time, width, 260))));
     cell.append(grid("verdicts", ["Verdict", "Metric", "Baseline", "Now", "Change", "Limit", "Why"], one.verdicts.map((verdict) => ({
