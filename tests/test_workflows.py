@@ -438,6 +438,7 @@ def look_step() -> dict[str, Any]:
     [
         (["README.md", "docs/a guide.RST", "docs/caf\u00e9.md"], False), (["README.md", "kernel.py"], True),
         (["docs/conf.py"], True), (["baselines/cpu/a.yaml"], True), (["md"], True), ([], True),
+        ([f"{number}.md" for number in range(300)], True),
     ],
 )  # fmt: skip
 def test_documents_alone_start_no_lane(names: list[str], measures: bool, tmp_path: Path) -> None:
