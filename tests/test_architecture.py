@@ -89,6 +89,7 @@ BUDGETS = [
         450,
         "what other sizes, layouts, dtypes and frozen inputs cost; 32-bit addresses are named",
     ),
+    ("perfguard/measure/**/*.py", 50, "the ceiling of computation, a large matrix product"),
     ("perfguard/model/**/*.py", 1_700, ""),
     ("perfguard/model/**/*.py", 300, "doubts, bases of records, differences that are shown whole, sessions that join"),
     ("perfguard/model/**/*.py", 50, "no process outlives the one that started it, in any room"),
@@ -119,6 +120,7 @@ BUDGETS = [
         550,
         "a row for each cause, in terminal, comment, page and annotations; shown by examples of 3, 40 and 400 findings",
     ),
+    ("perfguard/render/**/*.py", 50, "a case's history by commit, beside what it shares of the ceilings"),
     ("perfguard/render/html/page.[chj]*", 50, "causes first; process pairs as dots"),
     ("perfguard/session/**/*.py", 750, "the base of each case's record, its answers, and environments of two sides"),
     (
@@ -128,6 +130,7 @@ BUDGETS = [
     ),
     ("perfguard/session/**/*.py", 150, "what is remembered of a case between runs; what a pair found, and took"),
     ("perfguard/session/**/*.py", 50, "annotations at the changed line of their function"),
+    ("perfguard/session/**/*.py", 100, "what each commit recorded of a case, read from git"),
     ("perfguard/store/**/*.py", 550, ""),
     ("perfguard/store/**/*.py", 150, "a lock; what the comment's job reads at most, said before a run measures"),
     ("perfguard/tensors/**/*.py", 500, ""),

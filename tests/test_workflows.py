@@ -426,11 +426,64 @@ def test_perfguard_init_writes_these_workflows() -> None:
     action = r"      - name: Judge and post\n        uses: OWNER.*?(?=      - uses: actions/upload)"
     assert re.sub(action, "", made["comment.yml"], flags=re.S) == re.sub(posting, "", ours["comment.yml"], flags=re.S)
     reading = re.sub(r"  lanes:\n    name: lanes\n.*?(?=  measure:\n)", "", ours["measure.yml"], flags=re.S)
-    reading = reading.replace("    needs: lanes\n", "").replace(" ${{ fromJSON(needs.lanes.outputs.lanes) }}", "")
-    assert re.sub(r" +- \{lane: .*\n", "", made["measure.yml"]) == reading
+    reading = reading.replace(" ${{ fromJSON(needs.lanes.outputs.lanes) }}", "")
+    looking = re.sub(r"  changes:\n    name: changes\n.*?(?=  measure:\n)", "", made["measure.yml"], flags=re.S)
+    looking = looking.replace("needs: changes", "needs: lanes").replace("needs.changes", "needs.lanes")
+    assert re.sub(r" +- \{lane: .*\n", "", looking) == reading
     pins = r"uses: (actions/\S+ # .*)"
     _, guard = guard_workflow(source, installed, "")
+    looks = [
+        [step for step in steps(yaml.safe_load(text)) if step.get("id") == "look"] for text in (*made.values(), guard)
+    ]
+    assert [each for each in looks if each] == [[look_step()]] * 2
     assert set(re.findall(pins, guard)) <= set(re.findall(pins, "".join(ours.values())))
+
+
+def look_step() -> dict[str, Any]:
+    (found,) = [step for step in steps(load(FOLDER / "measure.yml")) if step.get("id") == "look"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("names", "measures"),
+    [
+        (["README.md", "docs/a guide.RST", "docs/caf\u00e9.md"], False), (["README.md", "kernel.py"], True),
+        (["docs/conf.py"], True), (["baselines/cpu/a.yaml"], True), (["md"], True), ([], True),
+        ([f"{number}.md" for number in range(300)], True),
+    ],
+)  # fmt: skip
+def test_documents_alone_start_no_lane(names: list[str], measures: bool, tmp_path: Path) -> None:
+    """Whatever the base branch has got since; a push, which names no base, is measured."""
+
+    def git(*arguments: str) -> str:
+        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(*paths: str) -> str:
+        for path in map(tmp_path.joinpath, paths):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+        git("add", "--all")
+        git("commit", "--quiet", "--allow-empty", "--message=x")
+        return git("rev-parse", "HEAD")
+
+    def look(base: str) -> tuple[str, str]:
+        out, summary = tmp_path / ".git" / "out", tmp_path / ".git" / "summary"
+        for path in (out, summary):
+            path.write_text("")
+        given = {"BASE": base, "HEAD": head, "GITHUB_OUTPUT": str(out), "GITHUB_STEP_SUMMARY": str(summary)}
+        subprocess.run(["bash", "-e", "-c", look_step()["run"]], cwd=tmp_path, env=os.environ | given, check=True)
+        return out.read_text(), summary.read_text()
+
+    git("init", "--quiet", "--initial-branch=main")
+    commit("old.py")
+    git("switch", "--quiet", "--create=topic")
+    head = commit(*names)
+    git("switch", "--quiet", "main")
+    base = commit("later.py")
+    said = "perfguard: nothing to measure: only documents changed\n"
+    assert look(base) == (("code=true\n", "") if measures else ("", said))
+    assert look("") == ("code=true\n", "")
 
 
 def test_the_oldest_and_the_newest_versions_are_tried() -> None:

@@ -1,6 +1,7 @@
 """`perfguard comment`: checks the run, gathers and judges its reports, saves the result, then posts it.
 
-Errors of GitHub neither change a verdict nor lose a report: files and summary are written before posting.
+Errors of GitHub neither change a verdict nor lose a report: files and summary are written before posting. The job fails
+only if it could not post: the commit statuses hold the verdict.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from perfguard.github.api.measured_run import (
 )
 from perfguard.github.api.statuses import newer_run, set_statuses
 from perfguard.github.gather import gather
-from perfguard.github.outcome import comment_of, exit_status, files_of, given_up, statuses, wants_comment
+from perfguard.github.outcome import comment_of, files_of, given_up, statuses, wants_comment
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, GitHubError
 from perfguard.render.escaping import clean
 from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Overview
+from perfguard.session.history import with_history
 
 _POST_SECONDS = 120.0  # The time to post a result, which is kept apart: reading may have used up its own.
 _GIVE_UP_SECONDS = 60.0  # The time to set statuses for a job that gives up.
@@ -100,7 +102,7 @@ class Job:
 
 
 def post(job: Job) -> ExitStatus:
-    """Judge and post the results of a run; returns the status of the verdict, or NOT_POSTED if only posting failed.
+    """Judge and post the results of a run; returns NOT_POSTED if that failed. The commit statuses hold the verdict.
 
     Raises:
         UsageError: the job is not configured correctly.
@@ -115,6 +117,7 @@ def post(job: Job) -> ExitStatus:
             return ExitStatus.PASSED
         search = find_pull(client, measured)
         overview = gather(client, measured, search.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
+        overview = with_history(overview, find_project(Path.cwd()) / job.settings.baselines, overview.base)
         client.allow(_POST_SECONDS)
         return _report(job, client, measured, search, overview)
     except Exception as error:
@@ -152,7 +155,7 @@ def _why_no_status(job: Job, client: Client, run: WorkflowRun, search: Lookup) -
 
 
 def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview: Overview) -> ExitStatus:
-    """Write and post the results; returns the status of the verdict, or NOT_POSTED if only posting failed."""
+    """Write and post the results; returns NOT_POSTED if posting failed."""
     strict = job.settings.strict
     text = comment_of(overview, strict)
     wants, marks = wants_comment(overview, strict), statuses(job.context, overview, strict)
@@ -183,8 +186,7 @@ def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview
             except GitHubError as error:
                 failures.append(f"comment not posted: {error}")
         _log(job, failures)
-    verdict = exit_status(overview, strict)
-    return ExitStatus.NOT_POSTED if failures and verdict is ExitStatus.PASSED else verdict
+    return ExitStatus.NOT_POSTED if failures else ExitStatus.PASSED
 
 
 def _write_files(job: Job, overview: Overview) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
-from perfguard.github.api.commit_files import CommitFiles, Folder, find_merge_base
+from perfguard.github.api.commit_files import MOST_LISTED, CommitFiles, Folder, find_merge_base
 from perfguard.github.api.jobs import job_urls
 from perfguard.github.api.measured_run import Pull, WorkflowRun, link_of
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
@@ -50,6 +50,9 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     if run.event == "pull_request":
         base, changed = _merge_base(client, run, pull, default_branch)
         head, compared = run.head_sha, base
+    elif compared:
+        _, changed = find_merge_base(client, compared, run.head_sha)
+    spared = 0 < len(changed) < MOST_LISTED and not any(map(is_code, changed))
     files = CommitFiles(client, MOST_FILES, MOST_FILE_BYTES)
     root = str(PurePosixPath(settings.baselines))
     data = (root, settings.reports, ".perfguard")
@@ -76,7 +79,10 @@ def gather(client: Client, run: WorkflowRun, pull: Pull | None, settings: Settin
     jobs = job_urls(client, run, settings.lanes)
     return msgspec.structs.replace(
         judged,
-        lanes=[msgspec.structs.replace(lane, job_url=jobs.get(lane.name, "")) for lane in judged.lanes],
+        lanes=[
+            msgspec.structs.replace(lane, job_url=jobs.get(lane.name, ""), spared=spared and lane.report is None)
+            for lane in judged.lanes
+        ],
         edits=[*(_settings_edits(files, base, head) if head else []), *judged.edits],
         warnings=[*earlier, *judged.warnings],
         head=run.head_sha,

@@ -230,6 +230,14 @@ def touched_bytes(call: Call, outputs: object) -> int:
     return sum(end - start for start, end in _spans(tensors).values())
 
 
+def main_dtype(call: Call) -> torch.dtype | None:
+    """The dtype of the largest tensor among the inputs, a module's parameters and buffers; None if it holds integers,
+    or without tensors."""
+    tensors = [*tree_tensors((call.args, dict(call.kwargs))), *_state(call.fn).values()]
+    largest = max(tensors, key=lambda tensor: tensor.numel(), default=None)
+    return largest.dtype if largest is not None and largest.is_floating_point() else None
+
+
 @dataclass(frozen=True)
 class _Replaced:
     """A module that is called with other tensors in place of its parameters and buffers."""

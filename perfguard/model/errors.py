@@ -132,5 +132,5 @@ EXIT_MEANINGS: dict[ExitStatus, str] = {
     ExitStatus.WRONG: "a guarded case is WRONG",
     ExitStatus.NOTHING_MEASURED: "no case was measured",
     ExitStatus.UNGUARDED: "strict: a case is not guarded; or inconclusive: most times could not be judged",
-    ExitStatus.NOT_POSTED: "perfguard comment: a GitHub request failed, or all lanes passed and it was not posted",
+    ExitStatus.NOT_POSTED: "perfguard comment: a GitHub request failed, or the result was not posted",
 }

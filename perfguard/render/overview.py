@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from perfguard.model.call import CONFIGURATIONS, HARD_KINDS
-from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Verdict, Word
+from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Recorded, Report, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import (
     is_compared,
@@ -37,6 +37,7 @@ from perfguard.render.observed import groups_of
 from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
+SPARED = "nothing to measure: only documents changed"
 UNMEASURED = "has a baseline, but the report does not hold it"
 
 
@@ -75,20 +76,25 @@ class LaneView(Struct, frozen=True, dict=True):
     Attributes:
         name: the name of the lane, by default its slug, for example `nvidia-h200`.
         report: the report with verdicts; None if no valid one arrived, for the reason in `problem`.
+        spared: whether no report is needed, because the change edits documents alone.
         baselines: suite -> the baseline by which its readings were judged; empty if unknown.
         refused: the cases of the report that could not be read.
         unmeasured: the keys of recorded cases that the report lacks.
         accepted: (suite, case key, metric) of findings that an edit of the baselines covers, with its reason.
+        history: suite -> case key -> its records in the last commits of their file, oldest first, each with the entries
+            that differ from the one before, the first with its times and what changed later; empty if unknown.
         job_url: the URL of the job that measured; "" if unknown.
     """
 
     name: str
     report: Report | None = None
     problem: str = ""
+    spared: bool = False
     baselines: dict[str, Baseline] = {}
     refused: list[Refused] = []
     unmeasured: list[str] = []
     accepted: list[ReadingId] = []
+    history: dict[str, dict[str, list[Recorded]]] = {}
     job_url: str = ""
 
     @cached_property
@@ -189,8 +195,15 @@ class LaneView(Struct, frozen=True, dict=True):
         return headline_of([self])
 
     @property
+    def silent(self) -> bool:
+        """Whether a report is needed, and none arrived."""
+        return self.report is None and not self.spared
+
+    @property
     def verdict(self) -> str:
-        """`slower or heavier, not timed, run was cut short`, for a lane with a report."""
+        """`slower or heavier, not timed, run was cut short`, for a lane that is not silent."""
+        if self.spared:
+            return SPARED
         cut = ["run was cut short"] if self.report is not None and not self.report.complete else []
         other = [str(self.other_code)] if self.other_code.moved else []
         return ", ".join([self.headline.value, *[NOT_TIMED] * self.exact_only, *other, *cut])
@@ -301,7 +314,7 @@ def headline_of(lanes: Sequence[LaneView], unread: str = "") -> Headline:
         return Headline.WRONG
     if words & {Word.SLOWER, Word.CHANGED}:
         return Headline.WORSE
-    silent = any(lane.report is None or lane.absent or not lane.report.complete for lane in lanes)
+    silent = any(lane.silent or lane.absent or (lane.report and not lane.report.complete) for lane in lanes)
     if silent or not lanes or unread or Word.BROKEN in words:
         return Headline.INCOMPLETE
     unverified = any(lane.other_conditions or lane.unpaired for lane in lanes)
@@ -367,6 +380,11 @@ class Overview(Struct, frozen=True, dict=True):
     def reported(self) -> int:
         """The number of lanes with a report."""
         return sum(1 for lane in self.lanes if lane.report is not None)
+
+    @property
+    def silent(self) -> int:
+        """The number of lanes whose report is missing."""
+        return sum(lane.silent for lane in self.lanes)
 
     @property
     def absent(self) -> int:

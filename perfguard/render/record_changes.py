@@ -9,7 +9,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from perfguard.model.records import Baseline, CaseId, Entry, Provenance, TimedEntry, Toolchain, Value
+from perfguard.model.records import Baseline, CaseId, Entry, Recorded, TimedEntry, Toolchain, Value
 from perfguard.model.units import Unit, counted, format_apart, format_percent, format_value
 from perfguard.render.escaping import clean
 
@@ -18,15 +18,6 @@ _MOST_PAIRS = 3  # The most (before, after) pairs of one metric that each get a 
 _SHORT = 20  # Longer texts are not shown.
 
 Files = Mapping[str, Mapping[str, Baseline]]  # Folder -> suite -> baseline.
-
-
-@dataclass(frozen=True)
-class _Record:
-    """The stored data of a case."""
-
-    entries: Mapping[str, Entry]
-    inputs: str
-    provenance: Provenance
 
 
 @dataclass
@@ -47,7 +38,7 @@ class _Changes:
     moves: dict[str, list[tuple[float | str, float | str]]] = field(default_factory=lambda: defaultdict(list))
     times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def compare(self, before: Mapping[CaseId, _Record], after: Mapping[CaseId, _Record]) -> None:
+    def compare(self, before: Mapping[CaseId, Recorded], after: Mapping[CaseId, Recorded]) -> None:
         for word, cases in (("new", after.keys() - before.keys()), ("gone", before.keys() - after.keys())):
             if cases:
                 self.counts[word] += len(cases)
@@ -55,7 +46,7 @@ class _Changes:
             if before[case] != after[case]:
                 self._case(before[case], after[case])
 
-    def _case(self, before: _Record, after: _Record) -> None:
+    def _case(self, before: Recorded, after: Recorded) -> None:
         self.anew += 1
         if before.entries == after.entries and before.inputs == after.inputs:
             self.counts["recorded anew, in which nothing moved"] += 1
@@ -120,12 +111,8 @@ def _at_most(lines: Sequence[str], most: int) -> list[str]:
     return [*lines] if len(lines) <= most else [*lines[: most - 1], f"… and {len(lines) - most + 1} more lines"]
 
 
-def _records(files: Mapping[str, Baseline]) -> dict[CaseId, _Record]:
-    return {
-        (suite, key): _Record(case.entries, case.inputs, file.provenance_of(key))
-        for suite, file in files.items()
-        for key, case in file.cases.items()
-    }
+def _records(files: Mapping[str, Baseline]) -> dict[CaseId, Recorded]:
+    return {(suite, key): file.recorded(key) for suite, file in files.items() for key in file.cases}
 
 
 def _is_shown(entry: Entry) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfguard.model.records import Word
 from perfguard.model.units import counted
 from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED
-from perfguard.render.overview import Headline, Overview
+from perfguard.render.overview import SPARED, Headline, Overview
 from perfguard.render.words import NOT_TIMED
 
 ACTION = " — action needed"
@@ -22,7 +22,8 @@ def title_of(overview: Overview) -> str:
 
 def _title(overview: Overview) -> str:
     """The headline as text, without baseline edits."""
-    lanes, undecided = counted(len(overview.lanes), "lane"), overview.undecided
+    lanes, reported = (counted(number, "lane") for number in (len(overview.lanes), overview.reported))
+    undecided = overview.undecided
     match overview.headline:
         case Headline.WRONG | Headline.WORSE:
             return _failing(overview) + ACTION
@@ -45,11 +46,13 @@ def _title(overview: Overview) -> str:
             return f"accepted: {counted(accepted, 'finding')} covered by this change's baseline edits"
         case Headline.FASTER:
             return f"{counted(overview.total(Word.FASTER), 'case')} faster, none worse"
+        case Headline.UNCHANGED if all(lane.spared for lane in overview.lanes):
+            return SPARED
         case Headline.UNCHANGED:
             untimed = sum(lane.exact_only for lane in overview.lanes)
-            some = "" if untimed == len(overview.lanes) else f"{untimed} of them "
+            some = "" if untimed == overview.reported else f"{untimed} of them "
             cases, better = sum(len(lane.cases) for lane in overview.lanes), overview.total(Word.BETTER)
-            text = f"{'nothing worse' if better else 'no change'} in {counted(cases, 'case')} on {lanes}"
+            text = f"{'nothing worse' if better else 'no change'} in {counted(cases, 'case')} on {reported}"
             text += f", {better} changed for the better" if better else ""
             other = next((str(lane.other_code) for lane in overview.lanes if lane.other_code.moved), "")
             return ", ".join(filter(None, [text, f"{some}{NOT_TIMED}" if untimed else "", other]))
@@ -61,15 +64,15 @@ def _failing(overview: Overview) -> str:
     counts.insert(-1, (overview.absent, "not measured"))
     (count, word), *rest = [(count, word) for count, word in counts if count]
     texts = [f"{counted(count, 'case')} {word}", *(f"{count} {word}" for count, word in rest)]
-    if silent := len(overview.lanes) - overview.reported:
-        texts.append(f"{counted(silent, 'lane')} without a result")
+    if overview.silent:
+        texts.append(f"{counted(overview.silent, 'lane')} without a result")
     if overview.undecided.findings:
         texts.append(str(overview.undecided))
     return ", ".join(texts)
 
 
 def _incomplete(overview: Overview) -> str:
-    silent, broken = len(overview.lanes) - overview.reported, overview.total(Word.BROKEN)
+    silent, broken = overview.silent, overview.total(Word.BROKEN)
     cut = sum(lane.report is not None and not lane.report.complete for lane in overview.lanes)
     parts = [
         "" if overview.lanes else "no lane is expected",

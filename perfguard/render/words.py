@@ -253,14 +253,13 @@ def limit_text(verdict: Verdict) -> str:
     return format_percent(verdict.limit) if verdict.limit else "any change"
 
 
-def rates(result: CaseResult, *, copy: bool = False) -> list[str]:
-    """The case's throughput: bytes and operations per second, and its share of a copy's."""
+def rates(result: CaseResult) -> list[str]:
+    """The case's throughput: bytes and operations per second."""
     through = result.throughput
     if through is None:
         return []
     texts = [format_bandwidth(through.bytes_per_second)] if through.bytes_per_second else []
-    texts += [format_flops(through.flop_per_second)] if through.flop_per_second else []
-    return texts + ([f"{format_percent(through.copy_fraction, 0)} of a copy"] if copy and through.copy_fraction else [])
+    return texts + ([format_flops(through.flop_per_second)] if through.flop_per_second else [])
 
 
 def device(report: Report) -> str:

@@ -24,6 +24,7 @@ from perfguard.measure.replay import (
     copies,
     forward,
     has_gradients,
+    main_dtype,
     pass_of,
     steps_of,
     touched_bytes,
@@ -321,25 +322,17 @@ class Runner:
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Compute throughput from the declared work, and refuse times that no memory could deliver."""
         # On a CPU the judged time is that of one thread; the speed for the user follows from wall time.
-        first = next((reading for reading in result.readings if reading.timed), None)
-        primary = result.reading(WALL_TIME) or first
+        primary = result.reading(WALL_TIME) or next((reading for reading in result.readings if reading.timed), None)
         work = call.work
         if primary is None or work is None or not isinstance(primary.value, int | float):
             return result
-        forward_pass = result.case.direction == "forward"
-        moved = work.bytes if forward_pass else work.backward_bytes
-        flop = work.flop if forward_pass else work.backward_flop
+        passes = {"forward": (work.bytes, work.flop), "backward": (work.backward_bytes, work.backward_flop)}
+        moved, flop = passes[result.case.direction]
         seconds = primary.value * 1e-6
         bandwidth = moved / seconds if moved else None
         fraction = bandwidth / self._copy_ceiling() if bandwidth else None
-        result = msgspec.structs.replace(
-            result,
-            throughput=Throughput(
-                bytes_per_second=bandwidth,
-                flop_per_second=flop / seconds if flop else None,
-                copy_fraction=fraction,
-            ),
-        )
+        through = self._beside_product(call, Throughput(bandwidth, flop / seconds if flop else None, fraction))
+        result = msgspec.structs.replace(result, throughput=through)
         if bandwidth and fraction and fraction > MOST_OF_COPY and self.device.asynchronous and call.cache == "cold":
             refused = Verdict(
                 word=Word.UNRESOLVED,
@@ -351,9 +344,16 @@ class Runner:
             result = msgspec.structs.replace(result, readings=kept, verdicts=[refused])
         return result
 
+    def _beside_product(self, call: Call, through: Throughput) -> Throughput:
+        """Add the share of what a large matrix product reaches, except beside pairs and on ranks."""
+        rate = through.flop_per_second
+        dtype = main_dtype(call) if rate and self.plan.numerics and call.ranks.alone else None
+        if rate is None or dtype is None or not (most := self.device.matmul_flop_per_second(dtype)):
+            return through
+        return msgspec.structs.replace(through, matmul_fraction=rate / most, matmul=str(dtype).removeprefix("torch."))
+
     def _copy_ceiling(self) -> float:
-        if self.copy_bytes_per_second is None:
-            self.copy_bytes_per_second = self.device.copy_bytes_per_second()
+        self.copy_bytes_per_second = self.copy_bytes_per_second or self.device.copy_bytes_per_second()
         return self.copy_bytes_per_second
 
 

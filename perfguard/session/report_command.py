@@ -24,6 +24,7 @@ from perfguard.render.escaping import fenced
 from perfguard.render.outputs import output, output_names
 from perfguard.render.overview import LaneView, Overview
 from perfguard.render.record_changes import summarize
+from perfguard.session.history import with_history
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.report_file import read_report
@@ -76,6 +77,8 @@ def run(options: argparse.Namespace) -> int:
         overview = merge(reports, expected, Store(project / settings.baselines))
         if options.form == "github-annotations":
             overview = msgspec.structs.replace(overview, changed_places=_changed_places(overview))
+        if options.form == "html":
+            overview = with_history(overview, project / settings.baselines)
         text = form.render(overview)
     if options.output is None:
         print(text)

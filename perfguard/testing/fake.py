@@ -33,6 +33,7 @@ from perfguard.testing.fake_queue import QUERY_HOST_US, FakeEvent, FakeGraph
 SLUG = "fake-gpu"
 _MEMORY_BYTES = 16 * 2**30
 _COPY_BYTES_PER_SECOND = 1e12
+_MATMUL_FLOP_PER_SECOND = 1e14
 _PROFILE_HOST_US = 10_000.0
 
 # A launched kernel runs on the device that was opened last, as CUDA kernels run on the current device. Like hardware,
@@ -313,6 +314,9 @@ class FakeDevice(Device):
 
     def copy_bytes_per_second(self) -> float:
         return _COPY_BYTES_PER_SECOND
+
+    def matmul_flop_per_second(self, dtype: object) -> float:
+        return _MATMUL_FLOP_PER_SECOND
 
     def enqueue(
         self,

@@ -113,6 +113,14 @@ class PostJob:
         made = Settings(**{**self.settings, **settings})
         return post(Job(made, environ, dry=dry, output=self.folder / "out", **options))
 
+    def posted(self, **settings: Any) -> str:
+        """The state of the required status that the job set, if it posted all that it had to."""
+        before = len(self.github.data.statuses.get(sha("head"), []))
+        assert self.post(**settings) is ExitStatus.PASSED
+        new = self.github.data.statuses[sha("head")][before:]
+        (state,) = [status["state"] for status in new if status["context"] == "perfguard"]
+        return str(state)
+
     @property
     def comments(self) -> list[str]:
         """Bodies of the pull request's comments, without the marker."""

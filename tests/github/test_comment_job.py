@@ -53,7 +53,7 @@ def times(job: PostJob) -> list[dict[str, Any]]:
 
 def test_a_slower_case_gets_a_comment_a_status_a_summary_and_files(job: PostJob) -> None:
     job.measured({SLUG: RED})
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
     assert len(job.comments) == 1
     for said in ("1 case slower", f"<code>{sha('fork-point')[:12]}</code>", f"--run {job.number}"):
         assert said in job.comments[0]
@@ -80,7 +80,7 @@ def test_a_lane_without_a_job_of_its_own_has_no_link(job: PostJob, names: list[s
     job.github.data.jobs[number, 1] = names
     if not names:
         job.github.fail(path=r"/actions/runs/\d+/attempts/1/jobs", status=403)
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
     assert f"❌ <code>{SLUG}</code> slower" in job.comments[0]
 
 
@@ -88,7 +88,7 @@ def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
     job.measured({SLUG: RED})
     job.post()
     job.measured({SLUG: GREEN})
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     assert len(job.comments) == 1
     lines = [line for line in job.comments[0].splitlines() if line]
     assert lines[0] == "### ✅ perfguard: no change in 2 cases on 1 lane"
@@ -99,41 +99,39 @@ def test_a_red_comment_is_edited_to_green(job: PostJob) -> None:
     assert job.statuses["perfguard"] == ("success", "no change in 2 cases on 1 lane")
 
 
-PASSED, REGRESSED = ExitStatus.PASSED, ExitStatus.REGRESSED
-INCOMPLETE, NOTHING, UNGUARDED = ExitStatus.TESTS_FAILED, ExitStatus.NOTHING_MEASURED, ExitStatus.UNGUARDED
 OLD_DRIVER = baseline_file(BASE).replace(b"driver: '580.1'", b"driver: '570.1'")
 Lanes = Mapping[str, Report | bytes | None]
-#: Delivery, settings and baselines; exit status, total status, part of the summary's headline, part of the comment.
-OUTCOMES: dict[str, tuple[Lanes, dict[str, Any], bytes, ExitStatus, str, str, str]] = {
-    "green": ({SLUG: GREEN}, {}, b"", PASSED, "success", "no change in 2 cases", ""),
+#: Delivery, settings and baselines; total status, part of the summary's headline, part of the comment.
+OUTCOMES: dict[str, tuple[Lanes, dict[str, Any], bytes, str, str, str]] = {
+    "green": ({SLUG: GREEN}, {}, b"", "success", "no change in 2 cases", ""),
     "a lane without artifact": (
         {SLUG: GREEN, OTHER: None}, {"lanes": [SLUG, OTHER]}, b"",
-        INCOMPLETE, "error", "1 of 2 lanes without a result", "no result",
+        "error", "1 of 2 lanes without a result", "no result",
     ),
-    "no lane has an artifact": ({SLUG: None}, {}, b"", NOTHING, "error", "1 of 1 lane without", "nothing was uploaded"),
+    "no lane has an artifact": ({SLUG: None}, {}, b"", "error", "1 of 1 lane without", "nothing was uploaded"),
     "no zip": (
         {OTHER: b"no zip", SLUG: RED}, {"lanes": [OTHER, SLUG]}, b"",
-        REGRESSED, "failure", "1 case slower", "no readable zip file",
+        "failure", "1 case slower", "no readable zip file",
     ),
-    "no report": ({SLUG: archive(b'{"schema": 7}')}, {}, b"", NOTHING, "error", "1 of 1 lane", "report schema 7"),
+    "no report": ({SLUG: archive(b'{"schema": 7}')}, {}, b"", "error", "1 of 1 lane", "report schema 7"),
     "a value that is none": (
         {SLUG: archive(dump_report(GREEN).replace(b'"value": 50.0', b'"value": null', 1))}, {}, b"",
-        INCOMPLETE, "error", "1 case not measured", "invalid value",
+        "error", "1 case not measured", "invalid value",
     ),
     "a recorded case is gone": (
-        {SLUG: report([measured("g")])}, {}, b"", INCOMPLETE, "error", "1 case not measured", "f/forward",
+        {SLUG: report([measured("g")])}, {}, b"", "error", "1 case not measured", "f/forward",
     ),
     "another driver, without pairs": (
         {SLUG: replace(RED, base=None, pairings=[])}, {}, OLD_DRIVER,
-        UNGUARDED, "error", "not verified: 2 cases under other conditions", "--perfguard-update=changed",
+        "error", "not verified: 2 cases under other conditions", "--perfguard-update=changed",
     ),
-    "another driver, with pairs": ({SLUG: RED}, {}, OLD_DRIVER, REGRESSED, "failure", "1 case slower", "1 case slower"),
-    "faster": ({SLUG: compared({"f": 45.0, "g": 50.0})}, {}, b"", PASSED, "success", "1 case faster", ""),
-    "no comment wanted": ({SLUG: RED}, {"comment": "never"}, b"", REGRESSED, "failure", "1 case slower", ""),
+    "another driver, with pairs": ({SLUG: RED}, {}, OLD_DRIVER, "failure", "1 case slower", "1 case slower"),
+    "faster": ({SLUG: compared({"f": 45.0, "g": 50.0})}, {}, b"", "success", "1 case faster", ""),
+    "no comment wanted": ({SLUG: RED}, {"comment": "never"}, b"", "failure", "1 case slower", ""),
     "half slower, half faster": (
         {SLUG: compared({"a": 55.0, "b": 45.0, "c": 55.0, "d": 45.0})}, {},
         baseline_file(dict.fromkeys("abcd", entries())),
-        REGRESSED, "failure", "2 cases slower", "2 faster",
+        "failure", "2 cases slower", "2 faster",
     ),
 }  # fmt: skip
 
@@ -141,12 +139,11 @@ OUTCOMES: dict[str, tuple[Lanes, dict[str, Any], bytes, ExitStatus, str, str, st
 @pytest.mark.parametrize("what", OUTCOMES)
 def test_an_outcome(job: PostJob, what: str) -> None:
     """A comment is created only where one is expected."""
-    lanes, settings, base, status, state, title, said = OUTCOMES[what]
+    lanes, settings, base, state, title, said = OUTCOMES[what]
     if base:
         job.baselines(base)
     job.measured(lanes)
-    assert job.post(**settings) is status
-    assert job.statuses["perfguard"][0] == state
+    assert job.posted(**settings) == state
     assert title in headline(job)
     assert len(job.comments) == bool(said)
     assert said in "".join(job.comments)
@@ -155,7 +152,7 @@ def test_an_outcome(job: PostJob, what: str) -> None:
 def test_an_expired_artifact_says_run_again(job: PostJob) -> None:
     number = job.measured({})
     job.github.data.add_artifact(number, f"perfguard-{SLUG}-1", archive(GREEN), expired=True)
-    assert job.post() is ExitStatus.NOTHING_MEASURED
+    assert job.posted() == "error"
     assert job.report["lanes"][0]["problem"].endswith("expired; run the lane again")
 
 
@@ -165,13 +162,13 @@ def test_the_latest_attempt_counts(job: PostJob) -> None:
     for artifact in job.github.data.artifacts.values():
         artifact.run = job.number = first
     job.github.data.add_run(first, attempt=2)
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
 
 
 def test_a_report_of_an_earlier_attempt_is_named_as_such(job: PostJob) -> None:
     first = job.measured({SLUG: RED})
     job.github.data.add_run(first, attempt=2)
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
     assert job.report["warnings"] == [f"{SLUG}: the report is of attempt 1, since attempt 2 uploaded none"]
     assert "of attempt 1" in job.comments[0]
 
@@ -192,7 +189,7 @@ def test_baselines_and_settings_of_the_change_are_not_obeyed(job: PostJob) -> No
     loose = b"[tool.perfguard]\nlanes = []\npair_minutes = 0.0\n"
     job.github.data.files[sha("head")]["pyproject.toml"] = loose
     job.measured({SLUG: RED})
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
     assert [(edit["metric"], edit["before"], edit["after"], edit["reason"]) for edit in job.report["edits"]] == [
         ("lanes", f'["{SLUG}"]', "[]", "takes effect when merged"),
         ("pair_minutes", None, "0.0", "takes effect when merged"),
@@ -207,7 +204,7 @@ def test_baselines_and_settings_of_the_change_are_not_obeyed(job: PostJob) -> No
 def test_settings_of_the_change_that_cannot_be_read_are_shown_as_such(job: PostJob, text: bytes) -> None:
     job.github.data.files[sha("head")]["pyproject.toml"] = text
     job.measured({SLUG: GREEN})
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     shown = [(edit["metric"], edit["after"]) for edit in job.report["edits"]]
     assert shown == [("every setting", "cannot be read"), ("lanes", None)]
     assert "lanes" in job.comments[0]
@@ -216,7 +213,7 @@ def test_settings_of_the_change_that_cannot_be_read_are_shown_as_such(job: PostJ
 def test_an_accepted_finding_is_green_and_listed(job: PostJob) -> None:
     job.baselines(baseline_file(BASE), baseline_file({"f": entries(55.0), "g": entries()}, WHY))
     job.measured({SLUG: RED})
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     assert "accepted: 1 finding" in job.comments[0]
     assert "more accurate" in job.comments[0]
     assert job.statuses["perfguard"][0] == "success"
@@ -228,7 +225,7 @@ def test_an_edit_for_hardware_without_a_lane_is_listed_too(job: PostJob) -> None
     job.github.data.files[sha("fork-point")][path] = other
     job.github.data.files[sha("head")][path] = other.replace(b"launches: 1", b"launches: 9")
     job.measured({SLUG: GREEN})
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     assert [(edit["folder"], edit["after"], edit["loosens"]) for edit in job.report["edits"]] == [
         (OTHER, 9, "its value")
     ] * 2
@@ -254,30 +251,30 @@ def test_baselines_of_the_change_that_were_not_all_read_are_an_error_and_hide_no
     job.github.data.files[sha("head")] |= {f"baselines/{SLUG}/more{each}.yaml": b"x%d" % each for each in range(2)}
     monkeypatch.setattr(commit_files, "LEAST_CHANGES", 0)
     job.measured({SLUG: GREEN})
-    assert job.post() is ExitStatus.TESTS_FAILED
+    assert job.posted() == "error"
     for context in ("perfguard", f"perfguard/{SLUG}"):
         state, said = job.statuses[context]
         assert state == "error"
         assert said.startswith("incomplete: the change's baselines: more than 1 changed files, or 16,000,000 bytes")
     assert "more than 1 changed files" in job.comments[0]
     job.measured({SLUG: RED})
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
 
 
 def test_a_lane_may_hold_twice_the_cases_of_the_base(job: PostJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which knows two: as many as a limit that follows it allows."""
     monkeypatch.setattr(comment_limits, "LEAST_CASES", 1)
     job.measured({SLUG: compared(dict.fromkeys("fghk", 50.0))})
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     job.measured({SLUG: compared(dict.fromkeys("fghkl", 50.0))})
-    assert job.post() is ExitStatus.NOTHING_MEASURED
+    assert job.posted() == "error"
     assert "5 items in a list, 4 at most; merge tests and their baselines in parts" in job.report["lanes"][0]["problem"]
 
 
 def test_a_folder_of_no_lane_is_named_and_not_read(job: PostJob) -> None:
     job.github.data.files[sha("head")][f"baselines/{OTHER}/area.yaml"] = b"x"
     job.measured({SLUG: GREEN})
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     assert job.report["edits"] == []
     assert job.report["warnings"] == [
         f"the change's baselines: baselines/{OTHER}: no lane has this folder, nor the base: not read"
@@ -304,7 +301,7 @@ UNPAIRED = {
 def test_times_without_pairs_of_the_merge_base_are_undecided_and_no_success(job: PostJob, what: str) -> None:
     given, said = UNPAIRED[what]
     job.measured({SLUG: given})
-    assert job.post() is ExitStatus.UNGUARDED
+    assert job.posted() == "error"
     assert job.statuses["perfguard"][0] == "error"
     assert [verdict["word"] for verdict in times(job)] == ["UNRESOLVED"] * 2
     assert all(verdict["reason"].startswith("UNPAIRED: ") and said in verdict["reason"] for verdict in times(job))
@@ -315,7 +312,7 @@ def test_times_without_pairs_of_the_merge_base_are_undecided_and_no_success(job:
 
 def test_a_tree_that_equals_the_merge_base_has_no_time_to_judge(job: PostJob) -> None:
     job.measured({SLUG: replace(RED, base=BaseTree(sha("fork-point"), equal=True), pairings=[])})
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     assert [verdict["word"] for verdict in times(job)] == ["UNCHANGED"] * 2
 
 
@@ -324,7 +321,7 @@ def test_a_tree_with_other_code_than_the_merge_base_does_not_equal_it(job: PostJ
     for name, code in (("README.md", False), (f"baselines/{SLUG}/more.yaml", False), ("kernel.py", True)):
         job.github.data.files[sha("head")][name] = b"x"
         job.measured({SLUG: given})
-        assert job.post() is (ExitStatus.UNGUARDED if code else ExitStatus.PASSED)
+        assert job.posted() == ("error" if code else "success")
         assert [verdict["word"] for verdict in times(job)] == ["UNRESOLVED" if code else "UNCHANGED"] * 2
     why = f"UNPAIRED: reported as equal to {sha('fork-point')[:12]}, but the change edits kernel.py; run the lane again"
     assert {verdict["reason"] for verdict in times(job)} == {why}
@@ -334,7 +331,7 @@ def test_forged_process_pairs_cost_their_case(job: PostJob) -> None:
     data = json.loads(dump_report(RED))
     data["pairings"][0]["cases"][0]["times"][0]["readings"][1] |= {"change": 1e300}
     job.measured({SLUG: archive(json.dumps(data).encode())})
-    assert job.post() is ExitStatus.TESTS_FAILED
+    assert job.posted() == "error"
     assert job.statuses["perfguard"][0] == "error"
     assert "process pairs&#58; invalid value" in job.comments[0]
     assert [verdict["word"] for verdict in times(job)] == ["UNRESOLVED", "PASS"]
@@ -343,7 +340,7 @@ def test_forged_process_pairs_cost_their_case(job: PostJob) -> None:
 @pytest.mark.parametrize("event", ["push", "merge_group"])
 def test_without_a_pull_request_there_are_status_and_summary(job: PostJob, event: str) -> None:
     job.measured({SLUG: RED}, event=event)
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
     assert job.comments == []
     assert job.statuses["perfguard"][0] == "failure"
     assert job.report["base"] == sha("head")  # judged by its own baselines
@@ -351,22 +348,83 @@ def test_without_a_pull_request_there_are_status_and_summary(job: PostJob, event
     (said,) = job.report["warnings"]
     assert said.startswith(f"{SLUG}: compared with {sha('fork-point')[:12]}, as the report says: ")
     job.measured({SLUG: replace(GREEN, base=BaseTree(sha("head"), equal=True), pairings=[])}, event=event)
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     assert "its own commit, so that nothing can differ; give the lane --perfguard-base" in job.report["warnings"][0]
 
 
 def test_a_merge_group_is_compared_with_what_it_was_queued_on(job: PostJob) -> None:
     queue = "gh-readonly-queue/release/1/pr-7-"
+    job.github.data.add_comparison("fork-point", "head", "fork-point")
     job.measured({SLUG: RED}, event="merge_group", head_branch=queue + sha("fork-point"))
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
     assert job.report["warnings"] == []
     job.measured({SLUG: RED}, event="merge_group", head_branch=queue + sha("base"))
-    assert job.post() is ExitStatus.UNGUARDED
+    assert job.posted() == "error"
     assert all(f"the merge base is {sha('base')[:12]}" in verdict["reason"] for verdict in times(job))
     for event in ("push", "pull_request"):  # anybody may call a branch so, and push to it
         job.github.data.pulls[7]["head"]["ref"] = queue + sha("base")
         job.measured({SLUG: RED}, event=event, head_branch=queue + sha("base"))
-        assert job.post() is ExitStatus.REGRESSED
+        assert job.posted() == "failure"
+
+
+# -- documents alone ---------------------------------------------------------------------------------------------------
+
+QUEUED = {"event": "merge_group", "head_branch": f"gh-readonly-queue/main/pr-7-{sha('base')}"}
+
+
+@pytest.mark.parametrize("run", [{}, QUEUED], ids=["pull request", "merge queue"])
+def test_a_change_of_documents_alone_needs_no_lane_and_is_green(job: PostJob, run: dict[str, Any]) -> None:
+    """No report, no red, no `no result`: the required status comes, and the lanes' own."""
+    for name in ("README.md", "docs/a guide.RST", "docs/picture.png"):
+        job.github.data.files[sha("head")][name] = b"x"
+    job.measured({SLUG: None, OTHER: None}, **run)
+    assert job.posted(lanes=[SLUG, OTHER]) == "success"
+    said = "nothing to measure: only documents changed"
+    contexts = ("perfguard", f"perfguard/{SLUG}", f"perfguard/{OTHER}")
+    assert job.statuses == dict.fromkeys(contexts, ("success", said))
+    assert headline(job) == f"### ✅ perfguard: {said}"
+    assert job.comments == []
+    page = (job.folder / "out" / "report.html").read_text()
+    for text in (job.summary, page):
+        assert said in text
+        assert "no result" not in text
+
+
+def test_a_comment_on_code_that_a_later_push_takes_back_turns_green(job: PostJob) -> None:
+    job.github.data.files[sha("head")]["kernel.py"] = b"x"
+    job.measured({SLUG: RED})
+    assert job.posted() == "failure"
+    del job.github.data.files[sha("head")]["kernel.py"]
+    job.github.data.files[sha("head")]["README.md"] = b"x"
+    job.measured({SLUG: None})
+    assert job.posted() == "success"
+    (comment,) = job.comments
+    assert comment.startswith("### ✅ perfguard: nothing to measure: only documents changed")
+    assert "Resolved in" in comment
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["README.md", "kernel.py"], ["docs/conf.py"], ["docs/requirements.txt"], [f"baselines/{SLUG}/more.yaml"],
+        ["pyproject.toml"], ["README.md.py"], ["md"], [f"{number}.md" for number in range(300)],
+    ],
+    ids=lambda names: names[-1],
+)  # fmt: skip
+def test_any_other_change_needs_its_lanes(job: PostJob, names: list[str]) -> None:
+    """Of 300 files GitHub lists no more, so that others may follow."""
+    job.github.data.files[sha("head")] |= dict.fromkeys(names, b"x")
+    job.measured({SLUG: None})
+    assert job.posted() == "error"
+    assert "no result" in job.comments[0]
+
+
+def test_a_lane_that_measured_documents_all_the_same_is_judged(job: PostJob) -> None:
+    job.github.data.files[sha("head")]["README.md"] = b"x"
+    job.measured({SLUG: RED, OTHER: None})
+    assert job.posted(lanes=[SLUG, OTHER]) == "failure"
+    assert "1 case slower" in headline(job)
+    assert "without a result" not in headline(job)
 
 
 # -- untrusted text ----------------------------------------------------------------------------------------------------
@@ -375,7 +433,7 @@ def test_a_merge_group_is_compared_with_what_it_was_queued_on(job: PostJob) -> N
 def test_strange_names_come_out_literally(job: PostJob) -> None:
     name = "f|`<img src=x>@org/team #1 [x](y) __x__ www.x.y a@b.c\n\u202e" + "z" * 10_000
     job.measured({SLUG: replace(GREEN, results=[*GREEN.results, measured(name)])})
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     assert "not guarded: 1 case" in headline(job)
     text = job.comments[0]
     for raw in ("<img", "@org", "](y)", "__x__", "www.x", "\u202e", "z" * 201):
@@ -441,11 +499,11 @@ def test_a_job_that_gives_up_says_so_where_green_stood(
 def test_posting_trouble_changes_no_verdict_and_loses_no_report(
     job: PostJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for given, status in ((RED, ExitStatus.REGRESSED), (GREEN, ExitStatus.NOT_POSTED)):
+    for given in (RED, GREEN):
         job.measured({SLUG: given})
         for _ in range(2):
             job.github.fail(method="POST", status=403, body={"message": "Resource not accessible by integration"})
-        assert job.post() is status
+        assert job.post() is ExitStatus.NOT_POSTED
         assert (job.folder / "out" / "report.md").exists()
         assert TOKEN not in capsys.readouterr().err
 
@@ -454,7 +512,7 @@ def test_a_full_disk_still_posts(job: PostJob, capsys: pytest.CaptureFixture[str
     (job.folder / "out").write_text("a file where the folder should be")
     job.environ["GITHUB_STEP_SUMMARY"] = str(job.folder / "none" / "summary.md")
     job.measured({SLUG: RED})
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
     assert len(job.comments) == 1
     said = capsys.readouterr().err
     assert "report.md: not written" in said
@@ -476,7 +534,7 @@ def test_a_large_summary_ends_with_whole_parts(job: PostJob, monkeypatch: pytest
 
 def test_a_dry_run_prints_and_writes_nothing(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
     job.measured({SLUG: RED})
-    assert job.post(dry=True) is ExitStatus.REGRESSED
+    assert job.post(dry=True) is ExitStatus.PASSED
     assert job.github.writes == []
     assert job.summary == ""
     out = capsys.readouterr().out
@@ -489,10 +547,10 @@ def test_only_a_pull_request_of_its_own_gets_comment_and_status(
 ) -> None:
     job.github.data.add_pull(8, base_ref="release")  # which one was measured cannot be told
     job.measured({SLUG: RED})
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.post() is ExitStatus.PASSED
     for pull in job.github.data.pulls.values():
         pull["state"] = "closed"
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.post() is ExitStatus.PASSED
     assert job.github.writes == []
     assert "1 case slower" in headline(job)
     said = capsys.readouterr().err
@@ -532,7 +590,7 @@ def test_the_job_of_an_earlier_run_changes_nothing_that_a_newer_one_posted(
     """The maintainer runs the post job of a green attempt again, after a later attempt was red."""
     first = job.measured({SLUG: GREEN})
     earlier = dict(job.github.data.runs[first])
-    assert job.post() is ExitStatus.PASSED
+    assert job.posted() == "success"
     if again == "an attempt":
         job.measured({SLUG: RED}, attempt=2)
         for artifact in job.github.data.artifacts.values():
@@ -541,7 +599,7 @@ def test_the_job_of_an_earlier_run_changes_nothing_that_a_newer_one_posted(
         job.number = first
     else:
         job.measured({SLUG: RED})
-    assert job.post() is ExitStatus.REGRESSED
+    assert job.posted() == "failure"
     before = job.comments, job.statuses, job.github.writes
     assert job.statuses["perfguard"][0] == "failure"
     capsys.readouterr()
@@ -600,7 +658,7 @@ def test_statuses_are_set_though_reading_used_up_its_time(job: PostJob, clock: F
     for path in READ[:slow]:
         job.github.fail(times=2, path=path, **limited)
     job.github.fail(path="/statuses", **limited)
-    assert job.post() is not ExitStatus.PASSED
+    job.post()
     assert job.statuses["perfguard"][0] == ("failure" if slow < len(READ) else "error")  # Not all was read then.
     assert 470 < clock.now - started < 600
 
@@ -619,7 +677,7 @@ def test_a_run_of_another_workflow_is_left_alone(job: PostJob, capsys: pytest.Ca
     assert job.post() is ExitStatus.PASSED
     assert job.github.writes == []
     assert "of another workflow" in capsys.readouterr().err
-    assert job.post(workflow=other) is ExitStatus.REGRESSED
+    assert job.posted(workflow=other) == "failure"
 
 
 def test_no_expected_lane_is_a_mistake(job: PostJob) -> None:

@@ -103,7 +103,7 @@ def test_the_job_installs_what_is_here(extras: str, package: str, repository: Pa
     (repository / "requirements.txt").write_text("einops\n")
     assert init("--yes") == 0
     (job,) = loaded(repository, "guard.yml")["jobs"].values()
-    python, install = job["steps"][1]["with"]["python-version"], job["steps"][2]["run"]
+    python, install = job["steps"][2]["with"]["python-version"], job["steps"][3]["run"]
     assert python == "{}.{}".format(*sys.version_info)
     assert f"torch=={metadata.version('torch')} triton=={metadata.version('triton')}" in install
     build = metadata.version("torch").partition("+")[2]

@@ -68,7 +68,7 @@ def test_the_words_and_the_status_are_those_of_the_comment(
     base = baseline_file(BASE)
     job.baselines(base, head or base)
     run = job.measured({SLUG: measured_report})
-    status = job.post()
+    state = job.posted()
     commented = (job.folder / "out" / "comment.md").read_text()
     if job.comments:
         assert job.comments[0].rstrip("\n") == commented.rstrip("\n")
@@ -80,7 +80,8 @@ def test_the_words_and_the_status_are_those_of_the_comment(
         monkeypatch.setenv(name, value)
     given = "report.json" if measured_report else f"{SLUG}=report.json"
     ended = judge(folder, monkeypatch, given, "--base-baselines", "base", "--base", sha("fork-point"))
-    assert ended == status
+    failures = (ExitStatus.REGRESSED, ExitStatus.WRONG)
+    assert state == ("failure" if ended in failures else "success" if ended == ExitStatus.PASSED else "error")
 
     def told(text: str) -> str:
         # A report knows twelve characters of its commit; without one the reasons name the artifact or the file.

@@ -16,12 +16,24 @@ NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "chromium-brows
 
 
 def dump(page: Path, fragment: str = "", *arguments: str) -> str:
-    """The page's document once its script ran; skips the test, by name, where no browser is installed."""
+    """The page's document once its script ran."""
+    return _run(page, fragment, "--dump-dom", *arguments)
+
+
+def photograph(page: Path, picture: Path, width: int, height: int, *arguments: str) -> None:
+    """A picture of the page, in PNG."""
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    size = (f"--window-size={width},{height}", "--hide-scrollbars")
+    _run(page, "", f"--screenshot={picture.resolve()}", *size, *arguments)
+
+
+def _run(page: Path, fragment: str, *arguments: str) -> str:
+    """What the browser prints; skips the test, by name, where none is installed."""
     found = next((path for path in map(shutil.which, NAMES) if path), None)
     if found is None:
         pytest.skip("NOT TESTED in a browser: none installed; apt-get install chromium")
     line = [
-        found, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,900", "--dump-dom",
+        found, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,900",
         "--host-resolver-rules=MAP * ~NOTFOUND", "--no-first-run", "--disable-background-networking",
         f"--user-data-dir={page.parent / 'profile'}", *arguments, f"{page.as_uri()}{fragment}",
     ]  # fmt: skip

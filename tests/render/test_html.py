@@ -287,7 +287,7 @@ seen.line = parseFloat(getComputedStyle(document.body).lineHeight);
 seen.page = root.clientWidth; seen.scrolled = root.scrollWidth;
 seen.cells = boxes(".row td:has(svg)"); seen.small = boxes(".row svg");
 [seen.detail] = boxes(".detail > td"); [seen.large] = boxes(".plots svg"); seen.commands = boxes(".detail .command");
-seen.labels = boxes(".plots svg text"); [seen.band] = boxes(".plots .band"); seen.verdicts = boxes(".verdicts tbody tr");
+seen.labels = boxes(".plots svg text"); [seen.band] = boxes(".plots .band"); [seen.caption] = boxes("figcaption"); seen.verdicts = boxes(".verdicts tbody tr");
 """
 
 
@@ -313,9 +313,9 @@ def test_plots_can_be_read_and_nothing_leaves_the_page(page: Path, width: int) -
         assert inside(part, seen["detail"])
     assert large["width"] >= 2 * max(plot["width"] for plot in seen["small"])
     assert large["height"] >= 3 * max(plot["height"] for plot in seen["small"])
-    high, low, caption = seen["labels"]
+    high, low = seen["labels"]
     column = max(high["right"], low["right"]) - large["left"]
     assert seen["band"]["width"] >= 3 * column
     assert seen["band"]["left"] >= large["left"] + column
-    assert caption["top"] >= low["bottom"]
+    assert seen["caption"]["top"] >= low["bottom"]
     assert all(inside(label, large) for label in seen["labels"])

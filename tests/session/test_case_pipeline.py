@@ -213,6 +213,25 @@ def test_throughput_is_told_and_an_impossible_one_refused(runner: Runner, device
     assert "of the copy ceiling" in refused.verdicts[0].reason
 
 
+def test_operations_stand_beside_a_product_of_the_largest_input(runner: Runner, device: fake.FakeDevice) -> None:
+    """No kernel is refused for them, and neither fresh processes nor integers have a product."""
+    most = device.matmul_flop_per_second(torch.float32)
+    work = Work(flop=int(0.5 * most * 50e-6))
+    (result,) = runner.measure(call(torch.randn(8, 4), work), CASE)
+    assert result.throughput is not None
+    assert result.throughput.matmul == "float32"
+    assert result.throughput.matmul_fraction == pytest.approx(0.5, rel=0.02)
+    fresh = Runner(device, Settings(case_seconds=0.1), ReadingPlan(numerics=False))
+    for other, given in (
+        (fresh, call(torch.randn(8, 4), work)),
+        (runner, call(torch.ones(8, 4, dtype=torch.int64), work)),
+    ):
+        (result,) = other.measure(given, CASE)
+        assert result.throughput is not None
+        assert result.throughput.flop_per_second
+        assert (result.throughput.matmul, result.throughput.matmul_fraction) == ("", None)
+
+
 def test_a_fresh_process_reads_without_checking(device: fake.FakeDevice) -> None:
     runner = Runner(device, Settings(case_seconds=0.1), ReadingPlan(numerics=False))
     first, second = runner.measure(call(torch.randn(8, 4, requires_grad=True), factor=3), CASE)

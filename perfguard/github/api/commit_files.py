@@ -13,6 +13,7 @@ from msgspec import Struct
 from perfguard.github.api.client import ApiError, Client
 
 LEAST_CHANGES = 100  # A tenth of the requests that GitHub allows the token of a repository in an hour.
+MOST_LISTED = 300  # Files that GitHub lists of a comparison.
 _DEPTH = 2
 _FOLDER, _FILE, _SYMLINK = "040000", ("100644", "100755"), "120000"  # These are git's modes.
 
@@ -64,8 +65,8 @@ class _Blob(Struct, frozen=True):
 
 
 def find_merge_base(client: Client, base_sha: str, head_sha: str) -> tuple[str, list[str]]:
-    """The hash of the merge base of two commits, and the files that the head has changed since; GitHub lists 300 of
-    them at most. The head may be that of a fork.
+    """The hash of the merge base of two commits, and the files that the head has changed since, at most
+    `MOST_LISTED` of them. The head may be that of a fork.
 
     Raises:
         GitHubError: there is no common commit, or the request fails.

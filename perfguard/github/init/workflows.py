@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from perfguard.model.errors import UsageError
-from perfguard.session.pairing.worktrees import find_repository
+from perfguard.session.pairing.worktrees import NO_CODE, find_repository
 
 HOSTED = ("ubuntu-24.04",)  # Any CPU serves the lane cpu, which times nothing.
 # PyTorch's builds are marked by the part of their version behind the plus, which also names the index that holds them.
@@ -188,5 +188,8 @@ def lanes_of(workflow: str) -> dict[str, list[str]]:
 
 
 def _filled(name: str, values: Mapping[str, str]) -> str:
-    text = files("perfguard.github.init").joinpath("templates", f"{name}.yml").read_text(encoding="utf-8")
-    return re.sub(r"<<(\w+)>>", lambda found: values[found[1]], text)
+    folder = files("perfguard.github.init").joinpath("templates")
+    documents = "|".join(sorted(suffix.removeprefix(".") for suffix in NO_CODE))
+    look = (folder / "look.yml").read_text(encoding="utf-8").replace("<<documents>>", documents)
+    values = {**values, "look": look}
+    return re.sub(r"<<(\w+)>>", lambda found: values[found[1]], (folder / f"{name}.yml").read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Sequence
 from statistics import median
 
-from perfguard.github.lanes.baselines_at_commit import BaselineSet, Recorded, folders_of
+from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.limits import declared
 from perfguard.judge.lane import folder_of
 from perfguard.judge.time_record import anchor_of, grow, slowdown
@@ -24,6 +24,7 @@ from perfguard.model.records import (
     Entry,
     Reading,
     ReadingId,
+    Recorded,
     Report,
     TimedEntry,
     Value,

@@ -8,17 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from perfguard.judge.lane import Lane, folder_of_ranks, is_own
 from perfguard.model.errors import BaselineError
-from perfguard.model.records import Baseline, Entry, Hardware, Provenance, Report, Toolchain
+from perfguard.model.records import Baseline, Hardware, Recorded, Report, Toolchain
 from perfguard.store.baseline_form import parse
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The record of a case with its provenance, since names of recordings differ between commits."""
-
-    entries: Mapping[str, Entry]
-    inputs: str
-    provenance: Provenance
 
 
 @dataclass(frozen=True)
@@ -41,10 +32,7 @@ class BaselineSet:
     def case(self, folder: str, suite: str, key: str) -> Recorded | None:
         """The record of a case in a folder."""
         baseline = self.folders.get(folder, {}).get(suite)
-        if baseline is None or key not in baseline.cases:
-            return None
-        case = baseline.cases[key]
-        return Recorded(case.entries, case.inputs, baseline.provenance_of(key))
+        return None if baseline is None or key not in baseline.cases else baseline.recorded(key)
 
     def problem_in(self, folders: Collection[str]) -> str:
         """The reason why a file in one of `folders` is missing; empty if none is."""

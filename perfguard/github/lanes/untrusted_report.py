@@ -77,6 +77,7 @@ _RANGES = {
     "bytes_per_second": (0.0, 1e21),
     "flop_per_second": (0.0, 1e21),
     "copy_fraction": (0.0, 1e21),
+    "matmul_fraction": (0.0, 1e21),
 }
 _ANY_NUMBER = (-1e21, 1e21)
 _IN_PARTS = "merge tests and their baselines in parts, each at most as many as the base has"

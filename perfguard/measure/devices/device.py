@@ -232,6 +232,12 @@ class Device(abc.ABC):
     def copy_bytes_per_second(self) -> float:
         """Measure the copy ceiling: bytes read plus bytes written per second by a large device-to-device copy."""
 
+    def matmul_flop_per_second(self, dtype: torch.dtype) -> float:
+        """Measure the ceiling of computation: operations per second of a large matrix product; 0.0 without one."""
+        from perfguard.measure.devices.matmul import matmul_flop_per_second
+
+        return matmul_flop_per_second(self, dtype)
+
 
 def _torch_version() -> str | None:
     """Version of torch, with its build; None if torch is not installed."""

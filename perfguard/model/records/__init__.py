@@ -3,7 +3,16 @@
 Times are in microseconds, memory is in bytes.
 """
 
-from perfguard.model.records.baseline import Baseline, CaseBaseline, Entry, Hardware, Provenance, TimedEntry, Toolchain
+from perfguard.model.records.baseline import (
+    Baseline,
+    CaseBaseline,
+    Entry,
+    Hardware,
+    Provenance,
+    Recorded,
+    TimedEntry,
+    Toolchain,
+)
 from perfguard.model.records.case import (
     BY_TOOLCHAIN,
     OTHER_CONDITIONS,
@@ -89,6 +98,7 @@ __all__ = [
     "Provenance",
     "Reading",
     "ReadingId",
+    "Recorded",
     "Report",
     "Session",
     "Throughput",

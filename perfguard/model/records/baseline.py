@@ -82,6 +82,14 @@ class CaseBaseline(Struct, frozen=True):
     recording: str = ""
 
 
+class Recorded(Struct, frozen=True):
+    """The record of a case with its provenance, since names of recordings differ between commits."""
+
+    entries: dict[str, Entry]
+    inputs: str
+    provenance: Provenance
+
+
 class Baseline(Struct, frozen=True):
     """One file: the cases of one suite on one hardware, or on every CPU."""
 
@@ -93,6 +101,10 @@ class Baseline(Struct, frozen=True):
     def provenance_of(self, key: str) -> Provenance:
         """The recording of the case; an empty one if it is unknown."""
         return self.recordings.get(self.cases[key].recording, Provenance())
+
+    def recorded(self, key: str) -> Recorded:
+        """The record of the case."""
+        return Recorded(self.cases[key].entries, self.cases[key].inputs, self.provenance_of(key))
 
     def with_recording(self, provenance: Provenance) -> tuple[Baseline, str]:
         """The file with this recording, and its name: the commit or the date, with a number if another recording has

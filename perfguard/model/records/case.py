@@ -178,8 +178,7 @@ class Accuracy(Struct, frozen=True, omit_defaults=True):
     """The comparison of one output (or gradient) of the candidate with the reference.
 
     `error_ratio` is RMSE(candidate)/RMSE(eager), both against the oracle, with a lower limit for eager's; `limit` is
-    the largest RMSE allowed; `sqnr_db` is 20·log10(RMS(oracle)/RMSE(candidate)). `problem` is empty if the output is
-    right.
+    the largest RMSE allowed; `sqnr_db` is 20·log10(RMS(oracle)/RMSE(candidate)). `problem` is empty if it is right.
     """
 
     output: str
@@ -202,6 +201,8 @@ class Throughput(Struct, frozen=True):
     bytes_per_second: float | None = None
     flop_per_second: float | None = None
     copy_fraction: float | None = None  # The share of the copy ceiling of the same session.
+    matmul_fraction: float | None = None  # The same of a large matrix product, in the dtype `matmul`.
+    matmul: str = ""
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):

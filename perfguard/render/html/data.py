@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from perfguard.model.records import URGENCY, Accuracy, CaseResult, Reading, ReadingId, TimedEntry, Verdict, Word
+from perfguard.model.records import (
+    URGENCY,
+    Accuracy,
+    CaseResult,
+    Reading,
+    ReadingId,
+    TimedEntry,
+    Verdict,
+    Word,
+)
 from perfguard.model.records.baseline import entries_of
-from perfguard.model.units import Unit, format_value
+from perfguard.model.units import Unit, format_bandwidth, format_flops, format_percent, format_value
 from perfguard.render.escaping import clean, is_plain
 from perfguard.render.findings import Cause, Finding
+from perfguard.render.html.history import levels, records
 from perfguard.render.overview import LaneView, Overview
 from perfguard.render.words import (
     CommandPrefix,
@@ -17,7 +27,6 @@ from perfguard.render.words import (
     compare_command,
     limit_text,
     moved,
-    rates,
     reproduce_command,
     why,
 )
@@ -28,7 +37,7 @@ MOST_OF_A_VALUE = 1000
 
 def cases(overview: Overview) -> list[dict[str, Any]]:
     """One record for each case and lane, in the order of the lanes. `urgency` sorts by verdict, worst first."""
-    records = []
+    made = []
     causes = {case: cause for cause in reversed(overview.causes) for case in cause.cases}
     for index, lane in enumerate(overview.lanes):
         own = command_prefix(lane.report) if lane.report else CommandPrefix()
@@ -37,7 +46,7 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
             case = result.case
             accepted = lane.covered[case]
             times = _times(lane, result, pairs)
-            records.append(
+            made.append(
                 {
                     "lane": index,
                     "suite": clean(case.suite),
@@ -55,12 +64,13 @@ def cases(overview: Overview) -> list[dict[str, Any]]:
                         for verdict in sorted(result.verdicts, key=result.sort_key)
                     ],
                     "share": result.throughput.copy_fraction if result.throughput else None,
-                    "rates": ", ".join(rates(result, copy=True)),
+                    "roofline": _roofline(result),
+                    "records": records(lane, result),
                     "numerics": [_numerics(accuracy, result) for accuracy in result.accuracy],
                     "notes": [clean(note, MOST_REASON) for note in result.all_notes],
                 }
             )
-    return records
+    return made
 
 
 def _cause(cause: Cause | None) -> str:
@@ -107,11 +117,29 @@ def _times(lane: LaneView, result: CaseResult, pairs: dict[ReadingId, list[list[
         if reading.timed and isinstance(reading.value, int | float):
             entry = stored.get(reading.metric)
             sessions = entry.sessions if isinstance(entry, TimedEntry) and entry.timer == reading.timer else []
-            time = _time(reading, verdicts.get(reading.metric), sessions)
-            shown.append(
-                time | _paired(pairs.get(ReadingId(*result.id, reading.metric), []), verdicts.get(reading.metric))
-            )
+            verdict = verdicts.get(reading.metric)
+            time = _time(reading, verdict, sessions)
+            shown.append(time | _paired(pairs.get(ReadingId(*result.id, reading.metric), []), verdict))
+            shown += levels(lane, result, reading, time)
     return shown
+
+
+def _roofline(result: CaseResult) -> list[list[Any]]:
+    """Text and share of each rate, beside its ceiling if this session measured one, then the share that is left."""
+    through = result.throughput
+    if through is None:
+        return []
+    rows: list[list[Any]] = []
+    for rate, share, form, ceiling in (
+        (through.bytes_per_second, through.copy_fraction, format_bandwidth, "copy"),
+        (through.flop_per_second, through.matmul_fraction, format_flops, f"{clean(through.matmul)} matmul"),
+    ):
+        beside = f" of {form(rate / share)}, which a {ceiling} reached in this run" if rate and share else ""
+        rows += [[f"{form(rate)}{beside}", share]] if rate else []
+    if best := max((share for _, share in rows if share), default=0.0):
+        taken, left = (format_percent(part, 0) for part in (best, max(0.0, 1 - best)))
+        rows.append([f"At the nearer ceiling it would take {taken} of its time: {left} is left", None])
+    return rows
 
 
 def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> dict[str, Any]:
@@ -124,6 +152,7 @@ def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> d
     band = [before / (1 + limit), before * (1 + limit)] if before and limit else None
     now = verdict.after if verdict and isinstance(verdict.after, int | float) else reading.value
     own = now == reading.value
+    source = "this run" if own else "process pairs"
     blocks = reading.blocks if own else []
     values = [now, *blocks, *sessions, *(band or [])]
     return {
@@ -135,7 +164,8 @@ def _time(reading: Reading, verdict: Verdict | None, sessions: list[float]) -> d
         "centre": before,
         "sessions": sessions,
         "blocks": blocks,
-        "source": "this run" if own else "process pairs",
+        "source": source,
+        "caption": f"{clean(reading.metric)}: {len(sessions)} stored sessions, {source}{', its blocks' * bool(blocks)}",
         "band": band,
         "low": format_value(min(values), reading.unit),
         "high": format_value(max(values), reading.unit),

@@ -1,7 +1,7 @@
 "use strict";
 // Everything that comes from a report goes into the page as text, never as markup.
 (() => {
-  const { lanes, cases } = JSON.parse(document.getElementById("data").textContent);
+  const { lanes, cases, commits } = JSON.parse(document.getElementById("data").textContent);
   const PAGE = 200; // Rows that are made at once.
   const $ = (id) => document.getElementById(id);
   const state = { find: "", lane: "", words: new Set(), sort: "urgency", down: false };
@@ -29,13 +29,13 @@
 
   // The stored sessions, then this run or its process pairs, over the band of changes that do not fail.
   function plot(time, width, height, large) {
-    const label = `${time.sessions.length} stored sessions, now ${time.text}` + (time.before ? `, was ${time.before}` : "");
+    const label = `${time.caption}, now ${time.text}` + (time.before ? `, was ${time.before}` : "");
     const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
     const blocks = large ? time.blocks : [];
     const values = [time.now, ...time.sessions, ...blocks, ...(time.band || [])];
     let low = Math.min(...values), high = Math.max(...values);
     if (low === high) { low *= 0.99; high *= 1.01; }
-    const left = large ? 84 : 6, right = width - (large ? 60 : 8), top = large ? 16 : 6, bottom = height - (large ? 34 : 6);
+    const left = large ? 84 : 6, right = width - (large ? 60 : 8), top = large ? 16 : 6, bottom = height - (large ? 12 : 6);
     const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
     const steps = Math.max(time.sessions.length, 1);
     const x = (place) => left + (place / steps) * (right - left);
@@ -48,11 +48,8 @@
     time.sessions.forEach((value, place) => svg.append(drawn("circle", { class: "session", cx: x(place), cy: y(value), r: large ? 4 : 3 })));
     blocks.forEach((value, place) => svg.append(drawn("circle", { class: "block", cx: right + 14 + 8 * (place % 5), cy: y(value), r: 3 })));
     svg.append(drawn("circle", { class: `now ${toneClass(time.tone)}`, cx: right, cy: y(time.now), r: large ? 7 : 4.5 }));
-    if (large) {
-      svg.append(drawn("text", { x: 2, y: top + 4 }, time.high), drawn("text", { x: 2, y: bottom + 4 }, time.low));
-      svg.append(drawn("text", { x: left, y: height - 4 }, `${time.metric}: ${time.sessions.length} stored sessions, ${time.source}${blocks.length ? ", its blocks" : ""}`));
-    }
-    return svg;
+    if (large) svg.append(drawn("text", { x: 2, y: top + 4 }, time.high), drawn("text", { x: 2, y: bottom + 4 }, time.low));
+    return large ? element("figure", {}, svg, element("figcaption", {}, time.caption)) : svg;
   }
 
   // A line for each process pair, through the base, its second checkout and this change.
@@ -62,44 +59,49 @@
     if (low === high) { low *= 0.99; high *= 1.01; }
     const label = `${time.pairs.length} process pairs, ${time.pairs_low} to ${time.pairs_high}${time.pairs_change ? `: ${time.pairs_change}` : ""}`;
     const svg = drawn("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-    const x = (side) => 130 + side * ((width - 200) / 2), y = (value) => height - 60 - ((value - low) / (high - low)) * (height - 90);
+    const x = (side) => 104 + side * ((width - 160) / 2), y = (value) => height - 40 - ((value - low) / (high - low)) * (height - 60);
     for (const pair of time.pairs) {
       svg.append(drawn("polyline", { class: "path", points: pair.map((value, side) => `${x(side)},${y(value)}`).join(" ") }));
       pair.forEach((value, side) => svg.append(drawn("circle", { class: side === 2 ? `now ${toneClass(time.tone)}` : "session", cx: x(side), cy: y(value), r: 5 })));
     }
-    sides.forEach((side, place) => svg.append(drawn("text", { x: x(place), y: height - 28, "text-anchor": "middle" }, side)));
-    svg.append(drawn("text", { x: 2, y: 34 }, time.pairs_high), drawn("text", { x: 2, y: height - 56 }, time.pairs_low), drawn("text", { x: 2, y: height - 4 }, label));
-    return svg;
+    sides.forEach((side, place) => svg.append(drawn("text", { x: x(place), y: height - 8, "text-anchor": "middle" }, side)));
+    svg.append(drawn("text", { x: 2, y: 24 }, time.pairs_high), drawn("text", { x: 2, y: height - 36 }, time.pairs_low));
+    return element("figure", {}, svg, element("figcaption", {}, label));
   }
 
   function percent(ratio) {
     return `${ratio >= 1 ? "+" : "−"}${Math.abs(100 * (ratio - 1)).toFixed(1)} %`;
   }
 
-  function verdictTable(one) {
-    const head = ["Verdict", "Metric", "Baseline", "Now", "Change", "Limit", "Why"];
-    const body = element("tbody");
-    for (const verdict of one.verdicts) {
-      const cells = [verdict.word, verdict.metric, verdict.before, verdict.after, verdict.change, verdict.limit, verdict.reason];
-      const row = element("tr");
-      cells.forEach((cell, place) => {
-        const properties = { class: place === 0 ? toneClass(verdict.tone) : "" };
-        if (place >= 2 && place <= 5) properties["data-label"] = head[place];
-        row.append(element("td", properties, cell));
-      });
-      body.append(row);
-    }
-    return element("table", { class: "verdicts" }, element("thead", {}, element("tr", {}, ...head.map((name) => element("th", {}, name)))), body);
+  // Cells between the first two and the last have a label where a narrow page hides the head.
+  function grid(name, head, rows) {
+    const made = rows.map(({ cells, tone }) => element("tr", {}, ...cells.map((cell, place) => element("td",
+      place >= 2 && place < head.length - 1 ? { "data-label": head[place] } : { class: place === 0 ? tone : "" }, cell))));
+    return element("table", { class: name }, element("thead", {}, element("tr", {}, ...head.map((title) => element("th", {}, title)))), element("tbody", {}, ...made));
+  }
+
+  function bar(share) {
+    const fill = element("i");
+    fill.style.width = `${Math.min(100 * share, 100)}%`;
+    return [`${(100 * share).toFixed(0)} %`, element("div", { class: "bar" }, fill)];
   }
 
   function detail(one) {
     const cell = element("td", { colspan: "7" });
-    cell.append(element("div", { class: "plots" }, ...one.times.map((time) => plot(time, 640, 280, true)),
-      ...one.times.filter((time) => time.pairs.length).map((time) => pairs(time, 640, 280))));
-    cell.append(verdictTable(one));
+    const room = document.body.clientWidth - 60; // Texts are not scaled down on a telephone.
+    const width = room > 1000 ? room / 2 - 10 : Math.min(640, room);
+    cell.append(element("div", { class: "plots" }, ...one.times.map((time) => plot(time, width, 260, true)),
+      ...one.times.filter((time) => time.pairs.length).map((time) => pairs(time, width, 260))));
+    cell.append(grid("verdicts", ["Verdict", "Metric", "Baseline", "Now", "Change", "Limit", "Why"], one.verdicts.map((verdict) => ({
+      cells: [verdict.word, verdict.metric, verdict.before, verdict.after, verdict.change, verdict.limit, verdict.reason],
+      tone: toneClass(verdict.tone) }))));
+    if (one.records.length) {
+      cell.append(element("h3", {}, "History"), grid("verdicts records", ["Commit", "Recorded", "What changed", "Anchor", "Reason"],
+        one.records.map((cells) => ({ cells: commits ? [element("a", { href: commits + cells[0] }, cells[0]), ...cells.slice(1)] : cells, tone: "" }))));
+    }
+    for (const [text, share] of one.roofline) cell.append(element("div", { class: "roof" }, text, ...(share ? [": ", ...bar(share)] : [])));
     for (const line of one.numerics) cell.append(element("p", {}, `numerics: ${line.filter(Boolean).join(" · ")}`));
     if (one.inputs) cell.append(element("p", {}, `inputs: ${one.inputs}`));
-    if (one.rates) cell.append(element("p", {}, `throughput: ${one.rates}`));
     for (const note of one.notes) cell.append(element("p", {}, `note: ${note}`));
     for (const [label, command] of one.commands) cell.append(element("p", {}, `${label}:`), element("code", { class: "command" }, command));
     return element("tr", { class: "detail" }, cell);
@@ -121,11 +123,7 @@
     const history = element("td");
     if (time) history.append(plot(time, 200, 48, false));
     const share = element("td", { class: "share number" });
-    if (one.share) {
-      const fill = element("i");
-      fill.style.width = `${Math.min(100 * one.share, 100)}%`;
-      share.append(`${(100 * one.share).toFixed(0)} %`, element("div", { class: "bar" }, fill));
-    }
+    if (one.share) share.append(...bar(one.share));
     const name = element("td", { class: "name", title: one.suite }, one.name);
     if (one.cause) name.append(element("div", { class: "cause" }, one.cause));
     made.append(

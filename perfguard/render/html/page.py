@@ -58,7 +58,9 @@ def _hash(text: str) -> str:
 
 def _data(overview: Overview) -> str:
     """JSON that cannot close its own script element, whatever the names contain."""
-    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview)}
+    start, _, known = overview.source_url.rpartition("/blob/")
+    commits = f"{start}/commit/" if known and start.startswith(("https://", "http://")) else ""
+    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview), "commits": commits}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -128,8 +130,10 @@ def _lane(lane: LaneView) -> str:
     report = lane.report
     head = f'<h2>{_text(lane.name)}</h2><p class="verdict">{SIGNS[lane.headline]} '
     if report is None:
-        why = f": {_text(lane.problem, 1000)}" if lane.problem else ""
-        return f'<article class="lane silent">{head}<strong>no result</strong>{why}</p></article>'
+        why = f"<strong>no result</strong>{_text(f': {lane.problem}' if lane.problem else '', 1000)}"
+        return (
+            f'<article class="lane{" silent" * lane.silent}">{head}{why if lane.silent else lane.verdict}</p></article>'
+        )
     counts = tally(lane.counts) or "nothing moved"
     counts += f", {lane.absent} not measured" if lane.absent else ""
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")
@@ -156,5 +160,5 @@ def _edit(edit: BaselineEdit) -> str:
     return (
         f"<tr{' class=loose' if edit.loosens else ''}><td>{_text(edit.folder)}</td><td>{_text(edit.case)}</td>"
         f"<td>{_text(edit.metric)}</td><td>{old} → {new}{edit.loosens and f' (looser: {escape(edit.loosens)})'}</td>"
-        f"<td>{measured}</td><td>{_text(edit.reason) or 'no reason'}</td></tr>"
+        f"<td data-label=measured>{measured}</td><td data-label=reason>{_text(edit.reason) or 'no reason'}</td></tr>"
     )

@@ -133,10 +133,14 @@ def _lanes_line(overview: Overview) -> str:
 
 
 def _lane_text(lane: LaneView) -> str:
-    name = link(code(lane.name, NAME), lane.job_url)
-    if lane.report is None:
-        return f"⚠️ {name} **no result**{f': {code(lane.problem)}' if lane.problem else ''}"
-    return f"{SIGNS[lane.headline]} {name} {lane.verdict}"
+    sign, result = _result(lane)
+    return f"{sign} {link(code(lane.name, NAME), lane.job_url)} {result}"
+
+
+def _result(lane: LaneView) -> tuple[str, str]:
+    """Its sign and result in words."""
+    why_not = f": {code(lane.problem)}" if lane.problem else ""
+    return SIGNS[lane.headline], f"**no result**{why_not}" if lane.silent else lane.verdict
 
 
 def _causes(overview: Overview) -> list[Cause]:
@@ -315,16 +319,11 @@ def _counts_by_lane(overview: Overview, size: int | None) -> str:
 
 
 def _lane_row(lane: LaneView) -> tuple[str, ...]:
-    report = lane.report
-    name = code(lane.name, NAME)
+    report, name, result = lane.report, code(lane.name, NAME), " ".join(_result(lane))
     if report is None:
-        why_not = f": {code(lane.problem)}" if lane.problem else ""
-        return name, "", f"⚠️ **no result**{why_not}", *[""] * (len(Word) + 2)
-    counts = [*(lane.counts[word] for word in Word), lane.absent]
-    return (
-        name, code(device(report), NAME), f"{SIGNS[lane.headline]} {lane.verdict}",
-        *(str(count or "") for count in counts), lane.guarded.rpartition(" ")[0],
-    )  # fmt: skip
+        return name, "", result, *[""] * (len(Word) + 2)
+    counts = [str(count or "") for count in (*(lane.counts[word] for word in Word), lane.absent)]
+    return name, code(device(report), NAME), result, *counts, lane.guarded.rpartition(" ")[0]
 
 
 def _remarks(overview: Overview) -> Iterator[str]:

@@ -19,7 +19,7 @@ TO_ACCEPT = (Word.SLOWER, Word.CHANGED)  # The other words need a recording on t
 def next_steps(overview: Overview) -> str:
     """The commands as a block to copy; empty if no action is needed."""
     lines = commands_of(overview)
-    doubt = bool(overview.causes) or overview.reported < len(overview.lanes)
+    doubt = bool(overview.causes or overview.silent)
     title = f"**Next steps**{' (in doubt, or where a lane has no result: re-run the lane)' if doubt else ''}"
     return "\n\n".join([title, *([fenced(lines, "sh")] if lines else [])]) if lines or doubt else ""
 

@@ -24,7 +24,7 @@ _IDENTITY = {
 
 # Suffixes of files that no test reads: documents, and Python's compiled files, even if somebody has committed them.
 # Text files are not among them, since requirements are often one.
-_NO_CODE = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".pyc"}
+NO_CODE = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".pyc"}
 # Outputs that tools write beside the code; git may not ignore them.
 _OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
 _TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
@@ -293,7 +293,7 @@ def _code(repository: Repository, paths: Sequence[str], data: Sequence[Path]) ->
 
 def is_code(path: str) -> bool:
     """Whether a test may read a file, by its name."""
-    return PurePosixPath(path).suffix.lower() not in _NO_CODE
+    return PurePosixPath(path).suffix.lower() not in NO_CODE
 
 
 def _is_output(path: PurePosixPath) -> bool:

@@ -126,6 +126,16 @@ def test_throughput_follows_from_wall_time(cpu: CpuDevice) -> None:
     assert result.throughput.bytes_per_second == pytest.approx((1 << 19) / (1e-6 * float(str(wall.value))))
 
 
+def test_the_ceiling_of_computation_is_a_product_and_asked_once(cpu: CpuDevice) -> None:
+    """Of two dtypes: one that this processor multiplies, and one that torch does not."""
+    state = torch.get_rng_state()
+    rate = cpu.matmul_flop_per_second(torch.float32)
+    assert 1e8 < rate < 1e15
+    assert cpu.matmul_flop_per_second(torch.float32) == rate  # measured again, it would differ in some digit
+    assert cpu.matmul_flop_per_second(torch.float8_e4m3fn) == 0.0
+    assert torch.equal(state, torch.get_rng_state())
+
+
 @pytest.fixture
 def two_threads() -> Iterator[None]:
     before = torch.get_num_threads()
