@@ -141,7 +141,7 @@ def blocks_candidates(arch: str, rows: int, columns: int, transposed: bool) -> t
         return (BlocksConfig(rows, columns, 8), BlocksConfig(rows, columns, 16))
     if arch == "cpu":
         return (BlocksConfig(16, 2 * columns, 4), BlocksConfig(8, columns, 4))
-    sizes = ((64, 128, 8), (32, 128, 4)) if transposed else ((16, 256, 4), (32, 128, 4), (4, 512, 4))
+    sizes = ((32, 128, 4), (64, 128, 8)) if transposed else ((16, 256, 4), (32, 128, 4), (4, 512, 4))
     return tuple(BlocksConfig(*size) for size in sizes)
 
 

@@ -377,7 +377,7 @@ REAL: dict[str, tuple[Shape, ...]] = {
 REAL_CASES = (
     [
         pytest.param(q, shape, id=f"{q.name}-{shape}")
-        for q in SEVEN
+        for q in SEVEN + BLOCKS
         for shape in REAL[q.kind]
         if shape.elements < 2**31  # above: test_quantize_behaviour.py
     ]
@@ -391,4 +391,4 @@ def test_real_shapes(q: Quantizer, shape: Shape, gpu: torch.device) -> None:
     arguments = shape.inputs(gpu)
     if q.kind == "grouped-transposed":
         arguments = (arguments[0].t(), arguments[1])
-    check(q, arguments, str(shape), power_of_two=True)
+    check(q, arguments, str(shape), **{q.flag: True})
