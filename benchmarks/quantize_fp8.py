@@ -47,6 +47,9 @@ KERNELS = (
     "transpose_3d_atomic",
     "transpose_3d_reduction",
     "colwise_3d",
+    "1x128",
+    "128x128",
+    "mx",
 )
 
 
@@ -105,7 +108,7 @@ def call_of(kernel: str, shape: Shape) -> tuple[Callable[[], object], int]:
 
     group = torch.arange(1, experts + 1, dtype=torch.int32, device="cuda")
     offs = group * (tokens // experts)
-    if kernel == "rowwise":
+    if kernel in ("rowwise", "1x128", "mx"):
         args: tuple[torch.Tensor, ...] = (normal(tokens, inner),)
     elif kernel == "rowwise_per_group":
         args = (normal(tokens, inner).t(), offs)
@@ -116,7 +119,8 @@ def call_of(kernel: str, shape: Shape) -> tuple[Callable[[], object], int]:
     else:
         args = (normal(experts, outer, inner).transpose(1, 2),)
     elements = sum(arg.numel() for arg in args if arg is not offs)
-    return lambda: function(*args, power_of_two=True), elements
+    options = {} if kernel == "mx" else {"power_of_two": True}
+    return lambda: function(*args, **options), elements
 
 
 def _median_us(call: Callable[[], object], flush: torch.Tensor, repeats: int = 30) -> float:

@@ -30,6 +30,13 @@ def padded_ends(offs: torch.Tensor) -> torch.Tensor:
     return ((lengths_G + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT).cumsum(0, dtype=torch.int32)
 
 
+def require_blocks(x: torch.Tensor, name: str) -> None:
+    """A matrix, or one for each expert."""
+    require_floats(x, name)
+    if x.ndim not in (2, 3):
+        raise ValueError(f"{name}: has {x.ndim} dimensions, shape {tuple(x.shape)}; may have 2 or 3")
+
+
 def require_same_tokens(x1: torch.Tensor, x2: torch.Tensor) -> None:
     """The two operands of a dual quantiser share tokens, dtype and device, as they share `offs`."""
     if x2.shape[0] != x1.shape[0]:

@@ -30,6 +30,14 @@ class RowsConfig(NamedTuple):
     entry: str = "default"  # of the table
 
 
+class BlocksConfig(NamedTuple):
+    """One way to run `quantize_blocks`: a tile a program, powers of two that hold whole blocks."""
+
+    rows: int
+    columns: int
+    warps: int
+
+
 class ColumnsConfig(NamedTuple):
     """One way to run `quantize_columns`."""
 
@@ -121,6 +129,20 @@ def rows_candidates(arch: str, dtype: torch.dtype, width: int, layout: Layout) -
         RowsConfig(rows=1, block=block, whole=True, warps=warps),
         RowsConfig(rows=1, block=block // 2, whole=False, warps=warps),
     )
+
+
+def blocks_candidates(arch: str, rows: int, columns: int, transposed: bool) -> tuple[BlocksConfig, ...]:
+    """Candidates of `quantize_blocks` for blocks of `rows` by `columns`, the default first. `transposed`: rows lie side
+    by side in memory.
+
+    Not swept yet: 16 to 64 values a thread, and 16 bytes of whichever axis is contiguous.
+    """
+    if rows > 1:
+        return (BlocksConfig(rows, columns, 8), BlocksConfig(rows, columns, 16))
+    if arch == "cpu":
+        return (BlocksConfig(16, 2 * columns, 4), BlocksConfig(8, columns, 4))
+    sizes = ((32, 128, 4), (64, 128, 8)) if transposed else ((16, 256, 4), (32, 128, 4), (4, 512, 4))
+    return tuple(BlocksConfig(*size) for size in sizes)
 
 
 def _head_and_tail(width: int) -> tuple[int, int]:

@@ -48,6 +48,11 @@ class Encoding(NamedTuple):
     def native_dtype(self) -> Any:
         return tl.dtype(self.native)
 
+    @property
+    def max_exponent(self) -> int:
+        """That of the largest power of two that the format holds."""
+        return int(self.max).bit_length() - 1
+
 
 def encoding_of(dtype: torch.dtype, arch: str, power_of_two: bool, inverse: bool = False) -> Encoding:
     """That of an fp8 dtype on this architecture."""

@@ -14,13 +14,16 @@ import torch
 from torch import Tensor
 
 from kernels.fp8.arguments import padded_ends, padded_rows
+from kernels.fp8.blocks import Blocks, quantize_blocks
 from kernels.fp8.columns import quantize_columns
 from kernels.fp8.configs import (
+    BlocksConfig,
     ColumnsConfig,
     Layout,
     PanelsConfig,
     RingConfig,
     RowsConfig,
+    blocks_candidates,
     columns_candidates,
     panels_candidates,
     ring_candidates,
@@ -90,6 +93,32 @@ def launch_rows(x: Tensor, codes: Tensor, scales: Tensor, how: How) -> None:
         strides = inner_rows * strides[0], *strides
     config, launch = rows_plan(x.dtype, width, strides[2] == 1, how)
     launch(x.device, cdiv(rows, config.rows), x, codes.view(torch.uint8), scales, rows, inner_rows, width, *strides)
+
+
+# ---- in blocks -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def blocks_plan(blocks: Blocks, transposed: bool, aligned: bool, how: How) -> tuple[BlocksConfig, Launch]:
+    """For rows that lie side by side in memory (`transposed`), a multiple of 16 of them or not, or any others."""
+    config = pick(blocks_candidates(how.arch, blocks.rows, blocks.columns, transposed), how.candidate)
+    constants = {"ROWS_ALIGNED": aligned, "blocks": blocks, "encoding": how.encoding, "config": config}
+    return config, Launch(quantize_blocks, **constants, num_warps=config.warps)
+
+
+def launch_blocks(x: Tensor, codes: Tensor, scales: Tensor, blocks: Blocks, how: How) -> None:
+    """x (E, M, K) or (M, K), any strides; codes contiguous; scales of its blocks, any strides."""
+    *experts, rows, width = x.shape
+    strides, scale_strides = x.stride(), scales.stride()
+    if not experts:  # those of a batch of one, which is nowhere else: 0 divides by 16, whatever the rows
+        strides, scale_strides = (0, *strides), (0, *scale_strides)
+    transposed = strides[1] == 1 != strides[2]
+    config, launch = blocks_plan(blocks, transposed, transposed and rows % 16 == 0, how)
+    programs = (experts[0] if experts else 1) * cdiv(rows, config.rows) * cdiv(width, config.columns)
+    if programs == 0:
+        return
+    stored = scales.view(torch.uint8) if blocks.mx else scales
+    launch(x.device, programs, x, codes.view(torch.uint8), stored, rows, width, *strides, *scale_strides)
 
 
 # ---- down columns ----------------------------------------------------------------------------------------------------

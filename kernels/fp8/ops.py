@@ -25,7 +25,7 @@ from torch import Tensor
 
 from kernels.arguments import require_floats, require_offs
 from kernels.fp8 import reference
-from kernels.fp8.arguments import ALIGNMENT, padded_rows, require_alignment, require_same_tokens
+from kernels.fp8.arguments import ALIGNMENT, padded_rows, require_alignment, require_blocks, require_same_tokens
 from kernels.fp8.formats import format_of
 from kernels.hardware import default_fp8_dtype
 from kernels.jit import Path, path_of, triton
@@ -55,6 +55,7 @@ def _operator(
     outputs: Callable[..., Results],
     fill: Callable[..., None],
     truth: Callable[..., Results],
+    options: str = "bool power_of_two, int? candidate, bool inverse=False",
 ) -> Operator:
     """`perfguard_kernels::fp8_quantize_<name>`.
 
@@ -64,14 +65,15 @@ def _operator(
         outputs: of these tensors and the fp8 dtype: new results, in memory as the kernels write them.
         fill: of these, the results and a `launch.How`: launches what writes them.
         truth: of these, dtype and power_of_two: the reference.
+        options: what it takes besides, behind dtype; the first goes to the truth, by name.
     """
-    taken = len(tensors.split())
+    taken, flag = len(tensors.split()), options.split()[1].rstrip(",")
 
     def run(*arguments: Any) -> Results:
         inputs, device = arguments[:taken], arguments[0].device
         if path(device) == "eager":
-            dtype, power_of_two, _, *inverse = arguments[taken:]
-            found = truth(*inputs, dtype=dtype, power_of_two=power_of_two)
+            dtype, flagged, _, *inverse = arguments[taken:]
+            found = truth(*inputs, dtype=dtype, **{flag: flagged})
             return tuple([_stored(each, any(inverse)) for each in found])
         how = launch.how_of(device, *arguments[taken:])
         results = outputs(*inputs, how.dtype)
@@ -84,8 +86,7 @@ def _operator(
         return outputs(*arguments[:taken], found)
 
     inputs = ", ".join(f"Tensor {each}" for each in tensors.split())
-    options = "ScalarType? dtype, bool power_of_two, int? candidate, bool inverse=False"
-    schema = f"({inputs}, {options}) -> ({', '.join(['Tensor'] * count)})"
+    schema = f"({inputs}, ScalarType? dtype, {options}) -> ({', '.join(['Tensor'] * count)})"
     made = Operator(f"fp8_quantize_{name}", run, schema=schema)
     made.register_fake(fake)
     return made
@@ -117,6 +118,22 @@ def _transposed_of(w_EKN: Tensor, dtype: torch.dtype) -> Results:
     experts, inner, outer = w_EKN.shape
     codes_EKN = w_EKN.new_empty(experts, inner, outer, dtype=dtype)
     return codes_EKN.mT, w_EKN.new_empty(experts, inner, dtype=torch.float32)
+
+
+def _blocks_of(x: Tensor, dtype: torch.dtype, rows: int = 1, columns: int = 128) -> Results:
+    """The scales of rows lie side by side in memory, as `torch._scaled_mm` and DeepGEMM take them."""
+    *experts, height, width = x.shape
+    counts = -(-height // rows), -(-width // columns)
+    codes = x.new_empty(*experts, height, width, dtype=dtype)
+    if rows > 1:
+        return codes, x.new_empty(*experts, *counts, dtype=torch.float32)
+    return codes, x.new_empty(*experts, counts[1], height, dtype=torch.float32).mT
+
+
+def _mx_of(x: Tensor, dtype: torch.dtype) -> Results:
+    *outer, width = x.shape
+    scales = x.new_empty(*outer, -(-width // 32), dtype=torch.float8_e8m0fnu)
+    return x.new_empty(*outer, width, dtype=dtype), scales
 
 
 def _row_groups_of(x_PM: Tensor, offs: Tensor, dtype: torch.dtype) -> Results:
@@ -176,6 +193,14 @@ def _fill_transposed(w_EKN: Tensor, results: Results, how: launch.How, atomic: b
     launch.launch_columns([launch.operand_of(w_EKN.transpose(1, 2), *results)], None, how, atomic)
 
 
+def _fill_blocks(x: Tensor, results: Results, how: launch.How, rows: int = 1, columns: int = 128) -> None:
+    launch.launch_blocks(x, *results, launch.Blocks(rows, columns), how._replace(inverse=True))
+
+
+def _fill_mx(x: Tensor, results: Results, how: launch.How) -> None:
+    launch.launch_blocks(x, *results, launch.Blocks(1, 32, mx=True), how)
+
+
 def _fill_row_groups(x_PM: Tensor, offs: Tensor, results: Results, how: launch.How) -> None:
     launch.launch_columns([launch.operand_of(x_PM.mT[None], *results)], offs, how)
 
@@ -206,6 +231,14 @@ def _fill_both_ways(w_EKN: Tensor, results: Results, how: launch.How) -> None:
 
 rowwise = _operator("rowwise", "x", 2, _rows_of, _fill_rows, reference.quantize_rowwise)
 colwise_3d = _operator("colwise_3d", "w", 2, _colwise_of, _fill_colwise, reference.quantize_colwise_3d)
+_1x128 = _operator(
+    "1x128", "x", 2, _blocks_of, _fill_blocks, reference.quantize_1x128, "bool power_of_two, int? candidate"
+)
+_128x128 = _operator(
+    "128x128", "w", 2, partial(_blocks_of, rows=128), partial(_fill_blocks, rows=128), reference.quantize_128x128,
+    "bool power_of_two, int? candidate",
+)  # fmt: skip
+_mx = _operator("mx", "x", 2, _mx_of, _fill_mx, reference.quantize_mx, "bool round_up, int? candidate")
 _rowwise_per_group = _operator(
     "rowwise_per_group", "x offs", 2, _row_groups_of, _fill_row_groups, reference.quantize_rowwise_per_group
 )
@@ -275,6 +308,44 @@ def quantize_colwise_3d(
     """w (E, K, N) -> codes (E, K, N) fp8, strides (K * N, 1, K); scales (E, 1, N) fp32, reduced over K."""
     require_floats(w, "w", ndim=3)
     return colwise_3d(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
+
+
+def quantize_1x128(
+    x: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
+) -> Pair:
+    """x (M, K) or (E, M, K), any strides -> codes of its shape, fp8, contiguous; scales (M, ceil(K / 128)) fp32, one
+    for 128 neighbours of a row, strides (1, M).
+
+    The block scales of DeepSeek-V3's activations (arXiv 2412.19437, 3.3.2), as torchao, DeepGEMM and
+    `torch._scaled_mm` take them: they are what a product multiplies by, value = code * scale, and the reciprocals of
+    those of the other quantisers. A column's blocks are those of x.mT, whose results a product along the columns takes.
+    """
+    require_blocks(x, "x")
+    return _1x128(x, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
+
+
+def quantize_128x128(
+    w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False, candidate: int | None = None
+) -> Pair:
+    """w (N, K) or (E, N, K), any strides -> codes of its shape, fp8, contiguous; scales (ceil(N / 128), ceil(K / 128))
+    fp32, contiguous, one for each square; those of `quantize_1x128` for weights. w.mT gives both transposed."""
+    require_blocks(w, "w")
+    return _128x128(w, dtype, power_of_two, candidate)  # type: ignore[no-any-return]
+
+
+def quantize_mx(
+    x: Tensor, *, dtype: torch.dtype | None = None, round_up: bool = False, candidate: int | None = None
+) -> Pair:
+    """MXFP8: x (M, K) or (E, M, K), any strides -> codes of its shape, fp8, contiguous; scales (M, ceil(K / 32)) e8m0,
+    contiguous, one for 32 neighbours of a row: value = code * scale.
+
+    The scale is 2^(floor(log2(amax)) - floor(log2(MAX))), as OCP's "Microscaling Formats" 1.0 has it (section 6.3) and
+    torchao calls "floor": what lies above MAX * scale, as 500 does with 448 and a scale of 1, is clamped. With
+    `round_up` it is the least power of two that is not below amax / MAX, as cuBLAS has it and torchao calls "rceil":
+    nothing is clamped. Columns of a matrix are the rows of x.mT. Scales are not interleaved for tensor cores.
+    """
+    require_blocks(x, "x")
+    return _mx(x, dtype, round_up, candidate)  # type: ignore[no-any-return]
 
 
 def quantize_rowwise_per_group(

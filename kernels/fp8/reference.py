@@ -24,6 +24,7 @@ from kernels.fp8.arguments import (
     padded_ends,
     padded_rows,
     require_alignment,
+    require_blocks,
     require_matmul_operands,
     require_out_dtype,
     require_same_tokens,
@@ -33,6 +34,8 @@ from kernels.hardware import default_fp8_dtype
 
 AMAX_FLOOR = 1e-12
 SIGN_AND_EXPONENT = -(1 << 23)  # clears the 23 mantissa bits of an fp32 pattern
+LAST_MANTISSA = (1 << 23) - 1  # added to a pattern it carries into the exponent unless the value is a power of two
+HALF_NORMAL = 1 << 22  # the pattern of 2^-127, the least scale of e8m0
 
 
 def quantize_rowwise(
@@ -150,6 +153,51 @@ def quantize_colwise_transpose_3d(
     return *columns, *quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
 
 
+def quantize_1x128(
+    x: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One scale for 128 neighbours of a row: x (..., M, K) -> codes (..., M, K), scales (..., M, ceil(K / 128)).
+
+    Scales are the reciprocals of the multipliers, value = code * scale, and rows lie side by side in their memory.
+    """
+    return _quantize_blocks(x, (1, 128), dtype, power_of_two)
+
+
+def quantize_128x128(
+    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One scale for 128 rows of 128 columns: w (..., N, K) -> codes (..., N, K), scales (..., ceil(N / 128),
+    ceil(K / 128)), contiguous, the reciprocals of the multipliers: value = code * scale."""
+    return _quantize_blocks(w, (128, 128), dtype, power_of_two)
+
+
+def quantize_mx(
+    x: torch.Tensor, *, dtype: torch.dtype | None = None, round_up: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One power of two for 32 neighbours of a row: x (..., M, K) -> codes (..., M, K), scales (..., M, ceil(K / 32)).
+
+    scale = 2^(floor(log2(amax)) - floor(log2(MAX))), or with `round_up` the least power of two that is not below
+    amax / MAX in fp32; value = code * scale. From 2^-127 to 2^127, in e8m0; 0xFF and NaN for a block that holds NaN. An
+    infinity becomes MAX. Blocks whose scale would be 2^-127 or less are multiplied by 2^126, with `round_up` by 1.
+    """
+    require_blocks(x, "x")
+    format_ = _output_format(dtype, x.device)
+    blocks = _blocks_of(x.detach(), 1, 32)
+    amax = blocks.abs().amax(-1, keepdim=True).float()
+    is_nan = amax.isnan()
+    if round_up:
+        ratio = (amax.where(~is_nan, 0.0) / format_.max).view(torch.int32)
+        exponent = ((ratio + LAST_MANTISSA) >> 23).clamp(max=254).where(ratio > HALF_NORMAL, 0)
+        steps = (127 - exponent).where(exponent > 0, 0)
+    else:
+        exponent = ((amax.view(torch.int32) >> 23) - (int(format_.max).bit_length() - 1)).clamp(min=0)
+        steps = 127 - exponent.clamp(min=1)
+    multiplier = torch.where(steps > -127, (steps + 127) << 23, HALF_NORMAL).view(torch.float32)  # 2^steps
+    codes = _encode(blocks, multiplier, ~is_nan, format_)
+    scales = exponent.where(~is_nan, 255).to(torch.uint8).squeeze(-1)
+    return _unblocked(codes, x.shape, 1, 32).view(format_.dtype), _contiguous(scales).view(torch.float8_e8m0fnu)
+
+
 def grouped_mm(
     a: torch.Tensor,
     b_t: torch.Tensor,
@@ -252,13 +300,43 @@ def _quantize(x: torch.Tensor, dim: int, format_: Format, power_of_two: bool) ->
         # By bits: exp2(floor(log2(scale))) rounds up just below a power of two.
         scale = (scale.view(torch.int32) & SIGN_AND_EXPONENT).view(torch.float32)
     scale = torch.where(finite, scale, torch.nan)
+    return _encode(x, scale, finite, format_), _contiguous(scale)
 
+
+def _encode(x: torch.Tensor, scale: torch.Tensor, finite: torch.Tensor, format_: Format) -> torch.Tensor:
+    """The codes of x under `scale`, contiguous uint8; NaN where not `finite`."""
     scaled = (x.detach().float() * scale).clamp(-format_.max, format_.max)
     codes = scaled.contiguous().to(format_.dtype).view(torch.uint8)
     if not format_.has_negative_zero:
         codes = torch.where(codes == 0x80, 0, codes)  # a negative underflow; there 0x80 is NaN
-    codes = torch.where(finite, codes, format_.nan_code)
-    return _contiguous(codes), _contiguous(scale)
+    return _contiguous(torch.where(finite, codes, format_.nan_code))
+
+
+def _quantize_blocks(
+    x: torch.Tensor, block: tuple[int, int], dtype: torch.dtype | None, power_of_two: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Blocks of so many rows and columns share a scale, of which the reciprocals are returned."""
+    require_blocks(x, "x" if block[0] == 1 else "w")
+    format_ = _output_format(dtype, x.device)
+    codes, scales = _quantize(_blocks_of(x.detach(), *block), -1, format_, power_of_two)
+    scales = scales.squeeze(-1).reciprocal()
+    if block[0] == 1:
+        scales = _contiguous(scales.mT).mT
+    return _unblocked(codes, x.shape, *block).view(format_.dtype), scales
+
+
+def _blocks_of(x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """x (..., M, K) -> (..., M / rows, K / columns, rows * columns); what blocks at the ends lack is 0."""
+    height, width = x.shape[-2:]
+    padded = torch.nn.functional.pad(x, (0, -width % columns, 0, -height % rows))
+    split = padded.unflatten(-1, (-(-width // columns), columns)).unflatten(-3, (-(-height // rows), rows))
+    return split.transpose(-3, -2).flatten(-2)
+
+
+def _unblocked(blocks: torch.Tensor, shape: torch.Size, rows: int, columns: int) -> torch.Tensor:
+    """What `_blocks_of` makes of a tensor of this shape, put back."""
+    split = blocks.unflatten(-1, (rows, columns)).transpose(-3, -2)
+    return _contiguous(split.flatten(-2).flatten(-3, -2)[..., : shape[-2], : shape[-1]])
 
 
 def _contiguous(x: torch.Tensor) -> torch.Tensor:

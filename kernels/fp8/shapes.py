@@ -314,6 +314,11 @@ DUALS_SMALL = (
     DualShape(33, 24, 16, 3, "random"),  # different widths, borders at odd rows
     DualShape(64, 7, 17, 4, "hot"),  # skewed, odd widths
 )
+BLOCKS_SMALL = (
+    MatrixShape(33, 300),  # blocks cut short in both dimensions
+    MatrixShape(140, 40, "column-major"),  # columns side by side in memory
+)
+WEIGHT_BLOCKS_SMALL = (WeightShape(2, 130, 257),)  # blocks of one row and of one column at the ends
 WEIGHTS_SMALL = (
     WeightShape(2, 48, 32),  # the plain case
     WeightShape(2, 40, 17),  # an odd inner width

@@ -12,13 +12,8 @@ from kernels.operators.configs import Layout, TileConfig, tile_candidates
 
 
 def matrices(*tensors: Tensor) -> list[Tensor]:
-    """Tensors of one shape as matrices (rows, width) over the same memory.
-
-    All contiguous: one row that holds everything, so that no tile ends early. More than two dimensions that do not
-    collapse (a permuted batch) are copied.
-    """
-    if all(tensor.is_contiguous() for tensor in tensors):
-        return [tensor.view(1, -1) for tensor in tensors]
+    """Tensors of one shape as matrices (rows, width) over the same memory. More than two dimensions that do not
+    collapse (a permuted batch) are copied."""
     if tensors[0].ndim == 1:
         return [tensor[None] for tensor in tensors]
     return [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]

@@ -94,12 +94,15 @@ _silu_mul.register_autograd(_differentiate, setup_context=_save)
 def _launch(kernel: Any, inputs: list[Tensor], outputs: list[Tensor], candidate: int | None) -> None:
     if inputs[0].numel() == 0:
         return
+    device = inputs[0].device
+    if all(tensor.is_contiguous() for tensor in inputs):  # one row that holds everything, so that no tile ends early
+        width = inputs[0].numel()
+        config, launch = tiled(kernel, arch_of(device), 0, "unit", True, candidate)
+        launch(device, cdiv(width, config.columns), *inputs, *outputs, 1, width, *(width, 1) * len(inputs))
+        return
     operands = matrices(*inputs)
     rows, width = operands[0].shape
-    flat = rows == 1 and all(tensor.is_contiguous() for tensor in inputs)
-    device = inputs[0].device
-    layout = layout_of(*operands)
-    config, launch = tiled(kernel, arch_of(device), 0 if flat else width, layout, flat, candidate)
+    config, launch = tiled(kernel, arch_of(device), width, layout_of(*operands), False, candidate)
     programs = cdiv(rows, config.rows) * cdiv(width, config.columns)
     launch(device, programs, *operands, *outputs, rows, width, *strides(*operands))
 

@@ -30,6 +30,10 @@ def _but_last(x: Any, *_: Any) -> range:
     return range(x.ndim - 1)
 
 
+def _experts(w: Any, *_: Any) -> range:
+    return range(w.ndim - 2)
+
+
 def _rows(*_: Any) -> tuple[int]:
     return (0,)
 
@@ -55,6 +59,9 @@ RULES: tuple[tuple[str, Dims, Kinds, Kinds], ...] = (
     ("padded_index_gather", _columns, (SPLIT,), (SPLIT, WHOLE)),
     ("padded_index_gather_backward", _columns, (SPLIT,), (SPLIT, WHOLE)),
     ("fp8_quantize_rowwise", _rows, (SPLIT, SPLIT), (SPLIT,)),
+    ("fp8_quantize_1x128", _but_last, (SPLIT, SPLIT), (SPLIT,)),
+    ("fp8_quantize_128x128", _experts, (SPLIT, SPLIT), (SPLIT,)),
+    ("fp8_quantize_mx", _but_last, (SPLIT, SPLIT), (SPLIT,)),
 )
 
 

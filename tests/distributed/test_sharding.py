@@ -89,13 +89,26 @@ def test_results_and_gradients_lie_with_their_rank(case: str, mesh: DeviceMesh) 
             torch.testing.assert_close(got.to_local(), own(right, at))
 
 
-def test_quantised_rows_stay_with_their_rank(mesh: DeviceMesh) -> None:
-    x = torch.randn(6, 32)
-    found = fp8.quantize_rowwise(placed(x, Shard(0), mesh))  # type: ignore[arg-type]
-    for got, right in zip(found, fp8.quantize_rowwise(x), strict=True):
+@pytest.mark.parametrize(
+    ("quantise", "shape"),
+    [
+        (fp8.quantize_rowwise, (6, 32)),
+        (fp8.quantize_1x128, (6, 140)),
+        (fp8.quantize_mx, (6, 40)),
+        (fp8.quantize_128x128, (2, 6, 32)),
+    ],
+    ids=["rowwise", "1x128", "mx", "128x128"],
+)
+def test_quantised_rows_stay_with_their_rank(
+    quantise: Callable[..., Any], shape: tuple[int, ...], mesh: DeviceMesh
+) -> None:
+    x = torch.randn(shape)
+    found = quantise(placed(x, Shard(0), mesh))
+    for got, right in zip(found, quantise(x), strict=True):
         assert isinstance(got, DTensor)
         assert got.placements == (Shard(0),)
-        assert torch.equal(got.to_local().view(torch.uint8), own(right, Shard(0)).view(torch.uint8))
+        parts = (each.contiguous().view(torch.uint8) for each in (got.to_local(), own(right, Shard(0))))
+        assert torch.equal(*parts)
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,7 @@ def calls(
         "quantize_colwise_per_group_dual": lambda: fp8.quantize_colwise_per_group_dual(ragged(), ragged(outer), offs),
         "quantize_transpose_3d_atomic": lambda: fp8.quantize_transpose_3d_atomic(weight()),
         "quantize_transpose_3d_atomic short": lambda: fp8.quantize_transpose_3d_atomic(make(experts, outer, 1024)),
+        "quantize in blocks": lambda: (fp8.quantize_1x128(x()), fp8.quantize_mx(x()), fp8.quantize_128x128(weight())),
         "grouped rows": lambda: grouped_launch.rows_product(ragged(), weight(), offs, meta(jagged, outer), None),
         "grouped groups": lambda: grouped_launch.groups_product(
             ragged().t(), ragged(outer), offs, meta(experts, narrow, outer), None

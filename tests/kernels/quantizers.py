@@ -26,6 +26,7 @@ class Quantizer:
 
     name: str
     kind: str  # "matrix" (M, K), "grouped" (M, K), "grouped-transposed" (P, M), "dual", "weight" (E, K, N)
+    flag: str = "power_of_two"  # its option of how scales are rounded
 
     @property
     def function(self) -> Callable[..., Tensors]:
@@ -95,6 +96,11 @@ READ_ONCE = (
     Quantizer("colwise_transpose_3d", "weight"),
 )
 QUANTIZERS = SEVEN + READ_ONCE
+BLOCKS = (
+    Quantizer("1x128", "matrix"),
+    Quantizer("128x128", "weight"),
+    Quantizer("mx", "matrix", "round_up"),
+)
 
 
 def name(quantizer: Quantizer) -> str:
@@ -103,7 +109,7 @@ def name(quantizer: Quantizer) -> str:
 
 
 # One for each kernel and way through it: what the others launch are these, compared in test_quantize_edges.py.
-KERNELS = ("rowwise", "colwise_3d", "colwise_per_group", "transpose_3d_atomic")
+KERNELS = ("rowwise", "colwise_3d", "colwise_per_group", "transpose_3d_atomic", "1x128", "128x128", "mx")
 
 
 def by_kernel(quantizers: Sequence[Quantizer]) -> pytest.MarkDecorator:

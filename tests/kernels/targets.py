@@ -166,6 +166,12 @@ def quantisers(experts: int = 2, tokens: int = 2080, inner: int = 5120, outer: i
             a, offs, alignment=16, candidate=c
         ),
         "colwise_transpose_3d": lambda c: fp8.quantize_colwise_transpose_3d(weight, candidate=c),
+        "1x128": lambda c: fp8.quantize_1x128(a, candidate=c),
+        "1x128 of columns": lambda c: fp8.quantize_1x128(a.t(), candidate=c),
+        "128x128": lambda c: fp8.quantize_128x128(weight.mT, candidate=c),
+        "128x128 of columns": lambda c: fp8.quantize_128x128(weight, candidate=c),
+        "mx": lambda c: fp8.quantize_mx(a, candidate=c),
+        "mx of columns, up": lambda c: fp8.quantize_mx(weight, round_up=True, candidate=c),
     }
 
 

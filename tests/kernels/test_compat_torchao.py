@@ -15,15 +15,21 @@ from torch import Tensor
 
 from kernels import fp8
 from kernels.compat import torchao as ours
+from kernels.fp8.formats import FORMATS
+from kernels.fp8.inputs import VALUES
 from tests.kernels.paths import GPU, KernelPath
+from tests.kernels.quantizers import E4M3FN, assert_bit_equal
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torchao's own
 theirs = pytest.importorskip("torchao.prototype.moe_training", reason="torchao is not installed")
 
 from torchao.float8.config import ScalingGranularity  # noqa: E402
 from torchao.float8.float8_utils import tensor_to_scale, to_fp8_saturated  # noqa: E402
+from torchao.prototype.blockwise_fp8_training import kernels as blockwise  # noqa: E402
 from torchao.prototype.moe_training import fp8_grouped_mm, utils  # noqa: E402
 from torchao.prototype.moe_training.kernels import float8_rowwise, jagged_float8_scales  # noqa: E402
+from torchao.prototype.mx_formats.config import ScaleCalculationMode  # noqa: E402
+from torchao.prototype.mx_formats.mx_tensor import to_mx  # noqa: E402
 
 FP8 = torch.float8_e4m3fn
 NAMES = {
@@ -148,6 +154,42 @@ def test_strides_are_those_of_torchao_s_kernels(name: str, compiled_path: Kernel
             assert each.stride() == (1, each.shape[0])
         else:
             assert each.stride() == (each.shape[1], 1)
+
+
+# ---- block scales and MXFP8 ------------------------------------------------------------------------------------------
+
+# Of all values but NaN and infinities, of which torchao makes other codes.
+FINITE = [values for values in VALUES if "nan" not in values and "inf" not in values]
+FULL = pytest.mark.parametrize("values", FINITE)
+WIDE = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+
+
+@WIDE
+@FULL
+def test_block_scales_are_torchao_s(values: str, dtype: torch.dtype, compiled_path: KernelPath) -> None:
+    x = VALUES[values](256, 384, dtype, E4M3FN).to(compiled_path.device).contiguous()
+    assert_bit_equal(fp8.quantize_1x128(x, dtype=FP8), blockwise.torch_blockwise_scale_act_quant_lhs(x, dtype=FP8))
+    assert_bit_equal(fp8.quantize_128x128(x, dtype=FP8), blockwise.torch_blockwise_scale_weight_quant(x, dtype=FP8))
+    codes, scales = fp8.quantize_1x128(x[:, :128].mT, dtype=FP8)
+    columns = blockwise.torch_blockwise_scale_act_quant_rhs(x[:, :128].float().contiguous(), dtype=FP8)
+    assert_bit_equal((codes.mT, scales.mT), columns)
+
+
+@WIDE
+@FULL
+@pytest.mark.parametrize("code", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_mxfp8_is_torchao_s(values: str, code: torch.dtype, dtype: torch.dtype, compiled_path: KernelPath) -> None:
+    """Rounded up too, but for ratios within 2^-20 of a power of two, whose logarithm in fp32 is the power's."""
+    x = VALUES[values](64, 96, dtype, FORMATS[code]).to(compiled_path.device)
+    for mode in (ScaleCalculationMode.FLOOR, ScaleCalculationMode.RCEIL):
+        if mode == ScaleCalculationMode.RCEIL and dtype == torch.float32:
+            ratio = (x.unflatten(1, (-1, 32)).abs().amax(-1) / FORMATS[code].max).double()
+            near = (ratio.log2() - ratio.log2().round()).abs() < 2.0**-12
+            x = x.masked_fill((near & (ratio.log2() != ratio.log2().round())).repeat_interleave(32, 1), 1.0)
+        for given in (x, x.mT):
+            scales, codes = to_mx(given.contiguous(), code, 32, mode)
+            found = fp8.quantize_mx(given, dtype=code, round_up=mode == ScaleCalculationMode.RCEIL)
+            assert_bit_equal(found, (codes, scales))
 
 
 def products(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:

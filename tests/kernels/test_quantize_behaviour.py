@@ -19,10 +19,20 @@ from kernels.fp8.shapes import Split
 from kernels.launch import MAX_CANDIDATES, Launch
 from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, KernelPath
-from tests.kernels.quantizers import QUANTIZERS, Quantizer, Tensors, assert_bit_equal, by_kernel, name, without_nan
+from tests.kernels.quantizers import (
+    BLOCKS,
+    QUANTIZERS,
+    Quantizer,
+    Tensors,
+    assert_bit_equal,
+    by_kernel,
+    name,
+    without_nan,
+)
 
-EVERY = pytest.mark.parametrize("q", QUANTIZERS, ids=name)
-WITH_TOKENS = pytest.mark.parametrize("q", [q for q in QUANTIZERS if q.kind != "weight"], ids=name)
+ALL = QUANTIZERS + BLOCKS
+EVERY = pytest.mark.parametrize("q", ALL, ids=name)
+WITH_TOKENS = pytest.mark.parametrize("q", [q for q in ALL if q.kind != "weight"], ids=name)
 
 # An empty group, a tail against every block size, and rows past the last group. Whether the buffer has a
 # multiple of 16 rows decides what a kernel may load at once, so much is tried with either.
@@ -40,7 +50,7 @@ def operator(q: Quantizer) -> Any:
 
 def operator_arguments(q: Quantizer, arguments: Tensors) -> tuple[Any, ...]:
     """All of the operator's arguments in order: the tensors, then what the public function fills in."""
-    rest = {"dtype": torch.float8_e4m3fn, "power_of_two": False, "candidate": None, "inverse": False}
+    rest = {"dtype": torch.float8_e4m3fn, q.flag: False, "candidate": None, "inverse": False}
     return (*arguments, *(rest[argument.name] for argument in operator(q)._schema.arguments[len(arguments) :]))
 
 
@@ -54,7 +64,7 @@ OFFS = torch.tensor([3, 8], dtype=torch.int32)
 
 def _wrong() -> Iterator[Any]:
     """Each quantiser with each of its arguments wrong, and what the message has to say."""
-    for q in QUANTIZERS:
+    for q in ALL:
         if q.kind == "weight":
             good: dict[str, Any] = {"w": W}
         elif q.kind == "dual":
@@ -63,7 +73,7 @@ def _wrong() -> Iterator[Any]:
             good = {"x": X, "offs": OFFS} if q.is_grouped else {"x": X}
         wrong: list[tuple[str, str, Any, str]] = []
         for operand in [key for key in good if key != "offs"]:
-            ndim = good[operand].ndim
+            ndim = "2 or 3" if q in BLOCKS else good[operand].ndim
             wrong += [
                 ("float64", operand, good[operand].double(), "is torch.float64; may be torch.bfloat16, "),
                 ("integer", operand, good[operand].int(), "is torch.int32; may be torch.bfloat16, "),
@@ -143,7 +153,7 @@ def test_eager_path_is_the_reference(q: Quantizer) -> None:
     arguments = q.arguments(SMALL, WIDTH, "cpu")
     assert fp8.path("cpu") == "eager"
     for format_ in FORMATS.values():
-        options = {"dtype": format_.dtype, "power_of_two": format_.bias > 8}
+        options = {"dtype": format_.dtype, q.flag: format_.bias > 8}
         assert_bit_equal(q.function(*arguments, **options), q.reference(*arguments, **options), str(format_))
 
 
@@ -165,7 +175,7 @@ def test_results_do_not_depend_on_old_memory(q: Quantizer, triton_path: KernelPa
 
 
 @pytest.mark.parametrize("width", [1, 31, 34])  # tails that would spill over the end of a buffer
-@by_kernel(QUANTIZERS)
+@by_kernel(ALL)
 def test_no_byte_beside_the_results_is_written(q: Quantizer, width: int, triton_path: KernelPath) -> None:
     for split in (Split("", (5, 0, 30)), Split("", (5, 0, 27))):
         arguments = q.arguments(split, width, triton_path.device)
@@ -239,7 +249,7 @@ CANDIDATE_INPUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CANDIDATE_INPUTS)
-@by_kernel(QUANTIZERS)
+@by_kernel(ALL)
 def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_path: KernelPath) -> None:
     """Also those that today's choice does not use (K26)."""
     options = dict(CANDIDATE_INPUTS[case])
@@ -258,10 +268,11 @@ def test_every_candidate_gives_the_same_bits(q: Quantizer, case: str, triton_pat
 
 def _kernels() -> list[Any]:
     """All that quantise: those in Gluon are compiled on a GPU alone."""
+    from kernels.fp8.blocks import quantize_blocks
     from kernels.fp8.columns import quantize_columns
     from kernels.fp8.rows import quantize_rows
 
-    kernels = [quantize_rows, quantize_columns]
+    kernels = [quantize_rows, quantize_columns, quantize_blocks]
     if GPU == "cuda":
         from kernels.fp8.panels import quantize_panels
         from kernels.fp8.ring import quantize_ring
@@ -343,7 +354,7 @@ def test_compiles_whole_with_dynamic_tokens(q: Quantizer, compiled_path: KernelP
     compiled = torch.compile(
         lambda *arguments: tuple(
             result.view(torch.uint8).clone() if result.dtype != torch.float32 else result * 2
-            for result in q.function(*arguments, power_of_two=True)
+            for result in q.function(*arguments, **{q.flag: True})
         ),
         backend=counter,
         fullgraph=True,
@@ -353,7 +364,7 @@ def test_compiles_whole_with_dynamic_tokens(q: Quantizer, compiled_path: KernelP
         split = shapes.random_split(rows, 3)
         arguments = q.arguments(split, rows + 7 if q.kind == "matrix" else WIDTH, compiled_path.device)
         got = compiled(*arguments)
-        expected = q.reference(*arguments, power_of_two=True)
+        expected = q.reference(*arguments, **{q.flag: True})
         for one, other in zip(got, expected, strict=True):
             truth = other * 2 if other.dtype == torch.float32 else other.view(torch.uint8)
             torch.testing.assert_close(one, truth, rtol=0, atol=0, equal_nan=True)

@@ -23,10 +23,11 @@ from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES, far_apart
 from kernels.fp8.shapes import Split, splits
 from tests.kernels.guards import guarded_allocations
 from tests.kernels.paths import GPU, KernelPath
-from tests.kernels.quantizers import KERNELS, SEVEN, Quantizer, Tensors, assert_bit_equal, by_kernel, name
+from tests.kernels.quantizers import BLOCKS, KERNELS, SEVEN, Quantizer, Tensors, assert_bit_equal, by_kernel, name
 
 GROUPED = [q for q in SEVEN if q.is_grouped]
-EVERY = by_kernel(SEVEN)
+EVERY = by_kernel(SEVEN + BLOCKS)
+EVERY_SLICE = by_kernel(SEVEN)
 EVERY_GROUPED = pytest.mark.parametrize("q", GROUPED, ids=name)
 
 # Two groups with an empty one between them, and a tail against every block size. Whether the buffer has a
@@ -103,10 +104,10 @@ def _sizes(along_slices: bool) -> list[object]:
     """Quantisers with the sizes to try; a row in one piece is cheap, tiles are dear."""
     return [
         pytest.param(q, size, id=f"{q.name}-{size}")
-        for q in SEVEN
+        for q in SEVEN + BLOCKS
         for size in SIZES
         if GPU
-        or (q.keeps_layout and (along_slices or size < 4097))
+        or ((q.keeps_layout or q in BLOCKS) and (along_slices or size < 4097))
         # Scales lie beside each other across the slices; and two groups' columns are the kernel of one, twice.
         or (size not in DEAR and (size < 1000 or not (along_slices or q.kind == "dual")))
     ]
@@ -130,7 +131,7 @@ def test_lengths(q: Quantizer, length: int, triton_path: KernelPath) -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(64, 48), (33, 40), (1, 16), (0, 32), (128, 47), (7, 0), (0, 0)])
-@by_kernel([q for q in SEVEN if q.kind != "weight"])
+@by_kernel([q for q in SEVEN + BLOCKS if q.kind != "weight"])
 def test_matrix_shapes(q: Quantizer, rows: int, width: int, triton_path: KernelPath) -> None:
     """The small shapes of the contract; without rows or columns there may still be scales."""
     x = torch.randn(rows, width, dtype=torch.bfloat16, device=triton_path.device)
@@ -152,7 +153,7 @@ def test_matrix_shapes(q: Quantizer, rows: int, width: int, triton_path: KernelP
     ],
     ids=str,
 )
-@pytest.mark.parametrize("q", [q for q in SEVEN if q.kind == "weight"], ids=name)
+@pytest.mark.parametrize("q", [q for q in SEVEN + BLOCKS if q.kind == "weight"], ids=name)
 def test_weight_shapes(q: Quantizer, shape: tuple[int, int, int], triton_path: KernelPath) -> None:
     experts, inner, outer = shape
     w = torch.randn(experts, outer, inner, dtype=torch.bfloat16, device=triton_path.device).mT
@@ -211,7 +212,7 @@ FAR_CASES = [
         q, dim, length, stride, id=f"{q.name}-dim{dim}-{length}x{stride}",
         marks=[] if GPU or q.name in KERNELS else [pytest.mark.nightly],
     )
-    for q in SEVEN
+    for q in SEVEN + BLOCKS
     for length, stride in FAR
     for dim in range(3 if q.kind == "weight" else 2)
 ]  # fmt: skip
@@ -237,7 +238,7 @@ COMBINATIONS = list(itertools.product(DTYPES, FORMATS.values(), (False, True)))
 
 
 # Values are read and encoded alike in all that run the same kernel.
-ENCODING = [q for q in SEVEN if GPU or q.name in KERNELS]
+ENCODING = [q for q in SEVEN + BLOCKS if GPU or q.name in KERNELS]
 
 
 def _share(q: Quantizer, turn: int) -> list[tuple[torch.dtype, Format, bool]]:
@@ -260,15 +261,15 @@ def test_values(q: Quantizer, values: str, triton_path: KernelPath) -> None:
     """Zeros, limits, ties, subnormals and what is not finite, for input dtypes, formats and kinds of scale."""
     # 6 slices beside each other; the second group shows whether a slice leaks into the next.
     splits_in_turn = itertools.cycle((Split("", (23, 9)), Split("", (23, 8))))
-    for dtype, format_, power_of_two in _share(q, turn=list(VALUES).index(values)):
+    for dtype, format_, rounds in _share(q, turn=list(VALUES).index(values)):
         split, fill = next(splits_in_turn), VALUES[values]
         arguments = q.arguments(split, 6, triton_path.device, fill=fill, dtype=dtype, format_=format_)
-        because = f"{values}, {dtype} to {format_}, {power_of_two=}"
-        check(q, arguments, because, dtype=format_.dtype, power_of_two=power_of_two)
+        because = f"{values}, {dtype} to {format_}, {q.flag} {rounds}"
+        check(q, arguments, because, dtype=format_.dtype, **{q.flag: rounds})
 
 
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=str)
-@EVERY
+@EVERY_SLICE
 def test_every_code_and_every_tie(q: Quantizer, format_: Format, triton_path: KernelPath) -> None:
     """All values that a code has, all middles between two, and the inputs next to those, at scale 1."""
     dtypes = DTYPES if q.keeps_layout else DTYPES[SEVEN.index(q) % 3 :][:1]
@@ -282,7 +283,7 @@ def test_every_code_and_every_tie(q: Quantizer, format_: Format, triton_path: Ke
 
 
 @pytest.mark.parametrize("values", ["one-nan", "one-inf", "one-minus-inf"])
-@EVERY
+@EVERY_SLICE
 def test_one_bad_element_spoils_its_slice_alone(q: Quantizer, values: str, triton_path: KernelPath) -> None:
     """NaN or Inf anywhere: the scale and all codes of that slice are NaN, and nothing else is."""
     arguments = q.arguments(Split("", (16, 17)), 9, triton_path.device, fill=VALUES[values])
@@ -376,7 +377,7 @@ REAL: dict[str, tuple[Shape, ...]] = {
 REAL_CASES = (
     [
         pytest.param(q, shape, id=f"{q.name}-{shape}")
-        for q in SEVEN
+        for q in SEVEN + BLOCKS
         for shape in REAL[q.kind]
         if shape.elements < 2**31  # above: test_quantize_behaviour.py
     ]
@@ -390,4 +391,4 @@ def test_real_shapes(q: Quantizer, shape: Shape, gpu: torch.device) -> None:
     arguments = shape.inputs(gpu)
     if q.kind == "grouped-transposed":
         arguments = (arguments[0].t(), arguments[1])
-    check(q, arguments, str(shape), power_of_two=True)
+    check(q, arguments, str(shape), **{q.flag: True})

@@ -23,6 +23,7 @@ MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
 GROUPED = cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
 DUALS = cases(shapes.DUALS, shapes.DUALS_CPU, shapes.DUALS_SMALL)
 WEIGHTS = cases(shapes.WEIGHTS, shapes.WEIGHTS_CPU, shapes.WEIGHTS_SMALL)
+BLOCKS = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.BLOCKS_SMALL)
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +118,21 @@ def test_quantize_rowwise_colwise_per_group(
 @WEIGHTS
 def test_quantize_colwise_transpose_3d(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
     guard(perfguard, candidates, fp8.quantize_colwise_transpose_3d, shape, path, bytes_each=TWICE_WRITTEN)
+
+
+@BLOCKS
+def test_quantize_1x128(perfguard: Any, candidates: Candidates, shape: MatrixShape, path: str) -> None:
+    guard(perfguard, candidates, fp8.quantize_1x128, shape, path)
+
+
+@cases(shapes.WEIGHTS, shapes.WEIGHTS_CPU, shapes.WEIGHT_BLOCKS_SMALL)
+def test_quantize_128x128(perfguard: Any, candidates: Candidates, shape: WeightShape, path: str) -> None:
+    guard(perfguard, candidates, fp8.quantize_128x128, shape, path)
+
+
+@BLOCKS
+def test_quantize_mx(perfguard: Any, candidates: Candidates, shape: MatrixShape, path: str) -> None:
+    guard(perfguard, candidates, fp8.quantize_mx, shape, path)
 
 
 class Typed(NamedTuple):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernels.fp8.configs import PanelsConfig, ring_candidates
+from kernels.hardware import hardware_of
 from tests.kernels import elsewhere
 from tests.nursery import Nursery
 
@@ -55,6 +56,23 @@ def test_tables_of_many_groups_stay_in_registers_on_hopper(many: str, compiled: 
 
 def _shared(one: dict[str, Any]) -> int:
     return int(one["shared_bytes"])
+
+
+BLOCKS = "1x128", "1x128 of columns", "128x128", "128x128 of columns", "mx", "mx of columns, up"
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "gfx942", "gfx950"])
+def test_blocks_stay_in_registers(arch: str, nursery: Nursery) -> None:
+    """Every configuration; what turns a tile or reduces it over warps takes shared memory, within the chip's bounds."""
+    found = elsewhere.compiled(nursery, "targets", "quantisers", arch, *BLOCKS, "all")
+    assert {one["case"] for one in found} == set(BLOCKS)
+    most = hardware_of(arch).shared_memory_bytes
+    assert most is not None
+    spilled = ("stack_bytes",) if arch.startswith("sm_") else ("vgpr_spill_count", "private_segment_fixed_size")
+    for one in found:
+        assert not any(one[name] for name in spilled), one
+        assert one["shared_bytes"] <= most, one
+        assert one.get("wide_loads") != 0, one  # whichever axis is contiguous is read 16 bytes at a time
 
 
 def test_compiles_for_cdna3(compiled: list[dict[str, Any]]) -> None:
