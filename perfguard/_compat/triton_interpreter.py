@@ -32,8 +32,9 @@ CREATE_DRIVER = Private("triton.runtime.driver", "_create_driver", _CORRECTNESS)
 WARM = Private("triton.runtime.jit", "KernelInterface.warmup", _CORRECTNESS)
 REPORT = Private("triton.testing", "Mark.run", _CORRECTNESS)
 PATCH = Private(_MODULE, "_patch_lang", _CORRECTNESS)
-PATCH_BUILTINS = Private(_MODULE, "_patch_builtin", _SPEED)
 PATCH_ONE = Private(_MODULE, "_patch_attr", _SPEED)
+LANGUAGE = Private(_MODULE, "interpreter_semantic", _SPEED)
+VALIDATE = Private(_MODULE, "_validate_np_data_size", _SPEED)
 NUMPY_TYPE = Private(_MODULE, "_get_np_dtype", _SPEED)
 DESCRIBE = Private(_CORE, "block_type.__init__", _SPEED)
 MAKE = Private(_CORE, "tensor.__init__", _SPEED)
@@ -57,7 +58,6 @@ NAMES = (
 )
 
 
-def put_back_with(launch: Any, scope: Any) -> None:
-    """Let a launch's scope restore another scope's replacements, too. Triton restores none of a device function's."""
-    if scope is not launch and hasattr(launch, "_changes"):
-        launch._changes.extend(scope._changes)
+def changed_by(scope: Any) -> list[tuple[Any, str]]:
+    """(owner, name) of each replacement that a launch's scope will restore."""
+    return [(owner, name) for owner, name, _ in scope._changes]

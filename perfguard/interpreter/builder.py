@@ -90,6 +90,9 @@ class Builder(_Builder):  # type: ignore[misc]
     # -- arithmetic ----------------------------------------------------------------------------------------------------
 
     def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
+        if lhs.data.dtype in _COMPUTED and lhs.data.dtype == rhs.data.dtype:
+            output = op(lhs.data, rhs.data)
+            return _Handle(output, lhs.dtype.scalar if output.dtype != np.bool_ else self.get_int1_ty())
         if not (_is_coded(lhs) or _is_coded(rhs)) or op in _ON_BITS:
             made = super().binary_op(lhs, rhs, op)
         else:
@@ -203,6 +206,10 @@ class Builder(_Builder):  # type: ignore[misc]
         raise NotInterpreted(f"{symbol} of {lib_name or 'a library'}")
 
 
+# Two operands of one of these need no conversion, and their result is one of these, or a mask.
+_COMPUTED = {
+    np.dtype(f"{kind}{size}") for kind, sizes in {"f": (4, 8), "i": (1, 2, 4, 8), "u": (4, 8)}.items() for size in sizes
+}
 _ON_BITS = {np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift}
 
 

@@ -148,33 +148,24 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
     function (such as `tl.max`), although only the first has an effect. Triton 3.9 restores only what the launch itself
     replaced, so that kernels compiled later in this process would use the rest."""
     from perfguard.interpreter.libraries import replace_libraries
+    from perfguard.interpreter.speed import Language
 
-    patch, run = names.PATCH.get(), names.LAUNCH.get()
-    patched: set[tuple[bool, bool]] = set()
+    run, whole = names.LAUNCH.get(), Language(language)
     met: set[int] = set()  # The ids of globals whose libraries are replaced.
-    seen: dict[Any, tuple[bool, bool]] = {}  # Function -> whether its globals hold the language, and its core.
-    scopes: list[Any] = []  # The first is the launch's own, which Triton restores.
     undone: list[Callable[[], None]] = []
 
-    def patch_once(fn: Any) -> Any:
-        if id(fn.__globals__) not in met:
-            met.add(id(fn.__globals__))
-            undone.append(replace_libraries(fn.__globals__))
-        if fn not in seen:
-            values = list(fn.__globals__.values())
-            seen[fn] = (any(each is language for each in values), any(each is language.core for each in values))
-        if seen[fn] in patched:
-            return None
-        patched.add(seen[fn])
-        scope = patch(fn)
-        scope.set_attr(language.tensor, "__index__", _as_index)
-        scopes.append(scope)
-        names.put_back_with(scopes[0], scope)
-        return scope
+    def patch_once(function: Any) -> Any:
+        first = not met
+        if id(function.__globals__) not in met:
+            met.add(id(function.__globals__))
+            undone.append(replace_libraries(function))
+        if first:
+            whole.replace()
+        return whole
 
     def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for kept in (patched, met, scopes, undone):
-            kept.clear()
+        met.clear()
+        undone.clear()
         RUNNING.begin(self.fn.__name__, _spans((*args, *kwargs.values())))
         try:
             result = run(self, *args, **kwargs)
@@ -185,11 +176,6 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
                 undo()
 
     return patch_once, run_afresh
-
-
-def _as_index(self: Any) -> int:
-    """A scalar as a Python number. Triton 3.6 converts an array with one element, which NumPy 2.4 refuses."""
-    return int(self.handle.data.squeeze())
 
 
 def _spans(arguments: Any) -> tuple[Any, Any] | None:

@@ -41,30 +41,44 @@ _KNOWN: dict[str, Callable[..., Array]] = {
 }
 
 
-def replace_libraries(scope: dict[str, Any]) -> Callable[[], None]:
-    """Replace functions of libdevice for kernels with these globals; returns a function that restores them."""
-    before: list[tuple[dict[str, Any], str, Any]] = []
-    for namespace in (scope, *_libraries(len(sys.modules))):
-        for name, value in list(namespace.items()):
-            if (
-                callable(value)
-                and not isinstance(value, type)
-                and _is_library(getattr(value, "__module__", None) or "")
-            ):
-                before.append((namespace, name, value))
-                namespace[name] = _stand_in(getattr(value, "__name__", name))
+Members = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]  # A namespace, its functions, their stand-ins.
+
+
+def replace_libraries(function: Any) -> Callable[[], None]:
+    """Replace functions of libdevice for a kernel (a Python function); returns a function that restores them."""
+    scope = function.__globals__
+    members = [*_libraries(len(sys.modules)), _members_of(function, len(scope))]
+    for namespace, _, stand_ins in members:
+        namespace.update(stand_ins)
 
     def undo() -> None:
-        for namespace, name, value in before:
-            namespace[name] = value
+        for namespace, functions, _ in members:
+            namespace.update(functions)
 
     return undo
 
 
 @functools.cache
-def _libraries(loaded: int) -> list[dict[str, Any]]:
-    """The modules of libdevice. `loaded`: the number of loaded modules, which invalidates the cache if it changes."""
-    return [vars(module) for name, module in list(sys.modules.items()) if _is_library(name) and module]
+def _libraries(loaded: int) -> list[Members]:
+    """Those of libdevice's modules. `loaded`: the number of loaded modules, which invalidates the cache if it
+    changes."""
+    return [_members(vars(module)) for name, module in list(sys.modules.items()) if _is_library(name) and module]
+
+
+@functools.cache
+def _members_of(function: Any, size: int) -> Members:
+    """Those among a kernel's globals. `size`: their number, which invalidates the cache if it changes."""
+    return _members(function.__globals__)
+
+
+def _members(namespace: dict[str, Any]) -> Members:
+    functions = {
+        name: value
+        for name, value in namespace.items()
+        if callable(value) and not isinstance(value, type) and _is_library(getattr(value, "__module__", None) or "")
+    }
+    stand_ins = {name: _stand_in(getattr(value, "__name__", name)) for name, value in functions.items()}
+    return namespace, functions, stand_ins
 
 
 def _is_library(module: str) -> bool:

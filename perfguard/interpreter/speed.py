@@ -6,8 +6,9 @@ name, it stays as slow as it was.
 
 from __future__ import annotations
 
-import inspect
+import math
 from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from perfguard._compat.private import Private
@@ -16,13 +17,16 @@ from perfguard._compat.triton_interpreter import (
     BUILDER,
     DESCRIBE,
     EQUAL,
+    LANGUAGE,
     MAKE,
     NUMPY_TYPE,
-    PATCH_BUILTINS,
+    PATCH,
     PATCH_ONE,
     PREPARE,
     SANITIZE,
     UNWRAP,
+    VALIDATE,
+    changed_by,
 )
 
 Replacement = Callable[..., Any]
@@ -32,8 +36,8 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
     """(name, replacement) for each name that this Triton has. `language`: triton.language."""
     core = language.core
     makers: list[tuple[Private, Callable[[], Replacement]]] = [
-        (PATCH_BUILTINS, lambda: _listed_once(core.is_builtin)),
         (NUMPY_TYPE, _looked_up_once),
+        (VALIDATE, _compared_once),
         (DESCRIBE, lambda: _described_once(core.block_type, core.constexpr)),
         (MAKE, lambda: _counted_once(core.tensor)),
         (EQUAL, lambda: _compared_as_lists(core.tuple, core.constexpr)),
@@ -47,18 +51,57 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
             yield name, make()
 
 
-def _listed_once(is_builtin: Callable[[Any], bool]) -> Replacement:
-    """Caches the members to replace, which Triton searches for at every launch in unchanged modules and classes."""
-    replace = PATCH_ONE.get()
-    builtins: dict[Any, list[tuple[str, Any]]] = {}
+class Language:
+    """What Triton replaces in its language, as at each launch and each call of a device function, but found once."""
 
-    def patch_listed(package: Any, builder: Any, scope: Any) -> None:
-        if package not in builtins:
-            builtins[package] = [each for each in inspect.getmembers(package) if is_builtin(each[1])]
-        for name, member in builtins[package]:
-            replace(package, name, member, builder, scope)
+    def __init__(self, language: Any) -> None:
+        one = PATCH_ONE.set(_patched_directly)
+        scope = PATCH.get()(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
+        PATCH_ONE.set(one)
+        scope.set_attr(language.tensor, "__index__", _as_index)
+        owners: dict[int, tuple[Any, dict[str, Any]]] = {}
+        for owner, name in changed_by(scope):
+            owners.setdefault(id(owner), (owner, {}))[1][name] = vars(owner)[name]
+        scope.restore()
+        self._members = []  # (owner, as it is compiled, as it is interpreted)
+        for owner, after in owners.values():
+            self._members.append((owner, {name: vars(owner)[name] for name in after if name in vars(owner)}, after))
 
-    return patch_listed
+    def replace(self) -> None:
+        """Make the language interpreted."""
+        for owner, _, after in self._members:
+            _put(owner, after)
+
+    def restore(self) -> None:
+        """Make the language compiled again."""
+        for owner, before, after in self._members:
+            _put(owner, before)
+            for name in after.keys() - before.keys():
+                delattr(owner, name)
+
+
+def _patched_directly(owner: Any, name: str, builtin: Any, _: Any, scope: Any) -> None:
+    """Gives a function of the language its builder, without the layer that checks whether it has one."""
+    function, semantic = getattr(builtin, "__wrapped__", builtin), LANGUAGE.get()
+
+    def direct(*args: Any, **kwargs: Any) -> Any:
+        kwargs["_semantic"] = semantic
+        return function(*args, **kwargs)
+
+    scope.set_attr(owner, name, direct)
+
+
+def _put(owner: Any, members: dict[str, Any]) -> None:
+    if isinstance(owner, ModuleType):
+        vars(owner).update(members)
+        return
+    for name, value in members.items():
+        setattr(owner, name, value)
+
+
+def _as_index(self: Any) -> int:
+    """A scalar as a Python number. Triton 3.6 converts an array with one element, which NumPy 2.4 refuses."""
+    return int(self.handle.data.squeeze())
 
 
 def _looked_up_once() -> Replacement:
@@ -73,6 +116,19 @@ def _looked_up_once() -> Replacement:
         return known[name]
 
     return looked_up
+
+
+def _compared_once() -> Replacement:
+    """Caches the widths of types, which are computed for each result."""
+    bits: dict[str, float] = {}
+
+    def fits(data: Any, kind: Any) -> bool:
+        name = kind.name
+        if name not in bits:
+            bits[name] = math.inf if kind.is_ptr() else max(8, kind.primitive_bitwidth)
+        return 8 * data.itemsize <= bits[name]  # type: ignore[no-any-return]
+
+    return fits
 
 
 def _described_once(block_type: Any, constexpr: Any) -> Replacement:
