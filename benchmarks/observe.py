@@ -209,17 +209,17 @@ SUITES = {
                 f"{_L2NORM}:178 in forward", "saved_bytes",
             ),
             Planted(
-                "leak", _ACTIVATIONS, 604, "    swiglu_fwd.last = z\n    return z",
-                f"{_ACTIVATIONS}:74 in alloc_output", "residue_bytes", turn=1,
+                "leak", _L2NORM, 179, "        L2NormFunction.last = y\n        return y",
+                f"{_L2NORM}:117 in l2norm_fwd", "residue_bytes",
             ),
-            Planted("tile", _ACTIVATIONS, 39, "        bs_list = [16384]", "swiglu_fwd_kernel", "registers", turn=1),
+            Planted("tile", _ACTIVATIONS, 39, "        bs_list = [16384]", "swiglu_fwd_kernel", "registers", turn=3),
             Planted(
                 "float64", _ACTIVATIONS, 541, "    b_z = (b_x.to(tl.float64) * tl.sigmoid(b_x) * b_y).to(tl.float32)",
-                "swiglu_fwd_kernel", "fp64",
+                "swiglu_fwd_kernel", "fp64", turn=3,
             ),
-            Planted("tail mask", _ACTIVATIONS, 536, "    mask = offs < T - 1", "swiglu", turn=2),
-            Planted("dropped row", _L2NORM, 73, "    m_t = o_t < T - 1", "l2norm", turn=2),
-            Planted("dtype", _ACTIVATIONS, 593, "    z = alloc_output(x=x).float()", "swiglu", turn=3),
+            Planted("tail mask", _ACTIVATIONS, 536, "    mask = offs < T - 1", "swiglu", turn=1),
+            Planted("dropped row", _L2NORM, 73, "    m_t = o_t < T - 1", "l2norm", turn=1),
+            Planted("dtype", _ACTIVATIONS, 593, "    z = alloc_output(x=x).float()", "swiglu", turn=2),
         ],
     ),
     "conch": Suite(
@@ -244,29 +244,29 @@ SUITES = {
             ),
             Planted(
                 "leak", _RMS.format("ops"), 24, "    rms_norm.last = output\n    return output",
-                f"{_RMS.format('ops')}:19 in rms_norm", "residue_bytes", turn=1,
+                f"{_RMS.format('ops')}:19 in rms_norm", "residue_bytes",
             ),
             Planted(
                 "tile", _SILU.format("kernels"), 68, "    cxpr_block_size = 16 * triton.next_power_of_2(d)",
-                "_silu_and_mul_kernel", "registers", turn=1,
+                "_silu_and_mul_kernel", "registers", turn=2,
             ),
             Planted(
-                "float64", _RMS.format("kernels"), 56, "    x = x.to(tl.float64)", "_rms_norm_kernel", "fp64",
+                "float64", _RMS.format("kernels"), 56, "    x = x.to(tl.float64)", "_rms_norm_kernel", "fp64", turn=2,
             ),
             Planted(
                 "second read", _RMS.format("kernels"), 43,
                 "    at = x_ptr + token_offset + block_offsets\n"
                 "    x = (tl.load(at, mask=mask) + tl.load(at, mask=mask)) / 2",
-                "_rms_norm_kernel", "kernel_work", turn=1,
+                "_rms_norm_kernel", "kernel_work", turn=2,
             ),
             Planted(
                 "tail mask", _INT8.format("kernels"), 52, "        mask = hidden_offsets < hidden_size - 1",
-                "int8", turn=2,
+                "int8", turn=1,
             ),
-            Planted("dropped row", _SILU.format("kernels"), 77, "    grid = (num_tokens - 1,)", "silu", turn=2),
+            Planted("dropped row", _SILU.format("kernels"), 77, "    grid = (num_tokens - 1,)", "silu", turn=1),
             Planted(
                 "dtype", _SILU.format("ops"), 29, "    return output.float().to(x.dtype)",
-                f"{_SILU.format('ops')}:29 in silu_and_mul", "copies", turn=1,
+                f"{_SILU.format('ops')}:29 in silu_and_mul", "copies", turn=2,
             ),
         ],
     ),
