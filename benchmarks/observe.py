@@ -131,18 +131,12 @@ SUITES = {
                 "        self.last = self.torch.cat(tensors, dim=axis)\n        return self.last",
                 "einops/_backends.py:277 in concat", "residue_bytes",
             ),
-            Planted(
-                "dtype", _BACKENDS, 251, "            return x.double().mean(dim=reduced_axes).to(x.dtype)",
-                "einops/_backends.py:251 in reduce", "copies", turn=1,
-            ),
-            Planted(
-                "expanded view", _BACKENDS, 271, "        return x.expand(repeats).clone()",
-                "einops/_backends.py:271 in add_axes", "copies",
-            ),
-            Planted(
-                "operator", _BACKENDS, 249, "            return x.sum(dim=reduced_axes) + 0",
-                "einops/_backends.py:249 in reduce", "operators",
-            ),
+            Planted("dtype", _BACKENDS, 251, "            return x.double().mean(dim=reduced_axes).to(x.dtype)",
+                    "einops/_backends.py:251 in reduce", "copies", turn=1),
+            Planted("expanded view", _BACKENDS, 271, "        return x.expand(repeats).clone()",
+                    "einops/_backends.py:271 in add_axes", "copies"),
+            Planted("operator", _BACKENDS, 249, "            return x.sum(dim=reduced_axes) + 0",
+                    "einops/_backends.py:249 in reduce", "operators"),
             Planted("dropped part", _BACKENDS, 277, "        return self.torch.cat(tensors[1:], dim=axis)", "", turn=3),
         ],
     ),
@@ -174,18 +168,6 @@ SUITES = {
                 "leak", _RELU, 104, "    relu_squared_backward.last = dX\n    return dX.view(*ori_shape)",
                 f"{_RELU}:90 in ", "residue_bytes", turn=1,
             ),
-            Planted(
-                "tile", _RELU, 69, "    BLOCK_SIZE, num_warps = 8 * calculate_settings(n_cols)[0], 4",
-                "_relu_squared_forward_kernel", "registers", turn=1,
-            ),
-            Planted(
-                "dtype", _RELU, 80, "    return Y.double().to(X.dtype).view(*ori_shape)",
-                f"{_RELU}:80 in relu_squared_forward", "copies", turn=1,
-            ),
-            Planted("tail mask", _RELU, 46, "    mask = col_offsets < n_cols - 1", "relu_squared", turn=2),
-            Planted(
-                "dropped row", _RELU, 71, "    _relu_squared_forward_kernel[(n_rows - 1,)](", "relu_squared", turn=3,
-            ),
         ],
     ),
     "fla": Suite(
@@ -206,20 +188,20 @@ SUITES = {
             ),
             Planted(
                 "saved tensor", _L2NORM, 178, "        ctx.doubled = x * 2\n        ctx.save_for_backward(y, rstd)",
-                f"{_L2NORM}:178 in forward", "saved_bytes",
+                f"{_L2NORM}:178 in forward", "saved_activation_bytes", turn=2,
             ),
             Planted(
-                "leak", _ACTIVATIONS, 604, "    swiglu_fwd.last = z\n    return z",
-                f"{_ACTIVATIONS}:74 in alloc_output", "residue_bytes", turn=1,
+                "leak", _L2NORM, 179, "        L2NormFunction.last = y\n        return y",
+                f"{_L2NORM}:117 in l2norm_fwd", "residue_bytes",
             ),
-            Planted("tile", _ACTIVATIONS, 39, "        bs_list = [16384]", "swiglu_fwd_kernel", "registers", turn=1),
+            Planted("tile", _ACTIVATIONS, 39, "        bs_list = [16384]", "swiglu_fwd_kernel", "registers", turn=3),
             Planted(
                 "float64", _ACTIVATIONS, 541, "    b_z = (b_x.to(tl.float64) * tl.sigmoid(b_x) * b_y).to(tl.float32)",
-                "swiglu_fwd_kernel", "fp64",
+                "swiglu_fwd_kernel", "fp64", turn=3,
             ),
-            Planted("tail mask", _ACTIVATIONS, 536, "    mask = offs < T - 1", "swiglu", turn=2),
-            Planted("dropped row", _L2NORM, 73, "    m_t = o_t < T - 1", "l2norm", turn=2),
-            Planted("dtype", _ACTIVATIONS, 593, "    z = alloc_output(x=x).float()", "swiglu", turn=3),
+            Planted("tail mask", _ACTIVATIONS, 536, "    mask = offs < T - 1", "swiglu", turn=1),
+            Planted("dropped row", _L2NORM, 73, "    m_t = o_t < T - 1", "l2norm", turn=1),
+            Planted("dtype", _ACTIVATIONS, 593, "    z = alloc_output(x=x).float()", "swiglu", turn=2),
         ],
     ),
     "conch": Suite(
@@ -244,29 +226,28 @@ SUITES = {
             ),
             Planted(
                 "leak", _RMS.format("ops"), 24, "    rms_norm.last = output\n    return output",
-                f"{_RMS.format('ops')}:19 in rms_norm", "residue_bytes", turn=1,
+                f"{_RMS.format('ops')}:19 in rms_norm", "residue_bytes",
             ),
             Planted(
                 "tile", _SILU.format("kernels"), 68, "    cxpr_block_size = 16 * triton.next_power_of_2(d)",
-                "_silu_and_mul_kernel", "registers", turn=1,
+                "_silu_and_mul_kernel", "registers", turn=2,
             ),
-            Planted(
-                "float64", _RMS.format("kernels"), 56, "    x = x.to(tl.float64)", "_rms_norm_kernel", "fp64",
-            ),
+            Planted("float64", _RMS.format("kernels"), 56, "    x = x.to(tl.float64)",
+                    "_rms_norm_kernel", "fp64", turn=2),
             Planted(
                 "second read", _RMS.format("kernels"), 43,
                 "    at = x_ptr + token_offset + block_offsets\n"
                 "    x = (tl.load(at, mask=mask) + tl.load(at, mask=mask)) / 2",
-                "_rms_norm_kernel", "kernel_work", turn=1,
+                "_rms_norm_kernel", "kernel_work", turn=2,
             ),
             Planted(
                 "tail mask", _INT8.format("kernels"), 52, "        mask = hidden_offsets < hidden_size - 1",
-                "int8", turn=2,
+                "int8", turn=1,
             ),
-            Planted("dropped row", _SILU.format("kernels"), 77, "    grid = (num_tokens - 1,)", "silu", turn=2),
+            Planted("dropped row", _SILU.format("kernels"), 77, "    grid = (num_tokens - 1,)", "silu", turn=1),
             Planted(
                 "dtype", _SILU.format("ops"), 29, "    return output.float().to(x.dtype)",
-                f"{_SILU.format('ops')}:29 in silu_and_mul", "copies", turn=1,
+                f"{_SILU.format('ops')}:29 in silu_and_mul", "copies", turn=2,
             ),
         ],
     ),

@@ -18,6 +18,8 @@ from perfguard.model.units import Unit, counted, format_change, format_value
 from perfguard.render.causes import LINE, NAMED, Move, added, moved_parts, short_name, whole
 from perfguard.render.words import MOST_LISTED, listed
 
+_WORK = "kernel_work"  # Its parts are sums over kernels, which are named if they are few.
+
 
 @dataclass
 class Group:
@@ -109,7 +111,7 @@ class Group:
 
 def _rank(result: CaseResult, metric: str) -> int:
     """The sort key of a metric without its target, the most informative first: the time of a kernel leads."""
-    found = (each.rank for each in result.readings if short_name(each) == metric)
+    found = (each.rank for each in result.readings if short_name(each) == metric.partition(" ")[0])
     return 0 if metric == KERNEL_TIME else min(found, default=0)
 
 
@@ -163,7 +165,12 @@ def _causes(result: CaseResult, verdict: Verdict) -> Iterator[tuple[str, str, Mo
     if isinstance(before, dict) or isinstance(after, dict):
         better = reading.better if reading is not None else Better.SAME
         for part, then, now in moved_parts(before, after, better, for_the_worse=verdict.word is not Word.BETTER):
-            yield target, part, Move(metric, then, now, verdict.unit, better)
+            if metric == _WORK:
+                kernels = "" if reading is None else reading.lines.get(part, "").removesuffix(f" {part}")
+                cause = metric if not kernels or "," in kernels else kernels
+                yield target, cause, Move(f"{metric} {part}", then, now, verdict.unit, better)
+            else:
+                yield target, part, Move(metric, then, now, verdict.unit, better)
         return
     all_of_it = whole(verdict, metric)
     causes = [cause for detail in result.readings if detail.details == metric for cause in added(result, detail)]

@@ -86,6 +86,21 @@ def test_operators_without_a_line_are_named_and_no_other_place_is() -> None:
     assert told.all_notes == []
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ({"loads": "add loads", "stores": "add stores"}, "add, in one"),
+        ({"loads": "add, mul loads", "stores": "add, mul stores"}, "kernel_work loads, in one"),
+        ({}, "kernel_work loads, in one"),
+    ],
+)
+def test_work_is_told_of_its_kernel_and_of_no_part(lines: dict[str, str], told: str) -> None:
+    work = Reading("kernel_work", Unit.COUNT, {"loads": 20, "stores": 10}, lines=lines)
+    found = by_cause(findings(result("one", (work, {"loads": 10, "stores": 5}, Word.CHANGED))))
+    assert found[0][0].case.name == told
+    assert "kernel_work loads 10 -> 20 (+100.0 %)" in found[0][1].reason
+
+
 def test_what_names_no_cause_goes_with_one_of_its_test_and_is_never_lost() -> None:
     """A copy has a line; the operators that rose with it have none. Alone they stand under their own name."""
     copies = Reading("copies", Unit.COUNT, 1)

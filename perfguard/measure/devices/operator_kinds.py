@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from perfguard._compat.torch_internals import OVERLOAD, call_of
+from perfguard._compat.torch_internals import DISPATCH_KEY, OVERLOAD, call_of
 from perfguard._compat.torch_utils import is_fake
 
 _OVERLOAD = OVERLOAD.get()
+COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
 
 # Operators that only move bytes: to another layout, dtype or device.
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous"}
@@ -53,6 +54,7 @@ class Kind:
         may_read: whether the host may need its result (`host_reads`).
         library: whether it belongs to no namespace of torch.
         higher_order: whether it takes functions, as torch.cond does.
+        composite: whether it is one of torch's that autograd splits into others.
     """
 
     operator: Any
@@ -64,6 +66,7 @@ class Kind:
     may_read: bool = False
     library: bool = False
     higher_order: bool = False
+    composite: bool = False
 
 
 KINDS: dict[int, Kind] = {}  # The key is the operator's address, because its hash is slow.
@@ -81,7 +84,7 @@ def kind_of(func: Any) -> Kind:
 
 
 def _kind_of_overload(func: Any) -> Kind:
-    packet = str(func.overloadpacket)
+    packet, library = str(func.overloadpacket), func.namespace not in _TORCH_NAMESPACES
     return Kind(
         func,
         run=call_of(func),
@@ -90,7 +93,8 @@ def _kind_of_overload(func: Any) -> Kind:
         named=packet not in _BOOKKEEPING,
         copies=packet in COPIES,
         may_read=packet in READS | _INDEXED | _TRANSFERS,
-        library=func.namespace not in _TORCH_NAMESPACES,
+        library=library,
+        composite=not library and func.has_kernel_for_dispatch_key(COMPOSITE),
     )
 
 

@@ -27,7 +27,15 @@ from perfguard._compat.torch_utils import PLAIN, DispatchMode
 from perfguard._compat.triton_internals import INTERPRETED
 from perfguard.interpreter.running import counted
 from perfguard.measure.devices.activity import Activity, Copied, Waited
-from perfguard.measure.devices.operator_kinds import KINDS, Kind, computes_shapes, host_reads, kind_of, tensors_in
+from perfguard.measure.devices.operator_kinds import (
+    COMPOSITE,
+    KINDS,
+    Kind,
+    computes_shapes,
+    host_reads,
+    kind_of,
+    tensors_in,
+)
 from perfguard.measure.gc_pause import collector_paused
 from perfguard.model.imports import entered_when_loaded
 from perfguard.tensors.step import Step
@@ -38,7 +46,6 @@ if TYPE_CHECKING:
     from perfguard.measure.collectives.recorder import ExchangeRecorder
 
 _KEYS, _MODES = KEYS.get(), MODES.get()
-_COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
 _STRIDED = torch.strided
 _BELOW_MODES = KEYSET_AFTER.get()(DISPATCH_KEY.get().Python)
 
@@ -116,6 +123,9 @@ class Operators(DispatchMode):
         if not (given is None or self.counts_fakes) and computes_shapes(types, given, kwargs):
             return func(*args, **kwargs)
         kind = KINDS.get(id(func)) or kind_of(func)
+        if kind.composite and not (self.inside or types or _MODES()):  # Autograd is off in inference mode.
+            with self:
+                return func.decompose(*args, **kwargs)
         if (
             kind.may_read
             and host_reads(kind, args, kwargs)
@@ -184,7 +194,7 @@ class Operators(DispatchMode):
         composite operators (`aten.item`), is off inside, so they are split here.
         """
         __tracebackhide__ = True
-        opened = kind.library or (self.inside and func.has_kernel_for_dispatch_key(_COMPOSITE))
+        opened = kind.library or (self.inside and func.has_kernel_for_dispatch_key(COMPOSITE))
         if not opened or not given or any(type(tensor) not in PLAIN for tensor in given) or _MODES():
             return func(*args, **kwargs)
         keys = functools.reduce(operator.or_, map(_KEYS, given))

@@ -46,6 +46,23 @@ def test_reads_of_tensor_data(call: Callable[[], Any], names: list[str]) -> None
     assert reads(call) == names
 
 
+def test_inference_mode_shows_the_same_operators_copies_and_reads() -> None:
+    """Autograd, which splits composite operators, is off there."""
+    x = torch.ones(4, 4)
+
+    def call() -> None:
+        x.t().contiguous().contiguous()
+        x.to(torch.float64).to(torch.float64)
+        x.t().reshape(16)
+        assert torch.nn.functional.linear(x, x).sum().item() == 64
+
+    alone = of_call(call)
+    with torch.inference_mode():
+        inferred = of_call(call)
+    assert (inferred.launches, inferred.copies, inferred.waits) == (alone.launches, alone.copies, alone.waits)
+    assert (len(alone.copies), len(alone.waits)) == (3, 1)
+
+
 def test_the_line_of_python_is_the_innermost_of_the_user_s() -> None:
     def inner() -> float:
         return float(X.sum())
