@@ -88,6 +88,17 @@ def test_the_page_shows_levels_anchors_and_reasons_by_commit(
     assert now["caption"] == "device_time_us: 3 stored sessions, this run, its blocks"
 
 
+def test_what_judges_without_a_network_shows_it_up_to_the_base(record: Record) -> None:
+    base = record({"device_time_us": time(60.0)}, code="1111")
+    record({"device_time_us": time(61.0)}, code="2222")
+    assert VIEW.report is not None
+    save_report(Path("h200.json"), VIEW.report)
+    for arguments, shown in (([], ["2222", "1111"]), (["--base", base], ["1111"])):
+        main(["judge", "h200.json", "-o", "out", *arguments])
+        (case,) = data(Path("out", "report.html").read_text())["cases"]
+        assert [commit for commit, *_ in case["records"]] == shown
+
+
 def test_it_ends_at_the_commit_that_judges(record: Record) -> None:
     first = record({"launches": 1})
     record({"launches": 2})
