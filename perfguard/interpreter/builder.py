@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfguard._compat.triton_interpreter import BUILDER, HANDLE, MEMORY, ROUNDING
+from perfguard._compat.triton_interpreter import BUILDER, HANDLE, MEMORY, NUMPY_TYPE, ROUNDING
 from perfguard.interpreter.formats import CODED, FP8, Array, decoded, encoded
 from perfguard.interpreter.running import RUNNING, NotInterpreted, StrictRunImpossible, line
 
@@ -35,19 +35,19 @@ def as_type(numbers: Array, scalar: Any, *, truncate: bool = False) -> Array:
     """Numbers as the data of a handle with a scalar type."""
     if scalar.name in CODED:
         return encoded(numbers, scalar.name, truncate=truncate)
-    wanted = _numpy_type(scalar)
+    wanted = numpy_type(scalar)
     return numbers if numbers.dtype == wanted else numbers.astype(wanted)
 
 
-def _numpy_type(scalar: Any) -> Any:
-    name = scalar.name
+def numpy_type(kind: Any) -> Any:
+    """The NumPy type of a type's scalars; Triton builds the table of all types at each look-up."""
+    name = kind.scalar.name  # A pointer's name includes that of its target.
     if name not in _numpy_types:
-        null = BUILDER.get().get_null_value(None, scalar)  # This uses Triton's table.
-        _numpy_types[name] = null.data.dtype
+        _numpy_types[name] = _look_up(kind)
     return _numpy_types[name]
 
 
-_numpy_types: dict[str, Any] = {}
+_look_up, _numpy_types = NUMPY_TYPE.get(), dict[str, Any]()
 
 
 def _is_coded(handle: Any) -> bool:
@@ -136,7 +136,7 @@ class Builder(_Builder):  # type: ignore[misc]
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
         element = ptrs.get_element_ty()
-        kind = _numpy_type(element)
+        kind = numpy_type(element)
         lanes = _lanes(mask)
         whole = RUNNING.accessed("loads", ptrs.data, lanes)
         strict = RUNNING.strict
@@ -207,9 +207,7 @@ class Builder(_Builder):  # type: ignore[misc]
 
 
 # Two operands of one of these need no conversion, and their result is one of these, or a mask.
-_COMPUTED = {
-    np.dtype(f"{kind}{size}") for kind, sizes in {"f": (4, 8), "i": (1, 2, 4, 8), "u": (4, 8)}.items() for size in sizes
-}
+_COMPUTED = {*map(np.dtype, ("f4", "f8", "i1", "i2", "i4", "i8", "u4", "u8"))}
 _ON_BITS = {np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift}
 
 

@@ -21,10 +21,6 @@ _Handle = HANDLE.get()
 _standard = COMBINES.get()
 
 
-class NeedsScalars(Exception):
-    """The function branches on its elements."""
-
-
 def _known(language: Any) -> dict[Any, Any]:
     """Combining function -> NumPy's reduction. Maxima and minima ignore NaN, which is Triton's default."""
     names = {
@@ -114,7 +110,7 @@ def _tree(combine: Combine, inputs: Sequence[Any], axis: int) -> list[Array]:
     blocks = [np.moveaxis(floats(each.handle), axis, 0) for each in inputs]
     dtypes = [each.dtype for each in inputs]
     while len(blocks[0]) > 1:  # Sizes are powers of two.
-        blocks = _combined(combine, [each[0::2] for each in blocks], [each[1::2] for each in blocks], dtypes)
+        blocks = _applied(combine, [each[0::2] for each in blocks], [each[1::2] for each in blocks], dtypes)
     return [each[0] for each in blocks]
 
 
@@ -123,27 +119,14 @@ def _doubling(combine: Combine, numbers: Sequence[Array], dtypes: Sequence[Any],
     distance = 1
     while distance < len(blocks[0]):
         before = [np.concatenate((each[:distance], each[:-distance])) for each in blocks]
-        later = _combined(combine, before, blocks, dtypes)
+        later = _applied(combine, before, blocks, dtypes)
         blocks = [np.concatenate((each[:distance], new[distance:])) for each, new in zip(blocks, later, strict=True)]
         distance *= 2
     return [np.moveaxis(each, 0, axis) for each in blocks]
 
 
-def _combined(combine: Combine, left: Sequence[Array], right: Sequence[Array], dtypes: Sequence[Any]) -> list[Array]:
-    """The results of a function on two blocks, or on their elements if the function branches."""
-    try:
-        return _applied(combine, left, right, dtypes)
-    except NeedsScalars:
-        shape = left[0].shape
-        flat = [[each.reshape(-1) for each in side] for side in (left, right)]
-        results = [
-            _applied(combine, [each[at : at + 1] for each in flat[0]], [each[at : at + 1] for each in flat[1]], dtypes)
-            for at in range(left[0].size)
-        ]
-        return [np.concatenate(each).reshape(shape) for each in zip(*results, strict=True)]
-
-
 def _applied(combine: Combine, left: Sequence[Array], right: Sequence[Array], dtypes: Sequence[Any]) -> list[Array]:
+    """The results of a function on two blocks."""
     from triton import language
 
     def tensor(numbers: Array, dtype: Any) -> Any:

@@ -6,7 +6,6 @@ name, it stays as slow as it was.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,9 +24,9 @@ from perfguard._compat.triton_interpreter import (
     PREPARE,
     SANITIZE,
     UNWRAP,
-    VALIDATE,
     changed_by,
 )
+from perfguard.interpreter.builder import numpy_type
 
 Replacement = Callable[..., Any]
 
@@ -36,8 +35,7 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
     """(name, replacement) for each name that this Triton has. `language`: triton.language."""
     core = language.core
     makers: list[tuple[Private, Callable[[], Replacement]]] = [
-        (NUMPY_TYPE, _looked_up_once),
-        (VALIDATE, _compared_once),
+        (NUMPY_TYPE, lambda: numpy_type),
         (DESCRIBE, lambda: _described_once(core.block_type, core.constexpr)),
         (MAKE, lambda: _counted_once(core.tensor)),
         (EQUAL, lambda: _compared_as_lists(core.tuple, core.constexpr)),
@@ -102,33 +100,6 @@ def _put(owner: Any, members: dict[str, Any]) -> None:
 def _as_index(self: Any) -> int:
     """A scalar as a Python number. Triton 3.6 converts an array with one element, which NumPy 2.4 refuses."""
     return int(self.handle.data.squeeze())
-
-
-def _looked_up_once() -> Replacement:
-    """Caches look-ups, each of which builds the table of all types."""
-    look_up = NUMPY_TYPE.get()
-    known: dict[str, Any] = {}
-
-    def looked_up(triton_type: Any) -> Any:
-        name = triton_type.scalar.name  # A pointer's name includes that of its target.
-        if name not in known:
-            known[name] = look_up(triton_type)
-        return known[name]
-
-    return looked_up
-
-
-def _compared_once() -> Replacement:
-    """Caches the widths of types, which are computed for each result."""
-    bits: dict[str, float] = {}
-
-    def fits(data: Any, kind: Any) -> bool:
-        name = kind.name
-        if name not in bits:
-            bits[name] = math.inf if kind.is_ptr() else max(8, kind.primitive_bitwidth)
-        return 8 * data.itemsize <= bits[name]  # type: ignore[no-any-return]
-
-    return fits
 
 
 def _described_once(block_type: Any, constexpr: Any) -> Replacement:

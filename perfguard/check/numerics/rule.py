@@ -10,7 +10,7 @@ the allowance for the worst of G groups, and rho protects groups where eager is 
 error is small by luck, too (LEAST_ROUNDINGS, LEAST_OF_FEW). The elements of a group may share one error, as in the
 gradient of a weight that few tokens reached. In 16 bits hard_g is what eager's error comes to in its hardest groups
 (HARD, HARD_SUMS). In float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. In
-an argument's gradient it counts as at least RESIDUE·u·RMS(oracle), and in one that vanishes as at least
+an argument's gradient it counts as at least RESIDUE·u·RMS(oracle) with n_g = 1, and in one that vanishes as at least
 VANISHING·u·RMS(the largest gradient).
 Integers and bools must be equal, but where the reference's depend on which of equal elements it chooses. 8-bit floats
 are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
@@ -67,10 +67,11 @@ LEAST_ROUNDINGS: dict[torch.dtype, float] = {
 LEAST_OF_FEW: dict[torch.dtype, float] = {torch.bfloat16: 2.0, torch.float16: 1.0}
 FEW = 16
 #: Of an argument's gradient, eager's error counts as at least this many roundings of the whole tensor. What is left
-#: where terms of that size cancel, as in the row of attention that sees one key, has their roundings.
+#: where terms cancel, as in the row of attention that sees one key, has the roundings of terms as large as the largest
+#: row, which is about 3.5 times the tensor's RMS: k times this are 3.5 times LEAST_ROUNDINGS.
 RESIDUE: dict[torch.dtype, float] = {
-    torch.bfloat16: 0.8,
-    torch.float16: 0.8,
+    torch.bfloat16: 0.5,
+    torch.float16: 0.5,
     torch.float32: 2.0,
     torch.float64: 2.0,
 }
@@ -191,10 +192,11 @@ def compare_by_rule(
     least_of_few = LEAST_OF_FEW.get(candidate.dtype, 0.0) * u
     few = effective_number(total.oracle, total.fourth) < FEW
     by_luck = few * least_of_few * rms
-    if gradient_of == "argument":
-        by_luck = by_luck.maximum(RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
     hard = hard_share(len(rms)) if gradient_of == "parameter" else HARD
     factor = _factor(eager_rmse, by_luck, rms, total.count, None if wide else hard)
+    if gradient_of == "argument":
+        largest = 1 + math.sqrt(2 * math.log(len(rms)))  # What is left of a row is one error.
+        factor = factor.maximum(largest * RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
     draws = (sum_groups(real_numbers(other), eager, oracle, groups).candidate.nan_to_num(0.0) for other in close)
     moved = torch.stack([torch.zeros_like(total.candidate), *draws])  # squares by draw and group
     limits = k * factor + slack * rms + (moved.amax(0) / total.count).sqrt()
