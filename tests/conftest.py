@@ -6,6 +6,7 @@ import importlib.util
 import multiprocessing
 import os
 import signal
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from multiprocessing import resource_tracker, spawn
 
@@ -24,6 +25,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 pytest_plugins = ["pytester"]
 
+# Tests whose cases take long, in Triton's interpreter or beside an oracle. With every change each value of each
+# parameter is tried, and every night all combinations.
+COMBINED = ("tests/kernels/", "tests/check/test_other_implementations.py")
+WAYS = ("kernel_path", "impl")  # fixtures that decide which code runs: a value is tried on each of their ways
+Value = tuple[str, ...]  # the way, the names of parameters that are given together, and their values
+
 # `scripts/guard` runs guarded tests in an environment that holds what the kernels need, and hypothesis is not among it.
 if importlib.util.find_spec("hypothesis"):
     from hypothesis import settings
@@ -35,21 +42,47 @@ if importlib.util.find_spec("hypothesis"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--daily", action="store_true", help="skip what is tested every night, as scripts/test does")
+    parser.addoption("--daily", action="store_true", help="without what is tested every night, as scripts/test does")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is tested every night: what is marked so, and combinations of parameters.
+
+    Skipped tests would be set up, and those of several ranks would start them.
+    """
     if not config.getoption("--daily"):
         return
-    nightly = [item for item in items if item.get_closest_marker("nightly")]
-    for item in nightly:
-        item.add_marker(pytest.mark.skip(reason="tested every night, and by scripts/test --whole"))
-    # Skipped tests of several ranks would start them, each of which imports torch to skip them.
-    ranked = [item for item in nightly if any("ranks" in mark.kwargs for mark in item.iter_markers("perfguard"))]
-    if ranked:
-        config.hook.pytest_deselected(items=ranked)
-        left_out = set(ranked)
-        items[:] = [item for item in items if item not in left_out]
+    kept = {item for item in items if item.get_closest_marker("nightly") is None}
+    tests: defaultdict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        if item in kept and isinstance(item, pytest.Function) and item.nodeid.startswith(COMBINED):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        kept -= set(cases).difference(each_value(cases))
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def each_value(cases: list[pytest.Function]) -> list[pytest.Function]:
+    """Few of the cases of one test, with each value of each parameter, spread over the values of the others."""
+    values = {case: _values(case) for case in cases}
+    every = frozenset[Value]().union(*values.values())
+    uses: Counter[Value] = Counter()
+    kept: list[pytest.Function] = []
+    while len(uses) < len(every):
+        new = {case: sum(uses[each] == 0 for each in values[case]) for case in cases}
+        kept.append(max(cases, key=lambda case: (new[case], -sum(uses[each] for each in values[case]))))
+        uses.update(values[kept[-1]])
+    return kept or cases
+
+
+def _values(case: pytest.Function) -> frozenset[Value]:
+    """What each of its parametrisations gives a case, on the way that it takes."""
+    given = case.callspec.params if hasattr(case, "callspec") else {}
+    way = str([given.get(name) for name in WAYS])
+    names = [mark.args[0] for mark in case.iter_markers("parametrize")]
+    split = [each.replace(",", " ").split() if isinstance(each, str) else each for each in names]
+    return frozenset((way, *each, *(repr(given[name]) for name in each)) for each in [*split, ()])
 
 
 @pytest.fixture(scope="session")

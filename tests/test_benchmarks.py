@@ -124,12 +124,12 @@ def test_pairs_of_a_suite(
     assert run_pairs(*arguments) == found
 
 
-@pytest.mark.parametrize("found", [True, False])
+@pytest.mark.parametrize("found", [pytest.param(True, marks=pytest.mark.nightly), False])
 def test_all_suites_are_recorded_where_perfguard_is_not_installed(found: bool, checkout: Path, tmp_path: Path) -> None:
     """But only where pytest finds them. Here are the files of a clone, and packages that perfguard needs."""
     files = tmp_path / "files"
     for folder in ("perfguard", "benchmarks", "kernels", "tests"):
-        shutil.copytree(ROOT / folder, files / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, files / folder, ignore=shutil.ignore_patterns("*.pyc.*"))
     packages = tmp_path / "packages"
     packages.mkdir()
     for package in Path(sysconfig.get_path("purelib")).iterdir():

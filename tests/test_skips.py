@@ -1,14 +1,18 @@
-"""The list of skips: what is printed, and when a run fails for it."""
+"""The list of skips: what is printed, and when a run fails for it. And which combinations of parameters run by day."""
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import tests.skips
+from tests.conftest import each_value
 
 Run = Callable[..., tuple[pytest.RunResult, list[str]]]
 
@@ -113,3 +117,20 @@ def test_every_listed_file_is_there() -> None:
         for file, most in files.items():
             assert list(root.glob(file)), f"{reason}: {file} is gone: take it off tests/skips.toml"
             assert most > 0
+
+
+def test_by_day_each_value_is_tried_on_each_way_and_not_in_each_combination() -> None:
+    cases: list[Any] = [
+        Mock(
+            callspec=Mock(params={"kernel_path": way, "dtype": dtype, "layout": layout, "also": layout}),
+            iter_markers=lambda _: [Mock(args=["dtype"]), Mock(args=["layout, also"])],
+        )
+        for way, dtype, layout in itertools.product(range(2), range(3), range(9))
+        if (dtype, layout) != (0, 0)  # a combination that cannot be
+    ]
+    kept = [case.callspec.params for case in each_value(cases)]
+    for name, count in (("dtype", 3), ("layout", 9)):
+        assert {(case["kernel_path"], case[name]) for case in kept} == set(itertools.product(range(2), range(count)))
+    assert len(kept) == 2 * 9
+    alone: list[Any] = [Mock(spec=["iter_markers"], iter_markers=lambda _: [])]
+    assert each_value(alone) == alone

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from benchmarks.peers.contest import COPY, Call, Contest
 from kernels import operators
-from kernels.operators.shapes import GateShape, GroupedRows, MovedShape, NormShape, RopeShape
+from kernels.operators.shapes import GroupedRows, MovedShape, RopeShape, RowsShape
 
 ALIGNMENT = 128  # of groups, for a grouped matmul
 Operator = Callable[..., Any]
@@ -28,12 +28,12 @@ def compiled(function: Operator, smoke: bool) -> Operator:
 
 
 def contests(device: torch.device, smoke: bool) -> Iterator[Contest]:
-    gate = GateShape(33, 40) if smoke else GateShape(8192, 4096)
+    gate = RowsShape(33, 40) if smoke else RowsShape(8192, 4096)
     yield from _contests("silu_mul", plain_silu_mul, gate, gate.pair(device), 3, 5, smoke)
-    gate = GateShape(33, 40) if smoke else GateShape(4096, 2880)
+    gate = RowsShape(33, 40) if smoke else RowsShape(4096, 2880)
     yield from _contests("clamped_swiglu", plain_clamped_swiglu, gate, gate.interleaved(device), 3, 5, smoke)
-    norm = NormShape(33, 40) if smoke else NormShape(4096, 7168)
-    yield from _contests("rms_norm", plain_rms_norm, norm, norm.inputs(device), 2, 3, smoke)
+    norm = RowsShape(33, 40) if smoke else RowsShape(4096, 7168)
+    yield from _contests("rms_norm", plain_rms_norm, norm, norm.weighted(device), 2, 3, smoke)
     turn = RopeShape(9, 3, 24) if smoke else RopeShape(8192, 32, 128)
     yield from _contests("rope", operators.reference.rope, turn, turn.inputs(device), 2, 2, smoke)
     rows = GroupedRows(64, 48, 4) if smoke else GroupedRows(4096, 5760, 8)

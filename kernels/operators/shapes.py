@@ -32,8 +32,8 @@ def _shuffled(values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GateShape:
-    """g, u (M, H) for silu_mul; gu (M, 2 * H) for clamped_swiglu."""
+class RowsShape:
+    """g, u (M, H) for silu_mul; gu (M, 2 * H) for clamped_swiglu; x (M, H) and weight (H,) for rms_norm."""
 
     rows: int
     width: int
@@ -44,27 +44,12 @@ class GateShape:
     def interleaved(self, device: Device) -> tuple[Tensor]:
         return ((torch.randn(self.rows, 2 * self.width, device=device) * 3).to(DTYPE).requires_grad_(),)
 
-    @property
-    def elements(self) -> int:
-        """Of the output."""
-        return self.rows * self.width
-
-    def __str__(self) -> str:
-        return f"{self.rows}x{self.width}"
-
-
-@dataclass(frozen=True)
-class NormShape:
-    """x (M, H) and weight (H,) for rms_norm."""
-
-    rows: int
-    width: int
-
-    def inputs(self, device: Device) -> tuple[Tensor, Tensor]:
+    def weighted(self, device: Device) -> tuple[Tensor, Tensor]:
         return _normal(self.rows, self.width, device=device), _normal(self.width, device=device)
 
     @property
     def elements(self) -> int:
+        """Of the output."""
         return self.rows * self.width
 
     def __str__(self) -> str:
@@ -225,16 +210,16 @@ class GroupedRows:
 
 # On a GPU: the real shapes of the contract.
 SILU_MUL = (
-    GateShape(4096, 2048),
-    GateShape(8192, 4096),
-    GateShape(1023, 777),  # nothing is aligned
+    RowsShape(4096, 2048),
+    RowsShape(8192, 4096),
+    RowsShape(1023, 777),  # nothing is aligned
 )
-CLAMPED_SWIGLU = (GateShape(4096, 2880), GateShape(1023, 777))  # gpt-oss: gu is 5760 wide
+CLAMPED_SWIGLU = (RowsShape(4096, 2880), RowsShape(1023, 777))  # gpt-oss: gu is 5760 wide
 RMS_NORM = (
-    NormShape(8192, 2048),  # Qwen3 30B
-    NormShape(4096, 7168),  # DeepSeek-V3
-    NormShape(262144, 128),  # 32 heads of Qwen3's queries
-    NormShape(1023, 777),  # nothing is aligned
+    RowsShape(8192, 2048),  # Qwen3 30B
+    RowsShape(4096, 7168),  # DeepSeek-V3
+    RowsShape(262144, 128),  # 32 heads of Qwen3's queries
+    RowsShape(1023, 777),  # nothing is aligned
 )
 ROPE = (RopeShape(8192, 32, 128), RopeShape(4096, 128, 64), RopeShape(1023, 7, 90, 20))  # Llama, DeepSeek, part of each
 CROSS_ENTROPY = (
@@ -262,9 +247,9 @@ LINEAR = (
 )
 
 # Timed on a CPU through the eager path.
-SILU_MUL_CPU = (GateShape(256, 512), GateShape(123, 77))
-CLAMPED_SWIGLU_CPU = (GateShape(256, 512), GateShape(123, 77))
-RMS_NORM_CPU = (NormShape(256, 512), NormShape(123, 77))
+SILU_MUL_CPU = (RowsShape(256, 512), RowsShape(123, 77))
+CLAMPED_SWIGLU_CPU = (RowsShape(256, 512), RowsShape(123, 77))
+RMS_NORM_CPU = (RowsShape(256, 512), RowsShape(123, 77))
 ROPE_CPU = (RopeShape(64, 8, 64), RopeShape(33, 3, 22, 5))
 CROSS_ENTROPY_CPU = (LogitsShape(64, 4096), LogitsShape(30, 1001))
 LINEAR_CROSS_ENTROPY_CPU = (ProjectedShape(1000, 64, 2048),)  # in four chunks
@@ -277,9 +262,9 @@ BIASED_CPU = (GroupedRows(256, 256, 8), GroupedRows(256, 256, 8, "one-expert"), 
 LINEAR_CPU = (GroupedRows(128, 64, 4, "hot", 96), GroupedRows(128, 64, 4, "half-empty", 96))
 
 # Through the interpreter: numerics and exact metrics only.
-SILU_MUL_SMALL = (GateShape(33, 40),)
-CLAMPED_SWIGLU_SMALL = (GateShape(33, 20),)
-RMS_NORM_SMALL = (NormShape(33, 40), NormShape(3, 5), NormShape(5, 2050))  # the last wider than a tile
+SILU_MUL_SMALL = (RowsShape(33, 40),)
+CLAMPED_SWIGLU_SMALL = (RowsShape(33, 20),)
+RMS_NORM_SMALL = (RowsShape(33, 40), RowsShape(3, 5), RowsShape(5, 2050))  # the last wider than a tile
 ROPE_SMALL = (RopeShape(9, 3, 24), RopeShape(5, 2, 11, 3))
 CROSS_ENTROPY_SMALL = (LogitsShape(7, 1000), LogitsShape(3, 33), LogitsShape(2, 20001))  # the last in several steps
 LINEAR_CROSS_ENTROPY_SMALL = (ProjectedShape(7, 16, 100),)

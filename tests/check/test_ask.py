@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from perfguard.check.ask import ask
 from perfguard.check.hard_inputs.search import run_hard
 from perfguard.model.call import Call
 from perfguard.model.records import Doubt
+from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,11 +132,11 @@ if __name__ == "__main__":
 Doubts = dict[str, list[Doubt]]
 
 
-def run(folder: Path, broken: bool, *arguments: str, given: str = "") -> Doubts:
+def run(nursery: Nursery, folder: Path, broken: bool, *arguments: str, given: str = "") -> Doubts:
     folder.mkdir(exist_ok=True)
     (folder / "version.py").write_text(VERSION.format(broken=broken))
     done = subprocess.run(
-        [sys.executable, folder / "version.py", *arguments], input=given, capture_output=True, text=True, check=False,
+        [nursery.python, "-m", "version", *arguments], input=given, capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=folder,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -144,16 +144,18 @@ def run(folder: Path, broken: bool, *arguments: str, given: str = "") -> Doubts:
 
 
 @pytest.fixture(scope="module")
-def doubts(tmp_path_factory: pytest.TempPathFactory) -> Doubts:
+def doubts(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Doubts:
     """What the broken version's process finds."""
-    return run(tmp_path_factory.mktemp("work") / "broken", True, "find")
+    return run(nursery, tmp_path_factory.mktemp("work") / "broken", True, "find")
 
 
 @pytest.fixture(scope="module")
-def answers(doubts: Doubts, tmp_path_factory: pytest.TempPathFactory) -> tuple[Doubts, Doubts]:
+def answers(nursery: Nursery, doubts: Doubts, tmp_path_factory: pytest.TempPathFactory) -> tuple[Doubts, Doubts]:
     """Those of two bases: one that is as broken, and one that is right."""
     folder, given = tmp_path_factory.mktemp("base"), msgspec.json.encode(doubts).decode()
-    return run(folder / "broken", True, "ask", given=given), run(folder / "right", False, "ask", given=given)
+    sides = (("broken", True), ("right", False))
+    broken, right = (run(nursery, folder / name, broken, "ask", given=given) for name, broken in sides)
+    return broken, right
 
 
 @pytest.mark.parametrize("name", ["cut", "parts", "backward", "incoming", "afterwards", "table", "entries"])

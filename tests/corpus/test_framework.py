@@ -10,7 +10,7 @@ import pytest
 
 from perfguard.model.records import Case, CaseResult, Hardware, Report, Toolchain, Verdict, Word
 from perfguard.model.units import Unit
-from tests.corpus.catalogue import DAILY, all_mutants, shown
+from tests.corpus.catalogue import DAILY, ELSEWHERE, all_mutants, shown
 from tests.corpus.mutant import Append, Edit, Expect, NotApplied
 from tests.corpus.project import ROOT, Ran
 from tests.corpus.rivals import FAILED, Seen
@@ -128,7 +128,10 @@ def test_every_class_is_judged_with_every_change() -> None:
     assert {mutant.name for mutant in mutants} >= DAILY
     without_gpu = [mutant for mutant in mutants if {*mutant.shown} - {"G"}]
     judged = {each for mutant in without_gpu if mutant.name in DAILY for each in mutant.classes}
-    assert judged == {each for mutant in without_gpu for each in mutant.classes}
+    assert judged | ELSEWHERE.keys() == {each for mutant in without_gpu for each in mutant.classes}
+    assert judged.isdisjoint(ELSEWHERE)
+    for name, file in ELSEWHERE.items():
+        assert name in (ROOT / "tests" / "measure" / file).read_text(), f"{name}: {file} has no mutant of this class"
 
 
 def test_what_pytest_benchmark_says_of_a_slower_test() -> None:

@@ -52,7 +52,7 @@ def test_double(perfguard, n):
 
 # Its kernel is torch's alone: no target that it is followed on, each in a process of its own, has anything to tell.
 # Beside the given calls nothing runs, which would be most of a run's time: flows about that ask for it.
-SETTINGS = {"device": "fake", "case_seconds": 0.05, "extra_seconds": 0, "targets": []}
+SETTINGS = {"device": "fake", "case_seconds": 0.02, "extra_seconds": 0, "targets": []}
 # Plugins that hardly a flow needs take a seventh of each process's start.
 LEFT_OUT = ("cacheprovider", "benchmark", "hypothesispytest", "pytest_httpserver")
 

@@ -25,7 +25,7 @@ class Checkout:
         self.path = project.path
         self.temporary = temporary  # where worktrees and locks are made
         self.environment = os.environ | {"TMPDIR": str(temporary)}
-        project.configure(device="fake", case_seconds=0.1)
+        project.configure()
         (self.path / ".gitignore").write_text("__pycache__/\n.perfguard/\n*.pyc\nfound.json\n")
         self.git = project.git
         self.git("init", "-q", "-b", "main")
@@ -71,6 +71,7 @@ def checkout(project: Project, tmp_path: Path) -> Checkout:
     return Checkout(project, temporary)
 
 
+@pytest.mark.nightly  # an edit that changes nothing is measured in test_base.py, too
 def test_the_same_is_the_same_and_an_index_stays_as_it_was(checkout: Checkout) -> None:
     """An uncommitted comment is part of the working tree, and makes nothing slower."""
     kernel = checkout.path / "kernel.py"
@@ -180,6 +181,7 @@ def test_a_signal_leaves_nothing_behind(checkout: Checkout) -> None:
     assert workers_of(checkout.temporary) == []
 
 
+@pytest.mark.nightly  # starts Python itself, six times; a foreign path, below, is found alike
 @pytest.mark.usefixtures("real_processes")
 def test_perfguard_itself_can_be_compared(checkout: Checkout) -> None:
     """A folder `perfguard` in the repository, found before all others, is code under test and not the tool."""

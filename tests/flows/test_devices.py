@@ -117,6 +117,7 @@ def test_a_broken_baseline_stops_all_workers(project: Project) -> None:
     result.stderr.fnmatch_lines(["*test_suite.yaml: line 2: *"])
 
 
+@pytest.mark.nightly  # starts Python itself; tests/session/test_device_lock.py waits, too
 def test_another_run_waits_for_the_device_and_gives_up(project: Project) -> None:
     project.configure(device="fake*2", lock_minutes=0.02)
     line = [PYTHON, "-m", "pytest", "--perfguard", "--perfguard-device=fake:0", "-k", "64"]

@@ -92,6 +92,7 @@ def test_one_cause_in_several_cases_is_one_finding(recorded: Project) -> None:
     )
 
 
+@pytest.mark.nightly  # starts Python itself; what it reads is tested in tests/session/test_cold_start.py
 @pytest.mark.usefixtures("real_processes")
 def test_a_cold_start_is_read_in_a_process_of_its_own(project: Project) -> None:
     project.test_file(COLD)

@@ -59,6 +59,7 @@ def test_a_hanging_kernel_ends_the_run_with_all_that_is_known(project: Project) 
     assert project.guard("-k", "64").ret == ExitStatus.PASSED
 
 
+@pytest.mark.nightly  # waits for nine seconds, and a call that hangs, above, for three
 def test_a_hang_in_a_process_pair_is_told_with_its_limit(recorded: Project) -> None:
     recorded.kernel(us=60)
     source = recorded.path / "kernel.py"
@@ -71,6 +72,7 @@ def test_a_hang_in_a_process_pair_is_told_with_its_limit(recorded: Project) -> N
     result.stdout.fnmatch_lines([f"inconclusive: 1 of 1 timed case could not be judged: UNPAIRED: {said}*"])
 
 
+@pytest.mark.nightly  # a side that crashes is a flow of test_words.py
 def test_a_case_that_kills_the_base_s_process_spares_the_others(recorded: Project) -> None:
     source = recorded.path / "kernel.py"
     kill = "    if any('perfguard-session' in a for a in sys.argv) and len(x) == 64: os._exit(7)\n    return out"
@@ -83,6 +85,7 @@ def test_a_case_that_kills_the_base_s_process_spares_the_others(recorded: Projec
     assert "the base ended with status 7" in "".join(recorded.reasons("double[64]"))
 
 
+@pytest.mark.nightly  # a hang without workers, above, has the same limit
 def test_a_hanging_worker_is_replaced(project: Project) -> None:
     misbehave(project, "time.sleep(600)")
     project.configure(case_minutes=0.05, device="fake*2")

@@ -159,6 +159,7 @@ PLANTED = (
 LANE = "--perfguard-lane=cpu"
 
 
+@pytest.mark.nightly  # each regression is a class of the corpus, and the next test runs the same kernels
 def test_liger_is_recorded_quiet_and_its_regressions_are_named(liger: Project) -> None:
     liger.configure(extra_seconds=0)
     recorded = liger.guard(LANE, "--perfguard-update=new")

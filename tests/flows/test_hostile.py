@@ -122,7 +122,13 @@ def hostile(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize(("device", "options"), [("cpu", ["--perfguard-lane=cpu"]), ("fake", [])])
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [
+        ("cpu", ["--perfguard-lane=cpu"]),
+        pytest.param("fake", [], marks=pytest.mark.nightly),  # times ask nothing else, and take twice as long
+    ],
+)
 def test_guarded_calls_ask_no_object(hostile: Project, device: str, options: list[str]) -> None:
     hostile.configure(device=device, extra_seconds=0.2)
     hostile.run().assert_outcomes(passed=3)  # with derived inputs

@@ -148,6 +148,7 @@ def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Pr
     assert all(reason.startswith((f"UNPAIRED: {over}", f"UNDECIDED: {over}")) for reason in open_)
 
 
+@pytest.mark.nightly  # 30 cases in pairs; what is asked first is tested in tests/session/pairing/test_asking.py
 def test_a_pair_reads_no_host_time_while_times_of_the_device_wait(project: Project) -> None:
     suite(project, 30, 1)  # nothing is recorded, so both times of each case are in question
     write_kernel(project, {}, others=1.2)

@@ -173,7 +173,7 @@ def test_every_kind_meets_every_outcome() -> None:
 
 
 def write_project(project: Project, outcomes: dict[str, str]) -> None:
-    project.configure(case_seconds=0.05)
+    project.configure()
     pyproject = project.path / "pyproject.toml"
     ids = "disable_test_id_escaping_and_forfeit_all_rights_to_community_support = true\n"
     files = 'python_files = ["test_*.py", "same.py"]\n'

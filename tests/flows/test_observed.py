@@ -341,6 +341,7 @@ def test_fails():
 """
 
 
+@pytest.mark.nightly  # eight runs, three with pairs; its parts: test_asking.py, tests/judge/test_kernel_times.py
 def test_the_time_of_a_changed_kernel_is_judged_beside_the_base(project: Project) -> None:
     """Recorded and shown; then slower, and accepted, and as fast as before; what cannot be paired says why."""
 
@@ -583,6 +584,7 @@ def test_shared(n):
 """
 
 
+@pytest.mark.nightly  # four runs; the walk forgets what was compiled: tests/measure/metrics
 def test_a_test_alone_is_as_it_was_recorded_among_others(library: Project) -> None:
     """Whichever test comes first compiles what all of them call. So what is compiled in none of them is gated."""
     (library.path / "test_shared.py").write_text(SHARED)

@@ -251,6 +251,7 @@ def test_fails_on_one(perfguard):
     assert "1 BROKEN, 1 NEW" in done.stdout
 
 
+@pytest.mark.nightly  # the hangs above end by the same limit
 def test_under_torchrun_a_hang_ends_the_run_and_is_in_the_report(project: Project) -> None:
     project.configure(device="cpu", case_minutes=0.05)
     source = """

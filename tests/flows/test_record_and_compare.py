@@ -6,6 +6,8 @@ import json
 import re
 import xml.etree.ElementTree as ET
 
+import pytest
+
 from perfguard import ExitStatus
 from tests.flows.conftest import TEST, Project
 
@@ -118,6 +120,7 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     again.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "2 UNCHANGED; *"])
 
 
+@pytest.mark.nightly  # half of test_many_slower.py is faster; what an update writes is tested in tests/store
 def test_faster_passes_and_is_offered(recorded: Project) -> None:
     project = recorded
     stored = project.baseline.read_bytes()
@@ -197,6 +200,7 @@ def test_a_recording_starts_one_other_process(project: Project) -> None:
     assert {reading.get("timer") for result in fresh["results"] for reading in result["readings"]} == {None}
 
 
+@pytest.mark.nightly  # twelve runs; which sessions are kept: tests/store/test_times.py
 def test_each_update_adds_a_session_until_other_code_begins_anew(project: Project) -> None:
     (project.path / "conftest.py").write_text(STARTS.format(path=str(project.path)))
     _with_code(project, 50.0)
@@ -267,6 +271,7 @@ def test_sum(perfguard):
 """
 
 
+@pytest.mark.nightly  # five runs; a result that varies is told in tests/session/test_case_pipeline.py
 def test_a_sum_in_another_order_each_time_is_recorded_whole(project: Project) -> None:
     """Atomic additions: within eager's error, and never the same bits. What fresh processes read of it, which check no
     results, contradicts nothing."""

@@ -43,6 +43,7 @@ def test_a_large_recording_fits_a_screen_and_v_shows_the_rest(large: Project) ->
     assert sorted(told) == sorted(f"double[{n}]/forward" for n in range(1, CASES + 1))
 
 
+@pytest.mark.nightly  # forty cases three times; the screen of a recording is above
 def test_what_an_update_leaves_alone_fits_a_screen_too(large: Project) -> None:
     assert large.guard("--perfguard-update=new").ret == ExitStatus.PASSED
     large.kernel(us=2000.0, launches=2)

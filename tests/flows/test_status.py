@@ -127,6 +127,7 @@ def test_numerics_run_under_xdist(project: Project) -> None:
     assert project.run("-n2").ret == ExitStatus.PASSED
 
 
+@pytest.mark.nightly  # as other options of the configuration: test_children.py
 def test_xdist_in_addopts_does_not_reach_fresh_processes(recorded: Project) -> None:
     project = recorded
     project.kernel(us=60)

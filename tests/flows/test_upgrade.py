@@ -27,6 +27,7 @@ def compare(project: Project, path: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=project.path, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.nightly  # starts Python itself three times; two sides of one Triton are compared in test_compare.py
 @pytest.mark.skipif(
     not OLDEST.is_dir(), reason="scripts/setup puts the oldest Triton into a .venv that it makes itself"
 )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.kernels.paths import GPU, Candidates, KernelPath, open_path
+from tests.kernels.paths import GPU, Candidates, KernelPath, launch_nothing, open_path
 
 
 def pytest_collection_finish() -> None:
@@ -64,6 +64,18 @@ def triton_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def compiled_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KernelPath:
     """The path that a user without a reason takes: kernels on a GPU, torch operators on a CPU."""
     return _enter(request.param, monkeypatch)
+
+
+@pytest.fixture
+def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open the way that a case of a guarded suite takes, and make sure that it is taken."""
+    from kernels import fp8, operators
+    from kernels.moe import rows
+
+    open_path(path, monkeypatch)
+    assert {package.path(GPU or "cpu") for package in (fp8, operators, rows)} == {path}
+    if path == "eager":
+        launch_nothing(monkeypatch)
 
 
 @pytest.fixture

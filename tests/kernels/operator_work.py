@@ -6,23 +6,22 @@ All in bf16, 2 bytes an element. Indices, targets and offsets are thousandths of
 from __future__ import annotations
 
 from kernels.operators.shapes import (
-    GateShape,
     GroupedRows,
     LogitsShape,
     MovedShape,
-    NormShape,
     ProjectedShape,
     RopeShape,
+    RowsShape,
 )
 from perfguard import Work
 
 
-def gate_work(shape: GateShape) -> Work:
+def gate_work(shape: RowsShape) -> Work:
     """Gate, up and output; with the gradients of all three, of which the output itself is not needed."""
     return Work(bytes=6 * shape.elements, backward_bytes=10 * shape.elements)
 
 
-def norm_work(shape: NormShape) -> Work:
+def norm_work(shape: RowsShape) -> Work:
     """x and the result; with the gradient of the result, x and its gradient. Weights are nothing beside."""
     return Work(bytes=4 * shape.elements, backward_bytes=6 * shape.elements)
 

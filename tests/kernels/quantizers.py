@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -112,13 +113,14 @@ def name(quantizer: Quantizer) -> str:
 KERNELS = ("rowwise", "colwise_3d", "colwise_per_group", "transpose_3d_atomic", "1x128", "128x128", "mx")
 
 
+def param(q: Quantizer, *values: object, id: str) -> Any:
+    """A case of a test. In the interpreter those whose kernel another one runs are tried every night."""
+    return pytest.param(q, *values, id=id, marks=[] if GPU or q.name in KERNELS else [pytest.mark.nightly])
+
+
 def by_kernel(quantizers: Sequence[Quantizer]) -> pytest.MarkDecorator:
-    """A test of each, as `q`. In the interpreter, at 10 ms a tile, those whose kernel another one runs are tried every
-    night."""
-    params = [
-        pytest.param(q, id=q.name, marks=[] if GPU or q.name in KERNELS else [pytest.mark.nightly]) for q in quantizers
-    ]
-    return pytest.mark.parametrize("q", params)
+    """A test of each, as `q`, in `param`'s share of nights."""
+    return pytest.mark.parametrize("q", [param(q, id=q.name) for q in quantizers])
 
 
 def without_nan(tensor: torch.Tensor) -> torch.Tensor:

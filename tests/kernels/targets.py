@@ -35,7 +35,7 @@ from kernels.grouped import launch as grouped_launch
 from kernels.hardware import hardware_of
 from kernels.launch import MAX_CANDIDATES, Launch
 from kernels.moe import rows, weighted_gate
-from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape, NormShape, RopeShape
+from kernels.operators.shapes import GroupedRows, LogitsShape, MovedShape, RopeShape, RowsShape
 
 Call = Callable[[int | None], Any]  # of the candidate
 Caught = tuple[Any, dict[str, Any]]  # a kernel, and its arguments by name
@@ -225,11 +225,11 @@ def memory_savers() -> dict[str, Call]:
     weight = torch.ones(logits.vocabulary)
     scatter = operators.scatter_for_grouped_gemm
     return {
-        "silu_mul": partial(both_ways, operators.silu_mul, GateShape(64, 2048).pair("cpu")),
-        "clamped_swiglu": partial(both_ways, operators.clamped_swiglu, GateShape(64, 2880).interleaved("cpu")),
-        "rms_norm": partial(both_ways, operators.rms_norm, NormShape(64, 7168).inputs("cpu")),
-        "rms_norm, heads": partial(both_ways, operators.rms_norm, NormShape(64, 128).inputs("cpu")),
-        "rms_norm, wide": partial(both_ways, operators.rms_norm, NormShape(64, 16384).inputs("cpu")),
+        "silu_mul": partial(both_ways, operators.silu_mul, RowsShape(64, 2048).pair("cpu")),
+        "clamped_swiglu": partial(both_ways, operators.clamped_swiglu, RowsShape(64, 2880).interleaved("cpu")),
+        "rms_norm": partial(both_ways, operators.rms_norm, RowsShape(64, 7168).weighted("cpu")),
+        "rms_norm, heads": partial(both_ways, operators.rms_norm, RowsShape(64, 128).weighted("cpu")),
+        "rms_norm, wide": partial(both_ways, operators.rms_norm, RowsShape(64, 16384).weighted("cpu")),
         "rope": partial(both_ways, operators.rope, RopeShape(16, 32, 128).inputs("cpu")),
         "rope, halves": partial(both_ways, operators.rope, RopeShape(16, 32, 128).inputs("cpu"), interleaved=False),
         "cross_entropy": partial(both_ways, operators.cross_entropy, logits.inputs("cpu")),

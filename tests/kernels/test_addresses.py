@@ -11,6 +11,9 @@ import pytest
 from tests.kernels import elsewhere
 from tests.nursery import Nursery
 
+# Two minutes of processor time. With every change each kernel is run in the interpreter on tensors whose offsets pass
+# 2^31: `test_offsets_past_two_to_the_31` of each family.
+pytestmark = pytest.mark.nightly
 KERNELS = Path(__file__).parents[2] / "kernels"
 
 
@@ -39,7 +42,6 @@ def test_tensors_are_as_large_as_they_have_to_be(launches: list[dict[str, Any]])
     }  # fmt: skip
 
 
-@pytest.mark.nightly
 def test_every_cast_is_needed(nursery: Nursery) -> None:
     """Without a cast to 64 bits an address wraps, or the compiler refuses: one that is not missed is superfluous, or
     the launches ask too little."""

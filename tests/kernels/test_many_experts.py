@@ -24,6 +24,7 @@ def few(experts: int) -> Split:
     return Split("few", tuple(sizes), unused=5)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("experts", "alignment"), [(256, 16), (512, 16)] if GPU else [(256, 16)])
 def test_quantisers_by_group(experts: int, alignment: int | None, triton_path: KernelPath) -> None:
     """Programs for each group make this slow to interpret."""

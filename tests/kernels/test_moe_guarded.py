@@ -21,12 +21,11 @@ from kernels.moe.matmul import GroupedMatmul
 from kernels.moe.partition import LayerMemory, layer_partition, layer_partition_by_memory
 from kernels.moe.precision import wide
 from kernels.moe.router import Router
-from kernels.moe.rows import path as path_of_rows
 from kernels.moe.rows import spread_rows, spread_rows_and_dot, sum_rows, sum_rows_and_dot
 from kernels.moe.shapes import LAYERS, LAYERS_DEBUG, LayerShape
 from kernels.moe.weighted_gate import weighted_gate_backward
 from perfguard import Hard, Tolerance, Work
-from tests.kernels.paths import GPU, REAL, Candidates, cases, launch_nothing, open_path
+from tests.kernels.paths import GPU, REAL, Candidates, cases
 
 TIMED = LAYERS if REAL else (LayerShape("dsv3-debug", 256), LayerShape("dsv3-debug", 256, "hot"))
 SHAPES = [pytest.param(shape, True, id=str(shape)) for shape in TIMED]
@@ -162,15 +161,6 @@ LARGE = [Routed(8192, 2048, 128, 8), Routed(8192, 2048, 64, 6), Routed(16384, 51
 MODERATE = [Routed(64, 48, 8, 3), Routed(33, 40, 4, 1)]
 SMALL = [Routed(20, 48, 8, 3), Routed(33, 40, 4, 1)]
 ROUTE = cases(LARGE, MODERATE, SMALL)
-
-
-@pytest.fixture
-def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open the way that the case takes, and make sure that it is taken."""
-    open_path(path, monkeypatch)
-    assert path_of_rows(GPU or "cpu") == path
-    if path == "eager":
-        launch_nothing(monkeypatch)
 
 
 def routed(device: torch.device, shape: Routed) -> Dispatch:

@@ -8,23 +8,16 @@ import pytest
 
 from kernels import operators
 from kernels.operators import reference, shapes
-from kernels.operators.shapes import NormShape, RopeShape
+from kernels.operators.shapes import RopeShape, RowsShape
 from tests.kernels.operator_work import norm_work, rope_work
-from tests.kernels.paths import GPU, Candidates, cases, launch_nothing, open_path, other_rows
+from tests.kernels.paths import Candidates, cases, other_rows
 
-
-@pytest.fixture(autouse=True)
-def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open the way that the case takes, and make sure that it is taken."""
-    open_path(path, monkeypatch)
-    assert operators.path(GPU or "cpu") == path
-    if path == "eager":
-        launch_nothing(monkeypatch)
+pytestmark = pytest.mark.usefixtures("on_path")
 
 
 @cases(shapes.RMS_NORM, shapes.RMS_NORM_CPU, shapes.RMS_NORM_SMALL)
-def test_rms_norm(perfguard: Any, candidates: Candidates, shape: NormShape, path: str) -> None:
-    inputs = shape.inputs(perfguard.device)
+def test_rms_norm(perfguard: Any, candidates: Candidates, shape: RowsShape, path: str) -> None:
+    inputs = shape.weighted(perfguard.device)
     perfguard(
         operators.rms_norm,
         *inputs,
@@ -32,7 +25,7 @@ def test_rms_norm(perfguard: Any, candidates: Candidates, shape: NormShape, path
         work=norm_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.rms_norm, *inputs),
-        walk=other_rows(shape, lambda s: s.inputs(perfguard.device)),
+        walk=other_rows(shape, lambda s: s.weighted(perfguard.device)),
     )
 
 

@@ -25,7 +25,9 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "gfx942", "gfx950"])
+@pytest.mark.parametrize(
+    "arch", ["sm_90", "gfx942", *(pytest.param(arch, marks=pytest.mark.nightly) for arch in ("sm_100", "gfx950"))]
+)
 def test_compiles_without_spills(arch: str, nursery: Nursery) -> None:
     found = elsewhere.compiled(nursery, "targets", "operators", arch)
     names: dict[str, set[str]] = {}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels import operators
 from kernels.operators import GroupedLinear, WeightGradStore, reference, scatter, shapes
-from kernels.operators.shapes import GateShape, GroupedRows, LogitsShape, MovedShape, ProjectedShape
+from kernels.operators.shapes import GroupedRows, LogitsShape, MovedShape, ProjectedShape, RowsShape
 from perfguard import Hard, Work, ids, offsets
 from tests.kernels.operator_work import (
     bias_work,
@@ -26,7 +26,9 @@ from tests.kernels.operator_work import (
     scatter_work,
 )
 from tests.kernels.operators import TWO_ROUNDINGS
-from tests.kernels.paths import GPU, Candidates, cases, launch_nothing, open_path, other_rows
+from tests.kernels.paths import Candidates, cases, other_rows
+
+pytestmark = pytest.mark.usefixtures("on_path")
 
 
 def _cases(name: str) -> pytest.MarkDecorator:
@@ -34,17 +36,8 @@ def _cases(name: str) -> pytest.MarkDecorator:
     return cases(getattr(shapes, name), getattr(shapes, f"{name}_CPU"), getattr(shapes, f"{name}_SMALL", ()))
 
 
-@pytest.fixture(autouse=True)
-def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open the way that the case takes, and make sure that it is taken."""
-    open_path(path, monkeypatch)
-    assert operators.path(GPU or "cpu") == path
-    if path == "eager":
-        launch_nothing(monkeypatch)
-
-
 @_cases("SILU_MUL")
-def test_silu_mul(perfguard: Any, candidates: Candidates, shape: GateShape, path: str) -> None:
+def test_silu_mul(perfguard: Any, candidates: Candidates, shape: RowsShape, path: str) -> None:
     inputs = shape.pair(perfguard.device)
     perfguard(
         operators.silu_mul,
@@ -58,7 +51,7 @@ def test_silu_mul(perfguard: Any, candidates: Candidates, shape: GateShape, path
 
 
 @_cases("CLAMPED_SWIGLU")
-def test_clamped_swiglu(perfguard: Any, candidates: Candidates, shape: GateShape, path: str) -> None:
+def test_clamped_swiglu(perfguard: Any, candidates: Candidates, shape: RowsShape, path: str) -> None:
     inputs = shape.interleaved(perfguard.device)
     perfguard(
         operators.clamped_swiglu,
@@ -71,8 +64,8 @@ def test_clamped_swiglu(perfguard: Any, candidates: Candidates, shape: GateShape
     )
 
 
-@cases([], [GateShape(24, 40)])
-def test_gates_of_columns(perfguard: Any, shape: GateShape, path: str) -> None:
+@cases([], [RowsShape(24, 40)])
+def test_gates_of_columns(perfguard: Any, shape: RowsShape, path: str) -> None:
     """Results are rows whatever the inputs are, also where torch's operators would keep the layout."""
     given = [
         each.detach().t().contiguous().t()

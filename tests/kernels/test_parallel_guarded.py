@@ -1,7 +1,7 @@
 """Blocks over several ranks under guard: what they exchange, and every gradient against the whole model's.
 
-On two ranks of gloo with every change, eager and compiled; on four every night. Inductor makes C++ of a block in a
-minute where it is cold: every night, too.
+On two ranks of gloo with every change; compiled, which takes seconds on each rank, and on four every night. Blocks that
+are compiled with every change are those of tests/distributed/test_parallel.py.
 """
 
 from __future__ import annotations
@@ -39,14 +39,9 @@ def test_two_ranks(perfguard: Any, shape: Sharded) -> None:
     guard(perfguard, shape, timed=False)
 
 
-# With every change the one whose rows travel, and one of plain torch; a compilation takes seconds on each rank.
-DAILY = (TWO[3], TWO[4])
-
-
+@pytest.mark.nightly
 @pytest.mark.perfguard(ranks=2)
-@pytest.mark.parametrize(
-    "shape", [pytest.param(each, marks=[] if each in DAILY else [pytest.mark.nightly], id=str(each)) for each in TWO]
-)
+@pytest.mark.parametrize("shape", TWO, ids=str)
 def test_two_ranks_compiled(perfguard: Any, shape: Sharded) -> None:
     guard(perfguard, shape, "aot_eager", timed=False)
 

@@ -62,20 +62,17 @@ def guard_step(perfguard: Any, schedule_of: Callable[..., Any], **mesh: int) -> 
     perfguard(step, ids, reference=truth, timed=False)
 
 
-SCHEDULES = [
-    pytest.param(dual_pipe_v, id="DualPipeV"),
-    pytest.param(zero_bubble_v, id="ZBV", marks=pytest.mark.nightly),
-]
+SCHEDULES = pytest.mark.parametrize("schedule", [dual_pipe_v, zero_bubble_v], ids=["DualPipeV", "ZBV"])
 
 
 @pytest.mark.perfguard(ranks=2)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@SCHEDULES
 def test_layers_apart(perfguard: Any, schedule: Callable[..., Any]) -> None:
     guard_step(perfguard, schedule, pp=2, ep=1)
 
 
 @pytest.mark.perfguard(ranks=2)
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@SCHEDULES
 def test_experts_apart(perfguard: Any, schedule: Callable[..., Any]) -> None:
     """Each rank a pipeline of its own, whose two stages are the whole model; rows travel between the two."""
     guard_step(perfguard, schedule, pp=1, ep=2)

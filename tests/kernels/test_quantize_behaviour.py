@@ -161,7 +161,7 @@ def test_eager_path_is_the_reference(q: Quantizer) -> None:
 # Memory
 
 
-@EVERY
+@by_kernel(QUANTIZERS)
 def test_results_do_not_depend_on_old_memory(q: Quantizer, triton_path: KernelPath) -> None:
     """Whatever the allocator's block held, every byte of the results is written, and no other byte."""
     for poison, split in itertools.product(POISONS, (SMALL, SMALL_EVEN)):
@@ -185,7 +185,7 @@ def test_no_byte_beside_the_results_is_written(q: Quantizer, width: int, triton_
 
 
 @pytest.mark.parametrize("layout", ["column-slice", "transposed-view", "storage-offset-1"])
-@EVERY
+@by_kernel(QUANTIZERS)
 def test_inputs_are_not_written(q: Quantizer, layout: str, triton_path: KernelPath) -> None:
     """Neither the elements nor what lies around them in the same buffer."""
     arguments = q.arguments(SMALL, WIDTH, triton_path.device, layout=LAYOUTS[layout])
@@ -195,7 +195,7 @@ def test_inputs_are_not_written(q: Quantizer, layout: str, triton_path: KernelPa
         assert list(storage) == list(tensor.untyped_storage())
 
 
-@EVERY
+@by_kernel(QUANTIZERS)
 def test_the_host_reads_no_data(q: Quantizer, triton_path: KernelPath) -> None:
     """Offsets above all: the grid must not depend on them."""
     arguments = q.arguments(SMALL, WIDTH, triton_path.device)
@@ -208,7 +208,7 @@ def test_the_host_reads_no_data(q: Quantizer, triton_path: KernelPath) -> None:
 # Repetition and order
 
 
-@EVERY
+@by_kernel(QUANTIZERS)
 def test_repeats_are_bit_equal(q: Quantizer, triton_path: KernelPath) -> None:
     """Also on blocks that were just given back, with other data in between."""
     arguments = q.arguments(TALL, WIDTH, triton_path.device)
@@ -219,7 +219,7 @@ def test_repeats_are_bit_equal(q: Quantizer, triton_path: KernelPath) -> None:
         assert_bit_equal(q.function(*arguments), first)
 
 
-@pytest.mark.parametrize("q", [q for q in QUANTIZERS if q.is_grouped], ids=name)
+@by_kernel([q for q in QUANTIZERS if q.is_grouped])
 def test_group_count_changes_between_calls(q: Quantizer, triton_path: KernelPath) -> None:
     """The same tokens as 16, 1, 4 and 16 groups in one process, each equal to a fresh reference."""
     for groups in (16, 1, 4, 16):
@@ -227,7 +227,7 @@ def test_group_count_changes_between_calls(q: Quantizer, triton_path: KernelPath
         assert_bit_equal(q.function(*arguments), q.reference(*arguments), f"{groups} groups")
 
 
-@EVERY
+@by_kernel(QUANTIZERS)
 def test_token_count_changes_between_calls(q: Quantizer, triton_path: KernelPath) -> None:
     for rows in (48, 1, 33, 48):
         arguments = q.arguments(shapes.equal(rows, 2), 5, triton_path.device)

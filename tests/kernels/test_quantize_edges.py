@@ -23,12 +23,21 @@ from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES, far_apart
 from kernels.fp8.shapes import Split, splits
 from tests.kernels.guards import guarded_allocations
 from tests.kernels.paths import GPU, KernelPath
-from tests.kernels.quantizers import BLOCKS, KERNELS, SEVEN, Quantizer, Tensors, assert_bit_equal, by_kernel, name
+from tests.kernels.quantizers import (
+    BLOCKS,
+    KERNELS,
+    SEVEN,
+    Quantizer,
+    Tensors,
+    assert_bit_equal,
+    by_kernel,
+    name,
+    param,
+)
 
-GROUPED = [q for q in SEVEN if q.is_grouped]
 EVERY = by_kernel(SEVEN + BLOCKS)
 EVERY_SLICE = by_kernel(SEVEN)
-EVERY_GROUPED = pytest.mark.parametrize("q", GROUPED, ids=name)
+EVERY_GROUPED = by_kernel([q for q in SEVEN if q.is_grouped])
 
 # Two groups with an empty one between them, and a tail against every block size. Whether the buffer has a
 # multiple of 16 rows decides what a kernel may load at once, so most inputs come both ways.
@@ -56,27 +65,15 @@ def check(q: Quantizer, arguments: Tensors, because: str, **options: object) -> 
 
 
 # The contract names 4096 rows for the hot expert, at a minute each in the interpreter; there tiles have 32 rows.
-@pytest.mark.parametrize(
-    ("q", "split"),
-    [
-        pytest.param(q, split, id=f"{q.name}-{split}")
-        for q in GROUPED
-        for split in splits(hot_rows=4096 if GPU else 160)
-    ],
-)
+@pytest.mark.parametrize("split", splits(hot_rows=4096 if GPU else 160), ids=str)
+@EVERY_GROUPED
 def test_splits(q: Quantizer, split: Split, triton_path: KernelPath) -> None:
     """Empty, skewed and odd groups, and rows past the last one, which hold NaN."""
     check(q, q.arguments(split, WIDTH, triton_path.device), str(split))
 
 
-@pytest.mark.parametrize(
-    ("q", "block"),
-    [
-        pytest.param(q, block, id=f"{q.name}-{block}")
-        for q in GROUPED
-        for block in (16, 64, 128, 256)  # the heights that tiles may have, 32 is among `splits`
-    ],
-)
+@pytest.mark.parametrize("block", [16, 64, 128, 256])  # the heights that tiles may have, 32 is among `splits`
+@EVERY_GROUPED
 def test_groups_around_a_block(q: Quantizer, block: int, triton_path: KernelPath) -> None:
     check(q, q.arguments(shapes.around_block(block), 5, triton_path.device), f"block {block}")
 
@@ -103,7 +100,7 @@ DEAR = (16, 48, 128, 1408, 4097)  # the interpreter takes 10 ms a tile of 32 x 3
 def _sizes(along_slices: bool) -> list[object]:
     """Quantisers with the sizes to try; a row in one piece is cheap, tiles are dear."""
     return [
-        pytest.param(q, size, id=f"{q.name}-{size}")
+        param(q, size, id=f"{q.name}-{size}")
         for q in SEVEN + BLOCKS
         for size in SIZES
         if GPU
@@ -208,14 +205,11 @@ FAR = [
     *([(1040, 2**22)] if GPU else []),
 ]
 FAR_CASES = [
-    pytest.param(
-        q, dim, length, stride, id=f"{q.name}-dim{dim}-{length}x{stride}",
-        marks=[] if GPU or q.name in KERNELS else [pytest.mark.nightly],
-    )
+    param(q, dim, length, stride, id=f"{q.name}-dim{dim}-{length}x{stride}")
     for q in SEVEN + BLOCKS
     for length, stride in FAR
     for dim in range(3 if q.kind == "weight" else 2)
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("q", "dim", "length", "stride"), FAR_CASES)

@@ -17,7 +17,7 @@ from kernels import fp8
 from kernels.fp8 import shapes
 from kernels.fp8.shapes import DualShape, GroupedShape, MatrixShape, WeightShape
 from perfguard import Work, offsets
-from tests.kernels.paths import GPU, Candidates, cases, every_second, launch_nothing, open_path, other_rows
+from tests.kernels.paths import Candidates, cases, every_second, other_rows
 
 MATRICES = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.MATRICES_SMALL)
 GROUPED = cases(shapes.GROUPED, shapes.GROUPED_CPU, shapes.GROUPED_SMALL)
@@ -26,13 +26,7 @@ WEIGHTS = cases(shapes.WEIGHTS, shapes.WEIGHTS_CPU, shapes.WEIGHTS_SMALL)
 BLOCKS = cases(shapes.MATRICES, shapes.MATRICES_CPU, shapes.BLOCKS_SMALL)
 
 
-@pytest.fixture(autouse=True)
-def on_path(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open the way that the case takes, and make sure that it is taken."""
-    open_path(path, monkeypatch)
-    assert fp8.path(GPU or "cpu") == path
-    if path == "eager":
-        launch_nothing(monkeypatch)
+pytestmark = pytest.mark.usefixtures("on_path")
 
 
 # For each bf16 element, scales left out: 2 bytes read, and 1 written or, where codes along both axes come of it, 2.

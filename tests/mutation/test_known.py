@@ -1,7 +1,4 @@
-"""A sample of mutants through the guard itself, as a user's pull request would bring them: each is noticed.
-
-With every change one of them, since the regression corpus plants one of each class beside it; all every night.
-"""
+"""A sample of mutants through the guard itself, as a user's pull request would bring them: each is noticed."""
 
 from __future__ import annotations
 
@@ -22,9 +19,6 @@ def package_of(mutant: dict[str, str]) -> str:
     return mutant["file"].partition("/")[0]
 
 
-DAILY = next(mutant for mutant in KNOWN if package_of(mutant) == "operators")
-
-
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory, interpreting: Nursery) -> Workplace:
     """A clone of HEAD; what the checkout has compiled is found again."""
@@ -34,10 +28,8 @@ def workplace(tmp_path_factory: pytest.TempPathFactory, interpreting: Nursery) -
     return made
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [pytest.param(each, marks=[] if each is DAILY else [pytest.mark.nightly], id=each["what"]) for each in KNOWN],
-)
+@pytest.mark.nightly  # a run each; with every change one of each class of the corpus is judged
+@pytest.mark.parametrize("mutant", KNOWN, ids=[each["what"] for each in KNOWN])
 def test_a_known_mutant_is_noticed(workplace: Workplace, mutant: dict[str, str]) -> None:
     file = f"kernels/{mutant['file']}"
     suite, _, test = mutant["test"].partition("::")

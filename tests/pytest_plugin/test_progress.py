@@ -7,7 +7,6 @@ import pty
 import re
 import select
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import pytest
 
 from perfguard.pytest_plugin import progress as module
 from perfguard.pytest_plugin.progress import Progress
+from tests.nursery import Nursery
 
 
 class Screen:
@@ -200,7 +200,7 @@ def test_double(perfguard):
 """
 
 
-def test_a_run_on_a_terminal_names_the_test_that_takes_long(tmp_path: Path) -> None:
+def test_a_run_on_a_terminal_names_the_test_that_takes_long(tmp_path: Path, nursery: Nursery) -> None:
     """It goes on once its name was seen."""
     (tmp_path / "pyproject.toml").write_text('[tool.perfguard]\ndevice = "fake"\n')
     (tmp_path / "conftest.py").write_text("from perfguard.session import watchdog\nwatchdog._FIRST_SECONDS = 0.0\n")
@@ -208,7 +208,7 @@ def test_a_run_on_a_terminal_names_the_test_that_takes_long(tmp_path: Path) -> N
     reading, terminal = pty.openpty()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     environment |= {"TMPDIR": str(tmp_path), "COLUMNS": "100"}
-    line = [sys.executable, "-m", "pytest", "--perfguard", "-p", "no:cacheprovider", "--color=no"]
+    line = [nursery.python, "-m", "pytest", "--perfguard", "-p", "no:cacheprovider", "--color=no"]
     with subprocess.Popen(line, cwd=tmp_path, env=environment, stdin=terminal, stdout=terminal, stderr=terminal) as run:
         os.close(terminal)
         said, end = "", time.monotonic() + 240

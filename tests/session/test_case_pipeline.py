@@ -83,10 +83,12 @@ class Doubtful(torch.autograd.Function):
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor, candidate: int) -> torch.Tensor:
         ctx.candidate = candidate  # type: ignore[attr-defined]
+        fake.launch("doubtful", us=2_000.0)  # of what launches nothing, thousands of calls are simulated for a block
         return x * (3.0 if x.abs().amax() > 500 else 2.0)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        fake.launch("doubtful_backward", us=2_000.0)
         return grads[0] * (2.0 + ctx.candidate), None  # type: ignore[attr-defined]
 
 

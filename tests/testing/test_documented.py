@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.nursery import Nursery
+
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_s_example_passes_and_its_time_is_recorded(tmp_path: Path) -> None:
+def test_the_page_s_example_passes_and_its_time_is_recorded(tmp_path: Path, nursery: Nursery) -> None:
     page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     found = re.search(r"## Testing them\n.*?```python\n(.*?)```", page, re.DOTALL)
     assert found is not None
     (tmp_path / "test_double.py").write_text(found[1])
     (tmp_path / "pyproject.toml").write_text("[tool.perfguard]\ncase_seconds = 0.01\n")
-    line = [sys.executable, "-m", "pytest", "--perfguard", "--perfguard-device", "fake", "--perfguard-update=new"]
+    line = [nursery.python, "-m", "pytest", "--perfguard", "--perfguard-device", "fake", "--perfguard-update=new"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "2 passed" in done.stdout, f"{done.stdout}\n{done.stderr}"

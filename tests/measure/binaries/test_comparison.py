@@ -24,9 +24,9 @@ from tests.measure.binaries.test_kernel_code import A, B, X, replaced
 from tests.measure.metrics.binaries import PRODUCT, SCALE, TUNED, Reader, verdicts
 
 BOTH = ("sm_90", "gfx942")
-BIG = SCALE.replace("block=1024", "block=32768").replace("num_warps=4", "num_warps=16")  # a tile of 64 values a thread
+BIG = SCALE.replace("block=1024", "block=16384").replace("num_warps=4", "num_warps=8")  # a tile of 64 values a thread
 WIDE = SCALE.replace("program_id(0) * BLOCK", "program_id(0).to(tl.int64) * BLOCK")
-SPILLING = ("num_warps=16", "num_warps=1")
+SPILLING = ("num_warps=8", "num_warps=1")
 
 UNALIGNED = '@triton.jit(do_not_specialize_on_alignment=["{}"])'
 SUMMED = "total + tl.sum(a[:, :, None].to(tl.float32) * b[None, :, :].to(tl.float32), 1)"
@@ -61,12 +61,12 @@ class Mutant:
 
 
 MUTANTS = {
-    "spills": Mutant(
+    "spills": Mutant(  # K06
         (SPILLING,),
         {"sm_90.spills": "0 -> *", "sm_90.stack_bytes": "0 B -> *"},
         source=BIG,
     ),
-    "divisibility of loads": Mutant(
+    "divisibility of loads": Mutant(  # K13
         (("@triton.jit", UNALIGNED.format("x_ptr")),),
         {f"{target}.load_bits": "128 -> 32 (-75.0 %)" for target in BOTH},
     ),
@@ -102,7 +102,7 @@ MUTANTS = {
     "float64": Mutant(
         (("x * factor", "x.to(tl.float64) * factor + 0.1"),), {f"{target}.fp64": "0 -> *" for target in BOTH}
     ),
-    "columns": Mutant(
+    "columns": Mutant(  # K47
         (("program_id(0) * BLOCK + tl.arange(0, BLOCK)", "program_id(0) + tl.arange(0, BLOCK) * 8"),),
         {"sm_90.sector_bytes": "32 B -> 4 B (-87.5 %)"},
         alone=False,
@@ -137,7 +137,7 @@ def test_a_mutant_is_reported_with_its_figures(reader: Reader, mutant: Mutant) -
 def test_the_configuration_is_a_cause_beside_the_facts(reader: Reader) -> None:
     found = compared(reader, BIG, replaced(BIG, SPILLING))
     first = found.work[0]
-    assert describe_difference(first, found.base[0].value) == "configuration `scale_kernel`: num_warps 16 -> 1"
+    assert describe_difference(first, found.base[0].value) == "configuration `scale_kernel`: num_warps 8 -> 1"
     assert found.other_code == {"sm_90": ["scale_kernel"]}
 
 
@@ -217,9 +217,9 @@ def test_kernels_that_nothing_matches_are_compared_by_the_sums_of_their_case(rea
 
 
 def test_a_configuration_that_is_inserted_accuses_no_other_one(reader: Reader) -> None:
-    inserted = replaced(TUNED, ("configs=[", 'configs=[triton.Config({"BLOCK": 32768}, num_warps=1), '))
+    inserted = replaced(TUNED, ("configs=[", 'configs=[triton.Config({"BLOCK": 16384}, num_warps=1), '))
     assert reasons(compared(reader, TUNED, inserted)) == {}
-    table = replaced(TUNED, ("num_warps=2", "num_warps=1"), ('"BLOCK": 256', '"BLOCK": 32768'))
+    table = replaced(TUNED, ("num_warps=2", "num_warps=1"), ('"BLOCK": 256', '"BLOCK": 16384'))
     assert "sm_90.spills" in reasons(compared(reader, TUNED, table))
 
 

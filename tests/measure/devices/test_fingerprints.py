@@ -7,7 +7,6 @@ import json
 import os
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 from perfguard.measure.devices import fingerprints
 from perfguard.measure.devices.fingerprints import TritonLaunch, fingerprint, machine_code
 from perfguard.measure.devices.kineto import Work
+from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[3]
 ALLOCATED = 2
@@ -92,7 +92,9 @@ def double(x, n, BLOCK: tl.constexpr):
 """
 
 
-def test_a_kernel_that_moved_has_the_same_code_and_one_of_other_constants_has_not(tmp_path: Path) -> None:
+def test_a_kernel_that_moved_has_the_same_code_and_one_of_other_constants_has_not(
+    tmp_path: Path, nursery: Nursery
+) -> None:
     """Compiled for both vendors with line numbers on, as users compile."""
     pytest.importorskip("triton")
     here, moved = tmp_path / "here.py", tmp_path / "moved.py"
@@ -100,7 +102,7 @@ def test_a_kernel_that_moved_has_the_same_code_and_one_of_other_constants_has_no
     moved.write_text(KERNEL.replace("    at =", "    # a comment\n\n    at ="))
     environment = {name: text for name, text in os.environ.items() if not name.startswith("TRITON_")}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    line = [sys.executable, "-c", CROSS_COMPILE, str(here), str(moved)]
+    line = [nursery.python, "-c", CROSS_COMPILE, str(here), str(moved)]
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     for (base, elsewhere, block, warps), identical in json.loads(done.stdout):

@@ -128,7 +128,7 @@ MUTANTS = {
         scaled_by(torch.float64), {"copy_bytes"}, "copy_bytes: 8.004 KiB -> 32 KiB", "copy_bytes",
         base=scaled_by(torch.bfloat16),
     ),
-    "data read by the host": Mutant(
+    "data read by the host": Mutant(  # K10
         reads_back, {"host_reads"}, "host reads a tensor's data: tests/measure/metrics/test_counts.py:", "host_reads"
     ),
     "a branch on data": Mutant(
@@ -142,7 +142,7 @@ MUTANTS = {
         "peak_memory_bytes",
         base=lambda x: transposed(x, 1 << 12),
     ),
-    "a temporary": Mutant(
+    "a temporary": Mutant(  # K35
         lambda x: torch.cat([x, x, x, x])[:ROWS] * 1,
         {"peak_memory_bytes", "peak_tensor_bytes"},
         "peak_tensor_bytes 48 KiB -> 80 KiB",
@@ -153,7 +153,7 @@ MUTANTS = {
         saving("two"), SAVED, "saved_tensors + float32[64,64] by aten.empty", "saved_activation_bytes",
         base=saving("result"), grad=True,
     ),
-    "a view that pins its storage": Mutant(
+    "a view that pins its storage": Mutant(  # K34
         saving("view"), SAVED, "a view that pins 65536 bytes", "saved_activation_bytes",
         base=saving("own"), grad=True,
     ),

@@ -106,6 +106,7 @@ def portable(folder: Path) -> dict[str, object]:
     return {f"{number} {each.metric}": [each.value, each.note] for number, each in enumerate(readings)}
 
 
+@pytest.mark.nightly  # starts Python and compiles; a fingerprint's: test_kernel_code.py
 def test_neither_hash_seed_nor_threads_nor_folder_move_a_portable_reading(tmp_path: Path) -> None:
     """From what they are in this process."""
     pytest.importorskip("triton")
