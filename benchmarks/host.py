@@ -125,14 +125,8 @@ def calls(device: torch.device) -> dict[str, Call]:
         "moe sum_rows": lambda: moe_rows.sum_rows(a, weights, inverse),
     }
     trained: dict[str, tuple[Call, list[Tensor]]] = {
-        "fp8.grouped_mm": (
-            lambda: fp8.grouped_mm(trained_a, view, ends),
-            [trained_a, trained_weight],
-        ),
-        "grouped_mm": (
-            lambda: grouped.grouped_mm(trained_a, view, ends, impl="triton"),
-            [trained_a, trained_weight],
-        ),
+        "fp8.grouped_mm": (lambda: fp8.grouped_mm(trained_a, view, ends), [trained_a, trained_weight]),
+        "grouped_mm": (lambda: grouped.grouped_mm(trained_a, view, ends, impl="triton"), [trained_a, trained_weight]),
         "silu_mul": (lambda: operators.silu_mul(g, u), [g, u]),
         "clamped_swiglu": (lambda: operators.clamped_swiglu(gu), [gu]),
         "indexed_bias_add": (lambda: operators.indexed_bias_add(trained_a, bias, expert, ends), [trained_a, bias]),

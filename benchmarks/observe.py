@@ -1,13 +1,11 @@
 """Observes and guards foreign suites: recorded, run again in other orders, with changes planted, and the price.
 
-    python -m benchmarks.observe einops FOLDER [--json FILE]      FOLDER: einops 0.8.2 as its source distribution has it
-    python -m benchmarks.observe liger FOLDER [--json FILE]       Liger 0.8.5
-    python -m benchmarks.observe fla FOLDER [--json FILE]         fla-core 0.6.0 (needs einops: --path)
-    python -m benchmarks.observe conch FOLDER [--json FILE]       conch-triton-kernels 1.3
+    python -m benchmarks.observe {einops,liger,fla,conch} FOLDER [--json FILE]
     python -m benchmarks.observe operators                        what observing one small operator costs
 
-It copies FOLDER, makes the copy a git repository, and runs pytest there. `--path DIR` adds a folder to PYTHONPATH.
-Without a GPU set TRITON_INTERPRET=1, for the runs without perfguard. `--json` replaces the suite's row in FILE.
+Copies FOLDER (sources of einops 0.8.2, Liger 0.8.5, fla-core 0.6.0, which needs einops by --path, or of
+conch-triton-kernels 1.3), makes the copy a git repository, and runs pytest there. `--path DIR` adds a folder to
+PYTHONPATH. Without a GPU set TRITON_INTERPRET=1, for runs without perfguard. `--json` replaces the suite's row in FILE.
 """
 
 from __future__ import annotations
@@ -95,18 +93,15 @@ class Run:
 _BACKENDS, _LAYERS = "einops/_backends.py", "einops/layers/torch.py"
 _ACTIVATIONS, _L2NORM = "fla/modules/activations/ops.py", "fla/modules/norm/l2norm.py"
 _SILU, _RMS = "conch/{}/activation/silu_and_mul.py", "conch/{}/normalization/rms_norm.py"
-_INT8 = "conch/{}/quantization/int8.py"
-_RELU = "src/liger_kernel/ops/relu_squared.py"
+_INT8, _RELU = "conch/{}/quantization/int8.py", "src/liger_kernel/ops/relu_squared.py"
 SUITES = {
     "einops": Suite(
         name="einops 0.8.2",
         tests=["einops/tests/test_*.py"],
         variables={"EINOPS_TEST_BACKENDS": "numpy,torch"},
         planted=[
-            Planted(
-                "copy", _BACKENDS, 261, "        return x.permute(axes).contiguous()",
-                "einops/_backends.py:261 in transpose", "copies",
-            ),
+            Planted("copy", _BACKENDS, 261, "        return x.permute(axes).contiguous()",
+                    "einops/_backends.py:261 in transpose", "copies"),
             Planted(
                 "saved tensor", _BACKENDS, 251,
                 "            return (x * self.torch.ones_like(x)).mean(dim=reduced_axes)",
@@ -126,11 +121,9 @@ SUITES = {
                 "        self.calls = getattr(self, 'calls', 0) + 1\n        recipe = self._multirecipe[input.ndim]",
                 "external_utils.inner: ", "recompiles", turn=1,
             ),
-            Planted(
-                "leak", _BACKENDS, 277,
-                "        self.last = self.torch.cat(tensors, dim=axis)\n        return self.last",
-                "einops/_backends.py:277 in concat", "residue_bytes",
-            ),
+            Planted("leak", _BACKENDS, 277,
+                    "        self.last = self.torch.cat(tensors, dim=axis)\n        return self.last",
+                    "einops/_backends.py:277 in concat", "residue_bytes"),
             Planted("dtype", _BACKENDS, 251, "            return x.double().mean(dim=reduced_axes).to(x.dtype)",
                     "einops/_backends.py:251 in reduce", "copies", turn=1),
             Planted("expanded view", _BACKENDS, 271, "        return x.expand(repeats).clone()",

@@ -32,13 +32,7 @@ def stored_sessions(folder: Path) -> list[Report]:
 
 
 def measure_sessions(
-    command: ChildCommand,
-    request: Request,
-    folder: Path,
-    count: int,
-    *,
-    minutes: float,
-    progress: Progress,
+    command: ChildCommand, request: Request, folder: Path, count: int, *, minutes: float, progress: Progress
 ) -> list[Report]:
     """Measure until `folder` holds `count` sessions; each is saved when it ends. A session runs the guarded tests that
     the arguments of `command` select, in an order of its own.

@@ -23,7 +23,7 @@ def show(findings: Findings) -> None:
     days = f"{findings.first_session[:10]} to {findings.last_session[:10]}"
     console.print(
         f"{findings.hardware.name} ({findings.hardware.slug}): {findings.sessions} sessions, {days}; {findings.cases} "
-        f"cases, {findings.timed_cases} of them timed, {findings.seconds_per_case:.2f} s a case",
+        f"cases, {findings.timed_cases} of them timed, {findings.seconds_per_case:.2f} s a case"
     )
     suites = findings.suites
     console.print(f"\nunchanged: {counted(suites.slower.trials, 'suite')} of {counted(suites.cases, 'case')}")

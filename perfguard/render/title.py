@@ -23,7 +23,6 @@ def title_of(overview: Overview) -> str:
 def _title(overview: Overview) -> str:
     """The headline as text, without baseline edits."""
     lanes, reported = (counted(number, "lane") for number in (len(overview.lanes), overview.reported))
-    undecided = overview.undecided
     match overview.headline:
         case Headline.WRONG | Headline.WORSE:
             return _failing(overview) + ACTION
@@ -32,12 +31,12 @@ def _title(overview: Overview) -> str:
         case Headline.INCONCLUSIVE:
             those = sum(lane.is_inconclusive for lane in overview.lanes)
             on_lanes = f" on {those} of {lanes}" if len(overview.lanes) > 1 else ""
-            return f"inconclusive{on_lanes}: {undecided}: {undecided.kind}"
+            return f"inconclusive{on_lanes}: {overview.undecided}: {overview.undecided.kind}"
         case Headline.UNVERIFIED:
             return f"not verified: {_unverified(overview)}{ACTION}"
         case Headline.UNDECIDED:
-            if undecided.findings:
-                return f"undecided: {undecided}: {undecided.kind}"
+            if overview.undecided.findings:
+                return f"undecided: {overview.undecided}: {overview.undecided.kind}"
             return f"undecided: {counted(overview.total(*INCONCLUSIVE), 'case')} that could not be judged"
         case Headline.NO_BASELINE:
             return f"not guarded: {counted(overview.total(*NOT_GUARDED), 'case')} without a comparable baseline"

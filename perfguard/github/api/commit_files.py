@@ -92,12 +92,7 @@ class CommitFiles:
         self._trees: dict[str, _Tree] = {}  # Git's hash of a commit or folder on a path -> its entries.
 
     def folder(
-        self,
-        folder: str,
-        commit: str,
-        *,
-        base: Folder | None = None,
-        wanted: Callable[[str], bool] = lambda name: True,
+        self, folder: str, commit: str, *, base: Folder | None = None, wanted: Callable[[str], bool] = lambda name: True
     ) -> Folder:
         """The YAML files in `folder` and in two levels of folders below it; empty if there is no such folder.
 

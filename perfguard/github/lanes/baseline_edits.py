@@ -110,12 +110,7 @@ def accepted(
 
 
 def _is_covered(
-    judged: Report,
-    result: CaseResult,
-    verdict: Verdict,
-    base: BaselineSet,
-    head: BaselineSet,
-    passing: Collection[str],
+    judged: Report, result: CaseResult, verdict: Verdict, base: BaselineSet, head: BaselineSet, passing: Collection[str]
 ) -> bool:
     """Whether the change records the measured value, with a reason if that is worse than before.
 

@@ -14,13 +14,7 @@ from msgspec.structs import replace
 
 from perfguard.github.lanes.limits import hold
 from perfguard.judge.lane import Lane
-from perfguard.judge.run_verdicts import (
-    by_device,
-    count_guarded,
-    judge_session,
-    results_by_case,
-    with_verdicts,
-)
+from perfguard.judge.run_verdicts import by_device, count_guarded, judge_session, results_by_case, with_verdicts
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import NO_BASE, CaseId, CaseResult, Doubt, Pairing, ReadingId, Report, Verdict, Word
 

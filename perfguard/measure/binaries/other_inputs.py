@@ -45,8 +45,7 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
     recorder = _DerivedRecorder(target, sources) if target is not None else None
     runs_by_pass: dict[Pass, list[_DerivedRun]] = {}
     deadline = time.thread_time() + _MOST_SECONDS
-    accepted: set[str] = set()
-    steps = 0
+    accepted, steps = set[str](), 0
     with ExitStack() as stack:
         if recorder is not None:
             stack.enter_context(recorder.recording_launches())
@@ -55,9 +54,8 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for other in call.others:
-            if steps >= _MOST_STEPS_OF_CASE or time.thread_time() >= deadline:
-                break
-            if not (other.instead and other.name in accepted):
+            in_time = steps < _MOST_STEPS_OF_CASE and time.thread_time() < deadline
+            if in_time and not (other.instead and other.name in accepted):
                 passes = _followed(other, recorder, on_the_host)
                 steps += sum(run.steps for run in passes.values())
                 accepted.update([other.name] * bool(passes and not other.instead))

@@ -35,9 +35,9 @@ def matmul_flop_per_second(device: Device, dtype: torch.dtype) -> float:
                 times_us.append(_product_us(device, left, right))
         except (RuntimeError, TypeError):  # No such product, or no memory for a larger one.
             break
-        least = min(times_us)  # The first one loads its kernel, and others may share the machine.
-        best = max(best, 2 * size**3 / (least * 1e-6))
-        if 8 * least > _LONGEST_US:  # The next product has eight times the operations.
+        # The first product loads its kernel, and others may share the machine.
+        best = max(best, 2 * size**3 / (min(times_us) * 1e-6))
+        if 8 * min(times_us) > _LONGEST_US:  # The next product has eight times the operations.
             break
     return best
 

@@ -15,14 +15,7 @@ from unittest import mock
 import torch
 
 from perfguard._compat import torch_utils
-from perfguard._compat.torch_internals import (
-    DISPATCH_KEY,
-    KEYS,
-    KEYSET_AFTER,
-    MODES,
-    address_of,
-    unseen_by_torchscript,
-)
+from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, MODES, address_of, unseen_by_torchscript
 from perfguard._compat.torch_utils import PLAIN, DispatchMode
 from perfguard._compat.triton_internals import INTERPRETED
 from perfguard.interpreter.running import counted

@@ -5,16 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from perfguard.model.records import (
-    URGENCY,
-    Accuracy,
-    CaseResult,
-    Reading,
-    ReadingId,
-    TimedEntry,
-    Verdict,
-    Word,
-)
+from perfguard.model.records import URGENCY, Accuracy, CaseResult, Reading, ReadingId, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.units import Unit, format_bandwidth, format_flops, format_percent, format_value
 from perfguard.render.escaping import clean, is_plain

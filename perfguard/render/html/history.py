@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from perfguard.model.records import CaseResult, Entry, Reading, Recorded, TimedEntry
+from perfguard.model.records import CaseResult, Entry, Reading, TimedEntry
 from perfguard.model.records.change import show, show_apart
 from perfguard.model.records.code import CODE
 from perfguard.model.units import Unit, format_change, format_value
@@ -17,17 +17,14 @@ _US = Unit.MICROSECONDS
 _MOST_CHARACTERS = 1000  # Of a cell.
 
 
-def _history(lane: LaneView, result: CaseResult) -> list[Recorded]:
-    return lane.history.get(result.case.suite, {}).get(result.case.key, [])
-
-
 def levels(lane: LaneView, result: CaseResult, reading: Reading, time: dict[str, Any]) -> list[dict[str, Any]]:
     """The levels of a time by commit beside its anchor; empty without two that one timer read.
 
     Args:
         time: the plot of the reading, whose form the result has.
     """
-    recorded = [record.entries.get(reading.metric) for record in _history(lane, result)]
+    history = lane.history.get(result.case.suite, {}).get(result.case.key, [])
+    recorded = [record.entries.get(reading.metric) for record in history]
     entries = [each for each in recorded if isinstance(each, TimedEntry) and each.timer == reading.timer]
     if len(entries) < 2:
         return []
@@ -44,7 +41,7 @@ def records(lane: LaneView, result: CaseResult) -> list[list[str]]:
     units = {reading.metric: reading.unit for reading in result.readings}
     known: dict[str, Entry] = {}
     rows: list[list[str]] = []
-    for record in _history(lane, result):
+    for record in lane.history.get(result.case.suite, {}).get(result.case.key, []):
         entries, origin = record.entries, record.provenance
         shown = {name: now for name, now in entries.items() if rows or isinstance(now, TimedEntry)}
         moves = [_move(name, known.get(name), now, units.get(name, Unit.COUNT)) for name, now in shown.items()]

@@ -131,9 +131,7 @@ def _lane(lane: LaneView) -> str:
     head = f'<h2>{_text(lane.name)}</h2><p class="verdict">{SIGNS[lane.headline]} '
     if report is None:
         why = f"<strong>no result</strong>{_text(f': {lane.problem}' if lane.problem else '', 1000)}"
-        return (
-            f'<article class="lane{" silent" * lane.silent}">{head}{why if lane.silent else lane.verdict}</p></article>'
-        )
+        return f'<article class="lane{" silent" * lane.silent}">{head}{(lane.verdict, why)[lane.silent]}</p></article>'
     counts = tally(lane.counts) or "nothing moved"
     counts += f", {lane.absent} not measured" if lane.absent else ""
     missing = _list((f"{case}: {why}" for case, why in lane.missing), "missing")

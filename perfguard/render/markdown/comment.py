@@ -138,7 +138,6 @@ def _lane_text(lane: LaneView) -> str:
 
 
 def _result(lane: LaneView) -> tuple[str, str]:
-    """Its sign and result in words."""
     why_not = f": {code(lane.problem)}" if lane.problem else ""
     return SIGNS[lane.headline], f"**no result**{why_not}" if lane.silent else lane.verdict
 

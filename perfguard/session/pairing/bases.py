@@ -13,13 +13,7 @@ from msgspec.structs import replace
 import perfguard
 from perfguard.model.errors import UsageError
 from perfguard.model.records import BaseTree
-from perfguard.session.pairing.worktrees import (
-    Repository,
-    UnknownCommit,
-    all_code,
-    changed_code,
-    find_repository,
-)
+from perfguard.session.pairing.worktrees import Repository, UnknownCommit, all_code, changed_code, find_repository
 
 
 class TreesOfRecords:

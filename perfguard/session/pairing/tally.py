@@ -10,16 +10,7 @@ from perfguard.judge.run_verdicts import paired_readings_of
 from perfguard.judge.screen import covered_beside
 from perfguard.measure.metrics.times import DEVICE_TIME, HOST_TIME
 from perfguard.model.limits import timed_kernel
-from perfguard.model.records import (
-    NEW_SINCE_BASE,
-    CaseId,
-    CaseResult,
-    PairedTime,
-    PairReading,
-    ReadingId,
-    Report,
-    Word,
-)
+from perfguard.model.records import NEW_SINCE_BASE, CaseId, CaseResult, PairedTime, PairReading, ReadingId, Report, Word
 from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.lockstep import paired
 from perfguard.session.pairing.outcome import PairOutcome
