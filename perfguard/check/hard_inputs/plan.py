@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,6 +56,7 @@ _LEAST_POWER = -60  # squares of float32 are normal still
 # The first product of two such is 2^14, beside which bfloat16 loses a sum of up to 64 ones. All of them are 6 % of the
 # result, and roundings of correct kernels are allowed 2 %.
 _TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
+_GROWN = re.compile(rf"(?:^|, )dim \d+ grown to {_TERMS}\b")
 #: Kinds whose inputs stand in an order of their own, the most telling one first.
 ORDERED = (
     *("state", "fakes", "runs", "equal sizes", "thresholds", "scalars", "sequences", "modes", "magnitudes", "dtypes"),
@@ -185,6 +187,17 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
             values = ["ones", *values] if values and place in given.floats else []
             steps[place] = ", ".join([*filter(None, [narrow.get(place)]), text, *values])
         yield [Part("dtypes", steps)]
+
+
+def few_terms(derivation: Derivation) -> Derivation | None:
+    """The derivation of a long sum without its length; None for other derivations. A result that is wrong in few terms,
+    too, as that of an exponential of a rounded logarithm, says nothing of the accumulator."""
+    parts = []
+    for part in derivation.parts:
+        steps = {place: _GROWN.sub("", text).removeprefix(", ") for place, text in part.steps.items()}
+        parts.append(Part(part.kind, {place: text for place, text in steps.items() if text}))
+    texts = [text for part in derivation.parts if part.kind == "dtypes" for text in part.steps.values()]
+    return Derivation(tuple(parts)) if any(map(_GROWN.search, texts)) else None
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:

@@ -23,7 +23,7 @@ from perfguard.check.hard_inputs.code import Code, code_of
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import STRICT, Derivation, FirstAccepted, Part, derived_call, leaves_of
 from perfguard.check.hard_inputs.patterns import TOLD, pattern_of
-from perfguard.check.hard_inputs.plan import ORDERED, Item, planned
+from perfguard.check.hard_inputs.plan import ORDERED, Item, few_terms, planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
 from perfguard.check.hard_inputs.state import State
 from perfguard.check.hard_inputs.strict_runs import judged_strictly
@@ -254,6 +254,9 @@ class _Hard:
             outcome = self._judged(derivation)
             if outcome.problem and not is_told(self.base, derivation, joint):
                 outcome = Outcome(left_out="the reference does not use what changed")
+            if outcome.problem and (few := few_terms(derivation)) is not None:
+                short = self._judged(few)
+                outcome = Outcome(left_out="few terms are wrong, too") if short.problem or short.left_out else outcome
             if not outcome.left_out:
                 break
         return derivation, outcome

@@ -364,6 +364,15 @@ def test_an_accumulator_of_bfloat16_is_found_by_a_long_sum(columns: bool, terms:
         assert run_hard(call, SECONDS).problem == ""
 
 
+@pytest.mark.parametrize("shape", [(64, 256), (16, 24), (1, 8)], ids=str)
+def test_a_rounded_logarithm_is_no_narrow_accumulator(shape: tuple[int, int]) -> None:
+    """In bfloat16 the logarithm of a sum of 16 terms beside 2^7 is rounded, and its exponential is off by a fifth."""
+    hard = Hard(without=[each for each in HARD_KINDS if each not in ("dtypes", "sizes", "values")], reason="-")
+    fn, inputs = lambda a: (a - a.logsumexp(-1, keepdim=True)).exp(), (x(*shape, grad=False),)
+    result = run_hard(Call(fn, inputs, lambda a: a.softmax(-1), hard=hard), SECONDS)
+    assert result.problem == ""
+
+
 def test_a_kernel_may_refuse_a_dtype() -> None:
     def strict(x: torch.Tensor) -> torch.Tensor:
         assert x.dtype is torch.float32
