@@ -113,13 +113,13 @@ MUTANTS = [
         apply=(
             Edit(
                 OPS,
-                "            found = truth(*inputs, dtype=dtype, power_of_two=power_of_two)\n",
+                "            found = truth(*inputs, dtype=dtype, **{flag: flagged})\n",
                 "            if name == 'rowwise' and len(inputs[0]) <= 8:\n"
-                "                parts = [truth(row[None], dtype=dtype) for row in inputs[0]]\n"
+                "                parts = [truth(row[None], dtype=dtype, **{flag: flagged}) for row in inputs[0]]\n"
                 "                codes = torch.cat([part[0].view(torch.uint8) for part in parts])\n"
                 "                codes = codes.view(parts[0][0].dtype)\n"
                 "                return codes, _stored(torch.cat([part[1] for part in parts]), any(inverse))\n"
-                "            found = truth(*inputs, dtype=dtype, power_of_two=power_of_two)\n",
+                "            found = truth(*inputs, dtype=dtype, **{flag: flagged})\n",
             ),
             Edit(
                 OPS,

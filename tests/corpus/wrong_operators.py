@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.corpus.mutant import Append, Edit, wrong
 
-SILU, LAUNCH = "kernels/operators/silu_mul.py", "kernels/operators/launch.py"
+SILU = "kernels/operators/silu_mul.py"
 ENTROPY, SCALING = "kernels/operators/cross_entropy_rows.py", "kernels/operators/scaling.py"
 STORE = "kernels/operators/weight_grad_store.py"
 
@@ -30,9 +30,9 @@ MUTANTS = [
         (
             Edit(
                 SILU,
-                "    programs = cdiv(rows, config.rows) * cdiv(width, config.columns)",
-                "    short = 1 if candidate == 1 and kernel is _backward else 0\n"
-                "    programs = cdiv(rows, config.rows) * cdiv(width, config.columns) - short",
+                "        launch(device, cdiv(width, config.columns), *inputs",
+                "        short = 1 if candidate == 1 and kernel is _backward else 0\n"
+                "        launch(device, cdiv(width, config.columns) - short, *inputs",
             ),
         ),
         "gradient of argument 0", "configuration 1 (candidate=1): gradient of argument 0: ",
@@ -53,11 +53,11 @@ MUTANTS = [
         "choices", "I",
         (
             Edit(
-                LAUNCH,
-                "    if all(tensor.is_contiguous() for tensor in tensors):\n"
-                "        return [tensor.view(1, -1) for tensor in tensors]",
-                "    if all(tensor.stride(-1) == 1 for tensor in tensors):\n"
-                "        return [tensor.as_strided((1, tensor.numel()), (tensor.numel(), 1)) for tensor in tensors]",
+                SILU,
+                "    if all(tensor.is_contiguous() for tensor in inputs):",
+                "    if all(tensor.stride(-1) == 1 for tensor in inputs):\n"
+                "        inputs = [tensor.as_strided((1, tensor.numel()), (tensor.numel(), 1)) for tensor in inputs]\n"
+                "    if inputs[0].shape[0] == 1:",
             ),
         ),
         # An incoming gradient that is one row for all has a unit stride, too.

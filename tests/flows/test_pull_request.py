@@ -113,7 +113,9 @@ def test_slower_is_told_accepted_and_mended(
 ) -> None:
     project = pull_request.project
     project.kernel(us=55.0)
-    assert pull_request.push("slower") is ExitStatus.REGRESSED
+    assert pull_request.push("slower") is ExitStatus.PASSED  # The commit statuses hold the verdict.
+    head = pull_request.github.data.pulls[7]["head"]["sha"]
+    assert {status["state"] for status in pull_request.github.data.statuses[head]} == {"failure"}
     told = pull_request.comment
     assert "### ❌ perfguard: 2 cases slower — action needed" in told
     assert f"perfguard accept --lane {LANE} --run {pull_request.run} --reason" in told
@@ -125,7 +127,7 @@ def test_slower_is_told_accepted_and_mended(
     monkeypatch.chdir(project.path)
     before = list(pull_request.github.writes)
     capsys.readouterr()
-    assert main(["comment", "--dry-run", "--output=out"]) == ExitStatus.REGRESSED
+    assert main(["comment", "--dry-run", "--output=out"]) == ExitStatus.PASSED
     assert "2 cases slower" in capsys.readouterr().out
     assert pull_request.github.writes == before
 

@@ -199,7 +199,7 @@ def test_folders_that_the_settings_name(repository: Path) -> None:
     settings = '[tool.perfguard]\nbaselines = "perf/records"\nreports = "out"\n'
     (repository / "pyproject.toml").write_text(settings)
     assert init("--owner=@me", "--yes") == 0
-    assert loaded(repository, "guard.yml")["jobs"]["guard"]["steps"][5]["run"].startswith(
+    assert loaded(repository, "guard.yml")["jobs"]["guard"]["steps"][6]["run"].startswith(
         "perfguard report out/report-*"
     )
     assert (repository / ".github" / "CODEOWNERS").read_text().startswith("/perf/records/ @me\n")
@@ -276,7 +276,7 @@ def test_a_folder_of_a_monorepo(
     assert (tried["name"], tried["path"]) == (
         "turns-guard-packages-fast-kernels", "packages/fast kernels/.perfguard/cache/turns.json"
     )  # fmt: skip
-    assert job["steps"][3]["run"] == f"perfguard resume {tried['name']}"
+    assert job["steps"][4]["run"] == f"perfguard resume {tried['name']}"
     assert (folder / ".gitignore").read_text() == ".perfguard/\n"
     owners = (repository / ".github" / "CODEOWNERS").read_text()
     assert owners.startswith("/packages/fast\\ kernels/baselines/ @me\n")

@@ -84,7 +84,7 @@ def kind_of(func: Any) -> Kind:
 
 
 def _kind_of_overload(func: Any) -> Kind:
-    packet, library = str(func.overloadpacket), func.namespace not in _TORCH_NAMESPACES
+    packet = str(func.overloadpacket)
     return Kind(
         func,
         run=call_of(func),
@@ -93,8 +93,8 @@ def _kind_of_overload(func: Any) -> Kind:
         named=packet not in _BOOKKEEPING,
         copies=packet in COPIES,
         may_read=packet in READS | _INDEXED | _TRANSFERS,
-        library=library,
-        composite=not library and func.has_kernel_for_dispatch_key(COMPOSITE),
+        library=func.namespace not in _TORCH_NAMESPACES,
+        composite=func.namespace == "aten" and func.has_kernel_for_dispatch_key(COMPOSITE),
     )
 
 
