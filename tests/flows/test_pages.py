@@ -51,7 +51,8 @@ def test_the_commands_of_the_readme(recorded: Project, tmp_path: Path, nursery: 
     recorded.kernel(us=55.0, launches=2)
     summary = re.search(r"^```text\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     assert summary is not None
-    compare(summary[1], "\n".join(recorded.guard().outlines))
+    either = re.sub(r"\[(64|96)\]", "[…]", summary[1])  # The two cases are equally slow.
+    compare(either, "\n".join(recorded.guard().outlines))
 
 
 @pytest.mark.parametrize(
