@@ -27,7 +27,7 @@ from perfguard.judge.pair_test import (
     judge_rival,
     read_again,
 )
-from perfguard.judge.screen import covered_beside, learn_controls, tests_of
+from perfguard.judge.screen import covered_beside, learn_controls, slowest_asked, tests_of
 from perfguard.judge.statistics import least_effect
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import (
@@ -57,7 +57,7 @@ def screen_session(results: Sequence[CaseResult], lane: Lane) -> dict[CaseId, li
         results: the measured cases of one device.
     """
     controls = learn_controls(results, lane)
-    return {result.id: judge_case(result, lane, controls) for result in results}
+    return slowest_asked(results, {result.id: judge_case(result, lane, controls) for result in results}, lane)
 
 
 def judge_session(

@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import msgspec
+
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, same_board, timer_class
 from perfguard.judge.statistics import COARSE, Prior, history_of, least_effect, moderate
-from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry
+from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry, Verdict, Word
 from perfguard.model.records.baseline import MIN_SESSIONS
 from perfguard.model.records.code import CODE, same_parts
 from perfguard.model.units import counted
@@ -75,6 +77,8 @@ def _is_equal(reading: Reading, other: Entry) -> bool:
 LEAST_CONTROLS = 15  # Fewer unchanged cases are not enough to estimate the shift of board and day.
 MOST_REJECTED = 3  # A session with this many rejected blocks is not compared.
 _MISSED = 0.02  # The share of cases slower by 2θ that the record may pass.
+_OUTSIDE = "outside its record"
+MOST_ASKED = 8  # The host times of a run, of unchanged device code, that a base is asked about.
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,32 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
         if abs(controls.shift) > theta / 2:
             return "the machine is not as it was when it was recorded"
         effect, error = abs(effect) + abs(controls.shift), error * controls.scale
-    return "" if abs(effect) + noise.quantile(_MISSED) * error < 2 * theta else "outside its record"
+    return "" if abs(effect) + noise.quantile(_MISSED) * error < 2 * theta else _OUTSIDE
+
+
+def slowest_asked(
+    results: Sequence[CaseResult], verdicts: Mapping[CaseId, Sequence[Verdict]], lane: Lane
+) -> dict[CaseId, list[Verdict]]:
+    """The verdicts, of which MOST_ASKED host times of cases whose device code is as recorded stay in question: the
+    slowest beside their records. Another host moves them in all cases, and would have all of them paired. What a change
+    of the code slows down besides moves more than the others: if those that moved most are the host's doing, all are.
+    """
+    moved = [
+        (-(verdict.ratio or 1.0), result.id, verdict.metric)
+        for result in results
+        if (own := covering(result, lane)) and (found := [v for v in verdicts[result.id] if v.word is Word.SUSPECT])
+        if all(each.metric and each.metric not in own and each.reason.endswith(_OUTSIDE) for each in found)
+        for verdict in found
+    ]
+    others = {(case, metric) for _, case, metric in sorted(moved)[MOST_ASKED:]}
+    why = f"outside its record, and not asked: {MOST_ASKED} host times of unchanged device code moved more"
+    return {
+        case: [
+            msgspec.structs.replace(each, word=Word.PASS, reason=why) if (case, each.metric) in others else each
+            for each in found
+        ]
+        for case, found in verdicts.items()
+    }
 
 
 def _comparable(reading: Reading, entry: TimedEntry) -> bool:

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from perfguard.judge.case_verdicts import judge_case
 from perfguard.judge.lane import Lane
-from perfguard.judge.screen import CONTROLS, LEAST_CONTROLS, ControlDraw, Controls, learn_controls, within_record
+from perfguard.judge.run_verdicts import screen_session
+from perfguard.judge.screen import (
+    CONTROLS,
+    LEAST_CONTROLS,
+    MOST_ASKED,
+    ControlDraw,
+    Controls,
+    learn_controls,
+    within_record,
+)
 from perfguard.judge.statistics import Prior
 from perfguard.model.records import (
     Baseline,
@@ -135,6 +144,48 @@ def test_a_changed_case_beside_its_controls(controls: list[float], board: str, w
     verdicts = judge_case(results[-1], lane, learn_controls(results, lane))
     assert next(each.word for each in verdicts if each.metric == "span") is word
     assert judge_case(results[0], lane)[0].word is Word.UNCHANGED
+
+
+def on_a_host(slower: Sequence[float], **own: Any) -> tuple[list[CaseResult], Lane]:
+    """Cases of one device's code whose host takes `slower` times what it took. `own`: readings of the first case."""
+    host = msgspec.structs.replace(SPAN, metric="host", promise=0.5)
+    entries = {"span": ENTRY, "host": ENTRY, "code": "same"}
+    cases = {f"f{at}/forward": CaseBaseline(dict(entries), "x") for at in range(len(slower))}
+    results = [
+        CaseResult(
+            Case("area", f"f{at}", "forward"),
+            "x",
+            readings=[CODE, msgspec.structs.replace(host, value=100 * factor)],
+            conditions=Conditions(board="another"),
+        )
+        for at, factor in enumerate(slower)
+    ]
+    results[0] = msgspec.structs.replace(results[0], **own)
+    baseline = Baseline("here", "area", {"": Provenance(board="a")}, cases)
+    return results, Lane(HARDWARE, Toolchain(), [baseline], base=BaseTree(commit="c" * 40))
+
+
+def words_of_hosts(results: list[CaseResult], lane: Lane) -> list[Word]:
+    verdicts = screen_session(results, lane)
+    return [next(each.word for each in verdicts[result.id] if each.metric == "host") for result in results]
+
+
+def test_a_slower_host_asks_about_those_that_moved_most() -> None:
+    slower = [2.5, *(2 + at / 1000 for at in range(MOST_ASKED + 20))]
+    words = words_of_hosts(*on_a_host(slower))
+    asked = [factor for factor, word in zip(slower, words, strict=True) if word is Word.SUSPECT]
+    assert sorted(asked) == sorted(slower)[-MOST_ASKED:]
+    assert words.count(Word.PASS) == 21
+    assert words_of_hosts(*on_a_host([2.0] * MOST_ASKED)) == [Word.SUSPECT] * MOST_ASKED  # A few are all asked about.
+
+
+def test_the_host_of_changed_code_is_always_asked_about() -> None:
+    slower = [1.9, *[2.5] * (MOST_ASKED + 20)]
+    other = msgspec.structs.replace(CODE, value="other")
+    host = msgspec.structs.replace(SPAN, metric="host", promise=0.5, value=190.0)
+    words = words_of_hosts(*on_a_host(slower, readings=[other, SPAN, host]))
+    assert words[0] is Word.SUSPECT
+    assert words[1:].count(Word.SUSPECT) == MOST_ASKED
 
 
 # -- which unchanged cases are timed -----------------------------------------------------------------------------------

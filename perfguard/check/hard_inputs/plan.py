@@ -53,8 +53,7 @@ _TURN = 4  # kinds of values that fit into even a few rows
 _BLOCKS = (16, 32, 64, 128)  # usual sizes of blocks, beside those that the code names
 _NEAR_EPSILON = (0.5, 1, 2)  # powers of an epsilon that is added to a square, to a size, and to a root
 _LEAST_POWER = -60  # squares of float32 are normal still
-# The first product of two such is 2^14, beside which bfloat16 loses a sum of up to 64 ones. All of them are 6 % of the
-# result, and roundings of correct kernels are allowed 2 %.
+# Their first product is 2^14. Beside it bfloat16 loses the ones, 6 % of the result; correct kernels are allowed 2 %.
 _TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
 _GROWN = re.compile(rf"(?:^|, )dim \d+ grown to {_TERMS}\b")
 #: Kinds whose inputs stand in an order of their own, the most telling one first.
@@ -191,12 +190,12 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
 
 def few_terms(derivation: Derivation) -> Derivation | None:
     """The derivation of a long sum without its length; None for other derivations. A result that is wrong in few terms,
-    too, as that of an exponential of a rounded logarithm, says nothing of the accumulator."""
+    too, as an exponential of a rounded logarithm, says nothing of the accumulator."""
+    texts = [text for part in derivation.parts if part.kind == "dtypes" for text in part.steps.values()]
     parts = []
     for part in derivation.parts:
         steps = {place: _GROWN.sub("", text).removeprefix(", ") for place, text in part.steps.items()}
         parts.append(Part(part.kind, {place: text for place, text in steps.items() if text}))
-    texts = [text for part in derivation.parts if part.kind == "dtypes" for text in part.steps.values()]
     return Derivation(tuple(parts)) if any(map(_GROWN.search, texts)) else None
 
 
