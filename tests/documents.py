@@ -412,6 +412,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "cpu-hard.json": hard,
     "run-cost.json": run_cost,
     "first-contact.json": first_contact,
+    "first-contact-lane.json": first_contact,
     "loaded-guard.json": loaded,
     "observed.json": observed,
     "observed-sweep.json": sweep,
