@@ -211,24 +211,17 @@ class LaneView(Struct, frozen=True, dict=True):
     @property
     def new_metrics(self) -> list[str]:
         """Metrics without a record that no edit records, in cases with other judged metrics."""
-        return list(
-            dict.fromkeys(
-                each.metric
-                for result, uncovered, _ in self._judged
-                if is_compared(uncovered)
-                for each in new_metrics(msgspec.structs.replace(result, verdicts=uncovered))
-                if not awaits_commit(each)
-            )
-        )
+        own = [msgspec.structs.replace(result, verdicts=kept) for result, kept, _ in self._judged if is_compared(kept)]
+        new = (each.metric for result in own for each in new_metrics(result) if not awaits_commit(each))
+        return list(dict.fromkeys(new))
 
     @property
     def remarks(self) -> list[tuple[str, list[str]]]:
         """Remarks that require no action, each with the names that it concerns: other code that is not timed here, old
         faults, new metrics, warps that rise and fall between targets, options that no case switches on, kinds of hard
         inputs and configurations that no run has reached."""
-        other, new = self.other_code, self.new_metrics
-        old = [finding.result.case.key for finding in self.findings if finding.verdict.word is Word.OLD_FAULT]
-        old, same = list(dict.fromkeys(old)), self.unchecked
+        other, new, same = self.other_code, self.new_metrics, self.unchecked
+        old = [*dict.fromkeys(each.result.case.key for each in self.findings if each.verdict.word is Word.OLD_FAULT)]
         mixed = [each.reason for _, each in self._uncovered if each.reason.startswith(BOTH_WAYS)]
         both = [reason.removeprefix(BOTH_WAYS) for reason in dict.fromkeys(mixed)]
         return [
