@@ -158,7 +158,7 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
         first = not met
         if id(function.__globals__) not in met:
             met.add(id(function.__globals__))
-            undone.append(replace_libraries(function))
+            undone.append(replace_libraries(function.__globals__))
         if first:
             whole.replace()
         return whole

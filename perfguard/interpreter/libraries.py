@@ -44,10 +44,12 @@ _KNOWN: dict[str, Callable[..., Array]] = {
 Members = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]  # A namespace, its functions, their stand-ins.
 
 
-def replace_libraries(function: Any) -> Callable[[], None]:
-    """Replace functions of libdevice for a kernel (a Python function); returns a function that restores them."""
-    scope = function.__globals__
-    members = [*_libraries(len(sys.modules)), _members_of(function, len(scope))]
+def replace_libraries(scope: dict[str, Any]) -> Callable[[], None]:
+    """Replace functions of libdevice for kernels with these globals; returns a function that restores them.
+
+    The globals are looked through at each launch: a test may have given one of their names to another function.
+    """
+    members = [*_libraries(len(sys.modules)), _members(scope)]
     for namespace, _, stand_ins in members:
         namespace.update(stand_ins)
 
@@ -63,12 +65,6 @@ def _libraries(loaded: int) -> list[Members]:
     """Those of libdevice's modules. `loaded`: the number of loaded modules, which invalidates the cache if it
     changes."""
     return [_members(vars(module)) for name, module in list(sys.modules.items()) if _is_library(name) and module]
-
-
-@functools.cache
-def _members_of(function: Any, size: int) -> Members:
-    """Those among a kernel's globals. `size`: their number, which invalidates the cache if it changes."""
-    return _members(function.__globals__)
 
 
 def _members(namespace: dict[str, Any]) -> Members:

@@ -164,7 +164,8 @@ def slowest_asked(
         (-(verdict.ratio or 1.0), result.id, verdict.metric)
         for result in results
         if (own := covering(result, lane)) and (found := [v for v in verdicts[result.id] if v.word is Word.SUSPECT])
-        if all(each.metric and each.metric not in own and each.reason.endswith(_OUTSIDE) for each in found)
+        if all(each.metric not in own and each.reason.endswith(_OUTSIDE) for each in found)
+        if all((time := result.reading(each.metric)) and time.promise >= COARSE for each in found)
         for verdict in found
     ]
     others = {(case, metric) for _, case, metric in sorted(moved)[MOST_ASKED:]}

@@ -109,17 +109,21 @@ def run_fresh(
             raise
     if process.returncode in good:
         return ""
-    last = "\n".join(output.strip().splitlines()[-_LAST_LINES:])
     if process.returncode == ExitStatus.USAGE_ERROR:
         return could_not_start(name, output)
-    return f"{name} {DIED} {process.returncode}:\n{last}"
+    return "\n".join([f"{name} {DIED} {process.returncode}:", *last_lines(output)])
 
 
 def could_not_start(name: str, output: str) -> str:
     """The problem of a child whose arguments or files pytest refused: its error first, then its last lines."""
-    lines = output.strip().splitlines()[-_LAST_LINES:]
-    error = next((line.split(maxsplit=1)[1] for line in reversed(lines) if line.startswith(_ERRORS)), "see its output")
-    return "\n".join([f"{name}: pytest could not start: {error}", *lines])
+    lines = last_lines(output)
+    errors = (line.partition(" ")[2].strip() for line in reversed(lines) if line.startswith(_ERRORS))
+    return "\n".join([f"{name}: pytest could not start: {next(filter(None, errors), 'see its output')}", *lines])
+
+
+def last_lines(output: str) -> list[str]:
+    """The end of what a child wrote, which usually holds the reason of its end."""
+    return output.strip().splitlines()[-_LAST_LINES:]
 
 
 def stop(process: subprocess.Popen[Any]) -> None:

@@ -43,12 +43,17 @@ def tensors(x, o, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-
     tl.atomic_add(o + m, m.to(tl.float32), mask=m < 3)
 
 
+curve = libdevice.tanh
+
+
 @jit
 def of_a_library(x, o, OP: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, N)
     v = tl.load(x + at)
     if OP == "tanh":
         v = libdevice.tanh(v)
+    elif OP == "curve":
+        v = curve(v)
     elif OP == "bessel":
         v = libdevice.j0(v)
     else:
@@ -81,6 +86,17 @@ def test_triton_is_as_it_was_afterwards() -> None:
     after = state()
     assert bool([key for key in before if before[key] is not inside[key]]) is not throughout
     assert [key for key in before if before[key] is not after[key]] == []
+
+
+def test_a_name_that_a_test_gives_to_another_function_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, out = torch.randn(16), torch.empty(16)
+    with interpreting():
+        of_a_library[(1,)](x, out, OP="curve", N=16)
+        torch.testing.assert_close(out, x.tanh())
+        monkeypatch.setitem(globals(), "curve", libdevice.exp)
+        of_a_library[(1,)](x, out, OP="curve", N=16)
+    torch.testing.assert_close(out, x.exp())
+    assert curve is libdevice.exp
 
 
 def test_what_is_not_wanted_is_not_entered() -> None:

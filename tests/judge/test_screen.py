@@ -21,6 +21,7 @@ from perfguard.judge.screen import (
     ControlDraw,
     Controls,
     learn_controls,
+    slowest_asked,
     within_record,
 )
 from perfguard.judge.statistics import Prior
@@ -36,6 +37,7 @@ from perfguard.model.records import (
     Reading,
     TimedEntry,
     Toolchain,
+    Verdict,
     Word,
 )
 from perfguard.model.units import Unit
@@ -146,9 +148,9 @@ def test_a_changed_case_beside_its_controls(controls: list[float], board: str, w
     assert judge_case(results[0], lane)[0].word is Word.UNCHANGED
 
 
-def on_a_host(slower: Sequence[float], **own: Any) -> tuple[list[CaseResult], Lane]:
+def on_a_host(slower: Sequence[float], promise: float = 0.5, **own: Any) -> tuple[list[CaseResult], Lane]:
     """Cases of one device's code whose host takes `slower` times what it took. `own`: readings of the first case."""
-    host = msgspec.structs.replace(SPAN, metric="host", promise=0.5)
+    host = msgspec.structs.replace(SPAN, metric="host", promise=promise)
     entries = {"span": ENTRY, "host": ENTRY, "code": "same"}
     cases = {f"f{at}/forward": CaseBaseline(dict(entries), "x") for at in range(len(slower))}
     results = [
@@ -186,6 +188,15 @@ def test_the_host_of_changed_code_is_always_asked_about() -> None:
     words = words_of_hosts(*on_a_host(slower, readings=[other, SPAN, host]))
     assert words[0] is Word.SUSPECT
     assert words[1:].count(Word.SUSPECT) == MOST_ASKED
+
+
+def test_a_fine_time_is_asked_about_whatever_else_moved() -> None:
+    results, lane = on_a_host([2.0] * (MOST_ASKED + 20))
+    fine, _ = on_a_host([2.0] * (MOST_ASKED + 20), promise=0.03)
+    suspect = Verdict(Word.SUSPECT, "host", "to be paired: outside its record")
+    verdicts = {result.id: [suspect] for result in results}
+    assert slowest_asked(fine, verdicts, lane) == verdicts
+    assert slowest_asked(results, verdicts, lane) != verdicts
 
 
 # -- which unchanged cases are timed -----------------------------------------------------------------------------------

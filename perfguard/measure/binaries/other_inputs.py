@@ -100,7 +100,7 @@ class _DerivedRun:
 
 
 class _LimitReached(BaseException):
-    """Ends a derived call whose counts so far are kept. User code catches no `BaseException`."""
+    """Ends a derived call, whose counts so far are kept. An `except Exception` in user code does not stop it."""
 
 
 def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: bool) -> dict[Pass, _DerivedRun]:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import Report
 from perfguard.session.child import ChildCommand, PairOptions, Request, read_answer, write_request
-from perfguard.session.fresh_processes import could_not_start, stop
+from perfguard.session.fresh_processes import could_not_start, last_lines, stop
 
 # The merge base, a second checkout of it (the control), the working tree. The names have one length, since the length
 # of a path or variable can shift a program in memory and so change its time.
@@ -30,7 +30,6 @@ SIDES: tuple[Side, ...] = ("base", "copy", "work")
 
 GOOD = (0, 1, 5)  # 1: a test failed, as in its report; 5: no tests.
 _OUTPUT = "output.txt"
-_LAST_LINES = 15
 _PATIENCE_SECONDS = 60.0
 _MOST_PAD = 32 * 2**20  # bytes; the position in memory can decide times, so each process draws its own
 
@@ -217,7 +216,7 @@ def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, int
 
 def _last_lines(path: Path) -> str:
     """The last lines of an output, on lines of their own."""
-    lines = _read(path).strip().splitlines()[-_LAST_LINES:]
+    lines = last_lines(_read(path))
     return ":\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
 
 
