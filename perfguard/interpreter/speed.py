@@ -57,6 +57,7 @@ class Language:
         scope = PATCH.get()(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
         PATCH_ONE.set(one)
         scope.set_attr(language.tensor, "__index__", _as_index)
+        scope.set_attr(language.dtype, "to_ir", _itself)
         owners: dict[int, tuple[Any, dict[str, Any]]] = {}
         for owner, name in changed_by(scope):
             owners.setdefault(id(owner), (owner, {}))[1][name] = vars(owner)[name]
@@ -100,6 +101,11 @@ def _put(owner: Any, members: dict[str, Any]) -> None:
 def _as_index(self: Any) -> int:
     """A scalar as a Python number. Triton 3.6 converts an array with one element, which NumPy 2.4 refuses."""
     return int(self.handle.data.squeeze())
+
+
+def _itself(self: Any, builder: Any) -> Any:
+    """A scalar type, which the interpreter's builder represents by itself. Triton 3.6 and 3.7 refuse AMD's formats."""
+    return self
 
 
 def _described_once(block_type: Any, constexpr: Any) -> Replacement:
