@@ -9,6 +9,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def _members(namespace: dict[str, Any]) -> Members:
     functions = {
         name: value
         for name, value in namespace.items()
-        if callable(value) and not isinstance(value, type) and _is_library(getattr(value, "__module__", None) or "")
+        if type(value) is FunctionType and _is_library(value.__module__ or "")
     }
     stand_ins = {name: _stand_in(getattr(value, "__name__", name)) for name, value in functions.items()}
     return namespace, functions, stand_ins
