@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -244,14 +245,9 @@ def cell(op: str, dtype: torch.dtype) -> str:
 
 def _is_refused(error: BaseException) -> bool:
     """Whether Triton's front end, which a GPU has as well, or PyTorch has no such operation."""
-    frames, at = [], error.__traceback__
-    while at is not None:
-        frames.append(at.tb_frame.f_code.co_filename)
-        at = at.tb_next
-    cause = error.__cause__
-    if cause is not None:
-        return _is_refused(cause)
-    inside = frames[-1]
+    while error.__cause__ is not None:
+        error = error.__cause__
+    inside = traceback.extract_tb(error.__traceback__)[-1].filename
     return "/triton/language/" in inside or inside.endswith(("table.py", "/triton/_utils.py"))
 
 
