@@ -77,7 +77,7 @@ def _is_equal(reading: Reading, other: Entry) -> bool:
 LEAST_CONTROLS = 15  # Fewer unchanged cases are not enough to estimate the shift of board and day.
 MOST_REJECTED = 3  # A session with this many rejected blocks is not compared.
 _MISSED = 0.02  # The share of cases slower by 2θ that the record may pass.
-_OUTSIDE = "outside its record"
+_OUTSIDE, _FEW = "outside its record", "are needed"  # How reasons end.
 MOST_ASKED = 8  # The host times of a run, of unchanged device code, that a base is asked about.
 
 
@@ -135,7 +135,7 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
     The record passes a time if it excludes a change of 2θ in either direction at 2 %, with the machine's shift added.
     """
     if not _comparable(reading, entry):
-        few = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} are needed"
+        few = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} {_FEW}"
         return few if len(entry.sessions) < MIN_SESSIONS else "its reading was disturbed"
     history = history_of(entry.sessions)
     theta = least_effect(reading.promise, reading.floor, math.exp(history.centre))
@@ -146,7 +146,7 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
         if not on_its_board:
             return "measured on a different or unknown board"
         if controls.cases < LEAST_CONTROLS:
-            return f"{controls.cases} unchanged cases timed beside it, {LEAST_CONTROLS} are needed"
+            return f"{controls.cases} unchanged cases timed beside it, {LEAST_CONTROLS} {_FEW}"
         if abs(controls.shift) > theta / 2:
             return "the machine is not as it was when it was recorded"
         effect, error = abs(effect) + abs(controls.shift), error * controls.scale
@@ -157,19 +157,20 @@ def slowest_asked(
     results: Sequence[CaseResult], verdicts: Mapping[CaseId, Sequence[Verdict]], lane: Lane
 ) -> dict[CaseId, list[Verdict]]:
     """The verdicts, of which MOST_ASKED host times of cases whose device code is as recorded stay in question: the
-    slowest beside their records. Another host moves them in all cases, and would have all of them paired. What a change
-    of the code slows down besides moves more than the others: if those that moved most are the host's doing, all are.
+    slowest beside their records. Another host moves them in all cases, and a new record passes none, so all would be
+    paired. What a change of the code slows down besides moves more than the others: if those that moved most are the
+    host's doing, all are.
     """
     moved = [
         (-(verdict.ratio or 1.0), result.id, verdict.metric)
         for result in results
         if (own := covering(result, lane)) and (found := [v for v in verdicts[result.id] if v.word is Word.SUSPECT])
-        if all(each.metric not in own and each.reason.endswith(_OUTSIDE) for each in found)
+        if all(each.metric not in own and each.reason.endswith((_OUTSIDE, _FEW)) for each in found)
         if all((time := result.reading(each.metric)) and time.promise >= COARSE for each in found)
         for verdict in found
     ]
     others = {(case, metric) for _, case, metric in sorted(moved)[MOST_ASKED:]}
-    why = f"outside its record, and not asked: {MOST_ASKED} host times of unchanged device code moved more"
+    why = f"not asked: {MOST_ASKED} host times of unchanged device code moved more beside their records"
     return {
         case: [
             msgspec.structs.replace(each, word=Word.PASS, reason=why) if (case, each.metric) in others else each
