@@ -166,6 +166,7 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
     def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
         met.clear()
         undone.clear()
+        self.grid = _as_tuples(self.grid)
         RUNNING.begin(self.fn.__name__, _spans((*args, *kwargs.values())))
         try:
             result = run(self, *args, **kwargs)
@@ -176,6 +177,11 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
                 undo()
 
     return patch_once, run_afresh
+
+
+def _as_tuples(grid: Any) -> Any:
+    """A grid whose dimensions are a tuple, as the interpreter needs them; a device takes a list as well."""
+    return (lambda arguments: tuple(grid(arguments))) if callable(grid) else tuple(grid)
 
 
 def _spans(arguments: Any) -> tuple[Any, Any] | None:

@@ -130,3 +130,20 @@ def test_in_every_configuration_the_reference_has_its_own_parameters(keeps: bool
     right, also_right, wrong = (other.doubts() for other in given.others)
     assert right == also_right == []
     assert any("parameter weight" in doubt.problem for doubt in wrong)
+
+
+WEIGHT = torch.randn(64, 48, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_tensors_that_a_reference_closes_over_are_widened_with_its_inputs(dtype: torch.dtype, wrong: bool) -> None:
+    """A matrix product of float64 and a narrow weight raises."""
+    weight = WEIGHT.to(dtype)
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(2)).to(dtype).requires_grad_()
+
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        return x @ weight * (1.05 if wrong else 1)
+
+    call = Call(candidate, (x,), reference=lambda x: x @ weight)
+    assert bool(check(call).wrong) is wrong

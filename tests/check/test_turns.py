@@ -90,9 +90,7 @@ def test_a_kind_that_no_longer_fits_leaves_the_rest_of_the_budget_to_the_others(
         (False, 7.0, ["v0"]),  # at least one does
     ],
 )
-def test_the_first_round_of_a_cheap_call_has_more_than_the_budget(
-    cheap: bool, each: float, seen: list[str]
-) -> None:
+def test_the_first_round_of_a_cheap_call_has_more_than_the_budget(cheap: bool, each: float, seen: list[str]) -> None:
     attempts = Attempts(lambda item: each)
     turned(attempts, cheap=cheap)
     assert attempts.seen == seen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +54,8 @@ def of_a_library(x, o, OP: tl.constexpr, N: tl.constexpr):  # type: ignore[no-un
         v = libdevice.tanh(v)
     elif OP == "curve":
         v = curve(v)
+    elif OP == "softmax":
+        v = libdevice.exp(v - tl.max(v, axis=0))
     elif OP == "bessel":
         v = libdevice.j0(v)
     else:
@@ -97,6 +99,30 @@ def test_a_name_that_a_test_gives_to_another_function_keeps_it(monkeypatch: pyte
         of_a_library[(1,)](x, out, OP="curve", N=16)
     torch.testing.assert_close(out, x.exp())
     assert curve is libdevice.exp
+
+
+@pytest.mark.parametrize("grid", [[2], lambda meta: [2], torch.Size([2])])
+def test_a_grid_is_what_a_device_takes(grid: Any) -> None:
+    x, out = torch.randn(32), torch.empty(32)
+    with interpreting():
+        halves_of[grid](x, out, 32, B=16)
+    assert torch.equal(out, x / 2)
+
+
+def test_functions_of_libraries_are_computed_after_a_launch_that_loaded_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As cut_cross_entropy does, whose next launch had log1p of Triton's interpreter, which returns None."""
+    x, out = torch.randn(16), torch.empty(16)
+
+    def loading(_: object) -> tuple[int]:
+        monkeypatch.setitem(sys.modules, "loaded_by_a_launch", ModuleType("loaded_by_a_launch"))
+        return (1,)
+
+    with interpreting():
+        for _ in range(2):
+            of_a_library[loading](x, out, OP="softmax", N=16)
+            torch.testing.assert_close(out, (x - x.max()).exp())
 
 
 def test_what_is_not_wanted_is_not_entered() -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from perfguard._compat.torch_utils import DispatchMode
+from perfguard._compat import torch_utils
 from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.sums import FP8_DTYPES
 from perfguard.model.errors import is_out_of_memory
@@ -34,16 +34,18 @@ CLOSE: dict[torch.dtype, float] = {torch.bfloat16: 2.0**-12, torch.float16: 2.0*
 COPIES = 3
 
 
-class Widen(DispatchMode):
+class Widen(torch_utils.DispatchMode):
     """Makes operators that request one of `dtypes` return `wide`.
 
-    A view of a wide tensor's bytes as one of `dtypes` returns the tensor itself. A view as integers of another size
-    raises TypeError, since it refers to the bits of the narrow value.
+    A narrow float beside a wide one, such as a weight that the reference closes over, is widened: operators such as
+    matrix products refuse to mix dtypes. A view of a wide tensor's bytes as one of `dtypes` returns the tensor itself. A
+    view as integers of another size raises TypeError, since it refers to the bits of the narrow value.
     """
 
     def __init__(self, dtypes: Sequence[torch.dtype], wide: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dtypes = frozenset(dtypes) - {wide}
+        self.narrow = self.dtypes.intersection(NARROW)
         self.wide = wide
 
     def __torch_dispatch__(
@@ -57,7 +59,13 @@ class Widen(DispatchMode):
                 raise TypeError(f"{args[1]} bits of a tensor that is {self.wide} here")
         if named.get("dtype") in self.dtypes:
             named["dtype"] = self.wide
+        dtypes = {each.dtype for each in torch_utils.tree_leaves(args) if isinstance(each, torch.Tensor)}
+        if self.wide in dtypes and not self.narrow.isdisjoint(dtypes) and not func._schema.is_mutable:
+            args = torch_utils.tree_map(self._widened, args)
         return func(*args, **named)
+
+    def _widened(self, leaf: Any) -> Any:
+        return leaf.to(self.wide) if isinstance(leaf, torch.Tensor) and leaf.dtype in self.narrow else leaf
 
 
 @contextmanager
