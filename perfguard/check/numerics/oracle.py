@@ -38,8 +38,8 @@ class Widen(torch_utils.DispatchMode):
     """Makes operators that request one of `dtypes` return `wide`.
 
     A narrow float beside a wide one, such as a weight that the reference closes over, is widened: operators such as
-    matrix products refuse to mix dtypes. A view of a wide tensor's bytes as one of `dtypes` returns the tensor itself. A
-    view as integers of another size raises TypeError, since it refers to the bits of the narrow value.
+    matrix products refuse to mix dtypes. A view of a wide tensor's bytes as one of `dtypes` returns the tensor itself.
+    A view as integers of another size raises TypeError, since it refers to the bits of the narrow value.
     """
 
     def __init__(self, dtypes: Sequence[torch.dtype], wide: torch.dtype) -> None:
