@@ -13,6 +13,7 @@ import numpy as np
 
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
+from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import forget_driver, in_configuration
 from perfguard.interpreter.running import RUNNING, NotInterpreted, OutsideMemory, StrictRunImpossible
 from perfguard.model.errors import PerfguardError
@@ -193,6 +194,8 @@ def _spans(arguments: Any) -> tuple[Any, Any] | None:
         if isinstance(argument, tuple | list):
             waiting += argument
         elif hasattr(argument, "untyped_storage"):
+            if is_fake(type(argument)):  # A fake implementation launches the kernel, as that of a `triton_op` does.
+                raise NotInterpreted("a launch on tensors without data")
             if argument.device.type != "cpu":
                 return None
             storage = argument.untyped_storage()

@@ -16,6 +16,7 @@ from triton.runtime.autotuner import Autotuner
 
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
+from perfguard.check.hard_inputs.fakes import judge_fakes
 from perfguard.check.hard_inputs.search import wrong_of
 from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import counted
@@ -63,6 +64,12 @@ def of_a_library(x, o, OP: tl.constexpr, N: tl.constexpr):  # type: ignore[no-un
     tl.store(o + at, v)
 
 
+def _halved_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    out = torch.empty_like(x, dtype=dtype)
+    torch.library.wrap_triton(halves_of)[triton.cdiv(x.numel(), 16),](x, out, x.numel(), B=16)
+    return out
+
+
 def halved(x: torch.Tensor, **options: Any) -> torch.Tensor:
     out = torch.empty_like(x)
     halves_of[lambda meta: (triton.cdiv(x.numel(), meta["B"]),)](x, out, x.numel(), **(options or {"B": 16}))
@@ -107,6 +114,27 @@ def test_a_grid_is_what_a_device_takes(grid: Any) -> None:
     with interpreting():
         halves_of[grid](x, out, 32, B=16)
     assert torch.equal(out, x / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_operator_that_is_its_own_fake_is_not_accused(dtype: torch.dtype) -> None:
+    """torchao's operators are made by `triton_op`: their fake implementation launches the kernel, which compilers trace
+    and no interpreter can run without data. Those of other operators are compared as ever."""
+
+    def halve(x):  # type: ignore[no-untyped-def]
+        return _halved_as(x, torch.float32)
+
+    halve.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    name = f"of_tests::halved_{str(dtype)[6:]}"
+    own = torch.library.triton_op(name, mutates_args=())(halve)
+    plain = torch.library.custom_op(f"{name}_plain", mutates_args=())(halve)
+    plain.register_fake(lambda x: torch.empty_like(x, dtype=dtype))
+    x = torch.randn(32)
+    for operator, wrong in ((own, False), (plain, dtype is not torch.float32)):
+        call = Call(lambda x, operator=operator: operator(x), (x,), reference=lambda x: x / 2)
+        with interpreting():
+            problem = judge_fakes(call).problem
+        assert bool(problem) is wrong, problem
 
 
 def test_functions_of_libraries_are_computed_after_a_launch_that_loaded_modules(

@@ -14,6 +14,7 @@ from perfguard.check.hard_inputs.derivation import derived_tensor, with_tensors
 from perfguard.check.numerics.procedure import LeftOut, Run, differentiated
 from perfguard.check.numerics.trial import Inputs
 from perfguard.check.numerics.truth import Reference
+from perfguard.interpreter.entry import interpreter_error
 from perfguard.model.call import Call
 from perfguard.model.errors import described, is_out_of_memory
 from perfguard.tensors.graph import tree_tensors
@@ -53,7 +54,7 @@ class _Seen(torch_utils.DispatchMode):
             with self._fakes:
                 fakes = tree_tensors(func(*args, **kwargs))
         except Exception as error:
-            if is_out_of_memory(error) or is_missing_fake(error):
+            if is_out_of_memory(error) or is_missing_fake(error) or interpreter_error(error):
                 return ""
             return f"{subject}: raises {described(error)}"
         if len(fakes) != len(results):
