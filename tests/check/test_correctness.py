@@ -717,6 +717,7 @@ def test_a_gpu_is_called_more_often_before_results_count_as_repeated(monkeypatch
     [
         (torch.eye(4).to_sparse(), "argument 0: is sparse_coo;"),
         (torch.empty(4, device="meta"), "argument 0: has no data;"),
+        (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "argument 0: is a nested"),
     ],
 )
 def test_an_input_without_dense_data_is_named(tensor: torch.Tensor, said: str) -> None:

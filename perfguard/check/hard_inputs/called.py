@@ -148,6 +148,19 @@ def dtype_steps(call: Call) -> list[dict[int, str]]:
 # -- how each text is called -------------------------------------------------------------------------------------------
 
 
+class _Promotions(torch_utils.DispatchMode):
+    """Adds the narrow floats that an operator meets beside wider ones, so that its result is wider by promotion."""
+
+    def __init__(self, promoted: set[torch.dtype]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._promoted = promoted
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        dtypes = {each.dtype for each in tree_tensors(args) if each.dtype in _OTHERS and each.ndim}
+        self._promoted |= {dtype for dtype in dtypes if any(dtype.itemsize < other.itemsize for other in dtypes)}
+        return func(*args, **(kwargs or {}))
+
+
 class Called(Procedure):
     """The procedure of a derivation.
 
@@ -164,6 +177,7 @@ class Called(Procedure):
         self._undo: list[Callable[[], None]] = []
         self._dtypes: list[torch.dtype] = []  # of the given call's outputs
         self._is_mixed = False
+        self._promoted: set[torch.dtype] = set()  # Narrow floats that operators of the reference met beside wider ones.
         if derivation.parts[0].kind == "dtypes":
             self._is_mixed = all(len(part.steps) == 1 for part in derivation.parts) and len(_floats(given)) > 1
             self.coarse = self._coarsest(given)
@@ -183,6 +197,8 @@ class Called(Procedure):
         dtype of results, and a function, unlike a module, need not know of autocast."""
         if self._is_mixed:
             return dtype.is_floating_point
+        if dtype in self._promoted:  # `F.linear` keeps bfloat16 where `x @ w + bias` becomes float32 by the bias alone.
+            return True
         known = self.coarse is not None or not isinstance(self._call.fn, torch.nn.Module)
         return known and self._dtypes[place : place + 1] == [dtype]
 
@@ -215,7 +231,8 @@ class Called(Procedure):
         elif self.text == INFERENCE:  # what a call in inference_mode keeps serves no later one
             _ignored(run, grad=False)
         seed_all(run.seed)
-        with self._mode(run):
+        judges_dtypes = self._dtypes and run.fn is not self._call.fn and not run.wide
+        with self._mode(run), _Promotions(self._promoted) if judges_dtypes else nullcontext():
             return run()
 
     def _mode(self, run: Run) -> AbstractContextManager[Any]:

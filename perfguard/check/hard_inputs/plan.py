@@ -176,7 +176,7 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
     program for each of so many rows would cost more than all else."""
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
     fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
-    widths, is_interpreted = {given.leaves[place].shape[-1] for place in given.floats}, bool(strict_kinds())
+    widths, is_interpreted = {n for at in given.floats for n in given.leaves[at].shape[-1:]}, bool(strict_kinds())
     chosen = [size for size in given.sizes.free if size < _TERMS and (size in widths or not is_interpreted)]
     for sizes in filter(None, [] if fixed else [given.sizes.tall(size, _TERMS, "dtypes") for size in chosen]):
         steps = dict(narrow)

@@ -103,8 +103,7 @@ class Inputs:
             writable = place is not None and place in (*call.mutates, *call.clobbers)
             self._inputs.append(_Input("argument " + _path(path[1:]), leaf, place in call.mutates, writable))
         for each in self._of_tensors:
-            if each.value.is_meta or str(each.value.layout).startswith("torch.sparse"):
-                what = "has no data" if each.value.is_meta else f"is {str(each.value.layout).removeprefix('torch.')}"
+            if what := _not_dense(each.value):
                 raise UsageError(f"{each.name}: {what}; pass dense tensors, and make others of them inside the call")
         self.procedure: Procedure = call.procedure or Procedure()
         self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
@@ -350,6 +349,16 @@ def _copied_within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
         guarded[GUARD_BYTES : GUARD_BYTES + whole.numel()].copy_(whole)
     return place
+
+
+def _not_dense(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be copied, poisoned and compared element by element; '' if it can."""
+    if tensor.is_meta:
+        return "has no data"
+    if tensor.is_nested:
+        return "is a nested tensor"
+    layout = str(tensor.layout).removeprefix("torch.")
+    return f"is {layout}" if layout.startswith("sparse") else ""
 
 
 def _path(path: Sequence[Any]) -> str:
