@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.compiled.settings import replayable, replayed
+from perfguard.measure.compiled import replayable, replayed
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Pass

@@ -7,8 +7,19 @@ merges the reports of all ranks and judges; the others print nothing.
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import hashlib
 import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,14 +34,20 @@ from perfguard.pytest_plugin.fixture import OPENED, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
 from perfguard.ranks import rank_files
 from perfguard.ranks.launch import Ended
-from perfguard.ranks.peers import END
-from perfguard.ranks.rank_files import RankExit, RankOutcome
-from perfguard.ranks.rank_group import RANK_GUARD, local_rank, meet, rank_here
+from perfguard.ranks.rank_files import Collective, RankExit, RankOutcome
+from perfguard.ranks.rank_group import END, RANK_GUARD, RankGroup, local_rank, meet, rank_here
 from perfguard.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.ranks.rank_reports import decoded_report
 from perfguard.ranks.ranked_items import replay
-from perfguard.ranks.watch import Watch
 from perfguard.session.child import Request
+from perfguard.session.watchdog import describe_step
+
+STATUS = 3  # Exit status of a rank that ends itself: pytest's for an internal error.
+_POLL_SECONDS = 0.2
+GRACE_SECONDS = 5.0  # Seconds until a rank whose peer has failed ends itself.
+_OTHERS_SECONDS = 10.0  # Seconds for the other ranks to write their state, before the launch ends them.
+_WAITING_SECONDS = 2.0  # The same for ranks that wait for one that has failed, which writes no more.
+_RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 
 class InRank:
@@ -192,3 +209,111 @@ def _other_order(lists: list[list[str]]) -> str:
         f"ranks 0 and {rank} collected different tests: {where}; parameters and the order of tests must not depend on "
         "the rank, on time or on chance"
     )
+
+
+@dataclass
+class Watch:
+    """Watches the tests of this rank, one after another.
+
+    Args:
+        write_exit: called with the rank's exit before the process ends.
+        stderr: file descriptor for the stack of a rank that cannot even write this.
+    """
+
+    group: RankGroup
+    write_exit: Callable[[RankExit], None]
+    stderr: int
+    _number: int = 0
+    _arrived: bool = False
+
+    @contextlib.contextmanager
+    def over(self) -> Iterator[None]:
+        """The body, one test up to its common end, must end within the limit."""
+        self._number += 1
+        self._arrived = False
+        ended = threading.Event()
+        main = threading.get_ident()
+        thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
+        thread.start()
+        # C code that never releases the interpreter's lock stops that thread, too.
+        seconds = 60 * self.group.minutes + 2 * _OTHERS_SECONDS
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            ended.set()
+            thread.join()
+
+    def arrive(self, failed: bool) -> None:
+        """Note that this rank has ended the test, and will wait for the others.
+
+        Args:
+            failed: whether it left the test early, so that others may wait for it in a collective.
+        """
+        self._arrived = True
+        if failed:
+            self.group.store.set(f"failed-{self._number}", str(self.group.rank))
+
+    def _watch(self, main: int, ended: threading.Event) -> None:
+        store, key = self.group.store.clone(), f"failed-{self._number}"
+        started, failed = time.monotonic(), 0.0
+        while not ended.wait(_POLL_SECONDS):
+            now = time.monotonic()
+            if now - started > 60 * self.group.minutes:
+                self._end(main, store, f"took longer than {self.group.minutes:g} minutes", _OTHERS_SECONDS)
+            if self._arrived:
+                continue
+            if failed == 0.0 and store.check([key]):
+                failed = now
+            if failed and now - failed > GRACE_SECONDS:
+                rank = int(store.get(key))
+                self._end(main, store, f"rank {rank} had left the test", _WAITING_SECONDS)
+
+    def _end(self, main: int, store: Any, cause: str, seconds: float) -> None:
+        frame = sys._current_frames().get(main)
+        try:
+            self.write_exit(
+                RankExit(
+                    cause=cause,
+                    step=describe_step(frame),
+                    stack=_stack(frame),
+                    collective=last_collective(),
+                    arrived=self._arrived,
+                )
+            )
+            keys = [f"said-{rank}" for rank in range(self.group.ranks)]
+            store.set(keys[self.group.rank], "")
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not store.check(keys):
+                time.sleep(_POLL_SECONDS)
+        finally:
+            os._exit(STATUS)
+
+
+def last_collective() -> Collective | None:
+    """The last collective that this rank has issued; None if there was none, or none was recorded."""
+    from perfguard._compat.torch_distributed import issued_collectives
+
+    try:
+        entries = issued_collectives()
+    except Exception:  # A missing detail must not keep the state from being written.
+        return None
+    if not entries:
+        return None
+    entry = entries[-1]
+    p2p = entry.get("is_p2p", False)
+    return Collective(
+        number=int(entry.get("p2p_seq_id" if p2p else "collective_seq_id", 0)),
+        name=str(entry.get("profiling_name", "?")).partition(":")[2] or str(entry.get("profiling_name", "?")),
+        sizes=str(entry.get("input_sizes", "")),
+        group=str((entry.get("process_group") or ("", ""))[1]),
+        pending=not entry.get("retired", False),
+    )
+
+
+def _stack(frame: FrameType | None) -> str:
+    """The calls of a thread below pytest's own."""
+    frames = traceback.extract_stack(frame)
+    last_own = max((at for at, each in enumerate(frames) if _RUNNER.search(each.filename)), default=-1)
+    return "".join(traceback.format_list(frames[last_own + 1 :]))

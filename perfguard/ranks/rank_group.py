@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perfguard.model.call import ALONE, Call, Ranks
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import MeasurementError, UsageError
 from perfguard.model.mesh import mesh_call
 from perfguard.pytest_plugin.items import mark_of
 
@@ -179,6 +179,57 @@ class RankGroup(InGroup):
                 self.device_type, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions)
             )
         return self._meshes[key]
+
+
+END = "the end of the test"
+
+
+class OutOfStep(MeasurementError):
+    """Another rank is elsewhere in the test: at its end, or at another decision."""
+
+
+@dataclass
+class Peers(RankGroup):
+    """All ranks of a test, with which this one exchanges data, so that all take the same decisions.
+
+    Each rank puts its part into the store of the launch, and takes the parts of the others. No collective is issued.
+    Exchanges have the same numbers on all ranks.
+    """
+
+    in_step = True
+    _number: int = 0
+
+    def exchange(self, purpose: str, data: object = None) -> list[Any]:
+        """The data of all ranks, once every rank has given its part.
+
+        Raises:
+            OutOfStep: a rank exchanges for another purpose.
+            DistStoreError: a rank does not come within the limit of a test.
+        """
+        parts = self._parts(purpose, data)
+        if purpose == END:  # Another rank may learn only now that this one has ended.
+            while any(theirs != END for theirs, _ in parts):
+                parts = self._parts(purpose, data)
+        for rank, (theirs, _) in enumerate(parts):
+            if theirs != purpose:
+                raise OutOfStep(
+                    f"rank {rank} is at {theirs}, rank {self.rank} at {purpose}; every rank must make the same calls"
+                )
+        return [data for _, data in parts]
+
+    def _parts(self, purpose: str, data: object) -> list[tuple[str, Any]]:
+        """The purpose and the data of each rank."""
+        import msgspec
+
+        number, store = self._number, self.store
+        keys = [f"part-{number}-{rank}" for rank in range(self.ranks)]
+        store.set(keys[self.rank], msgspec.json.encode((purpose, data)))
+        store.wait(keys)
+        parts = [msgspec.json.decode(part, type=tuple[str, Any]) for part in store.multi_get(keys)]
+        if number:  # Every rank has begun this exchange, so it has read the one before.
+            store.delete_key(f"part-{number - 1}-{self.rank}")
+        self._number += 1
+        return parts
 
 
 def meet(device: torch.device, minutes: float) -> tuple[int, int, str, Any, float]:

@@ -1,4 +1,4 @@
-"""Guards a call on one of several ranks: checks it, and measures it if the run measures. It judges nothing."""
+"""Guards a call on one of several ranks: checks it, and measures it if the run measures. The parent judges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfguard.model.call import Call
 from perfguard.model.config import Config
 from perfguard.model.errors import WrongResult
 from perfguard.model.records import Case, CaseResult
-from perfguard.ranks.peers import Peers
+from perfguard.ranks.rank_group import Peers
 from perfguard.session.case_pipeline import ReadingPlan, Runner
 from perfguard.session.child import Request
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from perfguard.measure.collectives.parameters import padded
+from perfguard.measure.exchanges import padded
 from perfguard.model.errors import UsageError
 from perfguard.ranks.layout import layout_of
 from tests.measure.collectives.stacks import D, call, facts, fsdp

@@ -177,7 +177,7 @@ def _answer(call: Call, target: Target | None, to_parent: Connection, sources: S
 
 @contextmanager
 def simulated(target: Target) -> Iterator[None]:
-    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run under `Unwritten` (unwritten.py)."""
+    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run under `Unwritten`."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,

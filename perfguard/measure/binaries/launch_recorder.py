@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from perfguard._compat.torch_compiler import uncompiled
 from perfguard._compat.triton_internals import AUTOTUNER, FUNCTION, INTERPRETED, KNOBS, driven_by
-from perfguard.measure.binaries.absent_driver import Driver
 from perfguard.measure.binaries.source_hash import Sources
-from perfguard.measure.binaries.targets import Target
+from perfguard.measure.binaries.targets import Driver, Target
 from perfguard.measure.replay import traced_step, traced_walk
 from perfguard.model.call import Call
 from perfguard.model.records import Pass
@@ -165,7 +164,7 @@ class Recording(Struct):
 
 def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -> Recording:
     """The launches of a call on a present or simulated `target`. Operators run on the host if `on_the_host`."""
-    from perfguard.measure.binaries.unwritten import MEMORY, Unwritten
+    from perfguard.measure.devices.operator_kinds import MEMORY, Unwritten
 
     recorder = LaunchRecorder(target, sources)
 

@@ -21,8 +21,7 @@ from perfguard._compat.torch_compiler import uncompiled
 from perfguard.measure.binaries.launch_recorder import LaunchRecorder, Recording, grid_of
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import Target
-from perfguard.measure.binaries.unwritten import Unwritten
-from perfguard.measure.devices.operator_kinds import COPIES, READS
+from perfguard.measure.devices.operator_kinds import COPIES, READS, Unwritten
 from perfguard.measure.replay import buffers_kept, traced_step
 from perfguard.model.call import Call, OtherCall
 from perfguard.model.records import Pass

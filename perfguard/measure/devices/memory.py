@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from perfguard.measure import collect_young, collector_paused
 from perfguard.measure.devices import kineto
 from perfguard.measure.devices.activity import Growth, Ledger, MemoryUse
-from perfguard.measure.gc_pause import collect_young, collector_paused
 
 _MOST_OCCUPIED = 2 * 2**30  # Filling more bytes would take too long.
 

@@ -19,6 +19,7 @@ from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, 
 from perfguard._compat.torch_utils import PLAIN, DispatchMode
 from perfguard._compat.triton_internals import INTERPRETED
 from perfguard.interpreter.running import counted
+from perfguard.measure import collector_paused
 from perfguard.measure.devices.activity import Activity, Copied, Waited
 from perfguard.measure.devices.operator_kinds import (
     COMPOSITE,
@@ -29,14 +30,13 @@ from perfguard.measure.devices.operator_kinds import (
     kind_of,
     tensors_in,
 )
-from perfguard.measure.gc_pause import collector_paused
 from perfguard.model.imports import entered_when_loaded
 from perfguard.tensors.step import Step
 from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
 if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
-    from perfguard.measure.collectives.recorder import ExchangeRecorder
+    from perfguard.measure.exchanges import ExchangeRecorder
 
 _KEYS, _MODES = KEYS.get(), MODES.get()
 _STRIDED = torch.strided
@@ -278,7 +278,7 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
 def _exchange_recorder(step: Step | None) -> ExchangeRecorder | None:
     if step is None or step.call.ranks.alone:
         return None
-    from perfguard.measure.collectives.recorder import ExchangeRecorder
+    from perfguard.measure.exchanges import ExchangeRecorder
 
     return ExchangeRecorder(step.call)
 

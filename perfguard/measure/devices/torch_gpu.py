@@ -117,17 +117,17 @@ class TorchGpu(Device):
 
     def settle(self) -> None:
         """Run the profiler once, because on an H200 each launch takes 10 ns more after the first profile."""
-        from perfguard.measure.devices import fingerprints, kineto
+        from perfguard.measure.devices import gpu_activity, kineto
 
         self.synchronize()
         with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works.
             kineto.raw_events(self._touch, self.kind)
-        fingerprints.forget_objects_without_kernels()
+        gpu_activity.forget_objects_without_kernels()
 
     def close(self) -> None:
-        from perfguard.measure.devices import fingerprints
+        from perfguard.measure.devices import gpu_activity
 
-        fingerprints.remember_objects()
+        gpu_activity.remember_objects()
 
     def synchronize(self) -> None:
         self._backend.synchronize(self._index)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.gc_pause import collect_young, collector_paused
+from perfguard.measure import collect_young, collector_paused
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.errors import DeviceError
 from perfguard.model.limits import Limits

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.collectives.exchange import Exchange
+from perfguard.measure.devices.activity import Exchange
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.limits import Limits
 from perfguard.model.records import Across, Better, Parts, Reading, Value
@@ -18,8 +18,8 @@ from perfguard.model.units import Unit
 from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
-    from perfguard.measure.collectives.parameters import Padded
     from perfguard.measure.devices.device import Device
+    from perfguard.measure.exchanges import Padded
 
 TIMED = False
 
@@ -81,7 +81,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 def _of_parameters(step: Step, gathered: Mapping[str, int]) -> list[Reading]:
     """The padding that FSDP gathers in the forward pass, and the bytes that it leaves gathered after either pass."""
-    from perfguard.measure.collectives.parameters import padded, sharded
+    from perfguard.measure.exchanges import padded, sharded
 
     if not sharded(step.call.fn):
         return []

@@ -24,8 +24,7 @@ from perfguard._compat.torch_compiler import (
     has_compiled,
     is_compiler_loaded,
 )
-from perfguard.measure.compiled.settings import left_changed, settings
-from perfguard.measure.compiled.trace import Frame, Trace, traced
+from perfguard.measure.compiled import Frame, Trace, left_changed, settings, traced
 from perfguard.measure.metrics.subject import Subject
 from perfguard.measure.replay import buffers_kept
 from perfguard.model.limits import EITHER, Limits

@@ -7,6 +7,11 @@ If `fingerprint` is unchanged, the device time cannot have changed. The device p
 grids and the order (`Activity.code`). This module adds the conditions that change how this code runs: the inputs'
 shapes, strides, alignment and contents, the state of the cache, the environment variables that libraries read, and the
 kind of device.
+
+Without a GPU `kernel_work`, the counted work of interpreted kernels, is the only sign of a kernel that does more than
+before. It has the parts `loads`, `stores` and `atomics`, which count unmasked elements, and `products`, the
+multiplications of dots, including padding. They are sums over all kernels, whose names may change. `programs` of each
+kernel is shown beside it, but not gated, because other tiles have other numbers of programs.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.metrics.subject import Subject, by_place
@@ -25,7 +30,7 @@ from perfguard.model.units import Unit
 if TYPE_CHECKING:
     import torch
 
-    from perfguard.measure.devices.activity import ObservedActivity
+    from perfguard.measure.devices.activity import Activity, ObservedActivity
     from perfguard.measure.devices.device import Device
 
 TIMED = False
@@ -37,6 +42,11 @@ _LAST = 60  # Any change alters the number of operators, which costs nothing by 
 _MOST_PLACES = 5
 _TOLERANCE = 0.005
 _FLOOR_BYTES = 2**12  # A temporary of one page counts, as in the peak on a CPU.
+# Other tiles read edges again and pad differently. If a kernel is bound by its accesses or its products, a twentieth is
+# about the least change that a time on a GPU shows.
+_WORK_TOLERANCE = 0.05
+_WORK_RANK = 20  # Launches and memory come later in an explanation.
+_MOST_NAMED = 2  # More kernels than this are not named before a part of their work.
 
 LIMITS = {
     "copies": Limits(Better.LOWER, portable=EITHER),
@@ -48,11 +58,13 @@ LIMITS = {
     "host_read_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "host_reads": Limits(Better.LOWER, portable=EITHER),
     "kernel_launches": Limits(Better.SAME, gated=False, portable=EITHER, covers=(KERNEL_TIME,)),
+    "kernel_work": Limits(Better.LOWER, tolerance=_WORK_TOLERANCE, portable=EITHER),
     "kernels": Limits(Better.SAME, gated=False),
     "launches": Limits(Better.LOWER, portable=EITHER),
     "operator_names": Limits(Better.SAME, gated=False, portable=EITHER),
     "operators": Limits(Better.LOWER, portable=EITHER),
     "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=EITHER),
+    "programs": Limits(Better.LOWER, gated=False, portable=EITHER),
     "syncs": Limits(Better.LOWER),
 }
 
@@ -80,8 +92,32 @@ _VARIABLES = (
 def read(subject: Subject, device: Device) -> list[Reading]:
     """Counts, which fail on any rise, and names, which explain them, all from one warm call. With times on a device
     with a queue also `fingerprint`: 16 hex digits, which cover the device time, or `unknown`, which covers nothing, if
-    the code of a kernel is unavailable."""
+    the code of a kernel is unavailable. Without such a device also the work of interpreted kernels, if there are any.
+    """
     activity = subject.activity(device)
+    work = [] if device.asynchronous else _kernel_work(activity.work)
+    return [*_launched(activity, subject, device), *work]
+
+
+def _kernel_work(work: Mapping[tuple[str, str], int]) -> list[Reading]:
+    if not work:
+        return []
+    parts, programs, kernels = dict[str, int](), dict[str, int | float | str](), dict[str, list[str]]()
+    for (kernel, what), number in sorted(work.items()):
+        if what == "programs":
+            programs[kernel] = number
+        else:
+            parts[what] = parts.get(what, 0) + number
+            kernels.setdefault(what, []).append(kernel)
+    named = {what: f"{', '.join(each)} {what}" for what, each in kernels.items() if len(each) <= _MOST_NAMED}
+    others: dict[str, Any] = {"portable": True, "rank": _WORK_RANK}
+    return [
+        LIMITS["kernel_work"].reading("kernel_work", Unit.COUNT, {**parts}, lines=named, **others),
+        LIMITS["programs"].reading("programs", Unit.COUNT, programs, details="kernel_work", **others),
+    ]
+
+
+def _launched(activity: Activity, subject: Subject, device: Device) -> list[Reading]:
 
     def reading(metric: str, value: Value, unit: Unit = Unit.COUNT, rank: int = _RANK, **others: Any) -> Reading:
         limits = LIMITS[metric]

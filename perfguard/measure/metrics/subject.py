@@ -18,7 +18,7 @@ from perfguard.tensors.graph import tree_tensors
 
 if TYPE_CHECKING:
     from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
-    from perfguard.measure.compiled.trace import Trace
+    from perfguard.measure.compiled import Trace
     from perfguard.measure.devices.device import Device
 
 

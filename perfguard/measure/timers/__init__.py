@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure import collector_paused
 from perfguard.measure.timers.timing import Meter, Timer, Workload
 from perfguard.model.errors import DeviceError, MeasurementError
 from perfguard.model.modules import modules_in

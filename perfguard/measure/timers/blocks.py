@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure import collector_paused
 from perfguard.measure.timers.timing import Blocks, Meter, Workload, spread
 from perfguard.model.errors import MeasurementError
 
