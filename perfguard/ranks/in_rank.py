@@ -1,8 +1,8 @@
-"""pytest's hooks in a process that is one of several ranks: all ranks run the same tests in the same order, and wait
-for each other at the end of each.
+"""pytest's hooks in a process that is one of several ranks, and the watch over its tests.
 
-In a launch by perfguard the reports go into a file for the parent. Under torchrun rank 0 is the user's pytest: it
-merges the reports of all ranks and judges; the others print nothing.
+All ranks run the same tests in the same order, and wait for each other at the end of each. In a launch by perfguard,
+each rank writes its reports to a file for the parent. Under torchrun, rank 0 is the user's pytest, which merges the
+reports of all ranks and judges; the other ranks print nothing.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from perfguard.ranks.ranked_items import replay
 from perfguard.session.child import Request
 from perfguard.session.watchdog import describe_step
 
-STATUS = 3  # Exit status of a rank that ends itself: pytest's for an internal error.
+_STATUS = 3  # The exit status of a rank that ends itself is pytest's status for an internal error.
 _POLL_SECONDS = 0.2
-GRACE_SECONDS = 5.0  # Seconds until a rank whose peer has failed ends itself.
-_OTHERS_SECONDS = 10.0  # Seconds for the other ranks to write their state, before the launch ends them.
-_WAITING_SECONDS = 2.0  # The same for ranks that wait for one that has failed, which writes no more.
+_GRACE_SECONDS = 5.0  # A rank whose peer has failed ends itself after this time.
+_OTHERS_SECONDS = 10.0  # The other ranks have this time to write their state, before the launch ends them.
+_WAITING_SECONDS = 2.0  # The time is shorter if the ranks wait for one that has failed, which writes no state.
 _RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 
 class InRank:
-    """Registered in each rank.
+    """The plugin that is registered in each rank.
 
     Args:
         measure: whether guarded calls are measured.
-        request: the launch's, in whose folder the rank writes its outcomes; None under torchrun.
+        request: the request of the launch, whose folder receives the rank's outcomes; None under torchrun.
     """
 
     def __init__(self, config: Config, *, measure: bool, request: Request | None = None) -> None:
@@ -71,13 +71,13 @@ class InRank:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """In a launch, keep the requested tests, in their order."""
+        """In a launch, keep only the requested tests, in the requested order."""
         if self._request is not None:
             items[:] = in_order(items, self._request.tests or ())
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Join the other ranks, and compare the order of the tests: a different order would end in a deadlock."""
+        """Join the other ranks, and compare the order of the tests, since another order would cause a deadlock."""
         mine = [item.nodeid for item in session.items if mark_of(item).ranks]
         if session.config.option.collectonly or not (mine or self._request):
             return
@@ -101,7 +101,7 @@ class InRank:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of several ranks, wait for the other ranks, and pass the reports on."""
+        """Run a test of several ranks, wait for the other ranks, and report the test."""
         if not mark_of(item).ranks:
             return None
         guard, watch = self._guard, self._watch
@@ -121,9 +121,8 @@ class InRank:
             ]
             self._write()
             watch.arrive(failed=outcome.phase_outcomes != ["passed"] * 3)
-            # The exchange has the same text as the file.
-            everyone = guard.exchange(END, msgspec.json.encode(outcome).decode())
-        outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
+            texts = guard.exchange(END, msgspec.json.encode(outcome).decode())  # The file has the same text.
+        outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(texts)}
         if self._request is None:
             reports = self._agreed_reports(item, guard, outcomes)
         for report in reports:
@@ -136,7 +135,7 @@ class InRank:
     def _agreed_reports(
         self, item: pytest.Item, guard: RankGuard, outcomes: dict[int, RankOutcome]
     ) -> list[pytest.TestReport]:
-        """Rank 0's merged reports, on all ranks, so that each stops when rank 0 does (-x)."""
+        """The reports that rank 0 has merged. All ranks use them, so that each stops when rank 0 does (-x)."""
         hook, config = item.config.hook, item.config
         own = replay(item, Ended(outcomes)) if guard.rank == 0 else []
         data = [hook.pytest_report_to_serializable(config=config, report=report) for report in own]
@@ -145,7 +144,7 @@ class InRank:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-        """Note why a test raised, as `Measuring` does in one process."""
+        """Note why a test raised, as `Measuring` does without ranks."""
         report = yield
         error = raised_otherwise(report, call)
         if error is not None:
@@ -154,7 +153,7 @@ class InRank:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Under torchrun, leave the status of failed tests to rank 0: the agent blames each rank that has one."""
+        """Under torchrun, only rank 0 has the status of failed tests, because the agent blames each rank with one."""
         if self._request is None and rank_here() > 0 and session.exitstatus == ExitStatus.TESTS_FAILED:
             session.exitstatus = ExitStatus.PASSED
 
@@ -176,7 +175,7 @@ class InRank:
         text = f"{rank_exit.cause}; rank {rank_here()}: in {rank_exit.step}; last issued: {issued}"
         os.write(self._stderr, f"perfguard: {self._outcome.nodeid}: {text}\n{rank_exit.stack}".encode())
         item = self._item
-        run = None if item is None else item.config.stash.get(RUN, None)  # Rank 0 has a run if it measures.
+        run = None if item is None else item.config.stash.get(RUN, None)  # If calls are measured, rank 0 has a run.
         if item is not None and run is not None:
             run.broken(case_of(item), text)
             run.judge("a test of several ranks hung")
@@ -184,7 +183,7 @@ class InRank:
 
 
 def _device_of_rank(name: str) -> Device:
-    """The device that belongs to this rank: one of its own, or the CPU, which all share.
+    """The device of this rank: its own, or the CPU, which all ranks share.
 
     Raises:
         DeviceError: the device is absent.
@@ -213,11 +212,14 @@ def _other_order(lists: list[list[str]]) -> str:
 
 @dataclass
 class Watch:
-    """Watches the tests of this rank, one after another.
+    """Ends this rank if its test hangs, or if it still waits for a rank that has failed the test.
+
+    Such a rank cannot be interrupted, because it waits inside a collective. It writes its position and ends itself.
+    Then the launch ends the other ranks.
 
     Args:
         write_exit: called with the rank's exit before the process ends.
-        stderr: file descriptor for the stack of a rank that cannot even write this.
+        stderr: file descriptor for the stack of a rank whose watching thread cannot run.
     """
 
     group: RankGroup
@@ -228,14 +230,14 @@ class Watch:
 
     @contextlib.contextmanager
     def over(self) -> Iterator[None]:
-        """The body, one test up to its common end, must end within the limit."""
+        """Watch the body: one test, and the wait for the other ranks at its end."""
         self._number += 1
         self._arrived = False
         ended = threading.Event()
         main = threading.get_ident()
         thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
         thread.start()
-        # C code that never releases the interpreter's lock stops that thread, too.
+        # If C code never releases the interpreter's lock, that thread cannot run.
         seconds = 60 * self.group.minutes + 2 * _OTHERS_SECONDS
         faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
         try:
@@ -246,11 +248,8 @@ class Watch:
             thread.join()
 
     def arrive(self, failed: bool) -> None:
-        """Note that this rank has ended the test, and will wait for the others.
-
-        Args:
-            failed: whether it left the test early, so that others may wait for it in a collective.
-        """
+        """Note that this rank has ended the test and waits for the others. With `failed` it has left the test early, so
+        that others may wait for it in a collective."""
         self._arrived = True
         if failed:
             self.group.store.set(f"failed-{self._number}", str(self.group.rank))
@@ -266,38 +265,30 @@ class Watch:
                 continue
             if failed == 0.0 and store.check([key]):
                 failed = now
-            if failed and now - failed > GRACE_SECONDS:
+            if failed and now - failed > _GRACE_SECONDS:
                 rank = int(store.get(key))
                 self._end(main, store, f"rank {rank} had left the test", _WAITING_SECONDS)
 
     def _end(self, main: int, store: Any, cause: str, seconds: float) -> None:
         frame = sys._current_frames().get(main)
         try:
-            self.write_exit(
-                RankExit(
-                    cause=cause,
-                    step=describe_step(frame),
-                    stack=_stack(frame),
-                    collective=last_collective(),
-                    arrived=self._arrived,
-                )
-            )
-            keys = [f"said-{rank}" for rank in range(self.group.ranks)]
+            self.write_exit(RankExit(cause, describe_step(frame), _stack(frame), last_collective()))
+            keys = [f"exited-{rank}" for rank in range(self.group.ranks)]
             store.set(keys[self.group.rank], "")
             until = time.monotonic() + seconds
             while time.monotonic() < until and not store.check(keys):
                 time.sleep(_POLL_SECONDS)
         finally:
-            os._exit(STATUS)
+            os._exit(_STATUS)
 
 
 def last_collective() -> Collective | None:
-    """The last collective that this rank has issued; None if there was none, or none was recorded."""
+    """The last collective that this rank has issued; None if none is known."""
     from perfguard._compat.torch_distributed import issued_collectives
 
     try:
         entries = issued_collectives()
-    except Exception:  # A missing detail must not keep the state from being written.
+    except Exception:  # The state is written even if this detail is missing.
         return None
     if not entries:
         return None
@@ -313,7 +304,7 @@ def last_collective() -> Collective | None:
 
 
 def _stack(frame: FrameType | None) -> str:
-    """The calls of a thread below pytest's own."""
+    """The calls of a thread, without those of pytest."""
     frames = traceback.extract_stack(frame)
     last_own = max((at for at, each in enumerate(frames) if _RUNNER.search(each.filename)), default=-1)
     return "".join(traceback.format_list(frames[last_own + 1 :]))

@@ -1,7 +1,7 @@
-"""The files that each rank of a launch writes into the launch's folder, for the process that started it.
+"""The files in which the ranks of a launch report to the process that started it.
 
-`rank-0.jsonl` has two lines per test: its start, and its outcome. A rank that ends itself in the middle of a test adds
-its position.
+`rank-0.jsonl` has two lines per test: its start and its outcome. A rank that ends itself in the middle of a test adds a
+line with its position.
 """
 
 from __future__ import annotations
@@ -37,17 +37,15 @@ class RankExit(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         cause: the reason why it ended.
-        step: the step of perfguard and the user's line, as `describe_step` gives them.
-        stack: the calls of its main thread below pytest's own.
+        step: the step of perfguard and the user's line (`describe_step`).
+        stack: the calls of its main thread, without those of pytest.
         collective: the last one that it issued; None if it issued none.
-        arrived: whether it had ended the test, and waited for the other ranks.
     """
 
     cause: str
     step: str
     stack: str = ""
     collective: Collective | None = None
-    arrived: bool = False
 
 
 class RankOutcome(Struct, omit_defaults=True):
@@ -55,11 +53,11 @@ class RankOutcome(Struct, omit_defaults=True):
 
     Attributes:
         nodeid: the test.
-        ended: False in the line that its start writes.
+        ended: False in the line that is written at its start.
         reports: pytest's reports of its phases, serialised by pytest.
-        results: results of its guarded calls, not judged.
-        broken: the reason why it raised, if other than by a verdict.
-        unsupported: the reason why this hardware cannot run it, as the test declares.
+        results: results of its guarded calls, without verdicts.
+        broken: the reason why it raised, other than a verdict; otherwise empty.
+        unsupported: the reason why this hardware cannot run it, as the test declares; otherwise empty.
         exit: the position of a rank that ended itself.
     """
 
@@ -78,7 +76,7 @@ class RankOutcome(Struct, omit_defaults=True):
 
 
 def append(folder: Path, rank: int, outcome: RankOutcome) -> None:
-    """In a rank: add a line to its file."""
+    """Add a line to the file of a rank."""
     with (folder / f"rank-{rank}.jsonl").open("ab") as file:
         file.write(msgspec.json.encode(outcome) + b"\n")
 
@@ -88,9 +86,9 @@ class RankFile:
     """Reads a rank's file while it grows.
 
     Attributes:
-        begun: tests that the rank has begun.
-        ended: those that it has ended, with their outcomes.
-        exit: its position, if it ended itself.
+        begun: the tests that the rank has begun.
+        ended: the outcomes of the tests that it has ended.
+        exit: its position if it ended itself.
     """
 
     folder: Path

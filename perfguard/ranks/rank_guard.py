@@ -17,10 +17,10 @@ from perfguard.session.child import Request
 
 @dataclass(kw_only=True)
 class RankGuard(Peers):
-    """The ranks of a launch, whose calls are guarded on each of them.
+    """The ranks of a launch. Each of them guards the calls of a test.
 
     Attributes:
-        runner: reads metrics; None: calls are only checked.
+        runner: reads metrics; if None, calls are only checked.
         extra_seconds: processor time for other configurations of a call that is only checked.
         results: results of the running test's calls.
         reason: the reason why this hardware cannot run the test; empty if it can.
@@ -39,14 +39,15 @@ class RankGuard(Peers):
         self.reason = reason
 
     def given(self, call: Call) -> Call:
-        """Without derived inputs, since each rank could derive others. A rank's throughput is not the call's."""
+        """The call without derived inputs, because ranks could derive different ones, and without its work, because the
+        throughput of a rank is not that of the call."""
         return replace(super().given(call), hard=None, work=None)
 
     def guard(self, call: Call, case: Case) -> bool:
         """Check and measure `call`, which every rank makes.
 
         Raises:
-            WrongResult: the run measures nothing, and the result is wrong on any rank. A measuring run judges later.
+            WrongResult: the run only checks, and the result is wrong on any rank. A measuring run judges later.
         """
         __tracebackhide__ = True
         if self.runner is not None:
@@ -61,7 +62,7 @@ class RankGuard(Peers):
 
 
 def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
-    """The runner that reads a rank's metrics. `request`: of the launch; None under torchrun."""
+    """The runner that reads a rank's metrics. `request` is that of the launch, or None under torchrun."""
     asked = request or Request(numerics=True)
     exact_only = config.lane != "" and config.lane == device.identity.target
     plan = ReadingPlan(numerics=asked.numerics, beside=asked.numerics, times=asked.times, exact_only=exact_only)

@@ -1,10 +1,10 @@
-"""Events and captured work on the queue of the simulated device."""
+"""Events, captured work and memory of the simulated device."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from perfguard.measure.devices.activity import Ledger
 from perfguard.model.errors import DeviceError
@@ -12,26 +12,17 @@ from perfguard.model.units import format_bytes
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Event
+    from perfguard.testing.fake import FakeDevice
 
 _EVENT_HOST_US = 0.5
 QUERY_HOST_US = 0.1
 _REPLAY_HOST_US = 5.0
 
 
-class Queue(Protocol):
-    """The part of the simulated device that events and captured work use."""
-
-    host_us: float
-
-    def enqueue(self, *works_us: float, host_us: float, noisy: bool = True) -> float: ...
-
-    def refuse_capture(self) -> None: ...
-
-
 class FakeEvent:
     """A mark on the fake device's queue."""
 
-    def __init__(self, device: Queue) -> None:
+    def __init__(self, device: FakeDevice) -> None:
         self._device = device
         self._at_us: float | None = None
 
@@ -62,7 +53,7 @@ class FakeEvent:
 class FakeGraph:
     """Captured work of the fake device."""
 
-    def __init__(self, device: Queue, works_us: Sequence[float]) -> None:
+    def __init__(self, device: FakeDevice, works_us: Sequence[float]) -> None:
         self._device = device
         self._works_us = works_us
 
