@@ -139,7 +139,7 @@ class ExchangeRecorder:
         exchange = Exchange(
             kind=kind,
             dimension=dimension_of(dist.get_process_group_ranks(torch_distributed.group_of(group)), self._mesh),
-            dtype=_dtype(sent or received),
+            dtype=str((sent or received)[0].dtype).removeprefix("torch.") if sent or received else "",
             sent=0 if kind in ("recv", "barrier") else _bytes(sent),
             received=0 if kind in ("send", "barrier") else _bytes(received),
             place=place_in_python(),
@@ -160,10 +160,6 @@ class ExchangeRecorder:
 def _name(func: OpOverload[..., Any]) -> str:
     """The operator's name, e.g. `all_reduce`, if it is of these namespaces; empty for others."""
     return str(func.overloadpacket).partition(".")[2] if func.namespace in _NAMESPACES else ""
-
-
-def _dtype(tensors: Sequence[torch.Tensor]) -> str:
-    return str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
 
 
 def _bytes(tensors: Sequence[torch.Tensor]) -> int:

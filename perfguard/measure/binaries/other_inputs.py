@@ -26,7 +26,7 @@ from perfguard.measure.replay import buffers_kept, traced_step
 from perfguard.model.call import Call, OtherCall
 from perfguard.model.records import Pass
 
-_MOST_SECONDS = 20.0  # of processor time. A case that needs more is slow outside operators and launches.
+_MOST_SECONDS = 20.0  # A case that needs more processor time is slow outside of operators and launches.
 # Operators and launches of one derived call. A loop over chunks takes thousands at a large size, which would
 # show nothing new; the largest layer of kernels/ takes 320. A number, unlike seconds, ends each run at the same place.
 _MOST_STEPS = 500
@@ -128,13 +128,13 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
 
 
 def _is_of_operators(error: Exception) -> bool:
-    """Whether torch's operators refused the input. Subclasses, and other errors, are what a kernel's own checks raise:
-    a decision of its author."""
+    """Whether torch's operators refused the input. A kernel's own checks raise subclasses or other errors, which are
+    decisions of its author."""
     return type(error) is RuntimeError
 
 
 def _is_taken(other: OtherCall, on_the_host: bool) -> bool:
-    """Whether the reference takes the input, which then is in the domain."""
+    """Whether the reference takes the input, which is then in the domain."""
     with suppress(Exception), Unwritten(on_the_host):
         call = other.make()
         call.reference(*call.args, **call.kwargs)

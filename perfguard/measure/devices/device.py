@@ -1,8 +1,6 @@
-"""The interface of a device: identity, versions, state, and the primitives of measurements. Its report on one call is
-in `activity`.
+"""The interface of a device: identity, versions, state, and the primitives of measurements.
 
-Each vendor has one file in `vendors/`, with a subclass of `Device`. Differences between vendors stay behind this
-interface, so timers and metrics never ask which vendor they run on.
+Each vendor has one file in `vendors/`, with a subclass of `Device`. Timers and metrics never ask for the vendor.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
 
 
 _MATMUL_SIZES = (256, 512, 1024, 2048, 4096, 8192)  # The largest product takes 1.6 ms of an H100 in bfloat16.
-_LONGEST_PRODUCT_US = 300_000.0  # A product may take this long: a case is asked to wait for it once.
-_MOST_US_OF_SIZE = 100_000.0  # The time for further products of one size.
+_LONGEST_PRODUCT_US = 300_000.0  # One case of a run waits for the longest product.
+_MOST_US_OF_SIZE = 100_000.0  # The products of one size, other than the first, take no longer than this.
 _PRODUCTS = 5
 
 
@@ -194,7 +192,7 @@ class Device(abc.ABC):
         Raises:
             DeviceError: the device, or this installation's profiler, does not report intervals.
         """
-        raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
+        raise DeviceError(f"{self.identity.slug}: this kind of device reports no intervals of its work; use events")
 
     def kernel_times(self) -> AbstractContextManager[dict[str, float]]:
         """Device time by kernel of the work inside, µs, including copies and fills; filled in at the end.
@@ -249,7 +247,6 @@ class Device(abc.ABC):
 
 
 def _torch_version() -> str | None:
-    """Version of torch, with its build; None if torch is not installed."""
     try:
         import torch
     except ImportError:
@@ -258,7 +255,6 @@ def _torch_version() -> str | None:
 
 
 def _triton_version() -> str | None:
-    """Version of triton, under any of its distribution names."""
     for distribution in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-xpu"):
         try:
             return metadata.version(distribution)

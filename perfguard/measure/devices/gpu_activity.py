@@ -63,12 +63,7 @@ def of_call(call: Callable[[], object], synchronize: Callable[[], None], kind: s
 
     If the host waited, the call is repeated under a dispatch mode, which finds the lines of Python. A `Step` is always
     repeated, since all ranks must make equally many calls, and only its observed pass counts.
-
-    Args:
-        synchronize: waits for the device.
-        kind: 'cuda' or 'xpu', as in `kineto`.
     """
-
     step = call if isinstance(call, Step) else None
 
     def finished() -> object:
@@ -171,9 +166,11 @@ def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
     codes = _codes([each for each in kernels if not _LIBRARY.match(each.name)], launched)
     if codes is None:
         return None
-    described: list[object] = [
-        (each.kind, each.stream, sorted(each.facts.items()), *_name(each, codes)) for each in work
-    ]
+    described: list[object] = []
+    for each in work:
+        code = codes.get(id(each))
+        names = [each.name] if code is None else [normalized(each.name), code]
+        described.append((each.kind, each.stream, sorted(each.facts.items()), *names))
     described += [launch.scalars for launch in launched if launch.scalars]
     if any(_LIBRARY.match(each.name) for each in kernels):
         foreign = foreign_libraries(Path("/proc/self/maps"))
@@ -181,11 +178,6 @@ def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
             return None
         described += [str(torch.__version__), foreign]
     return hashlib.sha256(repr(described).encode()).hexdigest()[:16]
-
-
-def _name(work: Work, codes: dict[int, str]) -> tuple[str, ...]:
-    code = codes.get(id(work))
-    return (work.name,) if code is None else (normalized(work.name), code)
 
 
 def _codes(work: Sequence[Work], launched: Launched) -> dict[int, str] | None:

@@ -1,5 +1,5 @@
 """Reports of torch.profiler (Kineto): device work in order, with details; intervals of calls; allocations of the CPU;
-readable names of kernels."""
+readable names of kernels. The `kind` of a device is 'cuda' or 'xpu', as torch names it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _QUIET = "99"
 _GENERIC = re.compile(r"(elementwise_kernel\w*|reduce_kernel)$")
 # These template arguments are only wrappers around the operation.
 _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|func_wrapper|Load|Store|memory$")
-
 
 _DEVICES = {"cuda": DEVICE_TYPE.get().CUDA, "xpu": DEVICE_TYPE.get().XPU}
 
@@ -138,9 +137,6 @@ def intervals(
     """(start, end) of every kernel and copy of each call, by start, µs since the first call on the profiler's clock.
 
     The device finishes each `before` and each call before the next begins, so the work of two calls never overlaps.
-
-    Args:
-        kind: 'cuda' or 'xpu', as torch names its devices.
     """
 
     def profiled() -> None:
@@ -187,11 +183,7 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
 
 @contextmanager
 def kernel_times(synchronize: Callable[[], None], kind: str) -> Iterator[dict[str, float]]:
-    """Device time of the work inside, µs, by `normalized` name; filled in at the end. Host events are not recorded.
-
-    Args:
-        kind: 'cuda' or 'xpu', as torch names its devices.
-    """
+    """Device time of the work inside, µs, by `normalized` name; filled in at the end. Host events are not recorded."""
     times_us: dict[str, float] = {}
     synchronize()
     with _quiet(), profile(use_cpu=False, use_device=kind, use_kineto=True, acc_events=True) as profiler:

@@ -1,4 +1,4 @@
-"""Operators as they reach their kernels: names, copies, host reads with their lines, live tensors."""
+"""Operators on their way to kernels: names, copies, host reads with their lines, live tensors."""
 
 from __future__ import annotations
 
@@ -260,7 +260,12 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         waiting: methods that read data, or wait for the device, without any operator.
     """
     step = call if isinstance(call, Step) else None
-    seen = _OrderedOperators(kind, _exchange_recorder(step))
+    recorder = None
+    if step is not None and not step.call.ranks.alone:
+        from perfguard.measure.exchanges import ExchangeRecorder
+
+        recorder = ExchangeRecorder(step.call)
+    seen = _OrderedOperators(kind, recorder)
     with collector_paused(), counted() as work:
         if step is None:
             with followed(seen, waiting):
@@ -269,18 +274,9 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
             result = step.within(followed(seen, waiting))
         del result
     activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.peak, work=work)
-    recorder = seen.recorder
     if recorder is None:
         return activity
     return replace(activity, exchanges=recorder.exchanges, gathered=recorder.gathered)
-
-
-def _exchange_recorder(step: Step | None) -> ExchangeRecorder | None:
-    if step is None or step.call.ranks.alone:
-        return None
-    from perfguard.measure.exchanges import ExchangeRecorder
-
-    return ExchangeRecorder(step.call)
 
 
 @contextmanager

@@ -44,11 +44,7 @@ class TorchEvent:
         return bool(self._event.query())
 
     def elapsed_us(self, end: Event) -> float:
-        """Device time from this event to `end`, µs.
-
-        Raises:
-            DeviceError: an event was never recorded, or the device has not passed it yet.
-        """
+        """Device time from this event to `end`, µs. A DeviceError is raised if the device has not passed both."""
         assert isinstance(end, TorchEvent)
         try:
             return 1e3 * float(self._event.elapsed_time(end._event))

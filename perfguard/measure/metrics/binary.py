@@ -26,7 +26,7 @@ from perfguard._compat.triton_internals import tuned_configurations
 from perfguard.measure.binaries import comparison
 from perfguard.measure.binaries.call_binaries import OnTarget, of_pass
 from perfguard.measure.binaries.kernel_code import code_of, places_of
-from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.metrics.subject import Subject, listed
 from perfguard.model.limits import EITHER, KERNEL_TIME, Limits
 from perfguard.model.records import Better, Parts, Reading
 from perfguard.model.units import Unit
@@ -91,7 +91,6 @@ def _other_inputs(subject: Subject, device: Device) -> list[Reading]:
         notes |= dict.fromkeys(recording.other_notes.get(subject.direction, ()))
     if not parts:
         return []
-    more = f"; and {len(notes) - _MOST_NOTES} more" if len(notes) > _MOST_NOTES else ""
-    note = "; ".join([*notes][:_MOST_NOTES]) + more
+    note = listed(notes, _MOST_NOTES)
     shown = {"portable": device.holds_cpu_tensors, "rank": _OTHERS_RANK, "drifts": True, "note": note}
     return [LIMITS["other_inputs"].reading("other_inputs", Unit.COUNT, parts, **shown)]

@@ -25,7 +25,7 @@ from perfguard._compat.torch_compiler import (
     is_compiler_loaded,
 )
 from perfguard.measure.compiled import Frame, Trace, left_changed, settings, traced
-from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.metrics.subject import Subject, listed
 from perfguard.measure.replay import buffers_kept
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading, Value
@@ -118,11 +118,7 @@ def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
 
 
 def _note(intro: str, items: Sequence[str]) -> str:
-    """A note such as `recompiled for f: n == 2; f: n == 3; and 4 more`; empty without items."""
-    if not items:
-        return ""
-    more = f"; and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    return f"{intro} {'; '.join(items[:_MOST_NAMED])}{more}"
+    return f"{intro} {listed(items, _MOST_NAMED)}" if items else ""
 
 
 @dataclass(frozen=True)

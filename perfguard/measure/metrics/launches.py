@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.metrics.subject import Subject, by_place
+from perfguard.measure.metrics.subject import Subject, by_place, listed
 from perfguard.model.limits import EITHER, KERNEL_TIME, Limits
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
@@ -131,7 +131,7 @@ def _launched(activity: Activity, subject: Subject, device: Device) -> list[Read
         waits[f"{wait.place} ({wait.name})" if wait.place else wait.name] += wait.count
     moved = sum(copy.bytes for copy in activity.copies)
     readings = [
-        reading("copies", copies.total(), rank=_RANK - 2, note=_listed("copies", copies)),
+        reading("copies", copies.total(), rank=_RANK - 2, note=_note("copies", copies)),
         reading("copy_bytes", moved, Unit.BYTES, rank=_RANK - 1),
     ]
     if subject.test is not None:
@@ -150,7 +150,7 @@ def _launched(activity: Activity, subject: Subject, device: Device) -> list[Read
         return [
             *(called if alone else []),
             *readings,
-            reading("host_reads", waits.total(), rank=_RANK - 3, note=_listed(_READS, waits)),
+            reading("host_reads", waits.total(), rank=_RANK - 3, note=_note(_READS, waits)),
             *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
         ]
     readings = [
@@ -158,7 +158,7 @@ def _launched(activity: Activity, subject: Subject, device: Device) -> list[Read
         reading("kernels", names, Unit.TEXT, details="launches"),
         *readings,
         reading("fills", activity.fills, rank=_RANK + 1),
-        reading("syncs", waits.total(), rank=_RANK - 3, note=_listed("the host waits for the device", waits)),
+        reading("syncs", waits.total(), rank=_RANK - 3, note=_note("the host waits for the device", waits)),
     ]
     if subject.timed and not subject.ranks.in_step:  # Times of several ranks depend on more than this rank's code.
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
@@ -184,7 +184,7 @@ def _of_test(
         reading("operators", operators.total(), rank=_LAST),
         reading("operator_names", dict(sorted(operators.items())), rank=_LAST, details="operators"),
         by_place(copies, lambda **parts: reading("copy_places", rank=_RANK - 2, details="copies", **parts)),
-        reading("host_reads", waits.total(), rank=_RANK - 3, note=_listed(_READS, waits)),
+        reading("host_reads", waits.total(), rank=_RANK - 3, note=_note(_READS, waits)),
         by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 3, details="host_reads", **parts)),
         reading("peak_tensor_bytes", seen.activity.tensor_bytes or 0, Unit.BYTES, rank=50),
         reading("launches", launches.total()),
@@ -193,12 +193,8 @@ def _of_test(
     ]
 
 
-def _listed(what: str, places: Counter[str]) -> str:
-    """A note such as `copies: aten.clone at f.py:3 in g (2 times); …`; empty without places."""
-    texts = [place if count == 1 else f"{place} ({count} times)" for place, count in places.items()]
-    hidden = len(texts) - _MOST_PLACES
-    more = f"; and {hidden} more places" if hidden > 0 else ""
-    return f"{what}: {'; '.join(texts[:_MOST_PLACES])}{more}" if texts else ""
+def _note(what: str, places: Counter[str]) -> str:
+    return f"{what}: {listed(places, _MOST_PLACES, 'more places')}" if places else ""
 
 
 def _fingerprint(code: str, subject: Subject, device: Device) -> str:
@@ -224,18 +220,15 @@ def _inputs(inputs: tuple[Any, ...]) -> list[object]:
     described: list[object] = [str(structure)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-            described.append(_tensor(leaf.detach()))
+            tensor = leaf.detach()
+            address = tensor.data_ptr()
+            alignment = min(_FULL_ALIGNMENT, address & -address) if address else _FULL_ALIGNMENT
+            described.append((str(tensor.dtype), tuple(tensor.shape), tensor.stride(), alignment, _contents(tensor)))
         elif isinstance(leaf, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
             described.append(repr(leaf))
         else:  # A repr may contain an address, which differs between processes.
             described.append(type(leaf).__qualname__)
     return described
-
-
-def _tensor(tensor: torch.Tensor) -> tuple[object, ...]:
-    address = tensor.data_ptr()
-    alignment = min(_FULL_ALIGNMENT, address & -address) if address else _FULL_ALIGNMENT
-    return str(tensor.dtype), tuple(tensor.shape), tensor.stride(), alignment, _contents(tensor)
 
 
 def _contents(tensor: torch.Tensor) -> str:

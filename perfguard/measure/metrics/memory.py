@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -168,7 +168,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class _Origin:
-    """The origin of a storage: its kind, and the operator or input that made it."""
+    """The kind of a storage, and the operator or input that made it."""
 
     kind: Kind = "activation"
     maker: str = "unknown"
@@ -204,7 +204,8 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda handle: handle.tensor), _producers(origins):
         outputs = subject.run() if step is None or started is None else step.run(started).outputs
     # FSDP has gathered new tensors for its weights during the pass.
-    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, _weights(subject))}
+    gathered = () if subject.call is None else weights(subject.call)
+    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, gathered)}
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
     for node in graph_nodes(tree_tensors(outputs)):
         kept += tensors_held_by(getattr(node, "__dict__", {}))  # A context holds tensors without handles.
@@ -218,10 +219,6 @@ def saved_by(subject: Subject) -> list[Saved] | None:
         del outputs, kept
         step.finish(started)
     return list(saved.values())
-
-
-def _weights(subject: Subject) -> Iterable[torch.Tensor]:
-    return () if subject.call is None else weights(subject.call)
 
 
 def _text(tensor: torch.Tensor, maker: str, count: int) -> str:

@@ -76,17 +76,11 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 class _TimedCall(NamedTuple):
-    """One call on one rank.
+    """One call on one rank."""
 
-    Attributes:
-        us: time on the device.
-        ahead: whether the host had enqueued everything before its device began.
-        host_us: time that the host took to enqueue the call.
-    """
-
-    us: float
-    ahead: bool
-    host_us: float
+    us: float  # time on the device
+    ahead: bool  # whether the host had enqueued everything before its device began
+    host_us: float  # time that the host took to enqueue the call
 
 
 @dataclass(frozen=True)
@@ -94,11 +88,9 @@ class TimedRanks:
     """One rank's view of the ranks that make a call.
 
     Attributes:
-        device: this rank's device.
         exchange: gathers the data of all ranks, by rank.
         host_barrier: returns once every host has called it.
         device_barrier: enqueues an exchange that no device leaves before all have reached it.
-        cache: state of the last-level cache when a timed call starts.
         sleep_us: the devices' sleep while hosts enqueue.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -165,6 +165,14 @@ class Subject:
 
             self._dispatched.append(operators.of_call(self.run, device.torch_device.type))
         return self._dispatched[0]
+
+
+def listed(texts: Iterable[str] | Counter[str], most: int, rest: str = "more") -> str:
+    """The first `most` texts, each with its count, e.g. `aten.clone at f.py:3 in g (2 times); aten.add; and 4 more`."""
+    counts = texts.items() if isinstance(texts, Counter) else [(text, 1) for text in texts]
+    shown = [text if count == 1 else f"{text} ({count} times)" for text, count in counts]
+    hidden = [f"and {len(shown) - most} {rest}"] if len(shown) > most else []
+    return "; ".join([*shown[:most], *hidden])
 
 
 _LINE = re.compile(r"(?<=\.py):\d+(?= in )")

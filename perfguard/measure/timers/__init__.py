@@ -1,4 +1,4 @@
-"""The measurement engine, with one file per timer. A case's timer is chosen here once, and then stored.
+"""The timers, one per file. A case's timer is chosen here once, and then stored.
 
 Every module in this folder that has a timer's names is a timer.
 """
@@ -45,7 +45,9 @@ def prepare_device_time(
                 return meter
     slug = device.identity.slug
     if not suitable:
-        raise DeviceError(f"{slug}: no timer suits this device; perfguard/measure/timers has none for it")
+        raise DeviceError(
+            f"{slug}: perfguard has no timer for this kind of device; choose another by --perfguard-device"
+        )
     raise MeasurementError(
         f"{slug}: no timer can time the call. One that waits for the device needs the profiler; run `perfguard doctor`"
     )

@@ -118,7 +118,7 @@ def test_whether_the_profiler_works(tmp_path: Path) -> None:
 
     assert found(tmp_path)["device profiler"] == Finding("device profiler", "works")
     finding = found(tmp_path, Blind)["device profiler"]
-    assert finding.missing == "fake-gpu: this kind of device does not tell when its work ran"
+    assert finding.missing == "fake-gpu: this kind of device reports no intervals of its work"
     assert finding.next_step
 
 
