@@ -60,17 +60,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Break:
-    """A graph break, at which compiled code returns to Python.
+    """A graph break, at which compiled code returns to Python."""
 
-    Attributes:
-        function: the function that contains it.
-        reason: one line of text.
-        place: `file.py:12`.
-    """
-
-    function: str
-    reason: str
-    place: str
+    function: str  # the function that contains it
+    reason: str  # one line of text
+    place: str  # `file.py:12`
 
 
 @dataclass

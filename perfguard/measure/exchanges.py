@@ -22,7 +22,7 @@ from perfguard._compat.torch_internals import schema_of, storage_address
 from perfguard.measure.devices.activity import Exchange
 from perfguard.model.call import Call
 from perfguard.model.mesh import Mesh, dimension_of
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.user_frames import place_in_python
 
 if TYPE_CHECKING:
@@ -60,11 +60,7 @@ class _Launch:
 
 
 class ExchangeRecorder:
-    """Records exchanges from the operators of a call, which it is given in order.
-
-    Args:
-        call: the call, whose mesh names groups, and whose module FSDP may shard.
-    """
+    """Records exchanges from the operators of a call, in order. The call's mesh names the groups."""
 
     def __init__(self, call: Call) -> None:
         self._mesh = call.mesh

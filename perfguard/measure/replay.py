@@ -12,7 +12,7 @@ from perfguard.measure.compiled import replayable, replayed
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Pass
-from perfguard.tensors.graph import graph_nodes, tree_tensors
+from perfguard.tensors.autograd_graph import graph_nodes, tree_tensors
 from perfguard.tensors.step import Step, walk
 
 if TYPE_CHECKING:
@@ -170,17 +170,15 @@ def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
 
 
 def _unset(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Uninitialised incoming gradients for launches that do not depend on values. A fill would count as the call's."""
+    """Uninitialised incoming gradients, because no launch depends on their values, and a fill would count as the
+    call's."""
     import torch
 
     return [torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
 
 
 def traced_step(call: Call, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
-    """Run the first of the `steps` with `kwargs` added to the call's own, for a recorder of its launches.
-
-    Incoming gradients are uninitialised memory, since no launch depends on their values.
-    """
+    """Run the first of the `steps` with `kwargs` added to the call's own, for a recorder of its launches."""
     chosen = replace(call, kwargs={**call.kwargs, **kwargs}, walk=())
     steps(chosen, entering, _unset)[0]()
 
@@ -219,13 +217,8 @@ def copies(call: Call, direction: Pass) -> Copies:
 
 
 def touched_bytes(call: Call, outputs: object) -> int:
-    """The least memory that one call touches, bytes: its inputs, a module's parameters and buffers, and `outputs`.
-
-    Shared memory counts once, and so does an element that a stride of 0 repeats.
-
-    Args:
-        outputs: the results of the call, or the gradients of its backward pass.
-    """
+    """The least memory that one call touches, bytes: its inputs, a module's parameters and buffers, and `outputs`, its
+    results or gradients. Shared memory counts once, and so does an element that a stride of 0 repeats."""
     tensors = [*tree_tensors((call.args, dict(call.kwargs), outputs)), *_state(call.fn).values()]
     return sum(end - start for start, end in _spans(tensors).values())
 

@@ -30,7 +30,7 @@ from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 from perfguard.model.mesh import Mesh, data_place
 from perfguard.model.records import Accuracy
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.seeding import seed_all
 from perfguard.tensors.step import Step
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfguard.model.call import Call, Outputs
 from perfguard.model.records import Pass
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -82,11 +82,8 @@ class Started:
         return self
 
     def backward(self, incoming: Incoming | None = None) -> Started:
-        """Compute the gradients of the leaves, and restore those that the leaves held before.
-
-        Args:
-            incoming: returns the gradients of the outputs that require one; by default they are ones.
-        """
+        """Compute the gradients of the leaves, and restore those that the leaves held before. `incoming` returns the
+        gradients of the outputs that require one; by default they are ones."""
         import torch
 
         outputs = [each for each in tree_tensors(self.outputs) if each.requires_grad]

@@ -16,7 +16,7 @@ from perfguard.check.numerics.trial import Inputs
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import Call
 from perfguard.model.errors import described, is_out_of_memory
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.layouts import strides_of, transposed
 from perfguard.tensors.seeding import seed_all
 

@@ -36,11 +36,8 @@ AXIS_LIMIT = 65_535  # the most programs along the second and third axis of a gr
 
 
 def follow_others(call: Call, target: Target | None, sources: Sources, into: Recording, *, on_the_host: bool) -> None:
-    """Add the counts of the derived calls of `call` to `into`. Calls that refuse their input count nothing.
-
-    Args:
-        target: a present or simulated target; None if no Triton kernel can be launched.
-    """
+    """Add the counts of the derived calls of `call` to `into`. Calls that refuse their input count nothing. `target` is
+    None if no Triton kernel can be launched."""
     recorder = _DerivedRecorder(target, sources) if target is not None else None
     runs_by_pass: dict[Pass, list[_DerivedRun]] = {}
     deadline = time.thread_time() + _MOST_SECONDS

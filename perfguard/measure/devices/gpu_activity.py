@@ -154,12 +154,7 @@ def _scalar(argument: object) -> object:
 
 
 def fingerprint(work: Sequence[Work], launched: Launched) -> str | None:
-    """16 hex digits over a call's work on the device; None if the code of a kernel is unknown.
-
-    Args:
-        work: kernels, copies and fills in launch order.
-        launched: launches that Triton's launcher reported meanwhile.
-    """
+    """16 hex digits over a call's work on the device, in launch order; None if the code of a kernel is unknown."""
     kernels = [each for each in work if each.kind == "kernel"]
     if not work or any("grid" not in each.facts or "block" not in each.facts for each in kernels):
         return None

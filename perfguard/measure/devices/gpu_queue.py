@@ -37,12 +37,7 @@ class NotCapturable(Exception):
 
 
 def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, index: int) -> Any:
-    """A torch graph of the work of all `calls`; the current stream must be a side stream.
-
-    Args:
-        keep: number of results that stay allocated while the next calls run.
-        backend: `torch.cuda`, also of a ROCm build.
-        index: the device's number.
+    """A torch graph of the work of all `calls` (`Device.capture`); the current stream must be a side stream.
 
     Raises:
         NotCapturable: a call raised, used an operation that cannot be captured, or put no work on this stream.

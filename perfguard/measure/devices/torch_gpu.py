@@ -21,8 +21,8 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     import torch
 
+    from perfguard.measure.devices.allocators import GpuMemory
     from perfguard.measure.devices.gpu_queue import Wait
-    from perfguard.measure.devices.memory import GpuMemory
 
 _LEAST_FLUSH_BYTES = 256 * 2**20
 _COPY_BYTES = 2**30
@@ -194,7 +194,7 @@ class TorchGpu(Device):
 
     @property
     def _memory(self) -> GpuMemory:
-        from perfguard.measure.devices.memory import GpuMemory
+        from perfguard.measure.devices.allocators import GpuMemory
 
         return GpuMemory(self._backend, self._index)
 
@@ -249,11 +249,8 @@ class TorchGpu(Device):
 
 
 def device_key(kind: str, index: int, properties: Any) -> str:
-    """The device's key: `cuda-<uuid>`; without a UUID the address on the bus; without either the index.
-
-    Args:
-        properties: the result of torch's `get_device_properties`.
-    """
+    """The device's key from torch's properties: `cuda-<uuid>`; without a UUID the address on the bus; without either
+    the index."""
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
         return f"{kind}-{uuid}"

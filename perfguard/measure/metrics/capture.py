@@ -18,7 +18,7 @@ from perfguard.model.errors import DeviceError
 from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Graph

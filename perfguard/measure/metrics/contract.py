@@ -20,7 +20,7 @@ from perfguard.model.call import Outputs
 from perfguard.model.limits import Limits
 from perfguard.model.records import Across, Better, Reading
 from perfguard.model.units import Unit
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
@@ -124,13 +124,9 @@ def _flush_c() -> None:
 
 
 def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -> str:
-    """The contract of `outputs` as text: tuples in (), lists in [], dicts in {}, a plain tuple without ().
-
-    Args:
-        outputs: a tensor, or any nesting of tuples, lists and dicts of tensors and other values.
-        device: the expected device of tensors.
-        inputs: tensors, possibly nested, that an output may share its memory with.
-    """
+    """The contract of `outputs`, any nesting of tensors and other values, as text: tuples in (), lists in [], dicts in
+    {}, a plain tuple without (). Tensors on another device than `device` are marked, and those that share memory with
+    each other or with `inputs`."""
     import torch
 
     from perfguard._compat import torch_utils

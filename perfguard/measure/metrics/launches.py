@@ -170,11 +170,8 @@ def _launched(activity: Activity, subject: Subject, device: Device) -> list[Read
 def _of_test(
     seen: ObservedActivity, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading], timed: list[str]
 ) -> list[Reading]:
-    """The readings of a test: numbers of operators, on any device, and Triton's launches by kernel.
-
-    Args:
-        timed: times that cannot have changed if the launches did not.
-    """
+    """The readings of a test: numbers of operators, on any device, and Triton's launches by kernel. The `timed` metrics
+    cannot have changed if the launches did not."""
     operators = Counter(seen.activity.launches)
     launches, grids = Counter[str](), dict[str, str]()
     for (kernel, grid), count in sorted(seen.kernels.items()):

@@ -23,7 +23,7 @@ from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit, format_value
-from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by, tree_tensors
+from perfguard.tensors.autograd_graph import graph_nodes, has_storage, tensors_held_by, tree_tensors
 from perfguard.tensors.step import Step, local
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import ALONE, Call, Outputs, Ranks
 from perfguard.model.records import Pass, Reading
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 
 if TYPE_CHECKING:
     from perfguard.measure.binaries.call_binaries import Binaries, OnTarget

@@ -72,12 +72,7 @@ def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, 
 
 
 class GpuMemory:
-    """Memory of a GPU.
-
-    Args:
-        backend: `torch.cuda` or `torch.xpu`.
-        index: the device's number.
-    """
+    """Memory of the GPU with this index of a backend, `torch.cuda` or `torch.xpu`."""
 
     def __init__(self, backend: Any, index: int) -> None:
         self._backend = backend
