@@ -13,7 +13,7 @@ from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Pass
 from perfguard.tensors.autograd_graph import graph_nodes, tree_tensors
-from perfguard.tensors.step import Step, walk
+from perfguard.tensors.step import Incoming, Step, on_fresh_leaves, walk
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 Copies = Callable[[int], Sequence[Callable[[], object]]]
-Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
 # Kernels choose code by the alignment of memory. Every allocator aligns to this at least.
 _ALIGNMENT = 64
@@ -140,20 +139,9 @@ def _unwritten(args: Sequence[Any], written: Sequence[object]) -> tuple[Any, ...
 
 def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The differentiable outputs of one call on fresh leaves, and the inputs and parameters that require gradients."""
-    import torch
-
-    from perfguard._compat import torch_utils
-
-    def leaf(value: object) -> object:
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            return value.detach().requires_grad_()
-        return value
-
-    args, kwargs = torch_utils.tree_map(leaf, (call.args, dict(call.kwargs)))
-    inputs = [value for value in tree_tensors((args, kwargs)) if value.requires_grad]
+    prepared, inputs = on_fresh_leaves(call)
     inputs += [value for value in weights(call) if value.requires_grad]
-    outputs = tree_tensors(replace(call, args=args, kwargs=kwargs).run())
-    return [tensor for tensor in outputs if tensor.requires_grad], inputs
+    return [tensor for tensor in tree_tensors(prepared.run()) if tensor.requires_grad], inputs
 
 
 def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:

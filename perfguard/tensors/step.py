@@ -52,7 +52,12 @@ class Step:
 
     def prepare(self) -> Started:
         """Make the inputs fresh leaves, and before a backward pass run the forward pass."""
-        started = _start(self.call)
+        import torch
+
+        call, leaves = on_fresh_leaves(self.call)
+        if isinstance(call.fn, torch.nn.Module):
+            leaves += [parameter for parameter in call.fn.parameters() if parameter.requires_grad]
+        started = Started(call, leaves)
         return started if self.direction == "forward" else started.forward()
 
     def run(self, started: Started) -> Started:
@@ -99,7 +104,8 @@ class Started:
         return self
 
 
-def _start(call: Call) -> Started:
+def on_fresh_leaves(call: Call) -> tuple[Call, list[torch.Tensor]]:
+    """The call on fresh leaves in place of the inputs that require gradients, and these leaves in order."""
     import torch
 
     from perfguard._compat import torch_utils
@@ -113,9 +119,7 @@ def _start(call: Call) -> Started:
         return value
 
     args, kwargs = torch_utils.tree_map(fresh, (call.args, dict(call.kwargs)))
-    if isinstance(call.fn, torch.nn.Module):
-        leaves += [parameter for parameter in call.fn.parameters() if parameter.requires_grad]
-    return Started(replace(call, args=args, kwargs=kwargs), leaves)
+    return replace(call, args=args, kwargs=kwargs), leaves
 
 
 def walk(call: Call) -> list[Callable[[], object]]:

@@ -1,6 +1,7 @@
 """A simulated asynchronous GPU: a host clock, a device queue behind it, and noise. No real time passes.
 
-Fake kernels compute their results with CPU tensors and report their cost to the simulation::
+Its names are 'fake', 'fake:1', 'fake:some-slug'; 'fake*2' means two devices. Fake kernels compute their results with
+CPU tensors and report their cost to the simulation::
 
     def double(x):
         fake.launch("double", us=10.0)

@@ -31,8 +31,8 @@ _MOST_SECONDS = 20.0  # A case that needs more processor time is slow outside of
 # show nothing new; the largest layer of kernels/ takes 320. A number, unlike seconds, ends each run at the same place.
 _MOST_STEPS = 500
 _MOST_STEPS_OF_CASE = 5000  # Fifteen derived calls of such a layer.
-_MOST_NAMED = 3  # values of a constant in a note
-AXIS_LIMIT = 65_535  # the most programs along the second and third axis of a grid on NVIDIA's GPUs
+_MOST_NAMED = 3  # A note names so many values of a constant.
+AXIS_LIMIT = 65_535  # NVIDIA's GPUs allow so many programs along the second and third axis of a grid.
 
 
 def follow_others(call: Call, target: Target | None, sources: Sources, into: Recording, *, on_the_host: bool) -> None:

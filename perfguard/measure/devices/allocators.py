@@ -21,7 +21,7 @@ _LARGEST_SMALL = 2**20  # bytes
 
 # The backward pass runs in a thread of autograd, which frees its last tensors after `backward` has returned, and needs
 # Python's lock for this. So the residue is read again after pauses in which that thread can take the lock.
-_PAUSES = (0.002, 0.01, 0.05, 0.2)  # s
+_PAUSES = (0.002, 0.01, 0.05, 0.2)  # in seconds
 
 
 def cpu_use(call: Callable[[], object]) -> MemoryUse:

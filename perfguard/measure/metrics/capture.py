@@ -29,7 +29,7 @@ LIMITS = {"capturable": Limits(Better.SAME)}
 
 _WARM_UPS = 3
 _ROUNDS = 2  # A cache may alternate between two tensors.
-_BEFORE, _AFTER = 4, 11  # numbers of replays in untouched memory, and in filled memory
+_BEFORE, _AFTER = 4, 11  # These are the numbers of replays in untouched memory, and in filled memory.
 _REMEDY = "allocate it in the call, or keep it as long as the graph"
 _READS = f"a replayed graph reads memory that it does not own, and others have used; {_REMEDY}"
 _WRITES = f"a replayed graph writes to memory that it does not own; {_REMEDY}"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TIMED = False
 
 _RANK = 20  # Compilation and launches follow from how the module is split.
-_MOST_NAMED = 5  # places or parameters per note
+_MOST_NAMED = 5  # A note names so many places or parameters.
 
 LIMITS = {
     "collectives": Limits(Better.SAME, portable=True),

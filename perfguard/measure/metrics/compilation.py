@@ -42,7 +42,7 @@ _RANK = 25  # Launches follow from compilation, and come later in an explanation
 
 _LAST = 60  # The number of operators explains least.
 
-_MOST_NAMED = 3  # per note; the lists beside the counts are complete
+_MOST_NAMED = 3  # A note names so many items. The lists that explain the counts are complete.
 
 _COUNT = Limits(Better.LOWER, portable=True)
 _NAMES = Limits(Better.SAME, gated=False, portable=True)

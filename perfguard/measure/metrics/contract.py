@@ -40,7 +40,7 @@ _RANK = 57  # The rank is behind memory's, because a text says less at a glance 
 # Compilers specialise on pointers divisible by 16. Every allocator aligns to that at least.
 _FULL_ALIGNMENT = 16
 
-_LONGEST_PRINT = 40  # characters of the first line that a note quotes
+_LONGEST_PRINT = 40  # A note quotes so many characters of the first line.
 _ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # Addresses differ between processes.
 
 

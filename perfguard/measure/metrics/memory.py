@@ -44,7 +44,7 @@ _CPU_FLOOR_BYTES = 2**12
 _SEGMENT_BYTES = 20 * 2**20
 
 _CALLS = 50  # Memory must not grow over so many calls.
-_CALLS_US = 25_000.0  # the limit of these calls; the growth over fewer slow calls is scaled up
+_CALLS_US = 25_000.0  # These calls take no longer than this. The growth over fewer slow calls is scaled up.
 
 LIMITS = {
     "growth_bytes": Limits(Better.LOWER, portable=EITHER),

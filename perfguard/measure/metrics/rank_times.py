@@ -43,7 +43,7 @@ LIMITS = {_TIME: Limits(Better.LOWER, gated=False)}
 _WARM_UPS = 3
 _TRIALS = 3  # If a host is ahead of its device in none of these calls, it waits for the device during the call.
 _BLOCKS = 5
-_LEAST_CALLS, _MOST_CALLS = 3, 20  # per block
+_LEAST_CALLS, _MOST_CALLS = 3, 20  # The limits are for one block.
 _SHORTEST_SLEEP_US, _LONGEST_SLEEP_US = 500.0, 100_000.0
 # After a sleep of 60 ms, the first four exchanges of two H200s took 111 to 217 µs, and later ones 9 µs; after 20 ms all
 # took 9 µs (docs/results.md). In a training step the links are already awake.

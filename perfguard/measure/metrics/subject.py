@@ -51,7 +51,7 @@ class Subject:
         timed: if False, only exact metrics are read.
         seconds: limit of the measuring time for each timed metric.
         skipped: timed metrics that need no reading, because they cannot have changed or are not judged.
-        stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
+        stored_timers: metric -> timer id in the baseline; the same timer is used again if possible.
         args: the inputs. Outputs that share memory with them are reported.
         declared_strides: of the reference's dense outputs, in order, e.g. `48,1`; empty for gradients or if unknown.
         weights: parameters of the called module, whose memory exists independently of a call.

@@ -27,9 +27,9 @@ Pair = tuple["Event", "Event"]
 Enqueue = Callable[[int], list[Pair]]
 
 SHORT_US = 20.0  # An event pair around a shorter call costs as much as the call.
-_MOST_CALLS = 256  # per pair; a queue holds about a thousand launches
-_MOST_PAIRS = 32  # per batch
-_LEAST_CALLS = 4  # per batch; with fewer, the host's lead does not last
+_MOST_CALLS = 256  # A pair has at most so many calls, because a queue holds about a thousand launches.
+_MOST_PAIRS = 32  # A batch has at most so many pairs.
+_LEAST_CALLS = 4  # With fewer calls per batch the host's lead does not last.
 _BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
 _LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # Blocks with so many samples use a trimmed mean.
