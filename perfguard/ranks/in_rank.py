@@ -32,9 +32,7 @@ from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import OPENED, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
-from perfguard.ranks import rank_files
-from perfguard.ranks.launch import Ended
-from perfguard.ranks.rank_files import Collective, RankExit, RankOutcome
+from perfguard.ranks.launch import Collective, Ended, RankExit, RankOutcome, append_outcome
 from perfguard.ranks.rank_group import END, RANK_GUARD, RankGroup, local_rank, meet, rank_here
 from perfguard.ranks.rank_guard import RankGuard, rank_runner
 from perfguard.ranks.rank_reports import decoded_report
@@ -164,7 +162,7 @@ class InRank:
 
     def _write(self) -> None:
         if self._folder is not None:
-            rank_files.append(self._folder, rank_here(), self._outcome)
+            append_outcome(self._folder, rank_here(), self._outcome)
 
     def _write_exit(self, rank_exit: RankExit) -> None:
         if self._folder is not None:

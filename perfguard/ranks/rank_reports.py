@@ -13,8 +13,7 @@ from perfguard.judge.across_ranks import merge_ranks, ranks_of
 from perfguard.model.records import CaseResult
 from perfguard.pytest_plugin.ending import failed_report
 from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
-from perfguard.ranks.launch import Ended, Lost
-from perfguard.ranks.rank_files import RankExit, RankOutcome
+from perfguard.ranks.launch import Ended, Lost, RankExit, RankOutcome
 
 
 @dataclass(frozen=True)
