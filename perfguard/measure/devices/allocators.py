@@ -61,12 +61,12 @@ def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, 
     ledger, totals = Ledger(), []
     waiting = collections.deque(allocations)
     for mark in marks:
-        while waiting and waiting[0].at_ns <= mark:
-            allocation = waiting.popleft()
-            if allocation.bytes > 0:
-                ledger.add(allocation.address, allocation.bytes)
+        while waiting and waiting[0][0] <= mark:
+            _, address, count = waiting.popleft()
+            if count > 0:
+                ledger.add(address, count)
             else:
-                ledger.remove(allocation.address)
+                ledger.remove(address)
         totals.append(ledger.total)
     return ledger.peak, totals
 

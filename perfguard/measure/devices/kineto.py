@@ -203,19 +203,11 @@ def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
     return times_us
 
 
-@dataclass(frozen=True)
-class CpuAllocation:
-    """An action of torch's CPU allocator at `address`: `bytes` are allocated, or freed if negative."""
-
-    at_ns: int
-    address: int
-    bytes: int
-
-
-def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuAllocation], list[int]]:
+def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Actions of torch's CPU allocator during `call`, in order, and the times of the calls of its `mark`, ns.
 
-    Memory allocated before the call does not appear, even if the call frees it.
+    An action has a time, an address, and a number of bytes that are allocated, or freed if it is negative. Memory
+    allocated before the call may be freed without having been allocated here.
     """
 
     def mark() -> None:
@@ -223,7 +215,7 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuA
             pass
 
     results = _results(lambda: call(mark), memory=True)
-    actions: list[CpuAllocation] = []
+    actions: list[tuple[int, int, int]] = []
     marks: list[int] = []
     waiting = [] if results is None else list(results.experimental_event_tree())
     while waiting:
@@ -233,8 +225,8 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuA
             marks.append(event.start_time_ns)
         elif event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
             fields = event.extra_fields
-            actions.append(CpuAllocation(event.start_time_ns, fields.ptr, fields.alloc_size))
-    return sorted(actions, key=lambda each: each.at_ns), sorted(marks)
+            actions.append((event.start_time_ns, fields.ptr, fields.alloc_size))
+    return sorted(actions, key=lambda action: action[0]), sorted(marks)
 
 
 def normalized(name: str) -> str:
