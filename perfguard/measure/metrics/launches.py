@@ -95,11 +95,12 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     the code of a kernel is unavailable. Without such a device also the work of interpreted kernels, if there are any.
     """
     activity = subject.activity(device)
-    work = [] if device.asynchronous else _kernel_work(activity.work)
+    work = [] if device.asynchronous else kernel_work(activity.work)
     return [*_launched(activity, subject, device), *work]
 
 
-def _kernel_work(work: Mapping[tuple[str, str], int]) -> list[Reading]:
+def kernel_work(work: Mapping[tuple[str, str], int]) -> list[Reading]:
+    """`kernel_work` and `programs`, from the work by kernel and kind (`Activity.work`); empty without work."""
     if not work:
         return []
     parts, programs, kernels = dict[str, int](), dict[str, int | float | str](), dict[str, list[str]]()
