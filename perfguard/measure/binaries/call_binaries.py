@@ -50,14 +50,12 @@ class Binaries:
     """Follows guarded calls.
 
     Attributes:
-        names: the requested targets.
-        compiler: makes the first IR of kernels whose fingerprint needs it.
         records: whether kernels without a record get a whole fingerprint, which takes a compilation; otherwise their
             fingerprint has only the source.
     """
 
-    names: tuple[str, ...]
-    compiler: Compiler
+    names: tuple[str, ...]  # the requested targets
+    compiler: Compiler  # makes the first IR of kernels whose fingerprint needs it
     _last: tuple[Call, list[OnTarget]] | None = None
     _host: tuple[Call, list[Recording]] | None = None
     sources: Sources = field(default_factory=Sources)

@@ -81,16 +81,11 @@ class Facts(Struct, frozen=True, omit_defaults=True):
 
 
 class Built(Struct, frozen=True, omit_defaults=True):
-    """The result of one compilation.
-
-    Attributes:
-        code: the machine code whose instructions are not yet counted.
-        kept: whether a cache may keep it.
-    """
+    """The result of one compilation."""
 
     facts: Facts
-    code: bytes = b""
-    kept: bool = True
+    code: bytes = b""  # the machine code whose instructions are not yet counted
+    kept: bool = True  # whether a cache may keep it
 
 
 def unfit(facts: Facts, target: Target) -> str:

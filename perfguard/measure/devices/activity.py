@@ -10,27 +10,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Copied:
-    """Copies of one kind: their name, the moved bytes (0 if unknown), the line of Python ("" if unknown), and their
-    number."""
+    """Copies of one kind."""
 
     name: str
-    bytes: int = 0
-    place: str = ""
+    bytes: int = 0  # the moved bytes; 0 if unknown
+    place: str = ""  # the line of Python that caused them, if known
     count: int = 1
 
 
 @dataclass(frozen=True)
 class Waited:
-    """Waits of the host for the device, or reads of a tensor's data by the host.
+    """Waits of the host for the device, or reads of a tensor's data by the host."""
 
-    Attributes:
-        name: the operator or the runtime's function, e.g. `aten._local_scalar_dense`.
-        place: the line of Python that caused it, e.g. `moe/dispatch.py:57 in counts`; empty if no line did.
-        count: number of times.
-    """
-
-    name: str
-    place: str = ""
+    name: str  # the operator or the runtime's function, e.g. `aten._local_scalar_dense`
+    place: str = ""  # the line of Python that caused them, e.g. `moe/dispatch.py:57 in counts`, if known
     count: int = 1
 
 
@@ -131,17 +124,11 @@ class ObservedActivity:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory of one call, bytes.
+    """Memory of one call, bytes."""
 
-    Attributes:
-        peak: most bytes requested at once, above the level before the call; the result counts, inputs do not.
-        held: the bytes that the call still holds when it returns, for its result and otherwise.
-        residue: bytes still allocated after the result is freed.
-    """
-
-    peak: int
-    held: int
-    residue: int
+    peak: int  # most bytes requested at once, above the level before the call; the result counts, inputs do not
+    held: int  # the bytes that the call still holds when it returns, for its result and otherwise
+    residue: int  # bytes still allocated after the result is freed
 
     @property
     def workspace(self) -> int:

@@ -159,11 +159,11 @@ def _scaled(count: int, growth: Growth) -> int:
 
 @dataclass(frozen=True)
 class Saved:
-    """One kept storage: its kind, its bytes, and a description of the first tensor saved in it."""
+    """One kept storage."""
 
     kind: Kind
     bytes: int
-    text: str
+    text: str  # a description of the first tensor saved in it
 
 
 @dataclass(frozen=True)
