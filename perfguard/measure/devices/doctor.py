@@ -112,7 +112,7 @@ def _measurable(open_device: Callable[[], Device], targets: Sequence[str], load:
     except DeviceError:
         return  # The finding on the device says why.
     step = "" if device.asynchronous else "run pytest --perfguard on a machine with the GPU"
-    yield Finding("times", f"those of {device.identity.slug}", step and "no GPU's", step)
+    yield Finding("times", f"times of {device.identity.slug}", step and "times of a GPU", step)
 
 
 def _has_driver(vendor: Vendor, root: Path) -> bool:
