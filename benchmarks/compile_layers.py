@@ -54,7 +54,7 @@ def compile_here(kind: str, layers: int, caches: str, device: str, backend: str)
 
     from kernels.layers import BlockConfig, Transformer, apply_compile
     from kernels.moe import MoEConfig
-    from perfguard.measure.compiled.trace import traced
+    from perfguard.measure.compiled import traced
 
     moe = MoEConfig(dim=256, hidden=256, experts=8, top_k=2) if kind == "moe" else None
     config = BlockConfig(dim=256, heads=4, hidden=1024, moe=moe)

@@ -19,7 +19,7 @@ from perfguard._compat.pytest_internals import benchmark_rounds, uncaptured
 from perfguard._compat.torch_compiler import TRACE_LOGGER, forget_compiled
 from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import NotInterpreted
-from perfguard.measure.compiled.settings import settings
+from perfguard.measure.compiled import settings
 from perfguard.measure.devices import open_device, require_torch
 from perfguard.model.call import ALONE, Call, Configurations, Hard, Layers, Ranks, Tolerance, Work
 from perfguard.model.config import Settings, read_settings

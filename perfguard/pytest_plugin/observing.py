@@ -20,7 +20,7 @@ import pytest
 
 from perfguard._compat.pytest_internals import records_of_call, run_protocol
 from perfguard._compat.torch_compiler import forget_compiled
-from perfguard.measure.gc_pause import collect_young
+from perfguard.measure import collect_young
 from perfguard.model.errors import PerfguardError
 from perfguard.model.imports import when_loaded
 from perfguard.model.records import Verdict, Word

@@ -152,7 +152,7 @@ class Runner:
         Args:
             body: hash of the test's own code.
         """
-        from perfguard.measure.binaries.observed_launches import ObservedLaunches
+        from perfguard.measure.binaries.call_binaries import ObservedLaunches
 
         started, binaries = time.monotonic(), self.services.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)

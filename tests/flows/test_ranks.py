@@ -332,7 +332,7 @@ def test_layout(perfguard):
 
 @pytest.mark.perfguard(layout=6)
 def test_other_layout(perfguard):
-    with pytest.raises(ValueError, match=r"mesh\\(dp=2, tp=2\\): has 4 ranks, the test's mark ranks=6"):
+    with pytest.raises(ValueError, match=r"mesh\\(dp=2, tp=2\\): has 4 ranks, but the test's mark has ranks=6"):
         perfguard.mesh(dp=2, tp=2)
 """
     project.test_file("import copy\nfrom torch.distributed.fsdp import fully_shard\n" + HEAD + source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from perfguard.check.hard_inputs.search import wrong_of
 from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import counted
 from perfguard.judge.exact import judge_exact
-from perfguard.measure.metrics.work import read
+from perfguard.measure.metrics.launches import kernel_work
 from perfguard.model.call import Call
 from perfguard.model.records import Reading, Word
 from perfguard.pytest_plugin.without_gpu import VARIABLE, WithoutGpu, has_gpu
@@ -281,8 +281,7 @@ def test_a_user_who_asks_for_something_else_gets_it(monkeypatch: pytest.MonkeyPa
 def test_work_is_summed_over_kernels_so_that_a_renamed_one_is_quiet() -> None:
     def of(*kernels: str) -> list[Reading]:
         counted_work = {(name, what): 10 for name in kernels for what in ("loads", "stores", "programs")}
-        subject = SimpleNamespace(activity=lambda _: SimpleNamespace(work=counted_work))
-        return read(subject, SimpleNamespace(asynchronous=False))  # type: ignore[arg-type]
+        return kernel_work(counted_work)
 
     work, programs = of("one", "other")
     assert work.value == {"loads": 20, "stores": 20}

@@ -27,7 +27,7 @@ from perfguard.check.numerics.trial import Inputs, distinct, trained
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import is_out_of_memory
-from perfguard.tensors.graph import has_storage, tree_tensors
+from perfguard.tensors.autograd_graph import has_storage, tree_tensors
 from perfguard.tensors.seeding import seed_all
 
 # Texts. A failure is "hard input, <text>: <problem>".

@@ -17,7 +17,7 @@ from perfguard.check.numerics.truth import Reference
 from perfguard.interpreter.entry import interpreter_error
 from perfguard.model.call import Call
 from perfguard.model.errors import described, is_out_of_memory
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.layouts import strides_of, transposed
 from perfguard.tensors.seeding import seed_all
 

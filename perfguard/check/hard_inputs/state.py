@@ -16,7 +16,7 @@ from perfguard.check.numerics.modules import modules_of
 from perfguard.check.numerics.trial import Inputs, run_trial
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import Call
-from perfguard.tensors.graph import has_storage
+from perfguard.tensors.autograd_graph import has_storage
 from perfguard.tensors.snapshot import bits
 
 Place = tuple[Any, str]  # an object, and the name of its attribute

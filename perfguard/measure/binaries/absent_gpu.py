@@ -56,7 +56,7 @@ def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: floa
     while waiting or children:
         while waiting and len(children) < len(os.sched_getaffinity(0)):
             target = waiting.pop(0)
-            # Derived calls are followed on one target only: what they count seldom depends on the chip.
+            # Derived calls are followed on one target only, because their counts seldom depend on the chip.
             followed = call if target is targets[0] else dataclasses.replace(call, others=())
             children.append(_Child(followed, target, sources))
         answer = children.pop(0).answer(seconds)
@@ -177,7 +177,7 @@ def _answer(call: Call, target: Target | None, to_parent: Connection, sources: S
 
 @contextmanager
 def simulated(target: Target) -> Iterator[None]:
-    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run under `Unwritten` (unwritten.py)."""
+    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run under `Unwritten`."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,

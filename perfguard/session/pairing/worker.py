@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure import collector_paused
 from perfguard.measure.timers.blocks import Collect, checked, read_block
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.records import Case, CaseId

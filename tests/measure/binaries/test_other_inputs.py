@@ -11,7 +11,7 @@ import torch
 from perfguard.check.hard_inputs.other_calls import other_calls
 from perfguard.judge.exact import judge_exact
 from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.metrics import other_inputs
+from perfguard.measure.metrics import binary
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Call, Hard
 from perfguard.model.records import Pass, Reading, Verdict, Word
@@ -67,7 +67,8 @@ BOTH = ("sm_90", "gfx942")
 def reading(reader: Reader, call: Call, direction: Pass = "forward", targets: tuple[str, ...] = BOTH) -> Reading | None:
     call = replace(call, others=other_calls(call))
     subject = Subject(call.run, direction=direction, call=call, binaries=Binaries(targets, reader.compiler))
-    return next(iter(other_inputs.read(subject, reader.device)), None)
+    readings = binary.read(subject, reader.device)
+    return next((each for each in readings if each.metric == "other_inputs"), None)
 
 
 def rows(reader: Reader, *pairs: tuple[str, str], grad: bool = False, **options: Any) -> Call:
