@@ -114,7 +114,7 @@ def explain_slower(
             found = _compared(worktrees, result.case, profiler, _SECONDS / 60)
             run.measured[result.id] = with_readings(result, found.work)
             answers[result.id] = with_readings(answers[result.id], found.base)
-    except PerfguardError as error:
+    except (PerfguardError, OSError) as error:
         tell(f"not explained by hardware counters: {error}")
 
 

@@ -16,6 +16,7 @@ from perfguard.github.lanes.judge_again import judge_again
 from perfguard.judge.lane import Lane
 from perfguard.model.records import Word
 from perfguard.store.report_file import read_report
+from tests.flows.conftest import TEST as TESTS
 from tests.flows.conftest import Project
 from tests.profiles import test_ncu
 
@@ -110,6 +111,23 @@ def test_a_run_explains_what_it_finds_slower(desk: Desk) -> None:
     assert lines[0].startswith(f"SLOWER  {CASE}  device_time_us ")
     assert lines[1].startswith("    counters: local_accesses 0 -> 3833856, ")
     assert lines[2] == f"    kernel: plant_rows 127.7 µs -> 197.5 µs in ncu, from {report.base.commit[:12]}"
+
+
+@pytest.mark.parametrize(("says", "counted"), [("", 3), ("==ERROR== Unknown Error on device 0.\n", 1)])
+def test_a_run_explains_three_cases_at_most_and_ends_with_the_first_failure(
+    says: str, counted: int, desk: Desk
+) -> None:
+    desk.install()
+    desk.project.test_file(TESTS.replace("[64, 96]", "[16, 32, 48, 64]"))
+    desk.project.kernel()
+    desk.project.commit()
+    desk.project.kernel(us=60.0)
+    status, lines, errors = desk.typed("compare", "HEAD", PLANT="0", NCU_SAYS=says)
+    assert status == ExitStatus.REGRESSED, errors
+    assert sum(line.startswith("perfguard: counting with ncu why double[") for line in lines) == counted
+    told = "perfguard: not explained by hardware counters: ncu, the base: Unknown Error on device 0."
+    assert lines.count(told) == bool(says)
+    assert any(line.startswith("4 SLOWER; ") for line in lines)
 
 
 def test_without_a_profiler_it_says_what_is_known_and_how_to_know_more(desk: Desk) -> None:
