@@ -42,7 +42,7 @@ class Launch(NamedTuple):
 
 
 class Profiler(Protocol):
-    """A vendor's profiler: the name of its program, and where that is found."""
+    """A vendor's profiler: the name of its program, and what to install for it."""
 
     name: str
     package: str
@@ -55,6 +55,11 @@ class Profiler(Protocol):
 
     def launches(self, folder: Path) -> list[Launch]:
         """The launches that it counted, in their order."""
+
+
+def is_counter(reading: Reading) -> bool:
+    """Whether a reading is of `moved`."""
+    return reading.metric in COUNTERS or reading.metric.startswith(STALLS)
 
 
 def profiler_for(hardware: Hardware) -> Profiler | None:
@@ -88,7 +93,7 @@ _NO_PERMISSION = (
 class NsightCompute:
     """NVIDIA's `ncu`, which repeats each kernel until all counters are read."""
 
-    name, package = "ncu", "Nsight Compute, of the CUDA toolkit"
+    name, package = "ncu", "Nsight Compute, of the CUDA toolkit, and put ncu on PATH"
 
     def prefix(self, program: str, folder: Path) -> list[str]:
         # Clocks stay as they are, since setting them needs rights that a job seldom has.
@@ -151,7 +156,7 @@ _OF_ROCM = {
 class RocProfiler:
     """AMD's `rocprofv3`, whose CSV has a row for each launch and counter, by ROCm's documentation."""
 
-    name, package = "rocprofv3", "rocprofiler-sdk, of ROCm"
+    name, package = "rocprofv3", "rocprofiler-sdk, of ROCm, and put rocprofv3 on PATH"
 
     def prefix(self, program: str, folder: Path) -> list[str]:
         counters = folder / "counters.txt"
@@ -184,13 +189,8 @@ class RocProfiler:
 
 
 class Moved(NamedTuple):
-    """What moved between two sides of a call.
-
-    Attributes:
-        kernel: the kernel whose time moved most; "all kernels" if it runs on one side only.
-        us: its time in the profiler on both sides, µs.
-        base, work: readings of the same metrics, the one that moved most first; empty if none did.
-    """
+    """What moved between two sides of a call: readings of the same metrics, what moved most first. `kernel`: the one
+    whose time `us` in the profiler, µs, moved most; "all kernels" if it runs on one side only."""
 
     kernel: str
     us: tuple[float, float]
@@ -244,7 +244,6 @@ def _total(launches: Sequence[Launch]) -> dict[str, float]:
 
 def _reading(name: str, value: float, rank: int) -> Reading:
     better = Better.LOWER if name in SUMS else Better.HIGHER if name in SHARES else Better.SAME
-    limits = Limits(better, gated=False)
-    if name not in SUMS:
-        return limits.reading(name, Unit.TEXT, f"{value:.0f} %", rank=rank)
-    return limits.reading(name, Unit.BYTES if SUMS[name] == 1 else Unit.COUNT, round(value), rank=rank)
+    unit = Unit.TEXT if name not in SUMS else Unit.BYTES if SUMS[name] == 1 else Unit.COUNT
+    shown = round(value) if name in SUMS else f"{value:.0f} %"
+    return Limits(better, gated=False).reading(name, unit, shown, rank=rank)

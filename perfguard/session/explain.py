@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from perfguard.judge.exact import describe_difference
+from perfguard.judge.exact import because, describe_difference
 from perfguard.judge.pair_test import PairVerdict
 from perfguard.measure.devices import open_device
 from perfguard.measure.metrics.times import DEVICE_TIME
-from perfguard.measure.profilers import COUNTERS, Launch, Moved, Profiler, moved, profiler_for, refusal
+from perfguard.measure.profilers import Launch, Moved, Profiler, is_counter, moved, profiler_for, refusal
 from perfguard.model.config import Settings, find_project, read_settings
 from perfguard.model.errors import ExitStatus, MeasurementError, PerfguardError, UsageError
 from perfguard.model.records import Case, CaseId, CaseResult, ReadingId, Word
@@ -100,13 +100,13 @@ def explain_slower(
     first case that cannot be counted is told and ends the series."""
     slower = [each for each in verdicts if verdicts[each].word is Word.SLOWER and each.metric == DEVICE_TIME]
     slower.sort(key=lambda each: -verdicts[each].effect)
-    known = sum(any(each.metric in COUNTERS for each in result.readings) for result in run.measured.values())
+    known = sum(any(map(is_counter, result.readings)) for result in run.measured.values())
     results = [run.measured[each.case] for each in slower if each.case in answers][: _MOST - known]
     profiler = profiler_for(run.device.identity)
     if profiler is None or not results:
         return
     if shutil.which(profiler.name) is None:
-        tell(f"hardware counters would tell more of what is slower: {_missing(profiler)}")
+        tell(f"hardware counters would tell more of what is slower: install {profiler.package}")
         return
     try:
         for result in results:
@@ -116,10 +116,6 @@ def explain_slower(
             answers[result.id] = with_readings(answers[result.id], found.base)
     except (PerfguardError, OSError) as error:
         tell(f"not explained by hardware counters: {error}")
-
-
-def _missing(profiler: Profiler) -> str:
-    return f"install {profiler.package}, and put {profiler.name} on PATH"
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
@@ -149,7 +145,7 @@ def run(options: argparse.Namespace) -> int:
     device = open_device(asked.device or settings.device)
     profiler, lines = profiler_for(device.identity), [*asked.lines] or [asked.case.key]
     if profiler is None or shutil.which(profiler.name) is None:
-        where = "run it where there is an NVIDIA or AMD GPU" if profiler is None else _missing(profiler)
+        where = "run it where there is an NVIDIA or AMD GPU" if profiler is None else f"install {profiler.package}"
         lines.append(f"{device.identity.name}: hardware counters cannot be read; {where}")
         if not asked.lines:
             raise UsageError(lines[-1])
@@ -205,9 +201,13 @@ def _asked(name: str, project: Path, settings: Settings) -> _Asked:
             _, result, verdict = min(judged, key=lambda each: each[0])
             if result.case.direction == "test" or result.ranks > 1:
                 raise UsageError(f"{name}: only guarded calls of one process are explained; name another case")
-            bases = [each.base for each in report.pairings if any(case.id == result.id for case in each.cases)]
-            lines = [f"{verdict.word}  {result.case.key}  {one_line(verdict)}", *more_lines(verdict)]
-            return _Asked(result.case, lines, next(iter(bases), ""), report.invocation.device)
+            pairs = [(each.base, case.base) for each in report.pairings for case in each.cases if case.id == result.id]
+            commit, base = next(iter(pairs), ("", None))
+            read = [] if base is None else base.readings  # Counters are read anew.
+            before = {each.metric: each.value for each in read if not is_counter(each)}
+            why = [because("", result.readings, before)] if before else more_lines(verdict)
+            head = f"{verdict.word}  {result.case.key}  {one_line(verdict)}"
+            return _Asked(result.case, [head, *why], commit, report.invocation.device)
         known += [each.case.key for each in report.results]
     if colons and Path(file).is_file():
         return _Asked(Case(suite_of(Path(file).absolute(), project), name_of(nodeid), "forward", nodeid))

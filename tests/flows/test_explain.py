@@ -140,7 +140,7 @@ def test_without_a_profiler_it_says_what_is_known_and_how_to_know_more(desk: Des
     assert [told in line for line in lines].count(True) == 1
     status, lines, errors = desk.typed("explain", "double[64]")
     assert status == ExitStatus.PASSED, errors
-    assert "because: launches 1 -> 2 (+100.0 %)" in "".join(lines)
+    assert lines[1].startswith("    because: launches 1 -> 2 (+100.0 %), kernels + copy_kernel")
     assert lines[-1].endswith(
         " hardware counters cannot be read; install Nsight Compute, of the CUDA toolkit, and put ncu on PATH"
     )
@@ -195,3 +195,75 @@ def test_the_same_code_has_nothing_to_explain(desk: Desk) -> None:
     status, _, errors = desk.typed("explain", TEST)
     assert status == ExitStatus.USAGE_ERROR
     assert errors == "perfguard: main: the working tree has the same code; name an earlier commit\n"
+
+
+# A run of the process, and a file of its own, for each group of counters, as ROCm documents it.
+ROCPROF = f"""#!{sys.executable}
+import os, subprocess, sys
+
+arguments = sys.argv[1:]
+options, arguments = arguments[: arguments.index("--")], arguments[arguments.index("--") + 1 :]
+folder, groups = (options[options.index(name) + 1] for name in ("--output-directory", "--input"))
+at_base = os.path.basename(os.getcwd()) == "base"
+values = dict(FETCH_SIZE=1000 if at_base else 3000, WRITE_SIZE=1000, L2CacheHit=80 if at_base else 40)
+for number, group in enumerate(open(groups).read().splitlines(), 1):
+    status = subprocess.run(arguments).returncode
+    os.makedirs(f"{{folder}}/pass_{{number}}/host")
+    with open(f"{{folder}}/pass_{{number}}/host/17_counter_collection.csv", "w") as file:
+        file.write('"Dispatch_Id","Kernel_Name","Counter_Name","Counter_Value","Start_Timestamp","End_Timestamp"\\n')
+        for name in group.removeprefix("pmc: ").split():
+            end = 11000 if at_base else 21000
+            file.write(f'1,"rows_kernel(float*)","{{name}}",{{values.get(name, 50)}},1000,{{end}}\\n')
+sys.exit(status)
+"""
+
+
+def test_an_amd_gpu_has_a_profiler_of_its_own(desk: Desk) -> None:
+    desk.install(ROCPROF, "rocprofv3")
+    desk.install()  # It is not asked.
+    desk.project.configure(device="fake:amd-instinct-mi300x")
+    status, lines, errors = desk.typed("explain", TEST, "HEAD")
+    assert status == ExitStatus.PASSED, errors
+    assert lines[1] == "    counters: dram_read 1000 KiB -> 2.93 MiB (+200.0 %), l2_hits 80 % -> 40 %"
+    assert lines[2].startswith("    kernel: rows_kernel(float*) 10 µs -> 20 µs in rocprofv3, from ")
+
+
+GRADIENTS = """
+import torch
+import kernel
+from perfguard.testing import fake
+
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        fake.launch("forward_kernel")
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        fake.launch("backward_kernel", us=kernel.US)
+        return 2 * gradient
+
+def test_double(perfguard):
+    x = torch.randn(64, 16, device=perfguard.device, requires_grad=True)
+    perfguard(Double.apply, x, reference=lambda x: 2 * x)
+"""
+
+
+def test_the_worst_pass_of_a_test_is_explained_from_any_folder(desk: Desk) -> None:
+    desk.install()
+    inside = desk.project.path / "tests"
+    inside.mkdir()
+    (inside / "test_gradients.py").write_text(GRADIENTS)
+    (desk.project.path / "kernel.py").write_text("US = 50.0\n")
+    desk.project.commit()
+    (desk.project.path / "kernel.py").write_text("US = 60.0\n")
+    status, _, errors = desk.typed("compare", "HEAD", "--", "tests", PLANT="0", NCU_SAYS="==ERROR== busy\n")
+    assert status == ExitStatus.REGRESSED, errors
+    done = subprocess.run(
+        [sys.executable, "-m", "perfguard", "explain", "test_gradients.py::test_double"], cwd=inside,
+        env=os.environ | {"PATH": f"{desk.programs}{os.pathsep}{os.environ['PATH']}", "PLANT": "0"},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.stdout.startswith("SLOWER  double/backward  device_time_us "), done.stderr
+    assert "    counters: dram_read 256 MiB -> 512 MiB (+100.0 %), " in done.stdout
