@@ -166,7 +166,7 @@ BUDGETS = [
     ("tests/**/*.py", 850, "causes on one screen, judging from files, recipes of other CI services"),
     ("tests/**/*.py", 500, "a first hour: no commit yet, modules in closures, errors with their lines, set-up"),
     ("tests/**/*.py", 150, "hosts that are slower as a whole, and the counters of a real profiler"),
-    ("tests/**/*.py", 350, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
+    ("tests/**/*.py", 400, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
     ("benchmarks/**/*.py", 5_750, ""),
     ("benchmarks/**/*.py", 350, "what a newcomer's commands cost, at two commits"),
     ("benchmarks/**/*.py", 500, "kernels that nobody here wrote, on a GPU and in the interpreter"),
