@@ -4,8 +4,10 @@ printed on an H200 (tests/profiles)."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +20,8 @@ from perfguard.model.records import Word
 from perfguard.store.report_file import read_report
 from tests.flows.conftest import TEST as TESTS
 from tests.flows.conftest import Project
-from tests.profiles import test_ncu
+from tests.profiles.test_profilers import RECORDED
 
-RECORDED = Path(test_ncu.__file__).parent / "ncu-h200.csv"
 # It runs the process that it is given, and writes the recorded launch of that side: PLANT counts the pairs.
 NCU = f"""#!{sys.executable}
 import os, subprocess, sys
@@ -60,16 +61,20 @@ class Desk:
         program.write_text(text)
         program.chmod(0o755)
 
-    def typed(self, *words: str, **variables: str) -> tuple[int, list[str], str]:
-        """Status, lines of output, and errors of one `perfguard` command."""
+    def start(self, *words: str, folder: str = "", **variables: str) -> subprocess.Popen[str]:
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            [sys.executable, "-m", "perfguard", *words], cwd=self.project.path, capture_output=True, text=True,
-            env=os.environ | {"PATH": path, **variables}, check=False, timeout=300,
+        return subprocess.Popen(
+            [sys.executable, "-m", "perfguard", *words], cwd=self.project.path / folder, text=True,
+            env=os.environ | {"PATH": path, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        assert "Traceback" not in done.stderr
+
+    def typed(self, *words: str, folder: str = "", **variables: str) -> tuple[int, list[str], str]:
+        """Status, lines of output, and errors of one `perfguard` command."""
+        with self.start(*words, folder=folder, **variables) as process:
+            output, errors = process.communicate(timeout=300)
+        assert "Traceback" not in errors
         assert "perfguard-pairs" not in self.project.git("worktree", "list")
-        return done.returncode, done.stdout.splitlines(), done.stderr
+        return process.returncode, output.splitlines(), errors
 
 
 @pytest.fixture
@@ -189,6 +194,22 @@ def test_too_little_time_and_no_gpu(settings: dict[str, object], told: str, desk
     assert errors.splitlines()[-1].startswith(f"perfguard: {told}"), errors
 
 
+def test_ctrl_c_leaves_nothing(desk: Desk, tmp_path: Path) -> None:
+    """The profiler, and what it started, end as well."""
+    begun = tmp_path / "begun"
+    lines = ["import os, time", f"open({str(begun)!r}, 'w').write(str(os.getpid()))", "time.sleep(600)"]
+    desk.install("\n".join([f"#!{sys.executable}", *lines, ""]))
+    with desk.start("explain", TEST, "HEAD") as process:
+        while not (begun.exists() and begun.read_text()):
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=120)[0] == ""
+    assert process.returncode == ExitStatus.INTERRUPTED
+    assert not Path("/proc", begun.read_text()).exists()
+    assert "perfguard-pairs" not in desk.project.git("worktree", "list")
+
+
 def test_the_same_code_has_nothing_to_explain(desk: Desk) -> None:
     desk.install()
     desk.project.commit()
@@ -260,10 +281,7 @@ def test_the_worst_pass_of_a_test_is_explained_from_any_folder(desk: Desk) -> No
     (desk.project.path / "kernel.py").write_text("US = 60.0\n")
     status, _, errors = desk.typed("compare", "HEAD", "--", "tests", PLANT="0", NCU_SAYS="==ERROR== busy\n")
     assert status == ExitStatus.REGRESSED, errors
-    done = subprocess.run(
-        [sys.executable, "-m", "perfguard", "explain", "test_gradients.py::test_double"], cwd=inside,
-        env=os.environ | {"PATH": f"{desk.programs}{os.pathsep}{os.environ['PATH']}", "PLANT": "0"},
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.stdout.startswith("SLOWER  double/backward  device_time_us "), done.stderr
-    assert "    counters: dram_read 256 MiB -> 512 MiB (+100.0 %), " in done.stdout
+    status, lines, errors = desk.typed("explain", "test_gradients.py::test_double", folder="tests", PLANT="0")
+    assert status == ExitStatus.PASSED, errors
+    assert lines[0].startswith("SLOWER  double/backward  device_time_us ")
+    assert lines[1].startswith("    counters: dram_read 256 MiB -> 512 MiB (+100.0 %), ")

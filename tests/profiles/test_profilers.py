@@ -35,6 +35,7 @@ def launches(tmp_path: Path) -> list[Launch]:
 def test_launches_of_ncu(launches: list[Launch]) -> None:
     assert [each.kernel for each in launches[::2]] == ["plant_once", "plant_rows", "plant_dot"]
     assert launches[1].us == 181.504
+    assert launches[0].counters["dram_read"] == pytest.approx(2**26 * 4, rel=0.01)  # It reads its input once.
     assert launches[3].counters["local_accesses"] == 2_162_688 + 1_671_168
     assert sum(value for name, value in launches[0].counters.items() if name.startswith("stalls.")) == pytest.approx(
         100
