@@ -167,8 +167,8 @@ class Measuring(Ending):
                 command=self._command(session.config) if self.worker is None else None,
                 request=self.request, worker=self.worker,
             )  # fmt: skip
-            cold = self.request is not None and self.request.cold is not None
-            if self.worker is None and not cold:  # The seconds for settling would count in a cold start.
+            times = self.request is None or (self.request.cold or self.request.profiled) is None
+            if self.worker is None and times:  # Settling would count in a cold start, and uses the device's profiler.
                 device.settle()
         session.config.stash[RUN] = self._run
 

@@ -109,6 +109,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
         unread: timed metrics to skip.
         kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
+        profiled: the case of which one warm call alone is made, for the profiler that has started the child.
         conductor: how the child takes part in a process pair; None: it takes no part in one.
         ranks: number of ranks of the launch that the child is one of (perfguard/ranks); 0: it is alone.
         parent: number of the process that starts the child, which ends with it.
@@ -128,6 +129,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     unread: list[str] = []
     kernels: dict[str, list[str]] = {}
     cold: Cold | None = None
+    profiled: Case | None = None
     conductor: PairOptions | None = None
     ranks: int = 0
     parent: int = 0
@@ -311,12 +313,14 @@ class ChildCommand:
         folder: the working folder in which they were given.
         worktree: the checkout to measure; None: the user's.
         packages: the environment that it runs in.
+        prefix: words before those of the interpreter: a program that starts it.
     """
 
     arguments: tuple[str, ...]
     folder: Path
     worktree: Worktree | None = None
     packages: Packages = OWN_PACKAGES
+    prefix: tuple[str, ...] = ()
 
     @property
     def start(self) -> Path:
@@ -332,7 +336,8 @@ class ChildCommand:
             return [sys.executable, "-m", "pytest", *self.arguments, *own]
         moved = [self.worktree.moved(argument) for argument in self.arguments]
         plugin = () if self.packages.has_plugin else ("-p", "perfguard.plugin")
-        return [self.packages.python or sys.executable, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *own]
+        python = self.packages.python or sys.executable
+        return [*self.prefix, python, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *own]
 
     def environment(self) -> dict[str, str]:
         """The child's environment."""

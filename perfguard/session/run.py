@@ -112,12 +112,16 @@ class Run:
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure one guarded call, add the faults that are certain already, and save the report."""
-        if self.request is None or self.request.cold is None:
-            measured = self.runner.measure(call, case)
-        else:
+        if self.request is not None and self.request.cold is not None:
             from perfguard.session.cold_start import first_results
 
             measured = first_results(call, case, self.request.cold, self.device)
+        elif self.request is not None and self.request.profiled is not None:
+            from perfguard.session.explain import profiled_call
+
+            measured = profiled_call(call, case, self.request.profiled, self.device)
+        else:
+            measured = self.runner.measure(call, case)
         results = [self._kept(result) for result in measured]
         self._keep()
         return results

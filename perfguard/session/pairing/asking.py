@@ -26,6 +26,7 @@ from perfguard.model.units import counted
 from perfguard.render.tables import kernel_rows, kernel_table
 from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import OWN_PACKAGES, ChildCommand, Request, packages_at, timers_of
+from perfguard.session.explain import explain_slower
 from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED, Tell
 from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
@@ -116,7 +117,9 @@ class Asking:
             self._answer(worktrees)
             if not times:
                 return "[tool.perfguard] pair_minutes is 0" if self.question.times else ""
-            return self._pair(worktrees)
+            problem = self._pair(worktrees)
+            explain_slower(self.run, worktrees, self.tally.verdicts, self.answers, self.tell)
+            return problem
 
     def _answer(self, worktrees: PairWorktrees) -> None:
         """Let one process of the base read the cases in doubt, and compare the kernels of both sides."""

@@ -151,16 +151,19 @@ class PairWorktrees:
                 self.tell(f"setting up {describe(side)}: {command}")
                 run_setup(self.command_of(side), side, command, self.settings.session_minutes, self.interrupts)
 
-    def answer(self, request: Request, side: Side = "base") -> Answer:
-        """Let one process of a side answer `request`, which asks for no time.
+    def answer(
+        self, request: Request, side: Side = "base", *, prefix: Sequence[str] = (), minutes: float = 0.0
+    ) -> Answer:
+        """Let one process of a side answer `request`, which asks for no time, within `minutes` (0: `session_minutes`).
+        `prefix`: that of its command.
 
         Raises:
             UsageError: it has loaded code from the user's checkout in place of its worktree's.
         """
         folder = Path(tempfile.mkdtemp(prefix="answer-", dir=self._temporary))
-        command = self.command_of(side)
+        command = replace(self.command_of(side), prefix=tuple(prefix))
         write_request(folder, msgspec.structs.replace(request, follow=self._following(side)))
-        problem = run_fresh(command, folder, self.settings.session_minutes, name=describe(side), good=GOOD)
+        problem = run_fresh(command, folder, minutes or self.settings.session_minutes, name=describe(side), good=GOOD)
         report, followed = read_answer(folder, self.slug), read_followed(folder)
         if followed.foreign:
             raise foreign_error(followed.foreign, side)
