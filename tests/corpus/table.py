@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.planting import Grade, Mutant, Place
 from perfguard.model.records import Word
-from tests.corpus.mutant import Mutant, Place
 from tests.corpus.rivals import NAMES, Seen
 from tests.corpus.saved import Judged, Part, key
-from tests.corpus.weighing import Grade
 
 COMMANDS = """\
 python -m tests.corpus --save tests/corpus/seen/cpu.json               # on a machine without a GPU

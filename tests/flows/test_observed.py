@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from benchmarks.planting import Edit, planted_in
 from perfguard import ExitStatus
 from perfguard.model.records import Report, Word
 from perfguard.render.html import render_html
@@ -156,9 +157,8 @@ def test_each_planted_change_is_named_with_its_line_and_its_test(library: Projec
         quiet.stdout.fnmatch_lines(["7 PASS; *"])
 
     for name, (before, after, line, metric, test) in PLANTED.items():
-        assert before in LIBRARY, name
-        (library.path / "library.py").write_text(LIBRARY.replace(before, after))
-        result = observe(library, "--deselect=test_library.py::test_fails")
+        with planted_in(library.path, Edit("library.py", before, after)):
+            result = observe(library, "--deselect=test_library.py::test_fails")
         assert result.ret == ExitStatus.REGRESSED, name
         outcomes = result.parseoutcomes()
         assert outcomes["failed"] >= 1, name
@@ -168,7 +168,6 @@ def test_each_planted_change_is_named_with_its_line_and_its_test(library: Projec
         assert found, f"{name}: {line} is not named in\n{said}"
         assert metric in found[0], name
         assert test in found[0], name
-    (library.path / "library.py").write_text(LIBRARY)
 
 
 def test_what_is_observed_by_path_mark_or_setting(library: Project) -> None:
