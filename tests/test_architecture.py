@@ -139,7 +139,7 @@ BUDGETS = [
     ("kernels/**/*.py", 14_400, ""),
     ("kernels/**/*.py", 800, "RMSNorm and RoPE, also by Liger's names; how DTensors are placed"),
     ("kernels/**/*.py", 300, "block scales of 1x128 and 128x128, MXFP8: reference, kernel, operators, DTensors"),
-    ("tests/**/*.py", 52_650, ""),
+    ("tests/**/*.py", 52_150, ""),
     ("tests/**/*.py", 2_650, "answers of bases, hostile objects, comparisons of kernels, records that grow"),
     ("tests/**/*.py", 550, "runs that are ended; what a run says while it lasts"),
     ("tests/**/*.py", 700, "turns within a budget, over several runs"),

@@ -567,33 +567,6 @@ def test_nothing_of_it_is_noticed(library: Project, real_processes: None) -> Non
     assert values["saved_bytes"] > 0
 
 
-SHARED = """
-import pytest
-import torch
-
-
-@torch.compile(backend="eager")
-def shared(x):
-    return x.cos() + 1
-
-
-@pytest.mark.parametrize("n", range(12))
-def test_shared(n):
-    shared(torch.ones(3))
-"""
-
-
-@pytest.mark.nightly  # four runs; the walk forgets what was compiled: tests/measure/metrics
-def test_a_test_alone_is_as_it_was_recorded_among_others(library: Project) -> None:
-    """Whichever test comes first compiles what all of them call. So what is compiled in none of them is gated."""
-    (library.path / "test_shared.py").write_text(SHARED)
-    recorded = observe(library, "test_shared.py", "--perfguard-update=all")
-    assert recorded.ret == ExitStatus.PASSED
-    recorded.stdout.fnmatch_lines(["*not the same in all processes*"])
-    for n in range(12):
-        assert observe(library, f"test_shared.py::test_shared[{n}]").ret == ExitStatus.PASSED, n
-
-
 LOGGING = """
 import logging
 
