@@ -41,7 +41,13 @@ def commit(folder: Path) -> None:
 
 def git(folder: Path, *arguments: str) -> str:
     """What git prints; it needs to know nobody."""
-    line = ["git", "-c", "user.name=somebody", "-c", "user.email=somebody@localhost", *arguments]
+    settings = (
+        "user.name=somebody",
+        "user.email=somebody@localhost",
+        "commit.gpgSign=false",
+        "init.defaultBranch=main",
+    )
+    line = ["git", *(part for each in settings for part in ("-c", each)), *arguments]
     return subprocess.run(line, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
