@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.first_contact import Ran
 from benchmarks.first_contact import table as compared_commands
 from benchmarks.pairs.__main__ import table as steps
+from benchmarks.rows import markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "results.md"
@@ -45,8 +46,7 @@ def filled(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+    return "\n".join(markdown(head, rows))
 
 
 def _origin(data: Data, command: str) -> str:
@@ -148,7 +148,7 @@ def observed(data: Data) -> str:
             f"{median(two / one for one, two in pairs):.2f}" if pairs else "", f"{named} of {len(suite['planted'])}",
         ])  # fmt: skip
         for each in suite["planted"]:
-            said = _code(each["finding"].replace("|", "\\|")) if each["named"] else "not named"
+            said = _code(each["finding"]) if each["named"] else "not named"
             found.append([*first, each["change"], each["status"], said, _took(each)])
     told = _table(["suite", "on", "planted", "status", "named by", "seconds: processor, clock"], found)
     return "\n\n".join([f"{data['device']}.", _code(data["command"]), _table(head, rows), told])
@@ -257,7 +257,7 @@ def public_reports(data: Data) -> str:
         )
         lines.append([
             row["id"], row["kind"], row["origin"], row["shows"], word, "yes" if row["named"] else "",
-            _code(said.replace("|", "\\|")) if said else "", f"{row['seconds'][-1]:.0f}",
+            _code(said) if said else "", f"{row['seconds'][-1]:.0f}",
         ])  # fmt: skip
     head = ["report", "kind", "origin", "shown by", "", "named", "by", "s"]
     return f"{_origin(data, data['command'])}\n\n{told}\n\n{_table(head, lines)}"
