@@ -59,15 +59,15 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.__name__)
-def test_an_operator_makes_what_its_examples_say(operator: type[Rewriting]) -> None:
+@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.name)
+def test_an_operator_makes_what_its_examples_say(operator: Rewriting) -> None:
     for example in operator.examples():
-        assert mutate_code(example.pre_mutation_code, operator(), 0) == example.post_mutation_code
+        assert mutate_code(example.pre_mutation_code, operator, 0) == example.post_mutation_code
 
 
-@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.__name__)
-def test_an_operator_leaves_other_code_alone(operator: type[Rewriting]) -> None:
-    assert mutate_code("def f(x: int) -> str:\n    return g(x, y=2)[0]\n", operator(), 0) is None
+@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.name)
+def test_an_operator_leaves_other_code_alone(operator: Rewriting) -> None:
+    assert mutate_code("def f(x: int) -> str:\n    return g(x, y=2)[0]\n", operator, 0) is None
 
 
 def test_masks_are_dropped_and_annotations_and_oracles_are_not(tree: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_seed_draws_each_group_in_turn_and_the_same_every_time(tree: Path) -> 
 
 
 def test_all_of_our_operators_apply_somewhere_in_the_kernels() -> None:
-    left = {operator.__name__: operator() for operator in OURS}
+    left = {operator.name: operator for operator in OURS}
     for file in files():
         for node in ast_nodes(get_ast((ROOT / file).read_text())):
             for name in [name for name, operator in left.items() if operator.rewrites(node)]:
