@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.github.init import command, workflows
 from perfguard.github.init.edits import with_lanes
@@ -23,12 +24,6 @@ from perfguard.model.errors import ExitStatus, UsageError
 
 COMMIT = f"{0xABC:040x}"
 SOURCE = f"--source=OWNER/perfguard@{COMMIT}"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
-    line = ["git", *identity, *arguments]
-    return subprocess.run(line, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
@@ -36,7 +36,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "baselines" / "nvidia-h200" / "norms.yaml"
     path.parent.mkdir(parents=True)
-    subprocess.run(["git", "init", "--quiet"], check=True)
+    git(tmp_path, "init", "--quiet")
 
     def commit(entries: dict[str, Entry] | bytes, reason: str = "", code: str | None = "abc") -> str:
         if isinstance(entries, dict):
@@ -44,10 +44,9 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
             case = CaseBaseline(entries, "bfloat16[64]", "1a")
             entries = render(Baseline("nvidia-h200", "norms", {"1a": provenance}, {KEY: case})).encode()
         path.write_bytes(entries)
-        subprocess.run(["git", "add", "--all"], check=True)
-        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "x"]
-        subprocess.run(line, check=True)
-        return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message=x")
+        return git(tmp_path, "rev-parse", "HEAD")
 
     return commit
 
