@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from perfguard._compat import torch_utils
+from perfguard._compat.torch_internals import schema_of
 from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.sums import FP8_DTYPES
 from perfguard.model.errors import is_out_of_memory
@@ -60,7 +61,7 @@ class Widen(torch_utils.DispatchMode):
         if named.get("dtype") in self.dtypes:
             named["dtype"] = self.wide
         dtypes = {each.dtype for each in torch_utils.tree_leaves(args) if isinstance(each, torch.Tensor)}
-        if self.wide in dtypes and not self.narrow.isdisjoint(dtypes) and not func._schema.is_mutable:
+        if self.wide in dtypes and not self.narrow.isdisjoint(dtypes) and not schema_of(func).is_mutable:
             args = torch_utils.tree_map(self._widened, args)
         return func(*args, **named)
 
