@@ -761,18 +761,6 @@ def test_modules_that_a_reference_keeps_are_widened_whatever_the_candidate_is() 
         assert (result.wrong, result.notes) == ([], [])
 
 
-def test_a_module_that_takes_its_own_dtype_alone_stays_as_it_is() -> None:
-    class Fixed(torch.nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if self.weight.dtype is torch.float64:
-                raise TypeError("float32 alone")
-            return super().forward(x.to(self.weight.dtype))
-
-    net = Fixed(48, 16)
-    result = checked(lambda x: net(x), normal(8, 48).float(), reference=lambda x: net(x))
-    assert (result.wrong, result.notes) == ([], [])
-
-
 def test_an_oracle_that_would_not_fit_is_float32_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfguard.check.numerics.oracle.free_bytes", lambda _: 1e3)
     result = checked(matmul, normal(40, 64), normal(64, 40, seed=1), reference=matmul)

@@ -158,9 +158,10 @@ def test_a_masked_class_with_smoothing(kernel_path: KernelPath) -> None:
         torch.testing.assert_close(leaf.grad.double(), double.grad, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("options", [{}, EVERY], ids=["plain", "every"])
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_nothing_kept_is_zero_and_not_nan(reduction: str, kernel_path: KernelPath) -> None:
-    options = given(EVERY, kernel_path.device)
+def test_nothing_kept_is_zero_and_not_nan(reduction: str, options: dict[str, Any], kernel_path: KernelPath) -> None:
+    options = given(options, kernel_path.device)
     for rows in (0, 4):
         logits = torch.randn(rows, VOCABULARY, device=kernel_path.device).mul_(torch.nan).requires_grad_()
         target = torch.full((rows,), -100, device=kernel_path.device)

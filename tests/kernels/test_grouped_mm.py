@@ -24,7 +24,7 @@ from kernels.hardware import HARDWARE
 from kernels.launch import MAX_CANDIDATES, Tiles
 from tests.kernels import elsewhere
 from tests.kernels.grouped_products import NAMES, Product, assert_right
-from tests.kernels.guards import POISONS, guarded_allocations, no_device_waits, no_host_reads
+from tests.kernels.guards import guarded_allocations, no_device_waits, no_host_reads
 from tests.kernels.paths import GPU, VARIABLE
 from tests.nursery import Nursery
 
@@ -486,51 +486,6 @@ def test_a_weight_gradient_lies_as_its_weight(impl: str) -> None:
         output = grouped.grouped_mm(product.a, leaf, product.offs, impl=impl)  # type: ignore[arg-type]
         (grad,) = torch.autograd.grad(output, leaf, product.grad)
         assert grad.stride() == leaf.stride()
-
-
-@KERNELS
-@FORMS
-def test_results_do_not_depend_on_old_memory(form: str, impl: str) -> None:
-    """Every byte of the results is written whatever the allocator's block held, and no byte beside them."""
-    product = Product.draw(form, ODD, 24, 33, DEVICE)
-    first = product.run(grouped.grouped_mm, impl=impl)
-    for poison in POISONS:
-        with guarded_allocations(poison) as allocations:
-            again = product.run(grouped.grouped_mm, impl=impl)
-        allocations.assert_guards_intact()
-        assert allocations.holds(again[0]) or impl != "triton", "the output was allocated out of our sight"
-        for one, other in zip(again, first, strict=True):
-            assert torch.equal(one, other), f"memory held 0x{poison:02x}"
-
-
-@pytest.mark.parametrize("layout", ["column-slice", "transposed-view", "storage-offset-1"])
-@KERNELS
-@FORMS
-def test_inputs_are_not_written(form: str, layout: str, impl: str) -> None:
-    product = Product.draw(form, ODD, 24, 40, DEVICE, a_layout=LAYOUTS[layout], b_layout=LAYOUTS[layout])
-    tensors = (product.a, product.b, product.offs, product.grad)
-    before = [bytes(x.untyped_storage().cpu()) for x in tensors]
-    product.run(grouped.grouped_mm, impl=impl)
-    assert before == [bytes(x.untyped_storage().cpu()) for x in tensors]
-
-
-UNOWNED = ("empty-first", "empty-all", "no-rows", "one-expert", "many-unused")
-
-
-@pytest.mark.parametrize("split", [s for s in SPLITS if s.name in UNOWNED], ids=str)
-def test_what_pytorch_leaves_is_cleared(split: Split, ours: None) -> None:
-    """The kernels that write zeros behind PyTorch's product: all that nobody owns, and not one element more."""
-    from kernels.grouped import launch
-
-    offs = split.offs(DEVICE)
-    rows = torch.full((split.rows, 33), torch.nan, dtype=torch.bfloat16, device=DEVICE)
-    launch.clear_rows(rows, offs)
-    assert rows[: sum(split.sizes)].isnan().all()
-    assert rows[sum(split.sizes) :].eq(0).all()
-    matrices = torch.full((split.groups, 61, 70), torch.nan, dtype=torch.bfloat16, device=DEVICE)
-    launch.clear_groups(matrices, offs)
-    for size, matrix in zip(split.sizes, matrices, strict=True):
-        assert matrix.isnan().all() if size else matrix.eq(0).all()
 
 
 @pytest.mark.parametrize("ends", [1, 3, 5])
