@@ -25,7 +25,7 @@ from kernels.launch import MAX_CANDIDATES, Tiles
 from tests.kernels import elsewhere
 from tests.kernels.grouped_products import NAMES, Product, assert_right
 from tests.kernels.guards import guarded_allocations, no_device_waits, no_host_reads
-from tests.kernels.paths import GPU, VARIABLE
+from tests.kernels.paths import GPU, VARIABLE, every_candidate
 from tests.nursery import Nursery
 
 FORMS = pytest.mark.parametrize("form", ["rows", "groups"])
@@ -208,15 +208,11 @@ def test_every_candidate_is_right(form: Form, ours: None) -> None:
     for inner, outer in ((24, 40), (23, 41)):
         split = Split("tall", (7, 0, 70, 35), unused=2)
         product = Product.draw(form, split, inner, outer, DEVICE)
-        for number in range(MAX_CANDIDATES + 1):
-            try:
-                assert_right(product, grouped.grouped_mm, f"{inner}x{outer} #{number}", impl="triton", candidate=number)
-            except ValueError as error:
-                if not str(error).startswith("candidate: "):
-                    raise
-                break
-        assert number >= 1, "no candidate"
-        assert number <= MAX_CANDIDATES, "any number is accepted"
+
+        def right(number: int, product: Product = product, widths: str = f"{inner}x{outer}") -> None:
+            assert_right(product, grouped.grouped_mm, f"{widths} #{number}", impl="triton", candidate=number)
+
+        assert list(every_candidate(right, least=1))
 
 
 @FORMS
