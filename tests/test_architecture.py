@@ -158,7 +158,7 @@ BUDGETS = [
         "texts of reports in every output; orders of runs, deadlines, answers that are no GitHub's, a desk",
     ),
     ("tests/**/*.py", 800, "pages are typed line by line; perfguard init in repositories of every form"),
-    ("tests/**/*.py", 300, "RMSNorm and RoPE, DTensors, int32, (B, S, V), autocast, what is refused"),
+    ("tests/**/*.py", 150, "RMSNorm and RoPE, DTensors, int32, (B, S, V), autocast, what is refused"),
     ("tests/**/*.py", 150, "queries of a device at import, without a GPU"),
     ("tests/**/*.py", 350, "the search for a commit; a proposal for each lane; frozen inputs and refused dtypes"),
     ("tests/**/*.py", 850, "causes on one screen, judging from files, recipes of other CI services"),
