@@ -16,6 +16,7 @@ from perfguard.check.numerics.hints import Jagged, jagged, looks_like
 from perfguard.check.numerics.modules import modules_of, widened_state, with_state
 from perfguard.check.numerics.oracle import (
     MEMORY_SHARE,
+    OrderOfEqual,
     Result,
     before_integers,
     close_inputs,
@@ -26,7 +27,6 @@ from perfguard.check.numerics.oracle import (
 )
 from perfguard.check.numerics.rule import LOOSER, VANISHING, compare, judge_missing
 from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, rmse
-from perfguard.check.numerics.ties import OrderOfEqual
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
 from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError, is_out_of_memory

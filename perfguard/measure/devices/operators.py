@@ -30,7 +30,7 @@ from perfguard.measure.devices.operator_kinds import (
     tensors_in,
 )
 from perfguard.measure.gc_pause import collector_paused
-from perfguard.model.imports import entered_when_loaded
+from perfguard.model.modules import entered_when_loaded
 from perfguard.tensors.step import Step
 from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
