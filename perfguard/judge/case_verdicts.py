@@ -172,8 +172,8 @@ class _Case:
             return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}, whose code this is: {doubt.problem}")
         if self._base.commit is None:
             was_sought = self._base not in (NO_BASE, NO_RECORD)  # A case without a record is new.
-            why = [f"no base was asked: {self._base.problem}"] if was_sought else []
-            return Verdict(Word.WRONG, doubt.output, "\n".join([doubt.problem, *why]))
+            unasked = f"\nno base was asked: {self._base.problem}" if was_sought else ""
+            return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}{unasked}")
         if self.beside is None:
             return Verdict(Word.SUSPECT, reason=doubt.problem)  # A time in question has a metric.
         answer = self._answers.get(doubt.name)

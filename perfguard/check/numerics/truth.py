@@ -25,7 +25,7 @@ from perfguard.check.numerics.oracle import (
     run_wide,
     unrounded_codes,
 )
-from perfguard.check.numerics.rule import LOOSER, VANISHING, compare, judge_missing
+from perfguard.check.numerics.rule import ALLOWANCES, LOOSER, compare, judge_missing
 from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
 from perfguard.model.call import Call, Tolerance
@@ -132,13 +132,13 @@ class Truth:
             usual: RMS of the largest gradient elsewhere.
         """
         eager, oracle = self.eager[position], self.oracle[position]
-        if position < self.first_gradient or eager is None or oracle is None or eager.dtype not in VANISHING:
+        if position < self.first_gradient or eager is None or oracle is None or eager.dtype not in ALLOWANCES:
             return 0.0
         gradients = (each for each in self.oracle[self.first_gradient :] if each is not None)
         largest = max(usual, *map(rmse, gradients))
         if rmse(oracle) > _ZERO * torch.finfo(oracle.dtype).eps * largest:
             return 0.0
-        return VANISHING[eager.dtype] * ROUNDING[eager.dtype] * largest
+        return ALLOWANCES[eager.dtype].vanishing * ROUNDING[eager.dtype] * largest
 
     def _is_right_by_value(self, position: int, tensors: Sequence[torch.Tensor | None]) -> bool:
         """Whether codes, or the codes that scales belong to, are right although they are not the reference's."""
