@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 def kept_in(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """What a function keeps in its closure, its defaults and its given arguments, and so do the functions there."""
+    """The values in a function's closure, defaults and bound arguments, and those of the functions among them."""
     seen = set() if seen is None else seen
     if id(fn) in seen:
         return
@@ -102,7 +102,7 @@ def _needs_gradient(call: Call, inputs: Inputs) -> bool:
     try:
         with torch.random.fork_rng(devices, **({"device_type": inputs.device.type} if devices else {})):
             return any(run_trial(call.fn, inputs, seed=call.seed).differentiable)
-    except Exception:  # The check calls it again, and says what it was doing.
+    except Exception:  # The check calls it again, and reports the error with the run that raised it.
         return False
 
 

@@ -27,8 +27,8 @@ NARROW = (torch.bfloat16, torch.float16, torch.float32)
 COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 #: Share of the free memory that a float64 oracle may take.
 MEMORY_SHARE = 0.25
-#: How far values of a close run may be off, relative to themselves. In 16 bits an eighth of a rounding: less than
-#: eager's own error, and more than sums in float32 are off before an element is cut at 0. In float32 16 roundings,
+#: The largest relative change of the values in a close run. In 16 bits it is an eighth of a rounding: less than eager's
+#: own error, but more than the error of sums in float32 before an element is cut at 0. In float32 it is 16 roundings,
 #: those of a long sum.
 CLOSE: dict[torch.dtype, float] = {torch.bfloat16: 2.0**-12, torch.float16: 2.0**-15, torch.float32: 2.0**-20}
 #: Number of copies of the inputs and outputs that the reference and the comparison hold at once.
@@ -77,7 +77,7 @@ _seeds: ContextVar[Iterator[int] | None] = ContextVar("_seeds", default=None)
 
 @contextmanager
 def close_inputs(draw: int) -> Iterator[None]:
-    """Within it `widened` moves each value by chance, by up to CLOSE; another way for each `draw`."""
+    """While inside, `widened` changes each value at random by up to CLOSE; `draw` chooses the random numbers."""
     token = _seeds.set(itertools.count(draw << 16))
     try:
         yield
@@ -142,7 +142,7 @@ def unrounded_codes(run: Run, coded: Sequence[torch.Tensor]) -> list[torch.Tenso
 
 
 def in_float32(run: Run, coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """The same, and the scales, with no cast at all on the way: float32 throughout.
+    """The values and the scales of a reference without any casts: float32 throughout.
 
     Args:
         run: the reference on inputs in float32.
@@ -234,7 +234,7 @@ class OrderOfEqual(DispatchMode):
         largest: bool = True,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What `sort` returns, or `topk` of `k` elements."""
+        """The result of `sort`, or of `topk` of `k` elements."""
         downwards = descending if k is None else largest
         values, indices = _aten.sort.stable(
             tensor.flip(dim) if self.last else tensor, stable=True, dim=dim, descending=downwards
