@@ -206,7 +206,7 @@ class Guarded:
             hard=hard_of(hard),
         )
         try:
-            from perfguard.check.numerics.kept import with_kept
+            from perfguard.check.numerics.modules import with_kept
 
             with interpreting(self._interprets):
                 self._guard(with_kept(call), case)

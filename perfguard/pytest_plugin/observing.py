@@ -22,7 +22,7 @@ from perfguard._compat.pytest_internals import records_of_call, run_protocol
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.measure import collect_young
 from perfguard.model.errors import PerfguardError
-from perfguard.model.imports import when_loaded
+from perfguard.model.modules import when_loaded
 from perfguard.model.records import Verdict, Word
 from perfguard.model.units import counted
 from perfguard.pytest_plugin.items import body_of, case_of, is_observed

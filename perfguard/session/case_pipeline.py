@@ -361,7 +361,7 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
     """The same pass of the rival, on the same inputs."""
     if call.rival is None:
         return None
-    from perfguard.check.numerics.kept import with_kept
+    from perfguard.check.numerics.modules import with_kept
 
     theirs = with_kept(replace(call, fn=call.rival, kept=None))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from perfguard.check.all_configs import check_given
 from perfguard.check.checked import Checked
 from perfguard.check.correctness import check
-from perfguard.check.numerics.kept import with_kept
+from perfguard.check.numerics.modules import with_kept
 from perfguard.model.call import Call
 
 NAMES = [f"gradient of parameter {name}" for name in ("0.weight", "0.bias", "2.weight", "2.bias")]

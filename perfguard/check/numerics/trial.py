@@ -37,13 +37,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class Trial:
     """Results of one run; every tensor is a detached copy."""
 
-    names: list[str] = field(default_factory=list)  # of the outputs
+    names: list[str] = field(default_factory=list)  # the outputs' names
     outputs: list[torch.Tensor] = field(default_factory=list)
-    strides: list[str] = field(default_factory=list)  # as returned, of each dense output: `48,1`
+    strides: list[str] = field(default_factory=list)  # each dense output's, as returned: `48,1`
     others: list[Any] = field(default_factory=list)  # outputs other than tensors
     written: list[torch.Tensor] = field(default_factory=list)  # the writable arguments after the run
     gradients: list[torch.Tensor | None] = field(default_factory=list)  # in the order of `Inputs.leaf_names`
-    differentiable: list[bool] = field(default_factory=list)  # of each output
+    differentiable: list[bool] = field(default_factory=list)  # whether each output is
     modified: list[str] = field(default_factory=list)  # texts on inputs written without authorisation
 
     def tensors(self) -> list[torch.Tensor | None]:
@@ -131,7 +131,7 @@ class Inputs:
 
     @property
     def device(self) -> torch.device:
-        """That of the first tensor; the CPU without one."""
+        """The device of the first tensor; the CPU without one."""
         return next((tensor.device for tensor in self.tensors), torch.device("cpu"))
 
     @property

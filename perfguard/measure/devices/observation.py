@@ -23,7 +23,7 @@ from perfguard._compat.triton_internals import launches_noted
 from perfguard.interpreter.running import counted
 from perfguard.measure.devices import operators
 from perfguard.measure.devices.activity import Activity, Copied, ObservedActivity, Waited
-from perfguard.model.imports import entered_when_loaded
+from perfguard.model.modules import entered_when_loaded
 from perfguard.tensors.autograd_graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python, text_of
 

@@ -30,7 +30,7 @@ from perfguard.measure.devices.operator_kinds import (
     kind_of,
     tensors_in,
 )
-from perfguard.model.imports import entered_when_loaded
+from perfguard.model.modules import entered_when_loaded
 from perfguard.tensors.step import Step
 from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
