@@ -40,8 +40,7 @@ def is_observed(item: pytest.Item) -> bool:
     mark = item.get_closest_marker(MARK)
     if mark is not None:
         return not mark.kwargs  # With arguments the test runs on several ranks.
-    paths = item.config.stash.get(OBSERVED, ())
-    return _is_below(item.path, paths)
+    return _is_below(item.path, item.config.stash.get(OBSERVED, ()))
 
 
 @functools.cache

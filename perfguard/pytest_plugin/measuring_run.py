@@ -363,7 +363,7 @@ class Measuring(Ending):
         """End as any run does. A child that runs a base also writes its launches, even if it collected no test."""
         folder, request = self._config.session_folder, self.request
         if folder is not None and request is not None and request.follow is not None:
-            from perfguard.session.followed import write_followed
+            from perfguard.session.pairing.worker import write_followed
 
             followed = {} if self._run is None else self._run.runner.followed
             write_followed(folder, request.follow, followed, self._uncollected)

@@ -316,7 +316,7 @@ class Run:
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
         from perfguard.render.update_text import describe_changes, mark_recorded
-        from perfguard.store.baseline_update import apply
+        from perfguard.store.baseline_files import apply
 
         assert self.config.update is not None
         planned = self.planned(list(self.results.values()))

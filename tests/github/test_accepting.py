@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from perfguard.cli import main
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
-from perfguard.github.lanes.limits import declared
+from perfguard.github.lanes.judge_again import declared
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Baseline, Doubt, Report, TimedEntry, Verdict, Word, dump_report
 from perfguard.model.records.baseline import as_stored

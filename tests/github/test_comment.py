@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.github.api.client import Client
-from perfguard.github.api.comment import Comment, marker_of, order_in, post_comment
 from perfguard.github.api.measured_run import Pull, Side
+from perfguard.github.api.posts import Comment, marker_of, order_in, post_comment
 from perfguard.model.errors import GitHubError, UsageError
 from tests.github.fake import BOT, FakeGitHub, sha
 

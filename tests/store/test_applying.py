@@ -18,8 +18,7 @@ from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.model.records.change import Change
 from perfguard.store import baseline_files
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
+from perfguard.store.baseline_files import Store, apply
 
 FIRST = Provenance(torch="2.11.0", driver="580.1", commit="1a", recorded="2026-11-20")
 LATER = replace(FIRST, commit="2b", recorded="2026-11-21")

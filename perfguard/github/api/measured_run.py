@@ -1,9 +1,9 @@
-"""The workflow run that measured, and its pull request, from GitHub's data instead of the run's artifacts."""
+"""The workflow run that measured, its pull request and its jobs, from GitHub's data instead of the run's artifacts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from perfguard.github.api.client import FULL_NAME, Client
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import GitHubError, UsageError
 
 MEASURE_WORKFLOW = ".github/workflows/measure.yml"
 Sha = Annotated[str, Meta(pattern="^[0-9a-f]{40}([0-9a-f]{24})?$")]  # This is SHA-1 or SHA-256.
@@ -199,3 +199,29 @@ def _is_between(pull: Pull, run: WorkflowRun) -> bool:
     head, base = pull.head.repo, pull.base.repo
     assert run.head_repository is not None
     return head is not None and head.id == run.head_repository.id and base is not None and base.id == run.repository.id
+
+
+class _Job(Struct, frozen=True):
+    name: str
+    html_url: str
+
+
+class _Jobs(Struct, frozen=True):
+    jobs: list[_Job]
+
+
+def job_urls(client: Client, run: WorkflowRun, lanes: Sequence[str]) -> dict[str, str]:
+    """Lane -> the URL of its job, if exactly one job of the run's attempt names it: `measure (nvidia-h200) / lane`.
+
+    Only the first 100 jobs are read. A result without links is a result, so that a failed request means no links.
+    """
+    try:
+        jobs = client.get(f"/actions/runs/{run.id}/attempts/{run.attempt}/jobs", _Jobs, per_page="100").jobs
+    except GitHubError:
+        return {}
+    urls = {}
+    for lane in lanes:
+        named = [job.html_url for job in jobs if re.search(rf"(?<![\w.+-]){re.escape(lane)}(?![\w.+-])", job.name)]
+        if len(named) == 1 and named[0].startswith(f"{client.server}/"):
+            urls[lane] = named[0]
+    return urls

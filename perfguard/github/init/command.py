@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from perfguard.github.init.edits import with_ignored, with_lanes, with_owners
 from perfguard.github.init.workflows import (
     HOSTED,
     Lanes,
@@ -23,6 +22,9 @@ from perfguard.github.init.workflows import (
     lane_workflows,
     lanes_of,
     measure_workflow,
+    with_ignored,
+    with_lanes,
+    with_owners,
 )
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import LANE, find_project, read_settings

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from statistics import median
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
-from perfguard.github.lanes.limits import declared
+from perfguard.github.lanes.judge_again import declared
 from perfguard.judge.lane import folder_of
 from perfguard.judge.time_record import anchor_of, grow, slowdown
 from perfguard.judge.update_plan import is_worse

@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn, TypeVar
 
@@ -193,6 +194,14 @@ def read_untrusted_report(data: bytes, recorded: int = 0) -> Received:
     except (msgspec.MsgspecError, LaneError, AttributeError, KeyError, TypeError) as error:  # An item is no object.
         raise LaneError(f"no perfguard report ({str(error)[:300]})") from error
     return Received(replace(report, results=results, fresh=fresh, pairings=pairings), [*refused, *unpaired])
+
+
+def read_untrusted_file(path: Path, recorded: int) -> Received:
+    """The report in a file, as `read_untrusted_report` reads it. A file that cannot be read raises an OSError."""
+    most = REPORT_BYTES * most_cases(recorded)
+    if path.stat().st_size > most:
+        raise LaneError(f"larger than {most:,} bytes")
+    return read_untrusted_report(path.read_bytes(), recorded)
 
 
 def _strict_json(data: bytes) -> Any:

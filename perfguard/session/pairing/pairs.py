@@ -30,14 +30,13 @@ from perfguard.session.child import (
     read_answer,
     write_request,
 )
-from perfguard.session.followed import Followed, read_followed
 from perfguard.session.fresh_processes import Tell, run_fresh
 from perfguard.session.pairing.lockstep import Limit, run_pair
-from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import (
     GOOD,
     SIDES,
     Interrupts,
+    PairOutcome,
     Side,
     SideProcess,
     describe,
@@ -47,6 +46,7 @@ from perfguard.session.pairing.processes import (
     starting_orders,
 )
 from perfguard.session.pairing.tally import Tally
+from perfguard.session.pairing.worker import Followed, read_followed
 from perfguard.session.pairing.worktrees import Repository, lock_in
 
 if TYPE_CHECKING:
