@@ -230,7 +230,7 @@ def _changes(lane: Lane, judged: Report, results: Sequence[CaseResult], reason: 
 def _why(verdict: Verdict) -> str:
     """The reason why a verdict leaves nothing to accept."""
     if verdict.word in _WRONG:
-        return f"{verdict.word}, which no baseline makes right: {verdict.reason}"
+        return f"{verdict.word}, which no baseline can accept: {verdict.reason}"
     return f"not decided: {verdict.reason}; run the lane again"
 
 

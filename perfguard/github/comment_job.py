@@ -158,7 +158,7 @@ def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview
     strict = job.settings.strict
     text = comment_of(overview, strict)
     wants, marks = wants_comment(overview, strict), statuses(job.context, overview, strict)
-    never = "comment is never in [tool.perfguard]" if job.settings.comment == "never" else ""
+    never = 'comment = "never" in [tool.perfguard]' if job.settings.comment == "never" else ""
     no_comment = search.reason if search.pull is None else never
     failures: list[str] = []
     _write_files(job, overview)

@@ -32,7 +32,7 @@ class Step:
     """The comparison of one commit, or release, with the good one.
 
     Attributes:
-        answer: `skipped` if it cannot be told.
+        answer: `skipped` if it could not be compared.
         text: the reason, for one line of output.
         found: case and metric of each failing verdict.
     """
@@ -215,7 +215,7 @@ def _search(commits: _Commits, good: str, bad: str) -> int:
     first, *unclear = culprits
     print(f"perfguard: first bad commit: {subjects[first]}")
     for commit in unclear:
-        print(f"perfguard: or, as it could not be told: {subjects[commit]}")
+        print(f"perfguard: not excluded, since it could not be compared: {subjects[commit]}")
     print("perfguard: beside its parent:", flush=True)
     commits.shown(first, f"{first}^")
     return int(ExitStatus.PASSED)

@@ -61,7 +61,7 @@ def observed_paths(given: str | Iterable[str], folder: Path) -> tuple[Path, ...]
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise pytest.UsageError(
-            f"--perfguard-observe: {', '.join(missing)}: not there; name folders and files, separated by commas"
+            f"--perfguard-observe: {', '.join(missing)}: no such path; name folders and files, separated by commas"
         )
     return paths
 

@@ -147,7 +147,7 @@ class Observer:
             observation.close()
         except Exception as error:
             why = str(error) if isinstance(error, PerfguardError) else f"{type(error).__name__}: {error}"
-            verdict = Verdict(Word.BROKEN, reason=f"the test passed, and could not be read: {why}")
+            verdict = Verdict(Word.BROKEN, reason=f"the test passed, but its readings failed: {why}")
             self._hooks.run_of(item.session).add_verdict(case_of(item), verdict)
 
 

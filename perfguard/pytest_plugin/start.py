@@ -199,7 +199,9 @@ def reset_options(config: pytest.Config) -> None:
         folder = config.invocation_params.dir
         there = [each for each in config.args if (folder / each.partition("::")[0]).exists()]
         if config.args and not there:
-            raise pytest.UsageError(f"{', '.join(config.args)}: not there; there is nothing to compare with")
+            raise pytest.UsageError(
+                f"{', '.join(config.args)}: not in this checkout, so there is nothing to compare with"
+            )
         config.args = there
 
 

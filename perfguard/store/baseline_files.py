@@ -148,7 +148,7 @@ class Store:
 
 
 def _in_the_way(path: Path) -> BaselineError:
-    return BaselineError(f"{path}: cannot read, since a file stands where a folder should; move it away")
+    return BaselineError(f"{path}: a file, expected a folder; move it away")
 
 
 def _read(path: Path) -> bytes | None:
@@ -248,10 +248,10 @@ def _bytes(new: Baseline, path: Path) -> bytes:
     try:
         same = parse(data, path, new.hardware, new.suite) == new
     except BaselineError as error:
-        raise BaselineError(f"{path}: what would be written is not read ({error}); give the case another id") from error
+        raise BaselineError(f"{path}: its new content is not read back ({error}); give the case another id") from error
     if not same:
         raise BaselineError(
-            f"{path}: a name or value in it reads back otherwise; give the case or the metric another name"
+            f"{path}: a name or value would be read back as another one; give the case or the metric another name"
         )
     return data
 

@@ -101,7 +101,7 @@ def test_a_new_method_brings_its_inputs(store: Store) -> None:
         ({"needs_reason": True}, "^a launches: slower, heavier or different; say why with --perfguard-reason$"),
         ({"before": 7}, "fp8.yaml: a launches has changed since it was compared; run the update again$"),
         ({"suite": "../fp8"}, "cannot name a baseline file"),
-        ({"key": "\ud800"}, "fp8.yaml: what would be written is not read .*; give the case another id$"),
+        ({"key": "\ud800"}, "fp8.yaml: its new content is not read back .*; give the case another id$"),
     ],
 )
 def test_what_may_not_be_written_stops_everything(store: Store, fields: dict[str, object], message: str) -> None:

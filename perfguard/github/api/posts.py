@@ -96,7 +96,7 @@ def _post(client: Client, pull: Pull, text: str, wants: bool, order: tuple[int, 
         return "no comment: nobody has to act, and there is none to keep up to date"
     newest = max(ours.values(), default=order)
     if newest > order:
-        return "comment not posted: it is that of attempt {1} of run {0}, which is newer".format(*newest)
+        return "comment not posted: attempt {1} of run {0}, which is newer, has written it".format(*newest)
     now = client.get(f"/pulls/{pull.number}", Pull)
     if now.state != "open":
         return f"comment not posted: #{now.number} is closed"

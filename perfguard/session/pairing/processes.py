@@ -212,7 +212,7 @@ def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, int
     if status != 0:
         raise UsageError(
             f"--setup {setup!r}: ended with status {status} in the worktree of {describe(side)}; "
-            f"mend the command; it said{_last_lines(output_path)}"
+            f"correct the command; its output{_last_lines(output_path)}"
         )
 
 

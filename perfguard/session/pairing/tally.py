@@ -163,7 +163,7 @@ class Tally:
             file = self.times[track].work.case.nodeid.partition("::")[0]
             uncollected = outcome.uncollected.get("base", {}).get(file)
             return NEW_SINCE_BASE if uncollected is None else f"its file does not run at the base: {uncollected}"
-        return "the processes did not come to it together: one of its tests failed or was skipped"
+        return "not every process measured it: in one of them its test failed or was skipped"
 
     def _judge(self) -> None:
         compared = {track: time.work for track, time in self.times.items() if not time.unchanged}

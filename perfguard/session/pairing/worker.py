@@ -201,7 +201,7 @@ def join(options: PairOptions) -> PairWorker:
 
 def _parent_gone() -> KeyboardInterrupt:
     # This exception ends a pytest run in order, with its fixtures torn down; no more measurements are needed.
-    return KeyboardInterrupt("the conductor of this process pair is gone")
+    return KeyboardInterrupt("the parent of this process pair has ended")
 
 
 def foreign_module(modules: Mapping[str, ModuleType], original: Path, worktree: Path) -> str:

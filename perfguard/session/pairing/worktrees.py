@@ -84,7 +84,7 @@ class Repository:
         names = ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
         branch = next((name for name in names if self.commit(name) is not None), None)
         if branch is None:
-            raise UsageError(f"{self.root}: none of {', '.join(names)} is there; name one: perfguard compare BASE")
+            raise UsageError(f"{self.root}: has none of {', '.join(names)}; name a branch: perfguard compare BASE")
         return branch
 
     def merge_base(self, base: str) -> str:
@@ -239,7 +239,7 @@ def _git(
             start_new_session=True,  # perfguard alone handles Ctrl-C; git finishes its command.
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error
+        raise UsageError("git: not found; install it, since perfguard checks out the base with it") from error
 
 
 def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:

@@ -42,7 +42,7 @@ def test_the_main_branch_is_the_remotes_before_the_local_one(repository: Reposit
     git(tmp_path, "clone", "-q", str(repository.root), "clone")
     assert Repository(tmp_path / "clone").main_branch() == "origin/HEAD"
     git(repository.root, "branch", "-m", "main", "trunk")
-    with pytest.raises(UsageError, match=r"none of origin/HEAD, .* is there; name one: perfguard compare BASE"):
+    with pytest.raises(UsageError, match=r"has none of origin/HEAD, .*; name a branch: perfguard compare BASE"):
         repository.main_branch()
 
 
