@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfguard._compat.pytest_internals import compiled_expression
-from perfguard.github.api.artifacts import fetch_artifacts
+from perfguard.github.api.measured_run import fetch_artifacts
 from perfguard.github.desk import find_run
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again

@@ -1,4 +1,4 @@
-"""Finds a workflow run at a desk, where the checkout's remotes and `gh` know what GitHub Actions tells a job."""
+"""Finds a workflow run for a person's checkout: its remotes and `gh` have what GitHub Actions gives to a job."""
 
 from __future__ import annotations
 

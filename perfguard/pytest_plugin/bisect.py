@@ -169,7 +169,7 @@ def _compared(line: list[str], here: Path, folder: Path, name: str) -> Step:
 
 
 def first_bad(repository: Repository, good: str, bad: str, compared: Callable[[str], Step]) -> list[str]:
-    """The first bad commit after `good`, then those before it that could not be told; empty if `bad` is not bad.
+    """The first bad commit after `good`, then those before it that could not be compared; empty if `bad` is not bad.
 
     Args:
         compared: a commit -> its step. A commit is bad if it fails where `bad` fails, and is asked once.

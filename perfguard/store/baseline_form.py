@@ -157,7 +157,7 @@ def _case(key: str, block: Mapping[str, Any], path: Path) -> CaseBaseline:
 
 
 def _entry_of(content: Any, path: Path, place: str) -> Entry:
-    """The entry that YAML content stands for.
+    """The entry that YAML content describes.
 
     Raises:
         BaselineError: the content is no entry.

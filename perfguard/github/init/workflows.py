@@ -1,5 +1,5 @@
 """The texts that `perfguard init` writes: workflows from templates, and edits of a repository's own files, which keep
-every line that is there."""
+every existing line."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Installed:
-    """What a job installs.
+    """The packages that a job installs.
 
     Attributes:
         python: the minor version of Python, such as 3.12.
@@ -102,7 +102,7 @@ def find_source(given: str) -> Source:
 
 
 def _of_this_installation() -> Source | None:
-    """What pip has noted: a repository and its commit, or a folder, whose checkout is asked."""
+    """The source in pip's record of this installation: a repository and its commit, or those of a folder's checkout."""
     try:
         noted = json.loads(metadata.distribution("perfguard").read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:
@@ -205,8 +205,7 @@ def _filled(name: str, values: Mapping[str, str]) -> str:
 def with_lanes(text: str, lanes: Sequence[str]) -> str | None:
     """pyproject.toml with `lanes` in `[tool.perfguard]`; None if the table has a form that is not edited.
 
-    The edit counts only if the file then says what it said before, and the lanes: whatever a line looks like, it may be
-    inside a string.
+    The edit counts only if the file then has its old content and the lanes: any line may be inside a string.
     """
     before = tomllib.loads(text)
     table = before.get("tool", {}).get("perfguard")

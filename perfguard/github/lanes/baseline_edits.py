@@ -182,7 +182,7 @@ def _is_removed(item: ReadingId, report: Report, base: BaselineSet, head: Baseli
 
 
 def _loosens(metric: str, before: Entry | None, after: Entry | None, reading: Reading | None) -> str:
-    """What lets a worse reading pass than before, in words; empty if nothing does.
+    """The edit that lets a worse reading pass than before, in words; empty if none does.
 
     The worst of sessions and anchor counts for a time, since it rises with the level and with the noise.
     """
