@@ -21,7 +21,7 @@ from perfguard.model.errors import LaneError, UsageError
 from perfguard.render.escaping import clean
 from perfguard.render.overview import Overview
 from perfguard.render.title import title_of
-from perfguard.session.report_command import NO_REPORT, split_lane, with_history
+from perfguard.session.report_command import NO_REPORT, measured_commit, split_lane, with_history
 from perfguard.store.comment_limits import most_recorded
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
@@ -120,9 +120,7 @@ def _baselines(folder: Path) -> BaselineSet:
 
 def _described(overview: Overview, base: str, environ: Mapping[str, str]) -> Overview:
     """The overview with the commit that its reports measured, and the links that the CI service's variables give."""
-    commits = sorted({lane.report.commit for lane in overview.lanes if lane.report and lane.report.commit})
-    warnings = [f"the lanes measured different commits: {', '.join(commits)}"] if len(commits) > 1 else []
-    head = commits[0] if len(commits) == 1 else ""
+    head, several = measured_commit(lane.report for lane in overview.lanes if lane.report)
     run_url, files = _links(environ)
     return replace(
         overview,
@@ -130,7 +128,7 @@ def _described(overview: Overview, base: str, environ: Mapping[str, str]) -> Ove
         base=base,
         run_url=run_url,
         source_url=f"{files}/{head.removesuffix('+')}/" if files and head else "",
-        warnings=[*warnings, *overview.warnings],
+        warnings=[*several, *overview.warnings],
     )
 
 

@@ -8,7 +8,7 @@ import ast
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -190,10 +190,16 @@ def merge(reports: dict[str, Report], expected: Sequence[str], store: Store) -> 
             lanes.append(LaneView(name, problem=NO_REPORT))
         else:
             lanes.append(LaneView(name, report, baselines=_remembered(report, store, warnings)))
-    commits = sorted({report.commit for report in reports.values() if report.commit})
+    head, several = measured_commit(reports.values())
+    return Overview(lanes, head=head, warnings=[*warnings, *several])
+
+
+def measured_commit(reports: Iterable[Report]) -> tuple[str, list[str]]:
+    """The commit that all lanes measured; "" and a warning if there are several."""
+    commits = sorted({report.commit for report in reports if report.commit})
     if len(commits) > 1:
-        warnings.append(f"the lanes measured different commits: {', '.join(commits)}")
-    return Overview(lanes, head=commits[0] if len(commits) == 1 else "", warnings=warnings)
+        return "", [f"the lanes measured different commits: {', '.join(commits)}"]
+    return "".join(commits), []
 
 
 def _remembered(report: Report, store: Store, warnings: list[str]) -> dict[str, Baseline]:
