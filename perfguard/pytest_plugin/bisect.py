@@ -34,12 +34,12 @@ class Step:
     Attributes:
         answer: `skipped` if it could not be compared.
         text: the reason, for one line of output.
-        found: case and metric of each failing verdict.
+        failures: case and metric of each failing verdict.
     """
 
     answer: Literal["good", "bad", "skipped"]
     text: str
-    found: frozenset[tuple[CaseId, str]] = frozenset()
+    failures: frozenset[tuple[CaseId, str]] = frozenset()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,8 +160,8 @@ def _compared(line: list[str], here: Path, folder: Path, name: str) -> Step:
     for result, verdict in [*bad, *unclear][:1]:
         text = f"{result.case.key} {verdict.word} {one_line(verdict)}".rstrip()
         more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""
-        found = frozenset((each.id, which.metric) for each, which in bad)
-        return Step("bad" if bad else "skipped", text + more, found)
+        failures = frozenset((each.id, which.metric) for each, which in bad)
+        return Step("bad" if bad else "skipped", text + more, failures)
     return Step("good", f"{len(results)} cases pass")
 
 
@@ -192,7 +192,7 @@ def first_bad(repository: Repository, good: str, bad: str, compared: Callable[[s
         step = compared(left[0])
         if step.answer == "skipped":
             skipped.add(left[0])
-        elif step.found & last.found:
+        elif step.failures & last.failures:
             bad = left[0]
         else:
             goods.append(left[0])

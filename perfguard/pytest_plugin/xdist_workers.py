@@ -32,7 +32,7 @@ from perfguard.session.settle import settle
 from perfguard.store.report_file import read_report
 
 DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # Keys of a worker's input.
-_COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "told.json"
+_COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "reported.json"
 _CRASHED = "???"  # xdist's phase of a test in which its worker crashed.
 
 

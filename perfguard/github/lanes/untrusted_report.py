@@ -217,10 +217,10 @@ def _strict_json(data: bytes) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    content = dict(pairs)
+    if len(content) != len(pairs):
         raise LaneError("a key twice in one object")
-    return found
+    return content
 
 
 def _no_number(token: str) -> NoReturn:

@@ -68,7 +68,7 @@ class Asking:
     def __post_init__(self) -> None:
         tracks = {track: self.question.cases[track.case] for track in self.question.times}
         self.tally = Tally(tracks, family=self.family)
-        self._place = len(self.run.pairings)
+        self._index = len(self.run.pairings)
 
     def ask(self) -> None:
         """Ask, and keep the answers. If the base cannot be asked, the verdicts name the problem.
@@ -231,7 +231,7 @@ class Asking:
             if case in self.answers or case in self.problems or case in timed
         ]
         pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
-        self.run.pairings[self._place :] = [pairing]
+        self.run.pairings[self._index :] = [pairing]
 
 
 def answers(
