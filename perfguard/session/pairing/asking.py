@@ -120,7 +120,7 @@ class Asking:
         cases = {
             case: result
             for case, result in question.cases.items()
-            if worktrees.has("base", result.case.nodeid, run.config.root)
+            if worktrees.has_at_base(result.case.nodeid, run.config.root)
         }
         self.problems |= dict.fromkeys(question.cases.keys() - cases.keys(), NEW_SINCE_BASE)
         if not cases:

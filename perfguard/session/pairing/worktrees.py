@@ -114,11 +114,6 @@ class Repository:
         """Whether the clone lacks history."""
         return self.git("rev-parse", "--is-shallow-repository") == "true"
 
-    def changed_since(self, commit: str) -> list[str]:
-        """Paths of tracked files, from the top folder, in which the working tree differs from `commit`."""
-        paths = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
-        return [path for path in paths.split("\0") if path]
-
     def copy_folder(self, commit: str, folder: str, to: Path, index: Path) -> None:
         """Copy the content of `folder` (a path from the top folder) at a commit, if there was any, to the folder `to`.
 
@@ -279,7 +274,8 @@ def changed_code(repository: Repository, commit: str, data: Sequence[Path]) -> l
     Raises:
         UsageError: git fails.
     """
-    return _code(repository, repository.changed_since(commit), data)
+    paths = repository.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
+    return _code(repository, [path for path in paths.split("\0") if path], data)
 
 
 def _code(repository: Repository, paths: Sequence[str], data: Sequence[Path]) -> list[str]:

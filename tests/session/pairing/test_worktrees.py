@@ -105,7 +105,7 @@ def test_worktrees_of_killed_processes_are_removed_by_the_next_and_those_of_livi
         worktrees.lay_out(head, pairs=False)
         assert [parent.exists() for parent in parents] == [False, True, True]
         Repository(repository.root).remove_abandoned("perfguard-pairs-")  # another run, meanwhile
-        assert worktrees.has("base", "kept.py", repository.root)
+        assert worktrees.has_at_base("kept.py", repository.root)
     listed = git(repository.root, "worktree", "list")
     assert [str(parent) in listed for parent in parents] == [False, True, True]
     assert sorted(path.name for path in (tmp_path / "temporary").iterdir()) == ["mine", "perfguard-pairs-living"]
