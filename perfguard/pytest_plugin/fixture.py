@@ -180,9 +180,7 @@ class Guarded:
                 "repeatedly, as hypothesis does, cannot be guarded)"
             )
         self._labels.add(label)
-        case = self._case
-        if label:
-            case = case.labelled(label)
+        case = self._case.labelled(label) if label else self._case
         call = Call(
             fn,
             args,
@@ -220,30 +218,21 @@ class Guarded:
         self.unsupported(missing)
 
     def _guard(self, call: Call, case: Case) -> None:
+        """Measure the call, or only check it in a run that measures nothing."""
         __tracebackhide__ = True
         call = self._ranks.given(call)
         if self._ranks.guard(call, case):
             return
         with uncaptured(logging.getLogger(TRACE_LOGGER)):
             if self._run is None:
-                self._check(call, case)
+                from perfguard.check.hard_inputs.search import wrong_of
+
+                if problems := wrong_of(call, self._extra_seconds):
+                    raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
                 return
             results = self._run.guard(call, case)
         if not self._run.is_session:
             raise_for(self._run, results)
-
-    def _check(self, call: Call, case: Case) -> None:
-        """Check the call in a run that measures nothing.
-
-        Raises:
-            WrongResult: the numerics rule is violated.
-        """
-        from perfguard.check.hard_inputs.search import wrong_of
-
-        __tracebackhide__ = True
-        problems = wrong_of(call, self._extra_seconds)
-        if problems:
-            raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 
 
 def raise_for(run: Run, results: list[CaseResult]) -> None:

@@ -77,7 +77,7 @@ class PairOptions(Struct, frozen=True):
 
 
 class Following(Struct, frozen=True):
-    """How a child follows launches, which it returns beside its report (`perfguard.session.followed`).
+    """How a child follows launches, which it returns beside its report (`pairing.worker`).
 
     Attributes:
         targets: architectures to follow them on.

@@ -159,7 +159,7 @@ def run(options: argparse.Namespace) -> int:
             interrupts.armed(),
         ):
             lock.acquire(settings.lock_minutes, _tell)
-            worktrees.lay_out(base)
+            worktrees.lay_out(base, pairs=True)
             if options.setup:
                 worktrees.set_up(options.setup)
             _tell(f"counting with {profiler.name}: {asked.case.key} at {base[:12]}, then in the working tree")

@@ -241,7 +241,7 @@ class Run:
         verdicts = judge_session(
             measured, self.lane, self.pairings, self.fresh_by_case, screened=screened, alone=alone, cut=cut
         )
-        self._set_verdicts({name: self._of_new(found) for name, found in verdicts.items()})
+        self._set_verdicts({name: self._of_new(given) for name, given in verdicts.items()})
 
     def _of_new(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         if self.config.beside is None or is_compared(verdicts):
@@ -320,7 +320,7 @@ class Run:
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
         from perfguard.render.update_text import describe_changes, mark_recorded
-        from perfguard.store.baseline_update import apply
+        from perfguard.store.baseline_files import apply
 
         assert self.config.update is not None
         planned = self.planned(list(self.results.values()))

@@ -193,7 +193,7 @@ def test_what_is_observed_by_path_mark_or_setting(library: Project) -> None:
     assert {word for words in cpu_words(library).values() for word in words} <= {"PASS", "UNCHANGED"}
     result = library.guard("--perfguard-observe=nowhere", other)
     assert result.ret == ExitStatus.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: */nowhere: not there; name folders and files*"])
+    result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: */nowhere: no such path; name folders and files*"])
     result = library.run("--perfguard-observe", other)
     assert result.ret == ExitStatus.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: goes with --perfguard; add it or leave both out"])
@@ -626,7 +626,7 @@ def test_a_test_that_cannot_be_read_is_told(library: Project) -> None:
     result = observe(library, "test_twice.py", "-o", "python_functions=test_a a")
     assert result.ret == ExitStatus.TESTS_FAILED
     result.assert_outcomes(passed=1, failed=1)  # as the run's status says
-    result.stdout.fnmatch_lines(["BROKEN  a/test *could not be read: *has the same name, a/test; rename one of them"])
+    result.stdout.fnmatch_lines(["BROKEN  a/test *its readings failed: *has the same name, a/test; rename one of them"])
 
 
 def cpu_slug(project: Project) -> str:

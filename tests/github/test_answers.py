@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet
-from perfguard.github.lanes.judge_again import judge_again, unmeasured
+from perfguard.github.lanes.judge_again import declared, hold, judge_again, unmeasured
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
-from perfguard.github.lanes.limits import declared, hold
 from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report
 from perfguard.judge.run_verdicts import count_guarded, judge_session, with_verdicts
 from perfguard.model.errors import LaneError

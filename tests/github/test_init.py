@@ -17,8 +17,7 @@ import yaml
 from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.github.init import command, workflows
-from perfguard.github.init.edits import with_lanes
-from perfguard.github.init.workflows import find_source
+from perfguard.github.init.workflows import find_source, with_lanes
 from perfguard.model.config import read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 

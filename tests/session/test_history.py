@@ -14,8 +14,8 @@ from perfguard.cli import main
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.render.overview import LaneView, Overview
-from perfguard.session import history
-from perfguard.session.history import with_history
+from perfguard.session import report_command
+from perfguard.session.report_command import with_history
 from perfguard.store.baseline_form import render
 from perfguard.store.report_file import save_report
 from tests.render.examples import SLOWER, lane, result
@@ -120,7 +120,7 @@ def test_it_begins_behind_a_file_of_another_version_and_behind_a_gap(record: Rec
 
 
 def test_of_a_long_history_the_last_commits_are_read(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_COMMITS", 2)
+    monkeypatch.setattr(report_command, "MOST_COMMITS", 2)
     for launches in range(5):
         record({"launches": launches, "device_time_us": time(50.0 + launches)})
     assert recorded() == [
