@@ -123,8 +123,9 @@ def _of_ncu(row: Mapping[str, str]) -> Launch:
 
 
 def refusal(folder: Path) -> str:
-    """Why `ncu` counted nothing, in one line; empty if it does not say."""
+    """Why `ncu` counted nothing, in one line; empty if it does not say, or if the process itself can say why."""
     errors = [line.partition("==ERROR== ")[2] for line in _text(folder / _NCU_FILE).splitlines() if "==ERROR==" in line]
+    errors = [each for each in errors if not each.startswith("The application returned an error")]
     return _NO_PERMISSION if "ERR_NVGPUCTRPERM" in "".join(errors) else next(iter(errors), "")
 
 

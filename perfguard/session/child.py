@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -272,6 +274,14 @@ class Packages:
 
 
 OWN_PACKAGES = Packages()
+PLUGIN = "perfguard.plugin"
+
+
+@functools.cache
+def has_plugin() -> bool:
+    """Whether pytest finds perfguard's plugin here by itself. It does not where perfguard is on PYTHONPATH alone."""
+    return any(each.value == PLUGIN for each in importlib.metadata.entry_points(group="pytest11"))
+
 
 _LOOK = """
 import importlib.metadata, importlib.util, sys
@@ -331,13 +341,14 @@ class ChildCommand:
 
     def line(self, folder: Path) -> list[str]:
         """The whole command of a child that finds its request in `folder`."""
-        own = ["--color=no", f"{SESSION_OPTION}={folder}"]
+        options = ["--color=no", f"{SESSION_OPTION}={folder}"]
         if self.worktree is None:
-            return [sys.executable, "-m", "pytest", *self.arguments, *own]
+            return [sys.executable, "-m", "pytest", *self.arguments, *options]
         moved = [self.worktree.moved(argument) for argument in self.arguments]
-        plugin = () if self.packages.has_plugin else ("-p", "perfguard.plugin")
+        own = not (self.packages.python or self.packages.site)
+        plugin = () if (has_plugin() if own else self.packages.has_plugin) else ("-p", PLUGIN)
         python = self.packages.python or sys.executable
-        return [*self.prefix, python, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *own]
+        return [*self.prefix, python, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *options]
 
     def environment(self) -> dict[str, str]:
         """The child's environment."""
