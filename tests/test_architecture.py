@@ -102,6 +102,7 @@ BUDGETS = [
     ("perfguard/pytest_plugin/**/*.py", 250, "the commit, or the release, that made a case worse is found"),
     ("perfguard/pytest_plugin/**/*.py", 200, "what a run is at, on terminals and in logs"),
     ("perfguard/pytest_plugin/**/*.py", 100, "kernels are interpreted where no GPU is, without being asked"),
+    ("perfguard/pytest_plugin/**/*.py", 50, "times of observed kernels, which the session measured before"),
     ("perfguard/ranks/**/*.py", 1_750, ""),
     ("perfguard/pytest_plugin/**/*.py", 50, "an error without words has its line and inputs"),
     ("perfguard/pytest_plugin/**/*.py", 50, "modules whose import needs a GPU are skipped"),
