@@ -113,6 +113,17 @@ def test_what_is_read_of_a_kernel(reader: Reader) -> None:
     assert "rows_kernel is compiled anew for each size of argument 0 dim 2: its constant D is 32, 64" in found.note
 
 
+@pytest.mark.parametrize("targets", [("sm_90",), ("sm_90", "sm_80"), ("gfx942", "sm_90")])
+def test_other_settings_of_targets_read_the_same(reader: Reader, targets: tuple[str, ...]) -> None:
+    """Of a call that copies for old chips alone."""
+    copying = "x = x.clone() if torch.cuda.get_device_capability(x.device) < (9, 0) else x"
+    call = rows(reader, ("tokens, heads, width = x.shape", f"tokens, heads, width = x.shape\n    {copying}"))
+    found, usual = reading(reader, call, targets=targets), reading(reader, call, targets=("sm_80", "sm_90"))
+    assert found is not None
+    assert usual is not None
+    assert found.value == usual.value
+
+
 OUT = "    out = torch.empty_like(x)"
 
 
