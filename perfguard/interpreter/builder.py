@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfguard._compat.triton_interpreter import BUILDER, HANDLE, MEMORY, NUMPY_TYPE, ROUNDING
-from perfguard.interpreter.formats import CODED, FP8, Array, decoded, encoded
+from perfguard.interpreter.formats import CODED, FP8, Array, decoded, encoded, sum_to_odd
 from perfguard.interpreter.running import RUNNING, NotInterpreted, StrictRunImpossible, line
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Builder(_Builder):  # type: ignore[misc]
         if lhs.data.dtype in _COMPUTED and lhs.data.dtype == rhs.data.dtype:
             output = op(lhs.data, rhs.data)
             return _Handle(output, lhs.dtype.scalar if output.dtype != np.bool_ else self.get_int1_ty())
+        if op in _MODULO_2 and lhs.data.dtype == rhs.data.dtype == np.bool_:
+            op = np.bitwise_xor
         if not (_is_coded(lhs) or _is_coded(rhs)) or op in _ON_BITS:
             made = super().binary_op(lhs, rhs, op)
         else:
@@ -113,10 +115,11 @@ class Builder(_Builder):  # type: ignore[misc]
         return _Handle(as_type(op(floats(arg)), arg.dtype.scalar), arg.dtype.scalar)
 
     def create_fma(self, x: Any, y: Any, z: Any) -> Any:
-        if not _is_coded(z):
+        scalar = z.dtype.scalar
+        if not scalar.is_floating() or z.data.dtype == np.float64:
             return super().create_fma(x, y, z)
         exact = np.multiply(floats(x), floats(y), dtype=np.float64)
-        return _Handle(as_type(np.add(exact, floats(z), dtype=np.float64), z.dtype.scalar), z.dtype.scalar)
+        return _Handle(as_type(sum_to_odd(exact, floats(z)), scalar), scalar)
 
     def create_dot(self, a: Any, b: Any, d: Any, *rest: Any) -> Any:
         left, right, scalar = floats(a), floats(b), d.dtype.scalar
@@ -208,6 +211,7 @@ class Builder(_Builder):  # type: ignore[misc]
 
 # Two operands of one of these need no conversion, and their result is one of these, or a mask.
 _COMPUTED = {*map(np.dtype, ("f4", "f8", "i1", "i2", "i4", "i8", "u4", "u8"))}
+_MODULO_2 = {np.add, np.subtract}  # Of numbers of one bit, Triton's `int1`. NumPy's sum of two is a logical or.
 _ON_BITS = {np.bitwise_and, np.bitwise_or, np.bitwise_xor, np.left_shift, np.right_shift}
 
 

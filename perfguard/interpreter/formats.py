@@ -127,6 +127,19 @@ def _bfloat16(numbers: Array, truncate: bool) -> Array:
     return result
 
 
+def sum_to_odd(left: Array, right: Array) -> Array:
+    """The sum in float64 with an odd last bit if inexact (see `_to_odd`); the error is that of Knuth's TwoSum."""
+    wide = right.astype(np.float64)
+    total = np.asarray(left + wide)
+    with np.errstate(invalid="ignore"):  # Infinities have no error.
+        added = total - left
+        error = (left - (total - added)) + (wide - added)
+    even = (total.view(np.uint64) & 1) == 0
+    inexact = np.isfinite(total) & (error != 0)
+    result: Array = np.where(inexact & even, np.nextafter(total, np.copysign(np.inf, error)), total)
+    return result
+
+
 def _to_odd(numbers: Array) -> Array:
     """float64 as float32 with an odd last bit if inexact, so that rounding the result again equals rounding once (Boldo
     and Melquiond 2008)."""

@@ -9,6 +9,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -69,12 +70,11 @@ def _libraries(loaded: int) -> list[Members]:
 
 
 def _members(namespace: dict[str, Any]) -> Members:
-    # A launch that loads modules looks again, and finds its own stand-ins.
-    originals = {name: _STOOD_FOR.get(id(value), value) for name, value in namespace.items()}
     functions = {
-        name: value
-        for name, value in originals.items()
-        if callable(value) and not isinstance(value, type) and _is_library(getattr(value, "__module__", None) or "")
+        name: original
+        for name, value in namespace.items()
+        if type(value) is FunctionType  # A launch that loads modules looks again, and finds its own stand-ins.
+        and _is_library((original := _STOOD_FOR.get(id(value), value)).__module__ or "")
     }
     stand_ins = {name: _stand_in(value) for name, value in functions.items()}
     return namespace, functions, stand_ins

@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from perfguard._compat.private import Private
 from perfguard._compat.triton_interpreter import (
     BROADCAST,
     BUILDER,
     DESCRIBE,
     EQUAL,
+    HANDLE,
+    HOLD,
     LANGUAGE,
     MAKE,
     NUMPY_TYPE,
@@ -37,11 +41,12 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
     makers: list[tuple[Private, Callable[[], Replacement]]] = [
         (NUMPY_TYPE, lambda: numpy_type),
         (DESCRIBE, lambda: _described_once(core.block_type, core.constexpr)),
-        (MAKE, lambda: _counted_once(core.tensor)),
+        (MAKE, lambda: _counted_once(core.tensor, core.block_type)),
+        (HOLD, _checked_once),
         (EQUAL, lambda: _compared_as_lists(core.tuple, core.constexpr)),
-        (UNWRAP, lambda: _unwrapped_if_wrapped(core.tensor)),
+        (UNWRAP, lambda: _unwrapped_if_wrapped(core.tensor, core.constexpr)),
         (PREPARE, lambda: _prepared_once(core.tensor)),
-        (BROADCAST, _broadcast_if_unequal),
+        (BROADCAST, lambda: _broadcast_if_unequal(core.tensor)),
         (SANITIZE, _sanitized_if_asserted),
     ]
     for name, make in makers:
@@ -57,6 +62,7 @@ class Language:
         scope = PATCH.get()(SimpleNamespace(__globals__={"tl": language, "core": language.core}))
         PATCH_ONE.set(one)
         scope.set_attr(language.tensor, "__index__", _as_index)
+        scope.set_attr(language.dtype, "to_ir", _itself)
         owners: dict[int, tuple[Any, dict[str, Any]]] = {}
         for owner, name in changed_by(scope):
             owners.setdefault(id(owner), (owner, {}))[1][name] = vars(owner)[name]
@@ -102,6 +108,11 @@ def _as_index(self: Any) -> int:
     return int(self.handle.data.squeeze())
 
 
+def _itself(self: Any, builder: Any) -> Any:
+    """A scalar type, which the interpreter's builder represents by itself. Triton 3.6 and 3.7 refuse AMD's formats."""
+    return self
+
+
 def _described_once(block_type: Any, constexpr: Any) -> Replacement:
     """Caches the types of results, whose shapes are otherwise checked and formatted each time."""
     init = DESCRIBE.get()
@@ -121,23 +132,39 @@ def _described_once(block_type: Any, constexpr: Any) -> Replacement:
     return describe
 
 
-def _counted_once(tensor: Any) -> Replacement:
+def _counted_once(tensor: Any, block_type: Any) -> Replacement:
     """Caches the attributes of tensors, which otherwise count the elements of their shapes."""
     init = MAKE.get()
     own = ("handle", "type", "dtype")
     tensors: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def make(self: Any, handle: Any, type_: Any) -> None:
-        sizes = getattr(type_, "sizes", None) if type_.is_block() else ()
+        is_block = type(type_) is block_type
+        sizes = getattr(type_, "sizes", None) if is_block or type_.is_block() else ()
         known = None if sizes is None else tensors.get(sizes)
         if known is not None and type(self) is tensor:
-            vars(self).update(known, handle=handle, type=type_, dtype=type_.scalar)
+            self.__dict__.update(known)
+            self.handle, self.type, self.dtype = handle, type_, type_.element_ty if is_block else type_.scalar
             return
         init(self, handle, type_)
         if sizes is not None and type(self) is tensor:
             tensors[sizes] = {name: value for name, value in vars(self).items() if name not in own}
 
     return make
+
+
+def _checked_once() -> Replacement:
+    """Caches the largest size of numbers that Triton accepts for a type, which it otherwise compares at each result."""
+    init = HOLD.get()
+    accepted: dict[str, int] = {}
+
+    def hold(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
+        if data.itemsize > accepted.get(dtype.name, 0):
+            init(self, data, dtype)
+            accepted[dtype.name] = data.itemsize
+        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
+
+    return hold
 
 
 def _compared_as_lists(kind: Any, constexpr: Any) -> Replacement:
@@ -153,13 +180,14 @@ def _compared_as_lists(kind: Any, constexpr: Any) -> Replacement:
     return equal_to_numbers
 
 
-def _unwrapped_if_wrapped(tensor: Any) -> Replacement:
+def _unwrapped_if_wrapped(tensor: Any, constexpr: Any) -> Replacement:
     """Skips the search for wrapped constants in arguments whose types hold none."""
     unwrap = UNWRAP.get()
-    plain = {tensor, bool, int, float, type(None)}
+    plain = {tensor, bool, int, float, str, type(None)}
 
     def unwrap_if_wrapped(given: Any) -> Any:
-        return given if type(given) in plain else unwrap(given)
+        kind = type(given)
+        return given if kind in plain else given.value if kind is constexpr else unwrap(given)
 
     return unwrap_if_wrapped
 
@@ -205,14 +233,25 @@ def _prepared_once(tensor: Any) -> Replacement:
     return prepare_once
 
 
-def _broadcast_if_unequal() -> Replacement:
-    """Skips the comparison of two equal shapes, axis by axis."""
-    broadcast = BROADCAST.get()
+def _broadcast_if_unequal(tensor: Any) -> Replacement:
+    """Skips the comparison of two equal shapes, axis by axis, and the types that Triton makes to repeat a scalar."""
+    broadcast, builder, handle = BROADCAST.get(), BUILDER.get(), HANDLE.get()
+
+    def repeated(scalar: Any, block: Any, sizes: tuple[int, ...]) -> Any:
+        given = scalar.handle
+        data = np.full(sizes, given.data, dtype=given.data.dtype)
+        return tensor(handle(data, given.dtype.scalar), block.with_element_ty(scalar.dtype))
 
     def broadcast_if_unequal(self: Any, lhs: Any, rhs: Any) -> Any:
-        sizes = getattr(lhs.type, "sizes", None)  # Only types of blocks have it.
-        if sizes is not None and sizes == getattr(rhs.type, "sizes", None):
+        left, right = lhs.type, rhs.type
+        sizes, others = getattr(left, "sizes", None), getattr(right, "sizes", None)  # Only types of blocks have it.
+        if sizes is not None and sizes == others:
             return lhs, rhs
+        if isinstance(self.builder, builder):
+            if sizes is not None and not right.is_block():
+                return lhs, repeated(rhs, left, sizes)
+            if others is not None and not left.is_block():
+                return repeated(lhs, right, others), rhs
         return broadcast(self, lhs, rhs)
 
     return broadcast_if_unequal

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perfguard.interpreter.entry import interpreting
-from perfguard.interpreter.formats import FP8, decoded, encoded
+from perfguard.interpreter.formats import FP8, decoded, encoded, sum_to_odd
 from tests.interpreter.table import BEGIN, DTYPES, END, OPERATIONS, PAGE, cell
 
 
@@ -56,3 +56,11 @@ def test_bfloat16_is_rounded_once() -> None:
     assert np.array_equal(got[:3], [1, 1 + 2.0**-7, 1])
     assert np.isnan(got[4])
     assert np.signbit(got[5])
+
+
+def test_a_product_and_sum_is_rounded_once() -> None:
+    """The product is a tie of two float32, and what is added lies below the last bit of the float64 beside it."""
+    product = np.full(5, 24929 * 2.0**-24) * 673  # 1 + 2**-24
+    added = np.array([2.0**-80, -(2.0**-80), 0, np.inf, np.nan], dtype=np.float32)
+    got = sum_to_odd(product, added).astype(np.float32)
+    assert np.array_equal(got, np.array([1 + 2.0**-23, 1, 1, np.inf, np.nan], dtype=np.float32), equal_nan=True)
