@@ -78,7 +78,7 @@ BUDGETS = [
     ("perfguard/github/**/*.py", 100, "what earlier runs of CI have tried is fetched, so that a job goes on there"),
     ("perfguard/interpreter/**/*.py", 1_400, "without a GPU it decides: bf16, fp8, races, work counted"),
     ("perfguard/interpreter/**/*.py", 200, "modules that query a device at import run without a GPU"),
-    ("perfguard/interpreter/**/*.py", 100, "fma, sums of bools and AMD's fp8 as devices have them, with Triton 3.6 to 3.9"),
+    ("perfguard/interpreter/**/*.py", 100, "fma, sums of bools and AMD's fp8 as devices have them; launches of fakes"),
     ("perfguard/judge/**/*.py", 2_550, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
     ("perfguard/judge/**/*.py", 100, "a case put in front of others accuses nobody; ids that hold addresses"),
