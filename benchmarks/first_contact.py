@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.checkouts import ROOT, commit, git, import_path, plugin
-from benchmarks.rows import write_rows
+from benchmarks.rows import markdown, write_rows
 
 BEFORE = "36c4f289"  # the last commit before the round that this measures
 _TESTS = "tests/kernels/"
@@ -272,7 +272,7 @@ ROWS_OF: dict[str, Callable[[Side], Iterator[Ran]]] = {
 
 def table(runs: list[Ran]) -> str:
     """The runs as Markdown, a row for each command: seconds at the earlier commit, now, and their ratio."""
-    lines = ["| command | wall before | now | | processor before | now | |", "|---|---:|---:|---:|---:|---:|---:|"]
+    lines = []
     for row in dict.fromkeys(ran.row for ran in runs):
         sides = {ran.side: ran for ran in runs if ran.row == row}
         old, new = sides.get("before"), sides.get("now")
@@ -282,8 +282,9 @@ def table(runs: list[Ran]) -> str:
             for before, now in [(old and getattr(old, field), new and getattr(new, field))]
             for cell in (_seconds(before), _seconds(now), f"{now / before:.2f}" if before and now else "")
         ]
-        lines.append(f"| {row} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([row, *cells])
+    head = ["command", "wall before", "now", "", "processor before", "now", ""]
+    return "\n".join(markdown(head, lines))
 
 
 def _seconds(value: float | None) -> str:

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 
 from benchmarks.checkouts import RECORDING, ROOT, Ran, copied, guard
+from benchmarks.planting import Edit, failing, planted_in
 from benchmarks.rows import write_rows
 from perfguard.measure.devices import open_device
 from perfguard.model.records import CaseResult, Report, TimedEntry
 from perfguard.store.baseline_files import Store
-from tests.corpus.mutant import Change, Edit
 from tests.corpus.ranks import EXCHANGE, MUTANTS
 
 EXACT, TIMED = (f"tests/kernels/test_parallel{name}_guarded.py" for name in ("", "_times"))
@@ -40,13 +40,14 @@ CASES = {2: "two_ and not inductor", 4: "four_ and not inductor"}
 PLANTED = ("-k", f"{CASES[2]} and not compiled and not hot and not 128 and not tp2")
 
 
-def of_corpus(number: str) -> tuple[Change, ...]:
-    return next(mutant.apply for mutant in MUTANTS if mutant.name.startswith(f"{number}:"))
+def of_corpus(number: str) -> tuple[Edit, ...]:
+    changes = next(mutant.apply for mutant in MUTANTS if mutant.name.startswith(f"{number}:"))
+    return tuple(each for each in changes if isinstance(each, Edit))
 
 
 _TRAVEL = "        return wait(all_to_all(rows, received, sent, group))\n"
 _EMBED = "        x_BSD = self.embedding(ids_BS)\n"
-PLANTS: dict[str, tuple[Change, ...]] = {
+PLANTS: dict[str, tuple[Edit, ...]] = {
     "lost-prefetch": of_corpus("D11"),
     "missing-wait": of_corpus("D8"),
     "doubled-exchange": (Edit(EXCHANGE, _TRAVEL, _TRAVEL.replace("return ", "") + _TRAVEL),),
@@ -88,14 +89,13 @@ def planted(name: str, baselines: Path, reports: Path, *arguments: str) -> dict[
     with tempfile.TemporaryDirectory(prefix="fleet-") as folder:
         checkout = copied(Path(folder, "checkout"))
         shutil.copytree(baselines, checkout / "baselines", dirs_exist_ok=True)
-        for change in PLANTS[name]:
-            change(checkout)
-        ran = run(checkout, reports, *arguments)
+        with planted_in(checkout, *PLANTS[name]):
+            ran = run(checkout, reports, *arguments)
     report = ran.report
     return {
         "plant": name,
         "status": ran.status,
-        "fails": [] if report is None else list(failures(report)),
+        "fails": list(failures(report)),
         "read": {} if report is None else {each.case.key: shown(each) for each in report.results},
     }
 
@@ -134,12 +134,9 @@ def differences(one: Sequence[CaseResult], other: Sequence[CaseResult]) -> Itera
     yield f"{equal} facts are equal"
 
 
-def failures(report: Report) -> Iterator[dict[str, str]]:
-    for result in report.results:
-        for verdict in result.verdicts:
-            if verdict.word.fails:
-                named = {"word": str(verdict.word), "metric": verdict.metric, "case": result.case.key}
-                yield {**named, "reason": verdict.reason}
+def failures(report: Report | None) -> Iterator[dict[str, str]]:
+    for case, verdict in failing(report):
+        yield {"word": str(verdict.word), "metric": verdict.metric, "case": case, "reason": verdict.reason}
 
 
 def main() -> None:

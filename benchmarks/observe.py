@@ -21,34 +21,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checkouts import ROOT, git, import_path
+from benchmarks.checkouts import ROOT, commit, git, import_path
+from benchmarks.planting import Listed, listed, planted_in
 from benchmarks.rows import write_rows
 
 _FOREIGN = Path(__file__).with_name("foreign")
+PLANTS = _FOREIGN / "plants.toml"
 _QUIET_RUNS = 3  # the last of them in two processes, where the tests need no GPU
 _CALLS, _ROUNDS = 5000, 9  # of one operator
 OBSERVE = ["--perfguard", "--perfguard-observe"]
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A change of the library: line `at` of `file` becomes `code`; a finding that begins with `said` has to name
-    `metric`. Without a metric a test fails, by itself or because a guarded result is wrong, and a line that begins with
-    WRONG or FAILED has to name `said`."""
-
-    name: str
-    file: str
-    at: int
-    code: str
-    said: str
-    metric: str = ""
-    turn: int = 0  # Changes of one turn are planted together: each has to be named beside the others.
 
 
 @dataclass(frozen=True)
@@ -68,7 +55,6 @@ class Suite:
 
     name: str
     tests: list[str]
-    planted: list[Planted]
     variables: dict[str, str] = field(default_factory=dict)
     targets: list[str] = field(default_factory=list)
     deselected: list[str] = field(default_factory=list)
@@ -90,48 +76,11 @@ class Run:
         return {"status": self.status, "processor": round(self.processor, 1), "wall": round(self.wall, 1)}
 
 
-_BACKENDS, _LAYERS = "einops/_backends.py", "einops/layers/torch.py"
-_ACTIVATIONS, _L2NORM = "fla/modules/activations/ops.py", "fla/modules/norm/l2norm.py"
-_SILU, _RMS = "conch/{}/activation/silu_and_mul.py", "conch/{}/normalization/rms_norm.py"
-_INT8, _RELU = "conch/{}/quantization/int8.py", "src/liger_kernel/ops/relu_squared.py"
 SUITES = {
     "einops": Suite(
         name="einops 0.8.2",
         tests=["einops/tests/test_*.py"],
         variables={"EINOPS_TEST_BACKENDS": "numpy,torch"},
-        planted=[
-            Planted("copy", _BACKENDS, 261, "        return x.permute(axes).contiguous()",
-                    "einops/_backends.py:261 in transpose", "copies"),
-            Planted(
-                "saved tensor", _BACKENDS, 251,
-                "            return (x * self.torch.ones_like(x)).mean(dim=reduced_axes)",
-                "einops/_backends.py:251 in reduce", "saved_bytes",
-            ),
-            Planted(
-                "host read", _BACKENDS, 264,
-                "        return self.torch.stack([each for each in tensors if bool((each == each).sum() >= 0)])",
-                "einops/_backends.py:264 in ", "host_reads",
-            ),
-            Planted("graph break", _LAYERS, 25,
-                "        torch._dynamo.graph_break()\n        recipe = self._multirecipe[input.ndim]", "compile",
-                turn=2,
-            ),
-            Planted(
-                "recompilation", _LAYERS, 25,
-                "        self.calls = getattr(self, 'calls', 0) + 1\n        recipe = self._multirecipe[input.ndim]",
-                "external_utils.inner: ", "recompiles", turn=1,
-            ),
-            Planted("leak", _BACKENDS, 277,
-                    "        self.last = self.torch.cat(tensors, dim=axis)\n        return self.last",
-                    "einops/_backends.py:277 in concat", "residue_bytes"),
-            Planted("dtype", _BACKENDS, 251, "            return x.double().mean(dim=reduced_axes).to(x.dtype)",
-                    "einops/_backends.py:251 in reduce", "copies", turn=1),
-            Planted("expanded view", _BACKENDS, 271, "        return x.expand(repeats).clone()",
-                    "einops/_backends.py:271 in add_axes", "copies"),
-            Planted("operator", _BACKENDS, 249, "            return x.sum(dim=reduced_axes) + 0",
-                    "einops/_backends.py:249 in reduce", "operators"),
-            Planted("dropped part", _BACKENDS, 277, "        return self.torch.cat(tensors[1:], dim=axis)", "", turn=3),
-        ],
     ),
     # Its tests take a GPU where there is one, and Triton's interpreter if TRITON_INTERPRET is set.
     "liger": Suite(
@@ -139,29 +88,6 @@ SUITES = {
         tests=[f"test/transformers/test_{name}.py" for name in ("relu_squared", "softmax")],
         variables={"PYTHONPATH": "src"},
         targets=["sm_90", "gfx942"],
-        planted=[
-            Planted("copy", _RELU, 90, "    dX = dY_2d.clone()", f"{_RELU}:90 in ", "copies"),
-            Planted(
-                "saved tensor", _RELU, 112, "        ctx.doubled = X * 2\n        ctx.save_for_backward(X)",
-                f"{_RELU}:112 in forward", "saved_bytes",
-            ),
-            Planted(
-                "host read", _RELU, 66, "    n_rows = X_2d.shape[0] if X_2d.sum().item() < 1e30 else 0",
-                f"{_RELU}:66 in ", "host_reads",
-            ),
-            Planted(
-                "float64", _RELU, 56, "    relu_x = tl.maximum((x_row.to(tl.float64) * 1.0000001).to(x_row.dtype), 0)",
-                "_relu_squared_backward_kernel", "fp64",
-            ),
-            Planted(
-                "launch", _RELU, 119, "        dX = relu_squared_backward(X, relu_squared_backward(X, dY) * 0 + dY)",
-                "_relu_squared_backward_kernel", "launches",
-            ),
-            Planted(
-                "leak", _RELU, 104, "    relu_squared_backward.last = dX\n    return dX.view(*ori_shape)",
-                f"{_RELU}:90 in ", "residue_bytes", turn=1,
-            ),
-        ],
     ),
     "fla": Suite(
         name="fla-core 0.6.0",
@@ -169,33 +95,6 @@ SUITES = {
         ours=["test_foreign.py", "test_interpreted.py"],
         chosen="test_foreign and fla or fla_swiglu or fla_l2norm",
         targets=["sm_90", "gfx942"],
-        planted=[
-            Planted("copy", _ACTIVATIONS, 604, "    return z.clone()", f"{_ACTIVATIONS}:604 in swiglu_fwd", "copies"),
-            Planted(
-                "launch", _ACTIVATIONS, 659, "        return swiglu_fwd(x=x, y=swiglu_fwd(x=x, y=y) * 0 + y)",
-                "swiglu_fwd_kernel", "launches",
-            ),
-            Planted(
-                "host read", _ACTIVATIONS, 592, "    T, D = x.numel() if x.sum().item() < 1e30 else 0, x.shape[-1]",
-                f"{_ACTIVATIONS}:592 in swiglu_fwd", "host_reads",
-            ),
-            Planted(
-                "saved tensor", _L2NORM, 178, "        ctx.doubled = x * 2\n        ctx.save_for_backward(y, rstd)",
-                f"{_L2NORM}:178 in forward", "saved_activation_bytes", turn=2,
-            ),
-            Planted(
-                "leak", _L2NORM, 179, "        L2NormFunction.last = y\n        return y",
-                f"{_L2NORM}:117 in l2norm_fwd", "residue_bytes",
-            ),
-            Planted("tile", _ACTIVATIONS, 39, "        bs_list = [16384]", "swiglu_fwd_kernel", "registers", turn=3),
-            Planted(
-                "float64", _ACTIVATIONS, 541, "    b_z = (b_x.to(tl.float64) * tl.sigmoid(b_x) * b_y).to(tl.float32)",
-                "swiglu_fwd_kernel", "fp64", turn=3,
-            ),
-            Planted("tail mask", _ACTIVATIONS, 536, "    mask = offs < T - 1", "swiglu", turn=1),
-            Planted("dropped row", _L2NORM, 73, "    m_t = o_t < T - 1", "l2norm", turn=1),
-            Planted("dtype", _ACTIVATIONS, 593, "    z = alloc_output(x=x).float()", "swiglu", turn=2),
-        ],
     ),
     "conch": Suite(
         name="conch 1.3, 4 files",
@@ -204,45 +103,6 @@ SUITES = {
         ours=["test_interpreted.py"],
         chosen="rms_norm and 80-855-dtype1 or silu and 20-4-855-dtype1 or int8 and dtype1-67-7 or conch_silu",
         targets=["sm_90", "gfx942"],
-        planted=[
-            Planted(
-                "copy", _SILU.format("ops"), 29, "    return output.clone()",
-                f"{_SILU.format('ops')}:29 in silu_and_mul", "copies",
-            ),
-            Planted(
-                "launch", _SILU.format("ops"), 27, "    [silu_and_mul_launcher(output, x) for _ in range(2)]",
-                "_silu_and_mul_kernel", "launches",
-            ),
-            Planted(
-                "host read", _INT8.format("ops"), 24, "    assert scale.item() > 0",
-                f"{_INT8.format('ops')}:24 in static_scaled_int8_quant", "host_reads",
-            ),
-            Planted(
-                "leak", _RMS.format("ops"), 24, "    rms_norm.last = output\n    return output",
-                f"{_RMS.format('ops')}:19 in rms_norm", "residue_bytes",
-            ),
-            Planted(
-                "tile", _SILU.format("kernels"), 68, "    cxpr_block_size = 16 * triton.next_power_of_2(d)",
-                "_silu_and_mul_kernel", "registers", turn=2,
-            ),
-            Planted("float64", _RMS.format("kernels"), 56, "    x = x.to(tl.float64)",
-                    "_rms_norm_kernel", "fp64", turn=2),
-            Planted(
-                "second read", _RMS.format("kernels"), 43,
-                "    at = x_ptr + token_offset + block_offsets\n"
-                "    x = (tl.load(at, mask=mask) + tl.load(at, mask=mask)) / 2",
-                "_rms_norm_kernel", "kernel_work", turn=2,
-            ),
-            Planted(
-                "tail mask", _INT8.format("kernels"), 52, "        mask = hidden_offsets < hidden_size - 1",
-                "int8", turn=1,
-            ),
-            Planted("dropped row", _SILU.format("kernels"), 77, "    grid = (num_tokens - 1,)", "silu", turn=1),
-            Planted(
-                "dtype", _SILU.format("ops"), 29, "    return output.float().to(x.dtype)",
-                f"{_SILU.format('ops')}:29 in silu_and_mul", "copies", turn=2,
-            ),
-        ],
     ),
 }  # fmt: skip
 
@@ -265,9 +125,7 @@ class Checkout:
         pyproject = folder / "pyproject.toml"
         settings = f"targets = {json.dumps(suite.targets)}\npair_minutes = 0\n"  # names and price, no times
         pyproject.write_text(f"{pyproject.read_text()}\n[tool.perfguard]\n{settings}")
-        for line in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "as it is"]):
-            who = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
-            subprocess.run(["git", *who, *line], cwd=folder, check=True)
+        commit(folder)
 
     def pytest(self, *options: str, seed: int | None = None) -> Run:
         """Run the suite's files. `seed` draws the order of all tests, and is Python's hash seed."""
@@ -297,15 +155,6 @@ class Checkout:
             cwd=self.folder, env={**self._environment, **variables}, capture_output=True, text=True, errors="replace",
             timeout=limit,
         )  # fmt: skip
-
-    def planted(self, change: Planted) -> str:
-        """Make the change; returns the file's text before."""
-        path = self.folder / change.file
-        text = path.read_text()
-        lines = text.splitlines(keepends=True)
-        lines[change.at - 1] = f"{change.code}\n"
-        path.write_text("".join(lines))
-        return text
 
 
 def _seconds() -> float:
@@ -368,7 +217,9 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
         print(quiet[-1], flush=True)
         if run.status:
             print(run.output, flush=True)
-    changes = [each for number in range(len(suite.planted)) for each in planted(checkout, observe, number)]
+    plants = [each for each in listed(PLANTS) if suite is SUITES[each.owed["suite"]]]
+    turns = sorted({each.owed.get("turn", 0) for each in plants})
+    changes = [each for turn in turns for each in planted(checkout, observe, turn, plants)]
     return {
         "name": suite.name, "on": on, "torch": torch.__version__, "triton": triton.__version__,
         "date": datetime.date.today().isoformat(), "commit": commit,
@@ -377,20 +228,15 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def planted(checkout: Checkout, observe: list[str], number: int) -> list[dict[str, object]]:
-    """Plant the changes of the suite that stand in its turn `number`, run, take them back; what was found of each."""
-    changes = [each for each in checkout.suite.planted if each.turn == number]
-    if not changes:
-        return []
-    upwards = sorted(changes, key=lambda change: -change.at)  # A change may be of several lines.
-    before = [(checkout.folder / each.file, checkout.planted(each)) for each in upwards]
-    run = checkout.pytest(*observe)
-    for path, text in reversed(before):
-        path.write_text(text)
+def planted(checkout: Checkout, observe: list[str], turn: int, plants: list[Listed]) -> list[dict[str, object]]:
+    """Plant the changes of one turn together, run, take them back; what was found of each."""
+    changes = [each for each in plants if each.owed.get("turn", 0) == turn]
+    with planted_in(checkout.folder, *(each.edit for each in changes)):
+        run = checkout.pytest(*observe)
     found = []
     for change in changes:
-        head = _finding(change, run.output)
-        found.append({"change": change.name, "turn": number, "named": bool(head), "finding": head, **run.kept})
+        head = _finding(change.owed, run.output)
+        found.append({"change": change.what, "turn": turn, "named": bool(head), "finding": head, **run.kept})
         print(found[-1], flush=True)
     if not all(each["named"] for each in found):
         print(run.output, flush=True)
@@ -430,13 +276,13 @@ def print_operators() -> None:
         print(f"{name}, µs: " + ", ".join(f"{took:.1f} {mode}" for mode, took in least))
 
 
-def _finding(change: Planted, output: str) -> str:
+def _finding(owed: Mapping[str, Any], output: str) -> str:
     """The first line that names the change; empty if none does."""
-    if not change.metric:
-        said = [line for line in output.splitlines() if line.startswith(("WRONG ", "FAILED ")) and change.said in line]
+    if "metric" not in owed:
+        said = [line for line in output.splitlines() if line.startswith(("WRONG ", "FAILED ")) and owed["said"] in line]
         return min(said, key=lambda line: not line.startswith("WRONG "), default="")
-    blocks = [each for each in output.split("CHANGED  ")[1:] if each.startswith(change.said)]
-    return next((each.splitlines()[0] for each in blocks if change.metric in each), "")
+    blocks = [each for each in output.split("CHANGED  ")[1:] if each.startswith(owed["said"])]
+    return next((each.splitlines()[0] for each in blocks if owed["metric"] in each), "")
 
 
 if __name__ == "__main__":

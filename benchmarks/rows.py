@@ -1,9 +1,9 @@
-"""JSON as a reviewer can read it: a row of a table is a line, so that a new figure is a line of a diff."""
+"""What is kept of measurements, as a reviewer can read it: each row is a line of a diff, in JSON and on a page."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from perfguard.model.atomic_files import write_atomically
@@ -24,6 +24,13 @@ def in_rows(value: object, *, indent: int = 0) -> str:
         return text
     pad = "\n" + " " * indent
     return f"{text[0]}{pad} " + f",{pad} ".join(items) + f"{pad}{text[-1]}"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """The lines of a table in Markdown. Cells may hold any text of one line."""
+    cells = [[str(cell).replace("|", "\\|") for cell in row] for row in (head, *rows)]
+    first, *others = (f"| {' | '.join(row)} |" for row in cells)
+    return [first, "|---" * len(head) + "|", *others]
 
 
 def write_rows(path: Path, value: object) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.rows import markdown
 from perfguard.check import all_configs
 from perfguard.measure.metrics import all_metrics
 
@@ -75,7 +76,7 @@ def follow(also: Sequence[str]) -> list[Phase]:
 
 def table(phases: Sequence[Phase]) -> list[str]:
     """A line for each phase, and one for all times, by cases that have an output contract: all that ran."""
-    lines = ["| phase | cases | s | ms of one |", "|---|---|---|---|"]
+    rows: list[tuple[object, ...]] = []
     timed = Phase("all that is timed")
     for phase in phases:
         if phase.timed:
@@ -83,10 +84,10 @@ def table(phases: Sequence[Phase]) -> list[str]:
         if phase.calls:
             cases = phase.fruitful or phase.calls
             each = 1e3 * phase.seconds / cases
-            lines.append(f"| {phase.name} | {cases} | {phase.seconds:.2f} | {each:.0f} |")
+            rows.append((phase.name, cases, f"{phase.seconds:.2f}", f"{each:.0f}"))
     cases = next(phase.fruitful for phase in phases if phase.name == "contract")
-    lines.append(f"| {timed.name} | {cases} | {timed.seconds:.2f} | {1e3 * timed.seconds / max(1, cases):.0f} |")
-    return lines
+    rows.append((timed.name, cases, f"{timed.seconds:.2f}", f"{1e3 * timed.seconds / max(1, cases):.0f}"))
+    return markdown(["phase", "cases", "s", "ms of one"], rows)
 
 
 _PHASES = pytest.StashKey[list[Phase]]()

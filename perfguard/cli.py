@@ -35,6 +35,10 @@ _COMMANDS = {
         "perfguard.pytest_plugin.compare",
         "the merge base with BASE against the working tree, alternating on one device; needs no baseline",
     ),
+    "explain": (
+        "perfguard.session.explain",
+        "why a case is slower: hardware counters of both sides, by ncu or rocprofv3",
+    ),
     "bisect": (
         "perfguard.pytest_plugin.bisect",
         "the commit, or the release of a package, that made cases slower, heavier or wrong",
@@ -66,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(f"perfguard: {clean(str(error), None)}", file=sys.stderr)
         return int(ExitStatus.USAGE_ERROR)
+    except KeyboardInterrupt:  # The command has removed what it made.
+        return int(ExitStatus.INTERRUPTED)
     except BrokenPipeError:  # The reader, for instance head, has closed the pipe.
         sys.stderr.close()
         return int(ExitStatus.PASSED)

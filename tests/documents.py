@@ -10,18 +10,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median, stdev
+from statistics import median
 from typing import Any
 
 from benchmarks.first_contact import Ran
 from benchmarks.first_contact import table as compared_commands
 from benchmarks.pairs.__main__ import table as steps
-from perfguard.model.units import counted
+from benchmarks.rows import markdown
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "results.md"
 BEGIN, END = "<!-- tables of {} -->", "<!-- end of {} -->"
-_PLANTED = re.compile(r"delayed\[(?P<us>\d+)us-(?P<percent>\d+)pct\]")
 
 Data = Mapping[str, Any]
 
@@ -47,8 +46,7 @@ def filled(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+    return "\n".join(markdown(head, rows))
 
 
 def _origin(data: Data, command: str) -> str:
@@ -65,69 +63,9 @@ def _words(words: Iterable[str]) -> str:
     return ", ".join(f"{count} `{word}`" for word, count in sorted(Counter(words).items()))
 
 
-def pairs(data: Data) -> str:
-    """Planted delays that process pairs found, and what they said of unchanged quantisers."""
-    true = {(plan["length_us"], round(100 * plan["aimed"])): plan["slowdown"] for plan in data["plan"]}
-    planted: dict[int, list[tuple[Data, float]]] = {}
-    for row in data["delays"]:
-        found = _PLANTED.match(row["case"])
-        assert found
-        percent = int(found["percent"])
-        planted.setdefault(percent, []).append((row, true[float(found["us"]), percent]))
-    rows = []
-    for percent, cases in sorted(planted.items()):
-        row: list[object] = [f"{percent} %", _words(case["word"] for case, _ in cases)]
-        if percent:
-            half = max((case["interval"][1] - case["interval"][0]) / 2 for case, _ in cases)
-            off = max(abs(case["effect"] - slowdown) for case, slowdown in cases)
-            counts = [case["pairs"] for case, _ in cases]
-            row += [_range(counts), f"{100 * half:.2f} %", f"{100 * off:.2f} %"]
-        else:
-            row += ["", "", ""]
-        rows.append(row)
-    head = [
-        "planted",
-        "verdicts",
-        "process pairs",
-        "half of the 95 % interval, at most",
-        "off the planted effect, at most",
-    ]
-    effects = [row["effect"] for row in data["unchanged"]]
-    unchanged = [
-        [
-            len(effects),
-            _words(row["word"] for row in data["unchanged"]),
-            _range([row["pairs"] for row in data["unchanged"]]),
-            f"{100 * stdev(effects):.2f} %",
-            f"{100 * max(map(abs, effects)):.2f} %",
-        ]
-    ]
-    return "\n\n".join(
-        [
-            _origin(data, data["commands"][0]),
-            _table(head, rows),
-            _code(data["commands"][1]),
-            _table(
-                ["unchanged cases", "verdicts", "process pairs", "effects, standard deviation", "largest effect"],
-                unchanged,
-            ),
-        ]
-    )
-
-
 def _range(counts: Sequence[float]) -> str:
     low, high = f"{min(counts):.0f}", f"{max(counts):.0f}"
     return low if low == high else f"{low} to {high}"
-
-
-def host(data: Data) -> str:
-    """Host times of unchanged quantisers in process pairs."""
-    rows = [
-        [f"`{row['case']}`", f"`{row['word']}`", len(row["change"]), _range(row["base_us"]), _percents(row["change"])]
-        for row in data["host_times"]
-    ]
-    table = _table(["case", "verdict", "pairs", "base, µs", "working tree against base, by pair"], rows)
-    return f"{_origin(data, data['command'])}\n\n{table}"
 
 
 def launches(data: Data) -> str:
@@ -148,10 +86,6 @@ def launches(data: Data) -> str:
     return f"{_origin(data, data['command'])}\n\n{_table(head, rows)}"
 
 
-def _percents(values: Iterable[float]) -> str:
-    return ", ".join(f"{100 * value:+.0f} %" for value in values)
-
-
 def hard(data: Data) -> str:
     """Hard inputs of the guarded suites on one device."""
     names = ("calls", "compared", "left_out", "accused")
@@ -164,27 +98,6 @@ def hard(data: Data) -> str:
     rows.append(["together", *(total[name] for name in names), *(f"{total[name]:.0f}" for name in seconds)])
     head = ["suite", "calls", "inputs compared", "left out", "accused", "seconds of hard inputs", "of the check"]
     return f"{_origin(data, data['command'])}\n\n{_table(head, rows)}\n\nNot covered: {data['note']}."
-
-
-def run_cost(data: Data) -> str:
-    """Seconds of a run of 200 cases, before and since process pairs judge times."""
-    cells = {
-        (row["board"], row["changed"], when): _cost(row) for when in ("before", "after") for row in data[when]["runs"]
-    }
-    columns = [("same", "before"), ("same", "after"), ("other", "before"), ("other", "after")]
-    rows = [
-        [changed, *(cells.get((board, changed, when), "") for board, when in columns)]
-        for changed in sorted({changed for _, changed, _ in cells})
-    ]
-    commits = {when: data[when]["commit"][:7] for when in ("before", "after")}
-    head = ["cases with other code"]
-    head += [f"{board} board, {commits[when]}" for board, when in columns]
-    return f"{data['device']}, {data['date']}.\n\n`{data['command']}`\n\n{_table(head, rows)}"
-
-
-def _cost(row: Data) -> str:
-    undecided = row["words"].get("UNRESOLVED", 0)
-    return f"{row['seconds']:.0f} s" + f" ({undecided} undecided)" * bool(undecided)
 
 
 def first_contact(data: Data) -> str:
@@ -235,7 +148,7 @@ def observed(data: Data) -> str:
             f"{median(two / one for one, two in pairs):.2f}" if pairs else "", f"{named} of {len(suite['planted'])}",
         ])  # fmt: skip
         for each in suite["planted"]:
-            said = _code(each["finding"].replace("|", "\\|")) if each["named"] else "not named"
+            said = _code(each["finding"]) if each["named"] else "not named"
             found.append([*first, each["change"], each["status"], said, _took(each)])
     told = _table(["suite", "on", "planted", "status", "named by", "seconds: processor, clock"], found)
     return "\n\n".join([f"{data['device']}.", _code(data["command"]), _table(head, rows), told])
@@ -244,46 +157,6 @@ def observed(data: Data) -> str:
 def _took(run: Data) -> str:
     """Seconds of the processor and of the clock."""
     return f"{run['processor']:.0f}, {run['wall']:.0f} s" if "wall" in run else ""
-
-
-def sweep(data: Data) -> str:
-    """Every file of a suite: what passes by itself, what of it was observed, and its price."""
-    files = list(data["files"].values())
-    read = [each for each in files if each.get("again")]
-    quiet: Counter[str] = Counter()
-    unstable: Counter[str] = Counter()
-    reasons: Counter[str] = Counter()
-    failures: Counter[str] = Counter()
-    for each in files:
-        failures.update({why: count for why, count in each["reasons"].items() if why.startswith("failed: ")})
-        unstable.update(each.get("unstable", {}))
-        for run in ("again", "half"):
-            quiet.update(each.get(run, {}))
-        if not each["passed"]:
-            reasons[next(iter(each["reasons"]), "not one test ended in a minute")] += 1
-    prices = [each["observed"] / each["plain"] for each in read if each["plain"] >= 1]
-    rows = [
-        ("files run", f"{len(files)} of {data['of']}"),
-        ("files of which no test passes by itself", sum(not each["passed"] for each in files)),
-        ("files whose tests pass, and do nothing on torch", sum(bool(each["passed"]) for each in files) - len(read)),
-        ("tests that fail by themselves", _sum(files, "failed")),
-        ("of these by their commonest reason", "{1}, `{0}`".format(*failures.most_common(1)[0])),
-        ("observed files", len(read)),
-        ("their tests that pass", _sum(read, "passed")),
-        ("of these observed", _sum(read, "part")),
-        ("of these recorded, since they do something on torch", sum(sum(each["again"].values()) for each in read)),
-        ("run again", ", ".join(f"{count} {word}" for word, count in sorted(quiet.items()))),
-        ("facts stored as unstable", ", ".join(f"{count} `{name}`" for name, count in sorted(unstable.items()))),
-        ("price of a file: median, highest", f"{median(prices):.2f}, {max(prices):.2f}"),
-    ]
-    why = [f"- {counted(count, 'file')}: `{reason}`" for reason, count in reasons.most_common(5)]
-    planted = [f"- {each['file']}:{each['line']}, {each['change']}: `{each['finding']}`" for each in data["planted"]]
-    head = [_origin(data, data["command"]), "", _table([data["suite"], ""], rows)]
-    return "\n".join([*head, "", "Why no test passes:", "", *why, "", "Planted:", "", *planted])
-
-
-def _sum(rows: Iterable[Data], name: str) -> int:
-    return sum(int(each[name]) for each in rows)
 
 
 def ranks(data: Data) -> str:
@@ -384,38 +257,22 @@ def public_reports(data: Data) -> str:
         )
         lines.append([
             row["id"], row["kind"], row["origin"], row["shows"], word, "yes" if row["named"] else "",
-            _code(said.replace("|", "\\|")) if said else "", f"{row['seconds'][-1]:.0f}",
+            _code(said) if said else "", f"{row['seconds'][-1]:.0f}",
         ])  # fmt: skip
     head = ["report", "kind", "origin", "shown by", "", "named", "by", "s"]
     return f"{_origin(data, data['command'])}\n\n{told}\n\n{_table(head, lines)}"
 
 
-def turns(data: Data) -> str:
-    """Device times of two commits by turns, and of a change to the younger one."""
-    lines = []
-    for row in data["rows"]:
-        old, before, now = (median(row[side]) if row[side] else None for side in ("old", "before", "now"))
-        after = ["", ""] if now is None else [f"{now:.1f}", f"{100 * (now / old - 1):+.1f} %"]
-        lines.append([row["call"], f"{old:.1f}", f"{before:.1f}", f"{100 * (before / old - 1):+.1f} %", *after])
-    older, commit = data["older"], data["commit"][:7]
-    head = ["call", f"{older}, µs", f"{commit}, µs", f"{commit} to {older}", "changed, µs", f"changed to {older}"]
-    return f"{_origin(data, data['command'])}\n\n{_table(head, lines)}"
-
-
 SOURCES: dict[str, Callable[[Data], str]] = {
-    "h200-pairs.json": pairs,
-    "h200-host.json": host,
     "h200-launches.json": launches,
     "host-stub.json": launches,
     "reports.json": public_reports,
     "h200-hard.json": hard,
     "cpu-hard.json": hard,
-    "run-cost.json": run_cost,
     "first-contact.json": first_contact,
     "first-contact-lane.json": first_contact,
     "loaded-guard.json": loaded,
     "observed.json": observed,
-    "observed-sweep.json": sweep,
     "h200-x2.json": ranks,
     "h200-x2-plants.json": ranks_planted,
     "h100-launches.json": launches,
@@ -430,7 +287,6 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-families.json": paired,
     "h200-blocks.json": paired,
     "h200-peers.json": peers,
-    "h200-turns.json": turns,
 }
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.pairs import __main__ as pairs
 from benchmarks.pairs.plants import FAMILIES, Family
-from tests.corpus.mutant import Edit
+from benchmarks.planting import Edit, planted_in
 from tests.nursery import Nursery
 
 ROOT = Path(__file__).parents[1]
@@ -208,11 +208,9 @@ def test_pipelines_over_two_processes(tmp_path: Path) -> None:
 def test_what_is_planted_still_finds_its_lines(tmp_path: Path) -> None:
     from benchmarks.fleet import PLANTS
 
-    plants = {**PLANTS, **{name: (family.edit,) for name, family in FAMILIES.items()}}
-    for name, changes in plants.items():
-        shutil.copytree(ROOT / "kernels", tmp_path / name / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-        for change in changes:
-            change(tmp_path / name)
-            assert isinstance(change, Edit)
-            ast.parse((tmp_path / name / change.file).read_text())
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    for edits in (*PLANTS.values(), *((family.edit,) for family in FAMILIES.values())):
+        with planted_in(tmp_path, *edits):
+            for edit in edits:
+                ast.parse((tmp_path / edit.file).read_text())
     assert all((ROOT / pairs.file_of(family.suite)).is_file() for family in FAMILIES.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from perfguard.cli import main
 from perfguard.measure import devices
 from perfguard.measure.devices import Finding, open_device
 from perfguard.model.errors import EXIT_MEANINGS
-from perfguard.store.report_file import read_report, save_report
+from perfguard.store.report_file import save_report
 from tests.store.test_report_file import REPORT
 
 COMMAND = [sys.executable, "-c", "import sys; from perfguard.cli import main; sys.exit(main())"]
@@ -26,23 +25,6 @@ def report(tmp_path: Path) -> Path:
     path = tmp_path / "report.json"
     save_report(path, REPORT)
     return path
-
-
-def test_a_report_in_each_form(report: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(report)]) == 0
-    assert "fake-gpu, 0 of 1 case guarded" in capsys.readouterr().out
-    target = tmp_path / "out" / "copy.json"
-    assert main(["report", str(report), "--as", "json", "-o", str(target)]) == 0
-    assert read_report(target) == REPORT
-    assert main(["report", str(report), "--as", "pytest-benchmark"]) == 0
-    (benchmark,) = json.loads(capsys.readouterr().out)["benchmarks"]
-    assert benchmark["name"] == "double[64]/forward:device_time_us"
-    assert benchmark["stats"]["median"] == pytest.approx(5e-6)
-
-
-def test_an_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", str(tmp_path / "none.json")]) == ExitStatus.USAGE_ERROR
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("line", [["."], ["lane=."], [f"lane={'x' * 300}.json"], ["REPORT", "-o", "."]])

@@ -17,8 +17,7 @@ import pytest
 from benchmarks.mutation.report import page as mutation_page
 from benchmarks.rows import in_rows
 from perfguard import cli
-from perfguard.github.init.edits import with_lanes
-from perfguard.github.init.workflows import HOSTED, Installed, Source, lane_workflows, measure_workflow
+from perfguard.github.init.workflows import HOSTED, Installed, Source, lane_workflows, measure_workflow, with_lanes
 from perfguard.model.config import CATEGORIES, Settings, parse_categories
 from perfguard.model.errors import EXIT_MEANINGS
 from perfguard.model.records import Word

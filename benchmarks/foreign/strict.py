@@ -33,7 +33,7 @@ def seed(request):
 
 @pytest.fixture
 def perfguard(request):
-    name = request.node.originalname.removeprefix("test_")
+    name = request.node.callspec.params.get("name") or request.node.originalname.removeprefix("test_")
     row = ROWS.setdefault(name, {**dict.fromkeys(KINDS, 0), "problems": []})
 
     def run(fn, *args, reference, **options):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -14,13 +12,14 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.checkouts import HANGS, Ran, commit, copied, environment, run_pytest, share_binaries
 from benchmarks.mutation.reaching import Reached
 from benchmarks.mutation.sampling import ROOT, Mutant
+from benchmarks.planting import Edit, failing, planted_in
 from perfguard.model.errors import ExitStatus
-from perfguard.model.records import Word, load_report
 from perfguard.store.baseline_files import Store
 
-SECONDS = 240.0  # of one mutant in a lane of plain cases, after which it hangs
+MINUTES = 4.0  # of one mutant in a lane of plain cases, after which it hangs
 MOST_TESTS = 10  # of those that reach a line, the cheapest
 SUITES = {
     "fp8": ("quantize", "fp8_grouped_mm"),
@@ -44,14 +43,12 @@ LANES = {
 _ONE = 'targets = ["sm_90"]\n'
 SETTINGS = {"sm_90": _ONE, "known": f"{_ONE}extra_seconds = 20.0\n", "all": "extra_seconds = 8.0\n"}
 _SECTION = "[tool.perfguard]\n"
-_NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "-c", "commit.gpgSign=false")
 #: What tells apart ways through one test function that share little code, in the tests' ids.
 WAY = re.compile(r"interpreted|library|triton|b?float\d+\w*")
 #: What a run of the lane ends with where it has found something.
 FOUND = (ExitStatus.TESTS_FAILED, ExitStatus.REGRESSED, ExitStatus.WRONG)
 #: or what is changed does not even import
 NO_IMPORT = (ExitStatus.INTERRUPTED, ExitStatus.USAGE_ERROR)
-HANGS = 256  # no status that a process has
 #: Signals by which a process ends itself; that of a machine short of memory is another's.
 DEADLY = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
@@ -187,49 +184,32 @@ class Workplace:
 
     def __init__(self, folder: Path, cache: Path, lane: str = "cpu", clean: dict[str, bool] | None = None) -> None:
         self.lane, self.python = lane, sys.executable
-        self.path = folder / "clone"
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(self.path)], check=True)
-        cache.mkdir(parents=True, exist_ok=True)
+        self.path = copied(folder / "clone")
         settings = self.path / "pyproject.toml"
         settings.write_text(settings.read_text().replace(_SECTION, _SECTION + SETTINGS.get(lane, "")))
         # The base is asked about a mutant: it has everything but the mutant. Nothing is asked of the tree as it is.
-        commit = ["commit", "--quiet", "--all", "--allow-empty", f"--message=lane {lane}"]
-        subprocess.run(["git", *_NOBODY, *commit], cwd=self.path, check=True)
-        own = self.path / ".perfguard" / "cache"  # what is remembered of derived inputs is each clone's own
-        own.mkdir(parents=True)
-        (cache / "binaries").mkdir(exist_ok=True)
-        (own / "binaries").symlink_to((cache / "binaries").resolve())
-        unset = ("PYTEST_", "GIT_", "PYTHONDONTWRITEBYTECODE")  # each run imports the same hundreds of modules
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(unset)}
-        self.environment = environment | {"OMP_NUM_THREADS": "1"}
+        commit(self.path)
+        share_binaries(self.path, cache)
         self.clean = {} if clean is None else clean
 
     def passing(self, tests: Sequence[str]) -> list[str]:
         """Those that the tree as it is passes: what fails anyhow notices nothing. What they compile is cached then."""
         new = [test for test in tests if test not in self.clean]
-        if new and self.run(new, 10 * SECONDS)[0] == 0:
+        if new and self.run(new, 10 * MINUTES).status == 0:
             self.clean |= dict.fromkeys(new, True)
         for test in new:
             if test not in self.clean:
-                self.clean[test] = self.run([test], 10 * SECONDS)[0] == 0
+                self.clean[test] = self.run([test], 10 * MINUTES).status == 0
         return [test for test in tests if self.clean[test]]
 
-    def run(self, tests: Sequence[str], seconds: float | None = None) -> tuple[int, str]:
-        """The lane on some tests, until one fails: the exit status (`HANGS` where it does, below 0 the signal that
-        ended it), and what it printed."""
-        own = self.path / ".perfguard"
-        for left in (*own.glob("report-*.json"), own / "cache" / "turns.json"):
-            left.unlink(missing_ok=True)
+    def run(self, tests: Sequence[str], minutes: float | None = None) -> Ran:
+        """The lane on some tests, until one fails."""
+        (self.path / ".perfguard" / "cache" / "turns.json").unlink(missing_ok=True)
         options = [*LANES[self.lane], "--perfguard-base=HEAD", "-x", "-q", "-p", "no:cacheprovider"]
-        line = [self.python, "-m", "pytest", "--perfguard", *options, *tests]
-        try:
-            done = subprocess.run(
-                line, cwd=self.path, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=seconds or SECONDS * (4 if self.lane == "all" else 1), check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return HANGS, ""
-        return done.returncode, done.stdout + done.stderr
+        return run_pytest(
+            self.path, "--perfguard", *options, *tests, python=self.python, variables=environment(),
+            minutes=minutes or MINUTES * (4 if self.lane == "all" else 1),
+        )  # fmt: skip
 
     def judge(self, mutant: Mutant, tests: Sequence[str]) -> Judged:
         """Change the file, run the lane, and put the file back."""
@@ -239,37 +219,30 @@ class Workplace:
         if not tests:
             return Judged(*kept, word="not reached")
         started = time.monotonic()
-        word, metric, says = self.noticed(mutant.file, mutant.source(self.path), tests)
+        whole = Edit(mutant.file, (self.path / mutant.file).read_text(), mutant.source(self.path))
+        word, metric, says = found(self.planted(whole, tests))
         return Judged(*kept, word, metric, says, len(tests), round(time.monotonic() - started, 1), self.lane)
 
-    def noticed(self, file: str, source: str, tests: Sequence[str]) -> tuple[str, str, str]:
-        """Word, metric and reason (as in `Judged`) of the tests where a file holds `source`; the file is put back."""
-        path = self.path / file
-        original = path.read_text()
-        try:
-            path.write_text(source)
-            return self._found(*self.run(tests))
-        finally:
-            path.write_text(original)
+    def planted(self, edit: Edit, tests: Sequence[str]) -> Ran:
+        """The tests where the edit is made; it is undone."""
+        with planted_in(self.path, edit):
+            return self.run(tests)
 
-    def _found(self, status: int, output: str) -> tuple[str, str, str]:
-        if status == HANGS:
-            return "hangs", "", ""
-        if -status in DEADLY:
-            return "dies", "", signal.Signals(-status).name
-        if status == 0:
-            return "survived", "", ""
-        reports = sorted((self.path / ".perfguard").glob("report-*.json"))
-        results = load_report(reports[0].read_bytes()).results if reports else []
-        order = list(Word)
-        failing = [verdict for result in results for verdict in result.verdicts if verdict.word.fails]
-        if failing:
-            worst = min(failing, key=lambda verdict: order.index(verdict.word))
-            return str(worst.word), worst.metric, (worst.reason or "").splitlines()[0][:200] if worst.reason else ""
-        error = re.search(r"^E +([\w.]*(?:Error|Exception|Failed)\b.*)", output, re.MULTILINE)
-        if error and (status in FOUND or (status in NO_IMPORT and "kernels/" in output)):
-            return "BROKEN", "", error[1][:200]
-        return "error", "", output[-300:]
+
+def found(ran: Ran) -> tuple[str, str, str]:
+    """Word, metric and reason, as in `Judged`."""
+    if ran.status == HANGS:
+        return "hangs", "", ""
+    if -ran.status in DEADLY:
+        return "dies", "", signal.Signals(-ran.status).name
+    if ran.status == 0:
+        return "survived", "", ""
+    for _, worst in failing(ran.report):
+        return str(worst.word), worst.metric, next(iter((worst.reason or "").splitlines()), "")[:200]
+    error = re.search(r"^E +([\w.]*(?:Error|Exception|Failed)\b.*)", ran.output, re.MULTILINE)
+    if error and (ran.status in FOUND or (ran.status in NO_IMPORT and "kernels/" in ran.output)):
+        return "BROKEN", "", error[1][:200]
+    return "error", "", ran.output[-300:]
 
 
 def _turns(tests: Sequence[str], kind: Callable[[str], Hashable]) -> dict[str, int]:

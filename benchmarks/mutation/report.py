@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.mutation.judging import MOST_TESTS
+from benchmarks.rows import markdown
 
 ARGUED = Path(__file__).with_name("equivalent.toml")
 DEAD = ("survived", "not reached", "error")
@@ -84,9 +85,9 @@ def _package(file: str) -> str:
 
 
 def _table(name: str, mutants: Sequence[Seen], of: Callable[[Seen], str]) -> list[str]:
-    rows = [f"| {name} | killed | mutants | equivalent | not reached | score |", "|---|---|---|---|---|---|"]
+    rows = []
     for value in sorted({of(mutant) for mutant in mutants}):
         killed, every, same, unreached = score([mutant for mutant in mutants if of(mutant) == value])
         share = f"{100 * killed / (every - same):.0f} %" if every > same else ""
-        rows.append(f"| {value} | {killed} | {every} | {same} | {unreached} | {share} |")
-    return rows
+        rows.append((value, killed, every, same, unreached, share))
+    return markdown([name, "killed", "mutants", "equivalent", "not reached", "score"], rows)

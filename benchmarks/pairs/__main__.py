@@ -35,6 +35,7 @@ import msgspec
 
 from benchmarks.checkouts import RECORDING, ROOT, Ran, commit, copied, git, guard
 from benchmarks.pairs.plants import FAMILIES, plant_other_code
+from benchmarks.rows import markdown
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import Report
 
@@ -224,12 +225,12 @@ def table(entries: Iterable[Entry]) -> list[str]:
             if step.startswith("aa "):
                 groups.setdefault(("aa, together", row["metric"]), []).append(row | {"planted": None})
     last = [key for key in groups if key[0] == "aa, together"]
-    lines = ["| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
+    lines = []
     for label, metric in [key for key in groups if key not in last] + last:
         cells = _cells(groups[label, metric])
         besides = "" if metric else _counted(failing[label])
-        lines.append("| " + " | ".join([label, metric, cells[0], besides, *cells[1:], seconds.get(label, "")]) + " |")
-    return lines
+        lines.append([label, metric, cells[0], besides, *cells[1:], seconds.get(label, "")])
+    return markdown(HEAD, lines)
 
 
 def _cells(group: Sequence[Entry]) -> list[str]:

@@ -22,9 +22,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from perfguard.measure import collector_paused
 from perfguard.measure.devices import open_device
 from perfguard.measure.devices.device import Device
-from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers import prepare_device_time
 from perfguard.measure.timers.timing import Workload
 from perfguard.testing import fake

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.corpus.mutant import Edit
+from benchmarks.planting import Edit
 
 FP8, PRODUCTS = "kernels/fp8/configs.py", "kernels/fp8/launch_products.py"
 GROUPED, MOE, OPERATORS = (f"kernels/{room}/configs.py" for room in ("grouped", "moe", "operators"))

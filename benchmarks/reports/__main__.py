@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.checkouts import ROOT, Ran, commit, git, guard
+from benchmarks.planting import failing
 from benchmarks.reports.files import Report, reports
 from benchmarks.rows import write_rows
-from perfguard.model.records import URGENCY
 
 SEEDS = 5  # of a correct report: files of one test; a file's name seeds what its tests draw
 _LANE = "--perfguard-lane=cpu"
@@ -128,11 +128,9 @@ def _write(report: Report, folder: Path, *, bad: bool) -> None:
 
 def failures(run: Ran) -> list[str]:
     """Its failing verdicts, the worst first, each as one line."""
-    verdicts = [each for result in run.report.results for each in result.verdicts] if run.report else []
-    failing = sorted((each for each in verdicts if each.word.fails), key=lambda each: URGENCY[each.word])
     return [
         " ".join([each.word.value, *each.metric.split() * (each.metric not in each.reason), *each.reason.split()])
-        for each in failing
+        for _, each in failing(run.report)
     ]
 
 

@@ -1,6 +1,6 @@
-"""Checks a call in its other configurations, not only in the one that is chosen today.
+"""Checks a call in configurations other than the one that is chosen today.
 
-Their problems are doubts: the base commit is asked whether it has them, too.
+Their problems are doubts: the base commit is asked whether it has them as well.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Other:
 
     Attributes:
         title: its number and all that it sets.
-        name: what is the same in every process and at other commits, where numbers may be others.
+        name: a description that is equal in every process and at other commits, whose numbers may differ.
         around: the context that restricts tuners to it.
     """
 
@@ -65,7 +65,7 @@ class Other:
 
 
 class DoesNotFit(Exception):
-    """A configuration asks for more than the device has, as tuners skip it for."""
+    """A configuration asks for more than the device has; tuners skip such a configuration as well."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Given:
     """The check of a call as it is given.
 
     Attributes:
-        others: configurations to check besides: those in `call.configurations`, and those of every autotuned kernel
-            that the call runs but the chosen one. None if the call is wrong.
-        seconds: processor time of the check, so that other processes do not decide what else runs.
-        kept: by the call's functions before the check called them; None if nothing is derived.
+        others: the further configurations to check: those in `call.configurations`, and those of every autotuned kernel
+            that the call runs, except the chosen one. Empty if the call is wrong.
+        seconds: processor time of the check. Wall time would let other processes decide how much else runs.
+        kept: the values that the call's functions kept before the check called them; None if nothing is derived.
         unchecked: options that stay neutral.
     """
 
@@ -88,14 +88,14 @@ class Given:
 
 
 def check_given(call: Call) -> Given:
-    """`check(call)`, and what other configurations there are.
+    """`check(call)`, and the other configurations of the call.
 
-    Where several ranks make the call, the check is shorter: memory beside inputs, reversed rows and gradients of other
-    layouts say nothing of what is special to several ranks.
+    If several ranks make the call, the check is shorter: memory beside inputs, reversed rows and gradients of other
+    layouts test nothing that is special to several ranks.
 
     Raises:
         MeasurementError: the reference cannot be the oracle.
-        Exception: what the candidate or the reference raises, with a note on the run that raised it.
+        Exception: any error of the candidate or the reference, with a note on the run that raised it.
     """
     if (sharded := call.ranks.check(call)) is not None:
         return Given(sharded)
@@ -162,5 +162,5 @@ def _runs_in(tuner: Any, number: int) -> bool:
 
 
 def _stable(described: str) -> str:
-    """Without the addresses of functions."""
+    """The description without addresses of functions, which differ between processes."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", described)

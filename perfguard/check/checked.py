@@ -1,4 +1,4 @@
-"""What the check of a call found."""
+"""The results of checking a call."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ NOTABLE_RATIO = 1.25  # candidate's error / eager's error, from which on it is n
 _MOVED = 0.1  # relative change of eager's result above which an unchanged result counts as cached
 
 _BACKWARD = " in the backward pass"
-_WRITTEN = re.compile(f"( was (?:modified|written)(?:{_BACKWARD})?)")  # of inputs
+_WRITTEN = re.compile(f"( was (?:modified|written)(?:{_BACKWARD})?)")  # Problems with inputs.
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
 

@@ -37,7 +37,7 @@ class OtherResults:
             return _same_number(got, want)
         for kind in _PLAIN:
             if isinstance(got, kind) and isinstance(want, kind):
-                return bool(kind.__eq__(got, want))  # of the kind, whatever a subclass says
+                return bool(kind.__eq__(got, want))  # The kind's own comparison; a subclass is code of the user's.
         if isinstance(got, torch.Tensor) and isinstance(want, torch.Tensor):
             return got.dtype is want.dtype and got.shape == want.shape
         if type(got) is not type(want) or isinstance(got, _SINGLE):

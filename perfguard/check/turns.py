@@ -20,6 +20,10 @@ from perfguard.model.call import CONFIGURATIONS
 # Inputs of one case that failed in the last run. They are tried first, whatever the budget, so that a fault stays one
 # until it is mended; each costs a turn and a question to the base in every run.
 MOST_KNOWN = 3
+# Seconds within which the first turns of a cheap call's kinds begin. On a CPU one input of each kind of all 350 guarded
+# cases takes at most 1.4 s together. On a GPU with cold caches each kind may compile kernels anew, 3 s a case: the next
+# run, whose caches are warm, begins with the kinds that had no turn.
+FIRST_SECONDS = 1.5
 
 Item = TypeVar("Item")
 
@@ -46,7 +50,7 @@ class Budget:
 
     Attributes:
         seconds: after which nothing starts that need not.
-        cheap: whether the given call is cheap enough that each kind has a turn, even after that.
+        cheap: whether the given call is cheap enough that first turns of kinds begin within `FIRST_SECONDS`.
         clock: of the thread, so that other processes do not decide what runs.
         agreed: whether a flag is set on any of the ranks that make the call.
     """
@@ -122,8 +126,9 @@ class Turns(Generic[Item]):
         """Let `attempt` try one item after the other.
 
         What failed in the last run comes first. Then each kind has one before any has a second one. In this first round
-        one starts as long as the budget is not over, or the call is cheap, and at least one does; later ones, where
-        they are likely to end within the budget. The first new failure ends the turns, but for configurations.
+        one starts as long as the budget is not over, or within `FIRST_SECONDS` if the call is cheap, and at least one
+        does; later ones, if they are likely to end within the budget. The first new failure ends the turns, but for
+        configurations.
         """
         began = self._budget.clock()
         while self._known:
@@ -142,7 +147,7 @@ class Turns(Generic[Item]):
         took, budget = self._took.get(kind), self._budget
         gone = budget.clock() - began
         if took is None:
-            may = budget.cheap or gone < budget.seconds or not self._took
+            may = gone < max(budget.seconds, FIRST_SECONDS * budget.cheap) or not self._took
         else:  # it, and as much for the given inputs, which come last
             may = gone + 2 * sum(took) / len(took) <= budget.seconds
         return not budget.agreed(not may)

@@ -18,11 +18,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfguard._compat.pytest_internals import compiled_expression
-from perfguard.github.api.artifacts import fetch_artifacts
+from perfguard.github.api.measured_run import fetch_artifacts
 from perfguard.github.desk import find_run
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again
-from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report, receive_all
+from perfguard.github.lanes.untrusted_report import Received, read_untrusted_file, receive_all
 from perfguard.judge.lane import Lane, differing_versions
 from perfguard.judge.time_record import TimeRecord
 from perfguard.judge.update_plan import plan
@@ -35,9 +35,8 @@ from perfguard.model.units import Unit
 from perfguard.render.escaping import clean
 from perfguard.render.words import listed
 from perfguard.session.pairing.worktrees import changed_code, find_repository
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
-from perfguard.store.comment_limits import PACKED_BYTES, REPORT_BYTES, most_cases, most_recorded_in
+from perfguard.store.baseline_files import Store, apply
+from perfguard.store.comment_limits import PACKED_BYTES, most_cases, most_recorded_in
 
 _CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
 _PAIRED = (Word.SLOWER, Word.FASTER, Word.PASS)
@@ -91,10 +90,7 @@ def _from_files(paths: Sequence[Path], lane: str | None, recorded: int) -> list[
     reports = []
     for path in paths:
         try:
-            most = REPORT_BYTES * most_cases(recorded)
-            if path.stat().st_size > most:
-                raise LaneError(f"larger than {most:,} bytes")
-            received = read_untrusted_report(path.read_bytes(), recorded)
+            received = read_untrusted_file(path, recorded)
         except (OSError, LaneError) as error:
             why = f"cannot be read ({error.strerror})" if isinstance(error, OSError) else error
             raise UsageError(f"{path}: {why}; make one with: pytest --perfguard") from error
@@ -234,7 +230,7 @@ def _changes(lane: Lane, judged: Report, results: Sequence[CaseResult], reason: 
 def _why(verdict: Verdict) -> str:
     """The reason why a verdict leaves nothing to accept."""
     if verdict.word in _WRONG:
-        return f"{verdict.word}, which no baseline makes right: {verdict.reason}"
+        return f"{verdict.word}, which no baseline can accept: {verdict.reason}"
     return f"not decided: {verdict.reason}; run the lane again"
 
 

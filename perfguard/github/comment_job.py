@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perfguard.github.api.client import Client, open_client
-from perfguard.github.api.comment import post_comment
 from perfguard.github.api.measured_run import (
     MEASURE_WORKFLOW,
     Lookup,
@@ -26,7 +25,7 @@ from perfguard.github.api.measured_run import (
     read_event,
     reason_to_stop,
 )
-from perfguard.github.api.statuses import newer_run, set_statuses
+from perfguard.github.api.posts import newer_run, post_comment, set_statuses
 from perfguard.github.gather import gather
 from perfguard.github.outcome import comment_of, files_of, given_up, statuses, wants_comment
 from perfguard.model.atomic_files import write_atomically
@@ -35,7 +34,7 @@ from perfguard.model.errors import ExitStatus, GitHubError
 from perfguard.render.escaping import clean
 from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Overview
-from perfguard.session.history import with_history
+from perfguard.session.report_command import with_history
 
 _POST_SECONDS = 120.0  # The time to post a result, which is kept apart: reading may have used up its own.
 _GIVE_UP_SECONDS = 60.0  # The time to set statuses for a job that gives up.
@@ -159,7 +158,7 @@ def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview
     strict = job.settings.strict
     text = comment_of(overview, strict)
     wants, marks = wants_comment(overview, strict), statuses(job.context, overview, strict)
-    never = "comment is never in [tool.perfguard]" if job.settings.comment == "never" else ""
+    never = 'comment = "never" in [tool.perfguard]' if job.settings.comment == "never" else ""
     no_comment = search.reason if search.pull is None else never
     failures: list[str] = []
     _write_files(job, overview)

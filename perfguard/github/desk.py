@@ -1,4 +1,4 @@
-"""Finds a workflow run at a desk, where the checkout's remotes and `gh` know what GitHub Actions tells a job."""
+"""Finds a workflow run for a person's checkout: its remotes and `gh` have what GitHub Actions gives to a job."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def _repositories(environ: Mapping[str, str], root: Path) -> Iterator[tuple[str,
     except UsageError:  # There is no repository, or no git.
         return
     urls = {name: url for name, url, *_ in map(str.split, lines)}
-    found = [_URLS[0].fullmatch(url) or _URLS[1].fullmatch(url) for _, url in sorted(urls.items(), key=_usual)]
-    for host, name in dict.fromkeys((each["host"].lower(), each["name"]) for each in found if each):
+    matches = [_URLS[0].fullmatch(url) or _URLS[1].fullmatch(url) for _, url in sorted(urls.items(), key=_usual)]
+    for host, name in dict.fromkeys((each["host"].lower(), each["name"]) for each in matches if each):
         is_cloud = host == _GITHUB or host.endswith(".ghe.com")
         api = f"https://api.{host}" if is_cloud else f"https://{host}/api/v3"
         variables = {"GITHUB_API_URL": api, "GITHUB_SERVER_URL": f"https://{host}", **environ}

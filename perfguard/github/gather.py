@@ -9,11 +9,9 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
 from perfguard.github.api.commit_files import MOST_LISTED, CommitFiles, Folder, find_merge_base
-from perfguard.github.api.jobs import job_urls
-from perfguard.github.api.measured_run import Pull, WorkflowRun, link_of
+from perfguard.github.api.measured_run import Pull, WorkflowRun, fetch_artifacts, job_urls, link_of
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
 from perfguard.github.lanes.untrusted_report import receive_all

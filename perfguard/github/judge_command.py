@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
-from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report
+from perfguard.github.lanes.untrusted_report import Received, read_untrusted_file
 from perfguard.github.outcome import exit_status, files_of
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import find_project, read_settings
@@ -21,9 +21,8 @@ from perfguard.model.errors import LaneError, UsageError
 from perfguard.render.escaping import clean
 from perfguard.render.overview import Overview
 from perfguard.render.title import title_of
-from perfguard.session.history import with_history
-from perfguard.session.report_command import NO_REPORT, split_lane
-from perfguard.store.comment_limits import REPORT_BYTES, most_cases, most_recorded
+from perfguard.session.report_command import NO_REPORT, measured_commit, split_lane, with_history
+from perfguard.store.comment_limits import most_recorded
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _WIDEST = 1000  # The most characters of a printed line.
@@ -97,10 +96,7 @@ def _received(arguments: Sequence[str], recorded: int) -> dict[str, Received | s
 
 def _read(path: Path, recorded: int, *, named: bool) -> Received | str:
     try:
-        most = REPORT_BYTES * most_cases(recorded)
-        if path.stat().st_size > most:
-            raise LaneError(f"larger than {most:,} bytes")
-        return read_untrusted_report(path.read_bytes(), recorded)
+        return read_untrusted_file(path, recorded)
     except LaneError as error:
         return str(error)
     except OSError as error:
@@ -124,9 +120,7 @@ def _baselines(folder: Path) -> BaselineSet:
 
 def _described(overview: Overview, base: str, environ: Mapping[str, str]) -> Overview:
     """The overview with the commit that its reports measured, and the links that the CI service's variables give."""
-    commits = sorted({lane.report.commit for lane in overview.lanes if lane.report and lane.report.commit})
-    warnings = [f"the lanes measured different commits: {', '.join(commits)}"] if len(commits) > 1 else []
-    head = commits[0] if len(commits) == 1 else ""
+    head, several = measured_commit(lane.report for lane in overview.lanes if lane.report)
     run_url, files = _links(environ)
     return replace(
         overview,
@@ -134,7 +128,7 @@ def _described(overview: Overview, base: str, environ: Mapping[str, str]) -> Ove
         base=base,
         run_url=run_url,
         source_url=f"{files}/{head.removesuffix('+')}/" if files and head else "",
-        warnings=[*warnings, *overview.warnings],
+        warnings=[*several, *overview.warnings],
     )
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from perfguard.github.api.statuses import Status
+from perfguard.github.api.posts import Status
 from perfguard.model.errors import ExitStatus
 from perfguard.render.escaping import as_json
 from perfguard.render.html import render_html

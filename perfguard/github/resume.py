@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from perfguard.github.api.artifacts import fetch_newest
 from perfguard.github.api.client import TOKEN, open_client
-from perfguard.github.api.measured_run import fetch_run
+from perfguard.github.api.measured_run import fetch_newest, fetch_run
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import find_project
 from perfguard.model.errors import ExitStatus, GitHubError, UsageError

@@ -13,6 +13,7 @@ import numpy as np
 
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
+from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import forget_driver, in_configuration
 from perfguard.interpreter.running import RUNNING, NotInterpreted, OutsideMemory, StrictRunImpossible
 from perfguard.model.errors import PerfguardError
@@ -166,6 +167,7 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
     def run_afresh(self: Any, *args: Any, **kwargs: Any) -> Any:
         met.clear()
         undone.clear()
+        self.grid = _as_tuples(self.grid)
         RUNNING.begin(self.fn.__name__, _spans((*args, *kwargs.values())))
         try:
             result = run(self, *args, **kwargs)
@@ -178,6 +180,11 @@ def _patched_once_a_launch(language: Any) -> tuple[Replacement, Replacement]:
     return patch_once, run_afresh
 
 
+def _as_tuples(grid: Any) -> Any:
+    """A grid whose dimensions are a tuple, as the interpreter needs them; a device takes a list as well."""
+    return (lambda arguments: tuple(grid(arguments))) if callable(grid) else tuple(grid)
+
+
 def _spans(arguments: Any) -> tuple[Any, Any] | None:
     """The first and last addresses of the storages of a launch, ascending; None if any is on another device."""
     ends: dict[int, int] = {}
@@ -187,6 +194,8 @@ def _spans(arguments: Any) -> tuple[Any, Any] | None:
         if isinstance(argument, tuple | list):
             waiting += argument
         elif hasattr(argument, "untyped_storage"):
+            if is_fake(type(argument)):  # A fake implementation launches the kernel, as that of a `triton_op` does.
+                raise NotInterpreted("a launch on tensors without data")
             if argument.device.type != "cpu":
                 return None
             storage = argument.untyped_storage()

@@ -42,6 +42,7 @@ _KNOWN: dict[str, Callable[..., Array]] = {
 }
 
 
+_STOOD_FOR: dict[int, Callable[..., Any]] = {}  # The id of a stand-in -> the function of libdevice.
 Members = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]  # A namespace, its functions, their stand-ins.
 
 
@@ -70,11 +71,12 @@ def _libraries(loaded: int) -> list[Members]:
 
 def _members(namespace: dict[str, Any]) -> Members:
     functions = {
-        name: value
+        name: original
         for name, value in namespace.items()
-        if type(value) is FunctionType and _is_library(value.__module__ or "")
+        if type(value) is FunctionType  # A launch that loads modules looks again, and finds its own stand-ins.
+        and _is_library((original := _STOOD_FOR.get(id(value), value)).__module__ or "")
     }
-    stand_ins = {name: _stand_in(getattr(value, "__name__", name)) for name, value in functions.items()}
+    stand_ins = {name: _stand_in(value) for name, value in functions.items()}
     return namespace, functions, stand_ins
 
 
@@ -82,7 +84,11 @@ def _is_library(module: str) -> bool:
     return module.startswith("triton.language.extra") and module.endswith("libdevice")
 
 
-def _stand_in(name: str) -> Callable[..., Any]:
+@functools.cache
+def _stand_in(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a launch calls in place of one of libdevice. There is one for each, which is never freed."""
+    name = getattr(original, "__name__", str(original))
+
     def computed(*given: Any, **_: Any) -> Any:
         from triton import language
 
@@ -99,4 +105,5 @@ def _stand_in(name: str) -> Callable[..., Any]:
         kind = widest.type.with_element_ty(scalar) if widest.type.is_block() else scalar
         return language.tensor(HANDLE.get()(data, scalar), kind)
 
+    _STOOD_FOR[id(computed)] = original
     return computed

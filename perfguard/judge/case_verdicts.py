@@ -15,11 +15,18 @@ from msgspec.structs import replace
 
 from perfguard.judge.across_ranks import by_rank
 from perfguard.judge.exact import describe_difference, judge_exact, machine_change, spelled_out, word_by
-from perfguard.judge.kernel_times import judge_kernel_times
-from perfguard.judge.lane import Lane, Record, differing_versions, folder_of_ranks, other_power, same_board, timer_class
+from perfguard.judge.lane import (
+    Lane,
+    Record,
+    differing_versions,
+    folder_of_ranks,
+    other_power,
+    same_board,
+    timer_class,
+    unstable_id,
+)
 from perfguard.judge.pair_test import judge_rival
-from perfguard.judge.parameter_ids import unstable_id
-from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, within_record
+from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, judge_kernel_times, within_record
 from perfguard.judge.statistics import history_of
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
@@ -164,7 +171,9 @@ class _Case:
         if self._base.equal:
             return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}, whose code this is: {doubt.problem}")
         if self._base.commit is None:
-            return Verdict(Word.WRONG, doubt.output, "\n".join(filter(None, (doubt.problem, self._no_base_reason))))
+            was_sought = self._base not in (NO_BASE, NO_RECORD)  # A case without a record is new.
+            unasked = f"\nno base was asked: {self._base.problem}" if was_sought else ""
+            return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}{unasked}")
         if self.beside is None:
             return Verdict(Word.SUSPECT, reason=doubt.problem)  # A time in question has a metric.
         answer = self._answers.get(doubt.name)
@@ -174,11 +183,6 @@ class _Case:
         if answer.problem:
             return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}: {doubt.problem}")
         return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}\nright at {at}")
-
-    @property
-    def _no_base_reason(self) -> str:
-        """Why no base can tell whether a fault is old; empty for a case without a record, which is new."""
-        return "" if self._base in (NO_BASE, NO_RECORD) else f"no base was asked: {self._base.problem}"
 
     def is_worse(self, reading: Reading) -> bool:
         """Whether an exact metric is worse than its record, whatever the conditions of either."""
@@ -277,9 +281,11 @@ class _Case:
 
     def unchanged(self, reading: Reading, why: str) -> Verdict:
         """The verdict on a time of unchanged code. If the time moved, the verdict names the machine as the cause."""
-        shown = self._shown(reading)
-        if self._machine and (shown.ratio or 1.0) > 1 + _NOTICEABLE:
-            why += f", so the machine: {self._machine}"
+        shown, suite, key = self._shown(reading), *self.result.id
+        baseline = self.lane.baselines.get(suite)
+        if (shown.ratio or 1.0) > 1 + _NOTICEABLE and baseline is not None and key in baseline.cases:
+            moved = machine_change(baseline.provenance_of(key), self.result.conditions)
+            why += f", so the machine: {moved}" if moved else ""
         return replace(shown, word=Word.UNCHANGED, reason=why)
 
     def unpaired(self, reading: Reading, why: str) -> Verdict:
@@ -300,14 +306,6 @@ class _Case:
         return verdicts
 
     # -- parts -------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def _machine(self) -> str:
-        """The machine's change since the record of the case."""
-        baseline = self.lane.baselines.get(self.result.case.suite)
-        if baseline is None or self.result.case.key not in baseline.cases:
-            return ""
-        return machine_change(baseline.provenance_of(self.result.case.key), self.result.conditions)
 
     @property
     def _same_tree(self) -> str:

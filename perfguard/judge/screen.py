@@ -13,15 +13,27 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import msgspec
+from msgspec.structs import replace
 
 from perfguard.judge.exact import describe_difference
 from perfguard.judge.lane import Lane, same_board, timer_class
 from perfguard.judge.statistics import COARSE, Prior, history_of, least_effect, moderate
-from perfguard.model.records import Case, CaseId, CaseResult, Entry, Reading, ReadingId, TimedEntry, Verdict, Word
-from perfguard.model.records.baseline import MIN_SESSIONS
-from perfguard.model.records.code import CODE, same_parts
-from perfguard.model.units import counted
+from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time, timed_kernel
+from perfguard.model.records import (
+    NO_BASE,
+    Case,
+    CaseId,
+    CaseResult,
+    Entry,
+    Reading,
+    ReadingId,
+    TimedEntry,
+    Verdict,
+    Word,
+)
+from perfguard.model.records.baseline import MIN_SESSIONS, UNSTABLE
+from perfguard.model.records.code import CODE, same_code, same_parts
+from perfguard.model.units import Unit, counted
 
 
 def covering(result: CaseResult, lane: Lane) -> dict[str, str]:
@@ -77,7 +89,7 @@ def _is_equal(reading: Reading, other: Entry) -> bool:
 LEAST_CONTROLS = 15  # Fewer unchanged cases are not enough to estimate the shift of board and day.
 MOST_REJECTED = 3  # A session with this many rejected blocks is not compared.
 _MISSED = 0.02  # The share of cases slower by 2θ that the record may pass.
-_OUTSIDE = "outside its record"
+_OUTSIDE, _FEW = "outside its record", "are needed"  # How reasons end.
 MOST_ASKED = 8  # The host times of a run, of unchanged device code, that a base is asked about.
 
 
@@ -135,7 +147,7 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
     The record passes a time if it excludes a change of 2θ in either direction at 2 %, with the machine's shift added.
     """
     if not _comparable(reading, entry):
-        few = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} are needed"
+        few = f"{counted(len(entry.sessions), 'session')} stored, {MIN_SESSIONS} {_FEW}"
         return few if len(entry.sessions) < MIN_SESSIONS else "its reading was disturbed"
     history = history_of(entry.sessions)
     theta = least_effect(reading.promise, reading.floor, math.exp(history.centre))
@@ -146,7 +158,7 @@ def within_record(reading: Reading, entry: TimedEntry, prior: Prior, controls: C
         if not on_its_board:
             return "measured on a different or unknown board"
         if controls.cases < LEAST_CONTROLS:
-            return f"{controls.cases} unchanged cases timed beside it, {LEAST_CONTROLS} are needed"
+            return f"{controls.cases} unchanged cases timed beside it, {LEAST_CONTROLS} {_FEW}"
         if abs(controls.shift) > theta / 2:
             return "the machine is not as it was when it was recorded"
         effect, error = abs(effect) + abs(controls.shift), error * controls.scale
@@ -157,24 +169,22 @@ def slowest_asked(
     results: Sequence[CaseResult], verdicts: Mapping[CaseId, Sequence[Verdict]], lane: Lane
 ) -> dict[CaseId, list[Verdict]]:
     """The verdicts, of which MOST_ASKED host times of cases whose device code is as recorded stay in question: the
-    slowest beside their records. Another host moves them in all cases, and would have all of them paired. What a change
-    of the code slows down besides moves more than the others: if those that moved most are the host's doing, all are.
+    slowest beside their records. Another host moves them in all cases, and a new record passes none, so all would be
+    paired. What a change of the code slows down besides moves more than the others: if those that moved most are the
+    host's doing, all are.
     """
     moved = [
         (-(verdict.ratio or 1.0), result.id, verdict.metric)
         for result in results
         if (own := covering(result, lane)) and (found := [v for v in verdicts[result.id] if v.word is Word.SUSPECT])
-        if all(each.metric not in own and each.reason.endswith(_OUTSIDE) for each in found)
+        if all(each.metric not in own and each.reason.endswith((_OUTSIDE, _FEW)) for each in found)
         if all((time := result.reading(each.metric)) and time.promise >= COARSE for each in found)
         for verdict in found
     ]
     others = {(case, metric) for _, case, metric in sorted(moved)[MOST_ASKED:]}
-    why = f"outside its record, and not asked: {MOST_ASKED} host times of unchanged device code moved more"
+    why = f"not asked: {MOST_ASKED} host times of unchanged device code moved more beside their records"
     return {
-        case: [
-            msgspec.structs.replace(each, word=Word.PASS, reason=why) if (case, each.metric) in others else each
-            for each in found
-        ]
+        case: [replace(each, word=Word.PASS, reason=why) if (case, each.metric) in others else each for each in found]
         for case, found in verdicts.items()
     }
 
@@ -240,3 +250,60 @@ class ControlDraw:
 def tests_of(name: str) -> list[str]:
     """The tests that may guard a case of this name, the most likely first: `test:label` -> `test:label`, `test`."""
     return [name, *(name[:at] for at in reversed(range(len(name))) if name[at] == ":")]
+
+
+# -- kernels of observed tests -----------------------------------------------------------------------------------------
+
+# A test runs once, so that the run itself reads no time. If the binary, the number of launches or the grids of a kernel
+# differ from the record, its device time may differ from the base's, and process pairs decide (docs/observe.md).
+
+
+def judge_kernel_times(result: CaseResult, lane: Lane) -> list[Verdict]:
+    """SUSPECT for the time of each kernel in question, UNRESOLVED without a base; and one verdict that shows the times
+    that are stored."""
+    verdicts = []
+    entry = lane.stored(*result.id).get(KERNEL_TIME)
+    stored = entry if isinstance(entry, dict) else {}
+    if stored and result.reading(KERNEL_TIME) is None:
+        reason = "not gated: as it was recorded; a run reads no times of tests"
+        verdicts.append(Verdict(Word.PASS, KERNEL_TIME, reason, stored, unit=Unit.MICROSECONDS))
+    base = lane.base_of(*result.id)
+    if base == NO_BASE or base.equal:
+        return verdicts
+    for kernel, moved in moved_kernels(result, lane).items():
+        reason, before = f"to be paired: {moved} moved", stored.get(kernel)
+        verdict = Verdict(Word.SUSPECT, kernel_time(kernel), reason, before, unit=Unit.MICROSECONDS)
+        if base.commit is None:
+            verdict = replace(verdict, word=Word.UNRESOLVED, reason=f"UNPAIRED: {base.problem}")
+        verdicts.append(verdict)
+    return verdicts
+
+
+def moved_kernels(result: CaseResult, lane: Lane) -> dict[str, str]:
+    """Kernel -> the first exact metric by which its launches or its binary differ from the record. Kernels that are as
+    recorded or no longer launched are left out, as are readings that differed between processes when recorded."""
+    moved: dict[str, str] = {}
+    for reading in result.readings:
+        record = lane.record(result, reading)
+        before = record.implied
+        if KERNEL_TIME not in reading.covers or record.case is None or before in (None, UNSTABLE):
+            continue
+        if record.case.inputs not in ("", result.inputs):
+            continue  # The test was edited.
+        then = before if isinstance(before, dict) else {}
+        for part, value in reading.value.items() if isinstance(reading.value, dict) else ():
+            if not _is_equal_part(reading.metric, then.get(part), value):
+                moved.setdefault(part.partition("/")[0], reading.metric)  # `rows/2` is the second specialisation.
+    return moved
+
+
+def _is_equal_part(metric: str, before: object, now: object) -> bool:
+    return same_code(str(before), str(now)) if metric == CODE else before == now
+
+
+def reading_of(result: CaseResult, metric: str) -> Reading | None:
+    """The reading that a verdict judges. For a kernel of an observed test, which has none, it only holds the limits."""
+    if timed_kernel(metric):
+        limits = KERNEL_TIME_LIMITS
+        return Reading(metric, Unit.MICROSECONDS, {}, promise=limits.promise, floor=limits.floor)
+    return result.reading(metric)

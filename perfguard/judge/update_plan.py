@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from perfguard.judge.case_verdicts import not_read
 from perfguard.judge.exact import word_by
-from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own
-from perfguard.judge.parameter_ids import unstable_id
+from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own, unstable_id
 from perfguard.judge.statistics import without_wild
 from perfguard.judge.time_record import Growth, TimeRecord, anchor_of, grow
 from perfguard.model.config import Category

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.compiled.settings import replayable, replayed
+from perfguard.measure.compiled import replayable, replayed
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Pass
-from perfguard.tensors.graph import graph_nodes, tree_tensors
-from perfguard.tensors.step import Step, walk
+from perfguard.tensors.autograd_graph import graph_nodes, tree_tensors
+from perfguard.tensors.step import Incoming, Step, on_fresh_leaves, walk
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
 
 Copies = Callable[[int], Sequence[Callable[[], object]]]
-Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
 # Kernels choose code by the alignment of memory. Every allocator aligns to this at least.
 _ALIGNMENT = 64
@@ -140,20 +139,9 @@ def _unwritten(args: Sequence[Any], written: Sequence[object]) -> tuple[Any, ...
 
 def _differentiable(call: Call) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The differentiable outputs of one call on fresh leaves, and the inputs and parameters that require gradients."""
-    import torch
-
-    from perfguard._compat import torch_utils
-
-    def leaf(value: object) -> object:
-        if isinstance(value, torch.Tensor) and value.requires_grad:
-            return value.detach().requires_grad_()
-        return value
-
-    args, kwargs = torch_utils.tree_map(leaf, (call.args, dict(call.kwargs)))
-    inputs = [value for value in tree_tensors((args, kwargs)) if value.requires_grad]
+    prepared, inputs = on_fresh_leaves(call)
     inputs += [value for value in weights(call) if value.requires_grad]
-    outputs = tree_tensors(replace(call, args=args, kwargs=kwargs).run())
-    return [tensor for tensor in outputs if tensor.requires_grad], inputs
+    return [tensor for tensor in tree_tensors(prepared.run()) if tensor.requires_grad], inputs
 
 
 def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
@@ -170,17 +158,15 @@ def _random(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
 
 
 def _unset(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Uninitialised incoming gradients for launches that do not depend on values. A fill would count as the call's."""
+    """Uninitialised incoming gradients, because no launch depends on their values, and a fill would count as the
+    call's."""
     import torch
 
     return [torch.empty(value.shape, dtype=value.dtype, device=value.device) for value in outputs]
 
 
 def traced_step(call: Call, kwargs: Mapping[str, Any], entering: Callable[[Pass], None]) -> None:
-    """Run the first of the `steps` with `kwargs` added to the call's own, for a recorder of its launches.
-
-    Incoming gradients are uninitialised memory, since no launch depends on their values.
-    """
+    """Run the first of the `steps` with `kwargs` added to the call's own, for a recorder of its launches."""
     chosen = replace(call, kwargs={**call.kwargs, **kwargs}, walk=())
     steps(chosen, entering, _unset)[0]()
 
@@ -219,13 +205,8 @@ def copies(call: Call, direction: Pass) -> Copies:
 
 
 def touched_bytes(call: Call, outputs: object) -> int:
-    """The least memory that one call touches, bytes: its inputs, a module's parameters and buffers, and `outputs`.
-
-    Shared memory counts once, and so does an element that a stride of 0 repeats.
-
-    Args:
-        outputs: the results of the call, or the gradients of its backward pass.
-    """
+    """The least memory that one call touches, bytes: its inputs, a module's parameters and buffers, and `outputs`, its
+    results or gradients. Shared memory counts once, and so does an element that a stride of 0 repeats."""
     tensors = [*tree_tensors((call.args, dict(call.kwargs), outputs)), *_state(call.fn).values()]
     return sum(end - start for start, end in _spans(tensors).values())
 

@@ -212,7 +212,7 @@ class Call:
         groups: inclusive running ends of the groups of rows, as a tensor or numbers. Failures name the group.
         rival: the function that the candidate has to beat, called with the same inputs; None: no rival.
         hard: kinds of derived inputs to leave out; None: no derived inputs at all.
-        settings: compiler settings when the test began (`measure/compiled/settings.py`); None if they were not read.
+        settings: compiler settings when the test began (`measure/compiled.py`); None if they were not read.
         mesh: sizes by dimension of a case of several ranks, in row-major order: {"efsdp": 2, "ep": 2}; empty for one.
         ranks: the ranks that make the call.
         procedure: makes each run of candidate and reference (check/numerics/procedure.py); None: a plain call.

@@ -32,14 +32,14 @@ class Step:
     """The comparison of one commit, or release, with the good one.
 
     Attributes:
-        answer: `skipped` if it cannot be told.
+        answer: `skipped` if it could not be compared.
         text: the reason, for one line of output.
-        found: case and metric of each failing verdict.
+        failures: case and metric of each failing verdict.
     """
 
     answer: Literal["good", "bad", "skipped"]
     text: str
-    found: frozenset[tuple[CaseId, str]] = frozenset()
+    failures: frozenset[tuple[CaseId, str]] = frozenset()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,8 +160,8 @@ def _compared(line: list[str], here: Path, folder: Path, name: str) -> Step:
     for result, verdict in [*bad, *unclear][:1]:
         text = f"{result.case.key} {verdict.word} {one_line(verdict)}".rstrip()
         more = f"; and {len(bad) - 1} more" if len(bad) > 1 else ""
-        found = frozenset((each.id, which.metric) for each, which in bad)
-        return Step("bad" if bad else "skipped", text + more, found)
+        failures = frozenset((each.id, which.metric) for each, which in bad)
+        return Step("bad" if bad else "skipped", text + more, failures)
     return Step("good", f"{len(results)} cases pass")
 
 
@@ -169,7 +169,7 @@ def _compared(line: list[str], here: Path, folder: Path, name: str) -> Step:
 
 
 def first_bad(repository: Repository, good: str, bad: str, compared: Callable[[str], Step]) -> list[str]:
-    """The first bad commit after `good`, then those before it that could not be told; empty if `bad` is not bad.
+    """The first bad commit after `good`, then those before it that could not be compared; empty if `bad` is not bad.
 
     Args:
         compared: a commit -> its step. A commit is bad if it fails where `bad` fails, and is asked once.
@@ -192,7 +192,7 @@ def first_bad(repository: Repository, good: str, bad: str, compared: Callable[[s
         step = compared(left[0])
         if step.answer == "skipped":
             skipped.add(left[0])
-        elif step.found & last.found:
+        elif step.failures & last.failures:
             bad = left[0]
         else:
             goods.append(left[0])
@@ -215,7 +215,7 @@ def _search(commits: _Commits, good: str, bad: str) -> int:
     first, *unclear = culprits
     print(f"perfguard: first bad commit: {subjects[first]}")
     for commit in unclear:
-        print(f"perfguard: or, as it could not be told: {subjects[commit]}")
+        print(f"perfguard: not excluded, since it could not be compared: {subjects[commit]}")
     print("perfguard: beside its parent:", flush=True)
     commits.shown(first, f"{first}^")
     return int(ExitStatus.PASSED)

@@ -12,7 +12,7 @@ from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import CompareOptions, find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.items import BESIDE
-from perfguard.session.child import packages_at
+from perfguard.session.child import PLUGIN, has_plugin, packages_at
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.worktrees import find_repository
 
@@ -73,7 +73,14 @@ def run(options: argparse.Namespace) -> int:
     if str(here) not in sys.path:  # `python -m pytest` does the same.
         sys.path.insert(0, str(here))
     beside = CompareOptions(options.base_python, options.setup)
-    given = [*options.pytest_arguments, "--perfguard", f"--perfguard-base={name}", f"--perfguard-reports={folder}"]
+    plugin = () if has_plugin() else ("-p", PLUGIN)
+    given = [
+        *plugin,
+        *options.pytest_arguments,
+        "--perfguard",
+        f"--perfguard-base={name}",
+        f"--perfguard-reports={folder}",
+    ]
     status = pytest.main(given, plugins=[_Compare(beside)])
     written = sorted(folder.glob("report-*.json"))
     if options.json is not None and written:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Location = tuple[str, int | None, str]
 
+_NOWHERE: Location = ("perfguard", None, "")  # The place of a failure outside the test's own code.
 _NOTHING_WRITTEN = "all baselines: the run was interrupted; record again"
 
 
@@ -65,7 +66,7 @@ class Ending:
         for result in run.results.values():
             lines = failure_lines(run, [late]) if (late := self._late(run, result)) is not None else []
             if lines:
-                report = failed_report(f"perfguard::{result.case.key}", ("perfguard", None, ""), "\n".join(lines))
+                report = failed_report(f"perfguard::{result.case.key}", _NOWHERE, "\n".join(lines))
                 log.node_reporter(report).add_attribute("name", result.case.key)  # pytest splits node ids.
                 log.pytest_runtest_logreport(report)
                 log.finalize(report)
@@ -104,17 +105,13 @@ class Ending:
         passed = {getattr(report, "nodeid", "") for report in stats.get("passed", [])}
         if late := late & passed:
             stats["passed"] = [each for each in stats["passed"] if getattr(each, "nodeid", "") not in late]
-            location: Location = ("perfguard", None, "")
-            stats.setdefault("failed", []).extend(
-                failed_report(
-                    each, location, min((result.word for result in self._results(each)), key=URGENCY.__getitem__)
-                )
-                for each in sorted(late)
-            )
+            for nodeid in sorted(late):
+                word = min((result.word for result in self._results(nodeid)), key=URGENCY.__getitem__)
+                stats.setdefault("failed", []).append(failed_report(nodeid, _NOWHERE, word))
         elif self._config.update is None and is_inconclusive(list(run.results.values())):
             # Other plugins read the reports of all kinds.
             stats["inconclusive"] = [
-                failed_report(result.case.nodeid, ("perfguard", None, ""), result.word)
+                failed_report(result.case.nodeid, _NOWHERE, result.word)
                 for result in run.results.values()
                 if result.word is Word.UNRESOLVED
             ]
@@ -122,23 +119,18 @@ class Ending:
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Set the exit status by the cause of failure; pytest's own statuses for interruption and misuse stay."""
-        only_collected = session.config.option.collectonly
-        if (
-            exitstatus not in (ExitStatus.PASSED, ExitStatus.TESTS_FAILED)
-            or only_collected
-            or self._config.session_folder
-        ):
+        own = exitstatus not in (ExitStatus.PASSED, ExitStatus.TESTS_FAILED)
+        if own or session.config.option.collectonly or self._config.session_folder:
             return
-        results = [] if self._run is None else list(self._run.results.values())
-        run = self._run
-        words = [
-            word
-            for result in results
-            for word in words_of(result, [each for each in result.verdicts if run is None or not run.accepts(each)])
-        ]
-        stale = [] if self._run is None else [verdict.word for verdict in self._run.remaining_stale]
+        results: list[CaseResult] = []
+        words: list[Word] = []
+        if (run := self._run) is not None:
+            results = list(run.results.values())
+            words = [verdict.word for verdict in run.remaining_stale]
+            for result in results:
+                words += words_of(result, [each for each in result.verdicts if not run.accepts(each)])
         status = exit_status(
-            [*words, *stale],
+            words,
             strict=self._config.settings.strict,
             measured=sum(1 for result in results if result.readings),
             tests_failed=self._failed_otherwise,
@@ -182,5 +174,4 @@ def cut_short(run: Run, selected: list[Case], why: str) -> None:
 
 
 def _relative(path: object, run: Run) -> str:
-    text = str(path)
-    return text.removeprefix(f"{run.config.root}/")
+    return str(path).removeprefix(f"{run.config.root}/")

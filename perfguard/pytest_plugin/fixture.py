@@ -19,7 +19,7 @@ from perfguard._compat.pytest_internals import benchmark_rounds, uncaptured
 from perfguard._compat.torch_compiler import TRACE_LOGGER, forget_compiled
 from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import NotInterpreted
-from perfguard.measure.compiled.settings import settings
+from perfguard.measure.compiled import settings
 from perfguard.measure.devices import open_device, require_torch
 from perfguard.model.call import ALONE, Call, Configurations, Hard, Layers, Ranks, Tolerance, Work
 from perfguard.model.config import Settings, read_settings
@@ -180,9 +180,7 @@ class Guarded:
                 "repeatedly, as hypothesis does, cannot be guarded)"
             )
         self._labels.add(label)
-        case = self._case
-        if label:
-            case = case.labelled(label)
+        case = self._case.labelled(label) if label else self._case
         call = Call(
             fn,
             args,
@@ -206,7 +204,7 @@ class Guarded:
             hard=hard_of(hard),
         )
         try:
-            from perfguard.check.numerics.kept import with_kept
+            from perfguard.check.numerics.modules import with_kept
 
             with interpreting(self._interprets):
                 self._guard(with_kept(call), case)
@@ -220,30 +218,21 @@ class Guarded:
         self.unsupported(missing)
 
     def _guard(self, call: Call, case: Case) -> None:
+        """Measure the call, or only check it in a run that measures nothing."""
         __tracebackhide__ = True
         call = self._ranks.given(call)
         if self._ranks.guard(call, case):
             return
         with uncaptured(logging.getLogger(TRACE_LOGGER)):
             if self._run is None:
-                self._check(call, case)
+                from perfguard.check.hard_inputs.search import wrong_of
+
+                if problems := wrong_of(call, self._extra_seconds):
+                    raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
                 return
             results = self._run.guard(call, case)
         if not self._run.is_session:
             raise_for(self._run, results)
-
-    def _check(self, call: Call, case: Case) -> None:
-        """Check the call in a run that measures nothing.
-
-        Raises:
-            WrongResult: the numerics rule is violated.
-        """
-        from perfguard.check.hard_inputs.search import wrong_of
-
-        __tracebackhide__ = True
-        problems = wrong_of(call, self._extra_seconds)
-        if problems:
-            raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
 
 
 def raise_for(run: Run, results: list[CaseResult]) -> None:

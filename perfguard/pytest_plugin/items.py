@@ -40,8 +40,7 @@ def is_observed(item: pytest.Item) -> bool:
     mark = item.get_closest_marker(MARK)
     if mark is not None:
         return not mark.kwargs  # With arguments the test runs on several ranks.
-    paths = item.config.stash.get(OBSERVED, ())
-    return _is_below(item.path, paths)
+    return _is_below(item.path, item.config.stash.get(OBSERVED, ()))
 
 
 @functools.cache
@@ -62,7 +61,7 @@ def observed_paths(given: str | Iterable[str], folder: Path) -> tuple[Path, ...]
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         raise pytest.UsageError(
-            f"--perfguard-observe: {', '.join(missing)}: not there; name folders and files, separated by commas"
+            f"--perfguard-observe: {', '.join(missing)}: no such path; name folders and files, separated by commas"
         )
     return paths
 

@@ -32,7 +32,6 @@ from perfguard.session.child import ChildCommand, Request, child_command, read_r
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.run import Collected, Run
 from perfguard.session.watchdog import stop_children, watched
-from perfguard.store.comment_limits import outgrown
 
 if TYPE_CHECKING:
     from perfguard.session.pairing.worker import PairWorker
@@ -87,12 +86,11 @@ class Measuring(Ending):
         self._inventory = Inventory()
         folder = config.session_folder
         self.request = None if folder is None else read_request(folder)  # None: this process has no parent.
-        options = None if self.request is None else self.request.conductor
         self.worker: PairWorker | None = None  # This process in a process pair.
-        if options is not None:
+        if self.request is not None and self.request.conductor is not None:
             from perfguard.session.pairing.worker import join
 
-            self.worker = join(options)
+            self.worker = join(self.request.conductor)
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._shown_progress: Progress | None = None
@@ -155,8 +153,11 @@ class Measuring(Ending):
         from perfguard.session.open_run import open_run
 
         suites = sorted({case.suite for case in self._collected.selected})
-        for line in outgrown(self._collected.selected, self._config) if self.request is None else ():
-            self._progress(session.config)(f"warning: {line}")
+        if self.request is None and self._config.settings.lanes:
+            from perfguard.store.comment_limits import outgrown
+
+            for line in outgrown(self._collected.selected, self._config):
+                self._progress(session.config)(f"warning: {line}")
         device = device or self._open()
         with usage_errors():
             self._take(device.key, session)
@@ -167,8 +168,8 @@ class Measuring(Ending):
                 command=self._command(session.config) if self.worker is None else None,
                 request=self.request, worker=self.worker,
             )  # fmt: skip
-            cold = self.request is not None and self.request.cold is not None
-            if self.worker is None and not cold:  # The seconds for settling would count in a cold start.
+            times = self.request is None or (self.request.cold or self.request.profiled) is None
+            if self.worker is None and times:  # Settling would count in a cold start, and uses the device's profiler.
                 device.settle()
         session.config.stash[RUN] = self._run
 
@@ -363,7 +364,7 @@ class Measuring(Ending):
         """End as any run does. A child that runs a base also writes its launches, even if it collected no test."""
         folder, request = self._config.session_folder, self.request
         if folder is not None and request is not None and request.follow is not None:
-            from perfguard.session.followed import write_followed
+            from perfguard.session.pairing.worker import write_followed
 
             followed = {} if self._run is None else self._run.runner.followed
             write_followed(folder, request.follow, followed, self._uncollected)
@@ -396,5 +397,4 @@ def _requested(request: Request, items: list[pytest.Item]) -> list[pytest.Item]:
 def _forget_last_error() -> None:
     """Forget the last traceback, which pytest and Python keep for debuggers, with every tensor on its stack."""
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
-        if hasattr(sys, name):
-            delattr(sys, name)
+        vars(sys).pop(name, None)

@@ -2,34 +2,43 @@
 
 Fixtures and teardown are not observed. The test judges its own numbers, and fails as it always did. perfguard's
 verdicts fail the run, not the test: one change of a kernel shows in many tests, and is reported once.
+
+A test's body cannot be repeated as a call can, but the whole test can: setup, call and teardown, as reruns do.
+Processes that measure for a run repeat it under the profiler, for the device times of its kernels. The user's own run
+is never profiled, since a test may profile itself and a device has one profiler. A test that cannot run twice has no
+times.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 import logging
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from perfguard._compat.pytest_internals import records_of_call, run_protocol
 from perfguard._compat.torch_compiler import forget_compiled
-from perfguard.measure.gc_pause import collect_young
-from perfguard.model.errors import PerfguardError
-from perfguard.model.imports import when_loaded
+from perfguard.measure import collect_young
+from perfguard.model.errors import MeasurementError, PerfguardError
+from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time
+from perfguard.model.modules import when_loaded
 from perfguard.model.records import Verdict, Word
-from perfguard.model.units import counted
+from perfguard.model.units import Unit, counted
 from perfguard.pytest_plugin.items import body_of, case_of, is_observed
 
 if TYPE_CHECKING:
     from perfguard._compat.pytest_internals import TerminalReporter
     from perfguard.pytest_plugin.measuring_run import Measuring
+    from perfguard.session.run import Run
+
+_TIMER = "profile-test"
 
 
 class Observer:
@@ -50,9 +59,7 @@ class Observer:
         answer = yield
         run, kernels = self._hooks.run, request.kernels.get(item.nodeid)
         if kernels and self._passed[-1:] == [item] and run is not None and run.device.asynchronous:
-            from perfguard.session.kernel_times import pair_kernel_times
-
-            pair_kernel_times(run, case_of(item), kernels, lambda: self._run_again(item, nextitem))
+            self._pair_kernel_times(run, item, kernels, nextitem)
         return answer
 
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -61,11 +68,33 @@ class Observer:
         answer = yield
         run = self._hooks.run
         if run is not None and run.is_session and self._hooks.worker is None and run.device.asynchronous:
-            from perfguard.session.kernel_times import read_kernel_times
-
             for item, nextitem in itertools.zip_longest(self._passed, self._passed[1:]):
-                read_kernel_times(run, case_of(item), functools.partial(self._run_again, item, nextitem))
+                result = run.results.get(case_of(item).id)
+                if result is not None and (times := self._run_again(item, nextitem)):
+                    reading = KERNEL_TIME_LIMITS.reading(
+                        KERNEL_TIME, Unit.MICROSECONDS, dict(sorted(times.items())), drifts=True
+                    )
+                    run.results[result.id] = replace(result, readings=[*result.readings, reading])
         return answer
+
+    def _pair_kernel_times(
+        self, run: Run, item: pytest.Item, kernels: Sequence[str], nextitem: pytest.Item | None
+    ) -> None:
+        """Let the parent order blocks of `kernels`, each a run of the test. A kernel that the test does not launch here
+        is not announced, so the pair leaves it out."""
+        from perfguard.measure.timers.timing import Meter
+
+        times = self._run_again(item, nextitem)
+        for kernel in (each for each in kernels if times.get(each)):
+
+            def block(kernel: str = kernel) -> float | None:
+                return self._run_again(item, nextitem).get(kernel)
+
+            meter, seconds = Meter(_TIMER, block, KERNEL_TIME_LIMITS.floor), run.config.settings.case_seconds
+            try:
+                run.runner.services.collect(case_of(item))(kernel_time(kernel), meter, run.device, seconds)
+            except MeasurementError:  # The test no longer passes, which the parent knows.
+                return
 
     def _run_again(self, item: pytest.Item, nextitem: pytest.Item | None) -> dict[str, float]:
         """Device time by kernel in the call phase of a further run, µs; empty if the test failed."""
@@ -118,7 +147,7 @@ class Observer:
             observation.close()
         except Exception as error:
             why = str(error) if isinstance(error, PerfguardError) else f"{type(error).__name__}: {error}"
-            verdict = Verdict(Word.BROKEN, reason=f"the test passed, and could not be read: {why}")
+            verdict = Verdict(Word.BROKEN, reason=f"the test passed, but its readings failed: {why}")
             self._hooks.run_of(item.session).add_verdict(case_of(item), verdict)
 
 

@@ -151,9 +151,8 @@ def device_setting(config: pytest.Config) -> str:
 def count_devices(config: pytest.Config) -> int | None:
     """Number of workers for `-n auto` in a measuring run; None if the devices are unknown."""
     try:
-        settings = read_settings(config.rootpath, device=_device_name(config.option))
-        return len(find_devices(settings.device))
-    except PerfguardError:
+        return len(find_devices(device_setting(config)))
+    except (PerfguardError, pytest.UsageError):
         return None  # The start of the run reports the error.
 
 
@@ -200,7 +199,9 @@ def reset_options(config: pytest.Config) -> None:
         folder = config.invocation_params.dir
         there = [each for each in config.args if (folder / each.partition("::")[0]).exists()]
         if config.args and not there:
-            raise pytest.UsageError(f"{', '.join(config.args)}: not there; there is nothing to compare with")
+            raise pytest.UsageError(
+                f"{', '.join(config.args)}: not in this checkout, so there is nothing to compare with"
+            )
         config.args = there
 
 

@@ -19,7 +19,7 @@ import pytest
 from perfguard.measure.devices.vendors import all_vendors
 from perfguard.model.config import read_settings
 from perfguard.model.errors import PerfguardError
-from perfguard.model.imports import Awaited
+from perfguard.model.modules import Awaited
 from perfguard.pytest_plugin.failures import usage_errors
 
 VARIABLE = "TRITON_INTERPRET"

@@ -32,7 +32,7 @@ from perfguard.session.settle import settle
 from perfguard.store.report_file import read_report
 
 DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # Keys of a worker's input.
-_COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "told.json"
+_COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "reported.json"
 _CRASHED = "???"  # xdist's phase of a test in which its worker crashed.
 
 
@@ -220,8 +220,6 @@ class Controller(Ending):
             if any(verdict.word is Word.SUSPECT for verdict in result.verdicts):  # The worker ended early.
                 run.measured[result.id] = msgspec.structs.replace(result, verdicts=[])
         run.pairings = _joined([pairing for report in reports for pairing in report.pairings])
-        for report in reports:
-            run.report.bases.update(report.bases)
         run.fresh = [session for report in reports for session in report.fresh]
         run.fresh_problem = "\n".join(report.fresh_problem for report in reports if report.fresh_problem)
         ceilings = [report.copy_bytes_per_second for report in reports if report.copy_bytes_per_second]

@@ -1,1 +1,1 @@
-"""Tests that run on several ranks at once: their launch, hooks, process groups, checks and reports."""
+"""Tests that run on several ranks at once: launches, hooks of pytest, process groups, checks, merged reports."""

@@ -1,44 +1,116 @@
-"""pytest's hooks in a process that is one of several ranks: all ranks run the same tests in the same order, and wait
-for each other at the end of each.
+"""pytest's hooks in a process that is one of several ranks, the guard of its calls, and the watch over its tests.
 
-In a launch by perfguard the reports go into a file for the parent. Under torchrun rank 0 is the user's pytest: it
-merges the reports of all ranks and judges; the others print nothing.
+All ranks run the same tests in the same order, and wait for each other at the end of each. In a launch by perfguard,
+each rank writes its reports to a file for the parent. Under torchrun, rank 0 is the user's pytest, which merges the
+reports of all ranks and judges; the other ranks print nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import hashlib
 import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import Any
 
 import msgspec
 import pytest
 
 from perfguard._compat.pytest_internals import run_protocol
+from perfguard.judge.across_ranks import with_ranks
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.measure.devices.device import Device
+from perfguard.model.call import Call
 from perfguard.model.config import Config
-from perfguard.model.errors import ExitStatus, UsageError
+from perfguard.model.errors import ExitStatus, UsageError, WrongResult
+from perfguard.model.records import Case, CaseResult
 from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import OPENED, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
-from perfguard.ranks import rank_files
-from perfguard.ranks.launch import Ended
-from perfguard.ranks.peers import END
-from perfguard.ranks.rank_files import RankExit, RankOutcome
-from perfguard.ranks.rank_group import RANK_GUARD, local_rank, meet, rank_here
-from perfguard.ranks.rank_guard import RankGuard, rank_runner
+from perfguard.ranks.launch import Collective, Ended, RankExit, RankOutcome, append_outcome
+from perfguard.ranks.rank_group import END, RANK_GUARD, Peers, RankGroup, local_rank, meet, rank_here
 from perfguard.ranks.rank_reports import decoded_report
 from perfguard.ranks.ranked_items import replay
-from perfguard.ranks.watch import Watch
+from perfguard.session.case_pipeline import ReadingPlan, Runner
 from perfguard.session.child import Request
+from perfguard.session.watchdog import describe_step
+
+_STATUS = 3  # The exit status of a rank that ends itself is pytest's status for an internal error.
+_POLL_SECONDS = 0.2
+_GRACE_SECONDS = 5.0  # A rank whose peer has failed ends itself after this time.
+_OTHERS_SECONDS = 10.0  # The other ranks have this time to write their state, before the launch ends them.
+_WAITING_SECONDS = 2.0  # The time is shorter if the ranks wait for one that has failed, which writes no state.
+_RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
+
+
+@dataclass(kw_only=True)
+class RankGuard(Peers):
+    """The ranks of a launch. Each of them guards the calls of a test.
+
+    Attributes:
+        runner: reads metrics; if None, calls are only checked.
+        extra_seconds: processor time for other configurations of a call that is only checked.
+        results: results of the running test's calls.
+        reason: the reason why this hardware cannot run the test; empty if it can.
+    """
+
+    runner: Runner | None = None
+    extra_seconds: float = 0.0
+    results: list[CaseResult] = field(default_factory=list)
+    reason: str = ""
+
+    def enter_test(self) -> None:
+        super().enter_test()
+        self.results, self.reason = [], ""
+
+    def unsupported(self, reason: str) -> None:
+        self.reason = reason
+
+    def given(self, call: Call) -> Call:
+        """The call without derived inputs, because ranks could derive different ones, and without its work, because the
+        throughput of a rank is not that of the call."""
+        return replace(super().given(call), hard=None, work=None)
+
+    def guard(self, call: Call, case: Case) -> bool:
+        """Check and measure `call`, which every rank makes.
+
+        Raises:
+            WrongResult: the run only checks, and the result is wrong on any rank. A measuring run judges later.
+        """
+        __tracebackhide__ = True
+        if self.runner is not None:
+            self.results += self.runner.measure(call, case)
+            return True
+        from perfguard.check.hard_inputs.search import wrong_of
+
+        problems = with_ranks(self.exchange("the check's problems", wrong_of(call, self.extra_seconds)))
+        if problems:
+            raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
+        return True
+
+
+def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
+    """The runner that reads a rank's metrics. `request` is that of the launch, or None under torchrun."""
+    asked = request or Request(numerics=True)
+    exact_only = config.lane != "" and config.lane == device.identity.target
+    plan = ReadingPlan(numerics=asked.numerics, beside=asked.numerics, times=asked.times, exact_only=exact_only)
+    return Runner(device, config.settings, plan)
 
 
 class InRank:
-    """Registered in each rank.
+    """The plugin that is registered in each rank.
 
     Args:
         measure: whether guarded calls are measured.
-        request: the launch's, in whose folder the rank writes its outcomes; None under torchrun.
+        request: the request of the launch, whose folder receives the rank's outcomes; None under torchrun.
     """
 
     def __init__(self, config: Config, *, measure: bool, request: Request | None = None) -> None:
@@ -54,13 +126,13 @@ class InRank:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """In a launch, keep the requested tests, in their order."""
+        """In a launch, keep only the requested tests, in the requested order."""
         if self._request is not None:
             items[:] = in_order(items, self._request.tests or ())
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Join the other ranks, and compare the order of the tests: a different order would end in a deadlock."""
+        """Join the other ranks, and compare the order of the tests, since another order would cause a deadlock."""
         mine = [item.nodeid for item in session.items if mark_of(item).ranks]
         if session.config.option.collectonly or not (mine or self._request):
             return
@@ -84,7 +156,7 @@ class InRank:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test of several ranks, wait for the other ranks, and pass the reports on."""
+        """Run a test of several ranks, wait for the other ranks, and report the test."""
         if not mark_of(item).ranks:
             return None
         guard, watch = self._guard, self._watch
@@ -104,9 +176,8 @@ class InRank:
             ]
             self._write()
             watch.arrive(failed=outcome.phase_outcomes != ["passed"] * 3)
-            # The exchange has the same text as the file.
-            everyone = guard.exchange(END, msgspec.json.encode(outcome).decode())
-        outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(everyone)}
+            texts = guard.exchange(END, msgspec.json.encode(outcome).decode())  # The file has the same text.
+        outcomes = {rank: msgspec.json.decode(text, type=RankOutcome) for rank, text in enumerate(texts)}
         if self._request is None:
             reports = self._agreed_reports(item, guard, outcomes)
         for report in reports:
@@ -119,7 +190,7 @@ class InRank:
     def _agreed_reports(
         self, item: pytest.Item, guard: RankGuard, outcomes: dict[int, RankOutcome]
     ) -> list[pytest.TestReport]:
-        """Rank 0's merged reports, on all ranks, so that each stops when rank 0 does (-x)."""
+        """The reports that rank 0 has merged. All ranks use them, so that each stops when rank 0 does (-x)."""
         hook, config = item.config.hook, item.config
         own = replay(item, Ended(outcomes)) if guard.rank == 0 else []
         data = [hook.pytest_report_to_serializable(config=config, report=report) for report in own]
@@ -128,7 +199,7 @@ class InRank:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]):  # type: ignore[no-untyped-def]
-        """Note why a test raised, as `Measuring` does in one process."""
+        """Note why a test raised, as `Measuring` does without ranks."""
         report = yield
         error = raised_otherwise(report, call)
         if error is not None:
@@ -137,7 +208,7 @@ class InRank:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Under torchrun, leave the status of failed tests to rank 0: the agent blames each rank that has one."""
+        """Under torchrun, only rank 0 has the status of failed tests, because the agent blames each rank with one."""
         if self._request is None and rank_here() > 0 and session.exitstatus == ExitStatus.TESTS_FAILED:
             session.exitstatus = ExitStatus.PASSED
 
@@ -148,7 +219,7 @@ class InRank:
 
     def _write(self) -> None:
         if self._folder is not None:
-            rank_files.append(self._folder, rank_here(), self._outcome)
+            append_outcome(self._folder, rank_here(), self._outcome)
 
     def _write_exit(self, rank_exit: RankExit) -> None:
         if self._folder is not None:
@@ -159,7 +230,7 @@ class InRank:
         text = f"{rank_exit.cause}; rank {rank_here()}: in {rank_exit.step}; last issued: {issued}"
         os.write(self._stderr, f"perfguard: {self._outcome.nodeid}: {text}\n{rank_exit.stack}".encode())
         item = self._item
-        run = None if item is None else item.config.stash.get(RUN, None)  # Rank 0 has a run if it measures.
+        run = None if item is None else item.config.stash.get(RUN, None)  # If calls are measured, rank 0 has a run.
         if item is not None and run is not None:
             run.broken(case_of(item), text)
             run.judge("a test of several ranks hung")
@@ -167,7 +238,7 @@ class InRank:
 
 
 def _device_of_rank(name: str) -> Device:
-    """The device that belongs to this rank: one of its own, or the CPU, which all share.
+    """The device of this rank: its own, or the CPU, which all ranks share.
 
     Raises:
         DeviceError: the device is absent.
@@ -192,3 +263,103 @@ def _other_order(lists: list[list[str]]) -> str:
         f"ranks 0 and {rank} collected different tests: {where}; parameters and the order of tests must not depend on "
         "the rank, on time or on chance"
     )
+
+
+@dataclass
+class Watch:
+    """Ends this rank if its test hangs, or if it still waits for a rank that has failed the test.
+
+    Such a rank cannot be interrupted, because it waits inside a collective. It writes its position and ends itself.
+    Then the launch ends the other ranks.
+
+    Args:
+        write_exit: called with the rank's exit before the process ends.
+        stderr: file descriptor for the stack of a rank whose watching thread cannot run.
+    """
+
+    group: RankGroup
+    write_exit: Callable[[RankExit], None]
+    stderr: int
+    _number: int = 0
+    _arrived: bool = False
+
+    @contextlib.contextmanager
+    def over(self) -> Iterator[None]:
+        """Watch the body: one test, and the wait for the other ranks at its end."""
+        self._number += 1
+        self._arrived = False
+        ended = threading.Event()
+        main = threading.get_ident()
+        thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
+        thread.start()
+        # If C code never releases the interpreter's lock, that thread cannot run.
+        seconds = 60 * self.group.minutes + 2 * _OTHERS_SECONDS
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            ended.set()
+            thread.join()
+
+    def arrive(self, failed: bool) -> None:
+        """Note that this rank has ended the test and waits for the others. With `failed` it has left the test early, so
+        that others may wait for it in a collective."""
+        self._arrived = True
+        if failed:
+            self.group.store.set(f"failed-{self._number}", str(self.group.rank))
+
+    def _watch(self, main: int, ended: threading.Event) -> None:
+        store, key = self.group.store.clone(), f"failed-{self._number}"
+        started, failed = time.monotonic(), 0.0
+        while not ended.wait(_POLL_SECONDS):
+            now = time.monotonic()
+            if now - started > 60 * self.group.minutes:
+                self._end(main, store, f"took longer than {self.group.minutes:g} minutes", _OTHERS_SECONDS)
+            if self._arrived:
+                continue
+            if failed == 0.0 and store.check([key]):
+                failed = now
+            if failed and now - failed > _GRACE_SECONDS:
+                rank = int(store.get(key))
+                self._end(main, store, f"rank {rank} had left the test", _WAITING_SECONDS)
+
+    def _end(self, main: int, store: Any, cause: str, seconds: float) -> None:
+        frame = sys._current_frames().get(main)
+        try:
+            self.write_exit(RankExit(cause, describe_step(frame), _stack(frame), last_collective()))
+            keys = [f"exited-{rank}" for rank in range(self.group.ranks)]
+            store.set(keys[self.group.rank], "")
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not store.check(keys):
+                time.sleep(_POLL_SECONDS)
+        finally:
+            os._exit(_STATUS)
+
+
+def last_collective() -> Collective | None:
+    """The last collective that this rank has issued; None if none is known."""
+    from perfguard._compat.torch_distributed import issued_collectives
+
+    try:
+        entries = issued_collectives()
+    except Exception:  # The state is written even if this detail is missing.
+        return None
+    if not entries:
+        return None
+    entry = entries[-1]
+    p2p = entry.get("is_p2p", False)
+    return Collective(
+        number=int(entry.get("p2p_seq_id" if p2p else "collective_seq_id", 0)),
+        name=str(entry.get("profiling_name", "?")).partition(":")[2] or str(entry.get("profiling_name", "?")),
+        sizes=str(entry.get("input_sizes", "")),
+        group=str((entry.get("process_group") or ("", ""))[1]),
+        pending=not entry.get("retired", False),
+    )
+
+
+def _stack(frame: FrameType | None) -> str:
+    """The calls of a thread, without those of pytest."""
+    frames = traceback.extract_stack(frame)
+    last_own = max((at for at, each in enumerate(frames) if _RUNNER.search(each.filename)), default=-1)
+    return "".join(traceback.format_list(frames[last_own + 1 :]))

@@ -1,7 +1,9 @@
-"""In the parent: one launch of pytest on several ranks, and the outcome of each test.
+"""A launch: pytest runs on several ranks, which report the outcome of each test to the process that started them.
 
-A thread starts the ranks and waits for them, and tests are read as they end. If ranks end in the middle of a test, that
-test is lost, and a further launch runs the tests after it.
+Each rank writes `rank-0.jsonl` (its own number) in the launch's folder, with two lines per test: its start and its
+outcome. A rank that ends itself in the middle of a test adds a line with its position. In the parent a thread starts
+the ranks and waits for them, and outcomes are read as tests end. If ranks end in the middle of a test, that test is
+lost, and another launch runs the tests after it.
 """
 
 from __future__ import annotations
@@ -15,32 +17,134 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
 import msgspec
 from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from perfguard.model.atomic_files import write_atomically
-from perfguard.ranks.rank_files import RankExit, RankFile, RankOutcome
+from perfguard.model.records import CaseResult
 from perfguard.ranks.rank_group import launch_environment
 from perfguard.session.child import ChildCommand, Request, write_request
 from perfguard.session.fresh_processes import stop
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
-_CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")  # Lines of faulthandler.
+# The first words of lines that faulthandler writes.
+_CRASHES, _THREADS = ("Fatal Python error", "Timeout ("), ("Current thread", "Thread 0x")
 
 _HOST = "localhost"
-_RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}  # For the ranks, unless the user has set it.
+_RECORDED_COLLECTIVES = {"TORCH_FR_BUFFER_SIZE": "2000"}  # It yields to the user's own value.
+
+
+class Collective(Struct, frozen=True, omit_defaults=True):
+    """A collective that a rank has issued: its number within the process group, the shapes that it moves, the group's
+    name, and whether it still waits."""
+
+    number: int
+    name: str
+    sizes: str = ""
+    group: str = ""
+    pending: bool = False
+
+    @property
+    def text(self) -> str:
+        """`#3 all_reduce of [[4]]`."""
+        return f"#{self.number} {self.name}{f' of {self.sizes}' if self.sizes else ''}"
+
+
+class RankExit(Struct, frozen=True, omit_defaults=True):
+    """The position of a rank that ended itself in the middle of a test.
+
+    Attributes:
+        cause: the reason why it ended.
+        step: the step of perfguard and the user's line (`describe_step`).
+        stack: the calls of its main thread, without those of pytest.
+        collective: the last one that it issued; None if it issued none.
+    """
+
+    cause: str
+    step: str
+    stack: str = ""
+    collective: Collective | None = None
+
+
+class RankOutcome(Struct, omit_defaults=True):
+    """One test on one rank.
+
+    Attributes:
+        nodeid: the test.
+        ended: False in the line that is written at its start.
+        reports: pytest's reports of its phases, serialised by pytest.
+        results: results of its guarded calls, without verdicts.
+        broken: the reason why it raised, other than a verdict; otherwise empty.
+        unsupported: the reason why this hardware cannot run it, as the test declares; otherwise empty.
+        exit: the position of a rank that ended itself.
+    """
+
+    nodeid: str
+    ended: bool = False
+    reports: list[dict[str, Any]] = []
+    results: list[CaseResult] = []
+    broken: str = ""
+    unsupported: str = ""
+    exit: RankExit | None = None
+
+    @property
+    def phase_outcomes(self) -> list[str]:
+        """The outcomes of its phases: passed, failed, skipped."""
+        return [str(report["outcome"]) for report in self.reports]
+
+
+def append_outcome(folder: Path, rank: int, outcome: RankOutcome) -> None:
+    """Add a line to the file of a rank, which this process is."""
+    with (folder / f"rank-{rank}.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(outcome) + b"\n")
+
+
+@dataclass
+class RankFile:
+    """Reads a rank's file while it grows.
+
+    Attributes:
+        begun: the tests that the rank has begun.
+        ended: the outcomes of the tests that it has ended.
+        exit: its position if it ended itself.
+    """
+
+    folder: Path
+    rank: int
+    begun: set[str] = field(default_factory=set)
+    ended: dict[str, RankOutcome] = field(default_factory=dict)
+    exit: RankExit | None = None
+    _position: int = 0
+
+    def read(self) -> Self:
+        """Read the lines that are new."""
+        try:
+            with (self.folder / f"rank-{self.rank}.jsonl").open("rb") as file:
+                file.seek(self._position)
+                lines = file.read().split(b"\n")[:-1]  # The last line may still grow.
+        except FileNotFoundError:
+            return self
+        self._position += sum(len(line) + 1 for line in lines)
+        for line in lines:
+            outcome = msgspec.json.decode(line, type=RankOutcome)
+            self.begun.add(outcome.nodeid)
+            self.exit = outcome.exit
+            if outcome.ended:
+                self.ended[outcome.nodeid] = outcome
+        return self
 
 
 class Lost(Struct, frozen=True):
     """The ranks of a launch ended before a test did.
 
     Attributes:
-        nodeid: the test; empty if none had begun.
-        exits: the end of each rank that failed: `exit status 1`, `killed by SIGKILL`. The first that ended comes first.
-        output: last lines that the first of them wrote.
+        nodeid: the test; empty if no test had begun.
+        exits: the end of each rank that failed, in order, e.g. `exit status 1` or `killed by SIGKILL`.
+        output: the last lines of output of the first rank that failed.
     """
 
     nodeid: str
@@ -53,9 +157,9 @@ class Ended:
     """The known outcome of one test.
 
     Attributes:
-        outcomes: outcomes of the ranks that ended it.
-        lost: the reason why other ranks did not; None if all did.
-        rank_exits: exits of the ranks that ended themselves.
+        outcomes: the outcomes on the ranks that ended the test.
+        lost: the reason why other ranks did not end it; None if all did.
+        rank_exits: the positions of the ranks that ended themselves.
     """
 
     outcomes: dict[int, RankOutcome]
@@ -64,14 +168,14 @@ class Ended:
 
 
 class Launched:
-    """The tests of one number of ranks, in a folder that several processes share. The one that holds the folder's lock
-    drives the launches, on a thread; if it dies, another one goes on.
+    """The tests of one number of ranks, in a folder that several processes share. The process that holds the folder's
+    lock drives the launches, on a thread. If it dies, another process continues.
 
     Args:
         ranks: number of processes.
         tests: node ids, in the order in which they run.
-        command: starts pytest again.
-        request: the request to every rank, without its tests.
+        command: the command that starts pytest again.
+        request: the request to every rank, without the tests.
     """
 
     def __init__(self, folder: Path, ranks: int, tests: Sequence[str], command: ChildCommand, request: Request) -> None:
@@ -87,7 +191,7 @@ class Launched:
         folder.mkdir(parents=True, exist_ok=True)
 
     def _start_if_free(self) -> None:
-        """Begin to run the tests that have not ended, unless another process does so."""
+        """Begin to run the remaining tests, unless another process does so."""
         if self._thread is not None:
             return
         with contextlib.suppress(Timeout):
@@ -96,9 +200,9 @@ class Launched:
             self._thread.start()
 
     def wait(self, nodeid: str) -> Ended:
-        """The test, once all ranks have ended it, or are gone."""
+        """Wait until all ranks have ended the test, or are gone; returns its outcome."""
         while True:
-            final = (self.folder / "done").exists()  # This comes first: nothing is written after it.
+            final = (self.folder / "done").exists()  # This is read first, because nothing is written after it.
             if not final:
                 self._start_if_free()
             ended = self._find(nodeid)
@@ -121,7 +225,7 @@ class Launched:
 
     def _find(self, nodeid: str) -> Ended | None:
         for launch in self._launches():
-            lost = _lost(launch)  # This comes first: nothing is written after it.
+            lost = _lost(launch)  # This is read first, because nothing is written after it.
             outcomes = {file.rank: file.ended[nodeid] for file in self._read(launch) if nodeid in file.ended}
             if len(outcomes) == self.ranks:
                 return Ended(outcomes)
@@ -130,7 +234,7 @@ class Launched:
         return None
 
     def _read(self, launch: Path) -> list[RankFile]:
-        """The files of all ranks, as far as they are written."""
+        """The files of all ranks, with the lines that are written so far."""
         if launch not in self._files:
             self._files[launch] = [RankFile(launch, rank) for rank in range(self.ranks)]
         return [file.read() for file in self._files[launch]]
@@ -157,7 +261,7 @@ class Launched:
             (self.folder / "done").touch()
 
     def _launch(self, folder: Path) -> tuple[dict[int, str], str]:
-        """Run one launch to its end. Return the exits of the ranks that failed, and the output of the first of them."""
+        """Run one launch to its end; returns the ends of the ranks that failed, and the output of the first of them."""
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # Public, but not in torch's stubs.
 
         exits, started = dict[int, str](), list[subprocess.Popen[bytes]]()
@@ -168,7 +272,7 @@ class Launched:
             while not (exits or self._stopped) and any(process.poll() is None for process in started):
                 time.sleep(_POLL_SECONDS)
                 exits = _failed(started)
-        except Exception as error:  # E.g. no port could be opened.
+        except Exception as error:  # For example, no port could be opened.
             return {}, f"the launch failed: {type(error).__name__}: {error}"
         finally:
             for process in started:
@@ -181,7 +285,7 @@ class Launched:
         return exits, _tail(folder, first, ["stderr"] if begun else ["stderr", "stdout"])
 
     def _start(self, folder: Path, rank: int, port: int) -> subprocess.Popen[bytes]:
-        """Start one rank, with the variables of torchrun. Ranks share the cores."""
+        """Start one rank, with the variables of torchrun and its share of the cores."""
         given = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // self.ranks)), **_RECORDED_COLLECTIVES}
         given = {name: value for name, value in given.items() if name not in os.environ}
         given |= launch_environment(rank, self.ranks, _HOST, port)
@@ -199,12 +303,12 @@ def _failed(started: Sequence[subprocess.Popen[bytes]]) -> dict[int, str]:
 
 
 def _tail(folder: Path, rank: int, streams: Sequence[str]) -> str:
-    """The last lines that a rank wrote to the first of these streams that holds any; of a crash its stack."""
+    """The last lines, or the stack of a crash, from the first of these streams to which a rank has written."""
     for path in (folder / f"{rank}.{stream}" for stream in streams):
         lines = path.read_text(errors="replace").strip().splitlines() if path.exists() else []
         crash = next((number for number, line in enumerate(lines) if line.startswith(_CRASHES)), None)
         if crash is not None:
-            # The last thread is the one that crashed, or the main one after a limit; its innermost call comes first.
+            # The last thread is the one that crashed, or the main thread after a timeout. Its innermost call is first.
             thread = max(number for number, line in enumerate(lines) if line.startswith((*_CRASHES, *_THREADS)))
             lines = [lines[crash], *lines[thread : thread + _LAST_LINES]]
         if lines:

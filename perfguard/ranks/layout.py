@@ -1,7 +1,7 @@
-"""A layout: one process as one rank of many, whose collectives return at once and whose tensors have no data.
+"""A layout: one process acts as one rank of many. Its collectives return at once, and its tensors have no data.
 
-The exchanges of the ranks are then read in seconds, at the model's true widths. The test declares all that depends on
-data, such as the number of rows for each rank, since nothing can be read from a tensor.
+Thus the exchanges of the ranks are read in seconds, at the model's true widths. The test declares everything that
+depends on data, such as the number of rows for each rank, because tensors cannot be read.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Layout(RankGroup):
     """The ranks of a layout. Create it with `layout_of`.
 
     Attributes:
-        without_data: holds the mode in which tensors have none, from the first mesh on.
+        without_data: holds the mode in which tensors have no data. The first mesh enters the mode.
     """
 
     has_data = False
     without_data: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def given(self, call: Call) -> Call:
-        """Tensors without data have no times, and no values to derive others from."""
+        """The call without times and derived inputs, because its tensors have no data."""
         return replace(super().given(call), timed=False, hard=None)
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """The mesh, as in any group. Tensors that are made from now on have no data."""
+        """The mesh, as in any group. Tensors made after this have no data."""
         first = not self._meshes
-        with torch_distributed.without_modes():  # A mesh keeps its ranks in tensors.
+        with torch_distributed.without_modes():  # A mesh stores its ranks in tensors, which need data.
             mesh = super().mesh(dimensions)
         if first:
             self.without_data.enter_context(torch_distributed.tensors_without_data())
@@ -47,15 +47,15 @@ class Layout(RankGroup):
 
 @contextlib.contextmanager
 def layout_of(ranks: int, rank: int = 0) -> Iterator[Layout]:
-    """This process as one rank of `ranks`, on torch's backend "fake".
+    """This process as one of `ranks` ranks, on torch's backend "fake".
 
     Raises:
-        UsageError: the process has a process group already.
+        UsageError: the process already has a process group.
     """
     import torch.distributed as dist
 
     if dist.is_initialized():
-        raise UsageError("layout=…: this process has a process group already; end it before the test")
+        raise UsageError("layout=…: this process has a process group already; destroy it before the test")
     store = torch_distributed.fake_store()
     dist.init_process_group("fake", store=store, rank=rank, world_size=ranks)
     layout = Layout(rank, ranks, "cpu", store, 0.0)
@@ -64,4 +64,4 @@ def layout_of(ranks: int, rank: int = 0) -> Iterator[Layout]:
             yield layout
     finally:
         dist.destroy_process_group()
-        torch_distributed.forget_shardings()  # They name groups that are gone, and the next groups reuse the names.
+        torch_distributed.forget_shardings()  # They name destroyed groups, and later groups reuse the names.

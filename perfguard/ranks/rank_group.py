@@ -1,4 +1,4 @@
-"""The ranks that make a test's calls, by its mark; the process group of a test on several ranks, and its meshes."""
+"""The ranks that make a test's calls, according to its mark; their process group, its meshes, and their exchanges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from perfguard.model.call import ALONE, Call, Ranks
-from perfguard.model.errors import UsageError
+from perfguard.model.errors import MeasurementError, UsageError
 from perfguard.model.mesh import mesh_call
 from perfguard.pytest_plugin.items import mark_of
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-# torchrun sets these variables, and so does perfguard's launch.
+# Both torchrun and perfguard's launch set these variables.
 _RANK, _WORLD, _LOCAL, _RESTARTS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"
 _ADDRESS = "MASTER_ADDR"
 
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}
-# Collectives time out this much later than their test, because the watch of the test reports more.
+# The timeout of a collective exceeds the limit of a test by this, because the watch of the test reports more.
 _LATER_SECONDS = 60.0
 
 
 def launch_environment(rank: int, ranks: int, host: str, port: int) -> dict[str, str]:
-    """The variables of one rank of a launch on this host, whose parent has the store at `host` and `port`."""
+    """The environment variables of one rank of a launch on this host. The parent has the store at `host` and `port`."""
     return {
         _RANK: str(rank), _LOCAL: str(rank), _WORLD: str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
         _ADDRESS: host, "MASTER_PORT": str(port),
@@ -41,13 +41,13 @@ def launch_environment(rank: int, ranks: int, host: str, port: int) -> dict[str,
 
 
 def ranks_here() -> int:
-    """Number of ranks that torchrun has started; 0 if this process is not one of them. Schedulers and users set some of
-    these variables for other purposes, so all must be set."""
+    """Number of ranks of the launch; 0 if this process is none of them. All variables must be set, because schedulers
+    and users set some of them for other purposes."""
     return _number(_WORLD) if os.environ.get(_RANK, "").isdecimal() and _ADDRESS in os.environ else 0
 
 
 def rank_here() -> int:
-    """This process's rank; 0 if torchrun has not started it."""
+    """This process's rank; 0 outside of a launch."""
     return _number(_RANK)
 
 
@@ -61,22 +61,22 @@ def _number(variable: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-RANK_GUARD = pytest.StashKey[Ranks]()  # Set in a process that is one of several ranks.
+RANK_GUARD = pytest.StashKey[Ranks]()  # It is set in a process that is one of several ranks.
 
 
 @contextmanager
 def ranks_of(item: pytest.Item) -> Iterator[Ranks]:
-    """The ranks of a test, while it runs. This loads torch only for a marked test.
+    """The ranks of a test, while it runs. Torch is loaded only for a marked test.
 
     Raises:
-        UsageError: it is marked for several ranks, and this process is none of them.
+        UsageError: the test is marked for several ranks, and this process is none of them.
     """
     mark = mark_of(item)
     if mark.ranks:
         guard = item.config.stash.get(RANK_GUARD, None)
         if guard is None:
             raise UsageError(
-                f"{item.nodeid}: runs on {mark.ranks} ranks, and this process is none of them; let pytest run it"
+                f"{item.nodeid}: runs on {mark.ranks} ranks, and this process is none of them; run it with pytest"
             )
         yield guard
     elif mark.layout:
@@ -89,7 +89,7 @@ def ranks_of(item: pytest.Item) -> Iterator[Ranks]:
 
 
 class Unmarked(Ranks):
-    """One process, unless the test has begun a process group of its own when it makes its call."""
+    """One process alone, unless the test itself has begun a process group before its call."""
 
     def __init__(self, test: str) -> None:
         self.test = test
@@ -109,7 +109,7 @@ class InGroup(Ranks):
     alone = False
 
     def check(self, call: Call) -> Any:
-        """That of a module over several ranks. A function that ranks call in step is checked on each of them."""
+        """The check of a module over several ranks; None for a function that all ranks call, which each rank checks."""
         import torch
 
         from perfguard.ranks.sharded import check_sharded
@@ -123,13 +123,13 @@ class RankGroup(InGroup):
 
     Attributes:
         device_type: cpu, cuda or xpu.
-        store: shared by all ranks; perfguard's own messages pass through it, so that it adds no collective to the
-            test's.
+        store: a store that all ranks share. It carries perfguard's own messages, so that perfguard adds no collective
+            to those of the test.
         minutes: limit of a test.
-        dimensions: those of the running test's latest mesh; all ranks in one dimension if it made none.
+        dimensions: the dimensions of the running test's latest mesh; one dimension of all ranks if it has made none.
     """
 
-    rank: int = field()  # Without the default of a process alone.
+    rank: int = field()  # This removes the default of `Ranks`.
     ranks: int = field()
     device_type: str
     store: Any  # torch.distributed.Store
@@ -142,11 +142,11 @@ class RankGroup(InGroup):
         self.enter_test()
 
     def enter_test(self) -> None:
-        """Begin a test, which has made no mesh yet."""
+        """Begin a test."""
         self.dimensions = {"ranks": self.ranks}
 
     def begin(self) -> None:
-        """Begin the default process group, or a new one in place of one whose ranks are out of step."""
+        """Begin the default process group, in place of one whose ranks are out of step."""
         import torch.distributed as dist
 
         self.end()
@@ -168,7 +168,7 @@ class RankGroup(InGroup):
             dist.destroy_process_group()
 
     def mesh(self, dimensions: Mapping[str, int]) -> DeviceMesh:
-        """The same object for the same dimensions, whose groups are made once."""
+        """The mesh of these dimensions. Equal dimensions give the same object, so groups are made once."""
         from torch.distributed.device_mesh import init_device_mesh
 
         _check(dimensions, self.ranks, f"ranks={self.ranks}")
@@ -181,13 +181,60 @@ class RankGroup(InGroup):
         return self._meshes[key]
 
 
-def meet(device: torch.device, minutes: float) -> tuple[int, int, str, Any, float]:
-    """Find the other ranks of the launch: the first arguments of a `RankGroup`.
+END = "the end of the test"
 
-    Args:
-        device: this rank's.
-        minutes: limit of a test.
+
+class OutOfStep(MeasurementError):
+    """Another rank is at another exchange, or at the end of the test."""
+
+
+@dataclass
+class Peers(RankGroup):
+    """All ranks of a test, with which this one exchanges data, so that all take the same decisions.
+
+    Each rank puts its part into the store of the launch, and takes the parts of the others. No collective is issued.
+    Exchanges have the same numbers on all ranks.
     """
+
+    in_step = True
+    _number: int = 0
+
+    def exchange(self, purpose: str, data: object = None) -> list[Any]:
+        """Wait for the parts of all ranks; returns them by rank.
+
+        Raises:
+            OutOfStep: a rank is at an exchange with another purpose.
+            DistStoreError: a rank does not exchange within the limit of a test.
+        """
+        parts = self._parts(purpose, data)
+        if purpose == END:  # Another rank may only now receive the end of this one.
+            while any(theirs != END for theirs, _ in parts):
+                parts = self._parts(purpose, data)
+        for rank, (theirs, _) in enumerate(parts):
+            if theirs != purpose:
+                raise OutOfStep(
+                    f"rank {rank} is at {theirs}, rank {self.rank} at {purpose}; every rank must make the same calls"
+                )
+        return [data for _, data in parts]
+
+    def _parts(self, purpose: str, data: object) -> list[tuple[str, Any]]:
+        """Purpose and data of each rank."""
+        import msgspec
+
+        number, store = self._number, self.store
+        keys = [f"part-{number}-{rank}" for rank in range(self.ranks)]
+        store.set(keys[self.rank], msgspec.json.encode((purpose, data)))
+        store.wait(keys)
+        parts = [msgspec.json.decode(part, type=tuple[str, Any]) for part in store.multi_get(keys)]
+        if number:  # Every rank has begun this exchange, so it has read the previous one.
+            store.delete_key(f"part-{number - 1}-{self.rank}")
+        self._number += 1
+        return parts
+
+
+def meet(device: torch.device, minutes: float) -> tuple[int, int, str, Any, float]:
+    """Find the other ranks of the launch; returns the first arguments of a `RankGroup`. `device` belongs to this rank,
+    and `minutes` is the limit of a test."""
     import torch
     from torch.distributed.rendezvous import rendezvous
 
@@ -213,7 +260,7 @@ def _check(dimensions: Mapping[str, int], ranks: int, marked: str) -> None:
             raise UsageError(f"{given}: {name} must be a number of ranks, 1 or more")
     product = math.prod(dimensions.values())
     if product != ranks:
-        raise UsageError(f"{given}: has {product} ranks, the test's mark {marked}; let them agree")
+        raise UsageError(f"{given}: has {product} ranks, but the test's mark has {marked}; make them equal")
 
 
 def _limit(minutes: float) -> datetime.timedelta:

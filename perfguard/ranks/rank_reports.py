@@ -13,8 +13,7 @@ from perfguard.judge.across_ranks import merge_ranks, ranks_of
 from perfguard.model.records import CaseResult
 from perfguard.pytest_plugin.ending import failed_report
 from perfguard.pytest_plugin.failures import OTHERWISE, PHASES
-from perfguard.ranks.launch import Ended, Lost
-from perfguard.ranks.rank_files import RankExit, RankOutcome
+from perfguard.ranks.launch import Ended, Lost, RankExit, RankOutcome
 
 
 @dataclass(frozen=True)
@@ -22,10 +21,10 @@ class Merged:
     """One test on all ranks.
 
     Attributes:
-        reports: one of each phase that a rank has reached.
-        results: results of its guarded calls, merged, not judged.
-        broken: the reason why it is BROKEN; empty if it is not.
-        unsupported: the reason why this hardware cannot run it; empty if it can.
+        reports: one report of each phase that a rank has reached.
+        results: the merged results of its guarded calls, without verdicts.
+        broken: the reason why it is BROKEN; otherwise empty.
+        unsupported: the reason why this hardware cannot run it; otherwise empty.
     """
 
     reports: list[pytest.TestReport]
@@ -35,7 +34,7 @@ class Merged:
 
 
 def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
-    """The test's reports and results from those of `ranks` ranks."""
+    """The test's reports and results, merged from those of `ranks` ranks."""
     reports = {rank: _decoded(item.config, outcome) for rank, outcome in ended.outcomes.items()}
     phases = [_phase(item, when, reports, ended, ranks) for when in PHASES]
     shown = [report for report in phases if report is not None]
@@ -46,7 +45,7 @@ def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
         if failed is None:
             failed = failed_report(item.nodeid, item.location, text)
             shown = [report for report in shown if report.when == "setup"] + [failed]
-        else:  # Other ranks wait for one that has left, whose error is the cause.
+        else:  # The error of the rank that has left the test is the cause. The others only wait for it.
             cause = f"{cause}; {_message(failed)}"
             _add(failed, text)
         setattr(failed, OTHERWISE, True)
@@ -62,11 +61,11 @@ def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
 
 
 def decoded_report(config: pytest.Config, data: dict[str, Any]) -> pytest.TestReport:
-    """A report that was sent as JSON. pytest changes the dictionary that it decodes, and JSON has no tuples."""
+    """A report that was sent as JSON, which has no tuples. The copy is needed because pytest changes its argument."""
     report: pytest.TestReport = config.hook.pytest_report_from_serializable(config=config, data=copy.deepcopy(data))
     shown: Any = report.longrepr
     if isinstance(shown, list):
-        report.longrepr = (shown[0], shown[1], shown[2])  # A skipped test has its file, its line and the reason here.
+        report.longrepr = (shown[0], shown[1], shown[2])  # For a skipped test: its file, its line and the reason.
     return report
 
 
@@ -77,7 +76,7 @@ def _decoded(config: pytest.Config, outcome: RankOutcome) -> dict[str, pytest.Te
 def _phase(
     item: pytest.Item, when: str, reports: Mapping[int, Mapping[str, pytest.TestReport]], ended: Ended, ranks: int
 ) -> pytest.TestReport | None:
-    """The report of one phase: of the lowest rank that failed, otherwise of one that was skipped, otherwise of any."""
+    """The report of one phase: of the lowest rank that failed, else of one that was skipped, else of any."""
     having = {rank: own[when] for rank, own in reports.items() if when in own}
     if not having:
         return None
@@ -110,7 +109,7 @@ def _message(report: pytest.TestReport) -> str:
 
 
 def _add(report: pytest.TestReport, text: str, which: str = "") -> None:
-    """Add a text below a failure, and the ranks in front of its line in pytest's summary."""
+    """Add a text below a failure, and the ranks (`which`) before its line in pytest's summary."""
     shown: Any = report.longrepr
     if hasattr(shown, "addsection"):
         shown.addsection("perfguard", text, "-")
@@ -121,7 +120,7 @@ def _add(report: pytest.TestReport, text: str, which: str = "") -> None:
 
 
 def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
-    """The reason why ranks did not end a test: a line with the cause, each rank's position, stacks and output."""
+    """The reason why ranks did not end a test: the cause in one line, each rank's position, stacks, and output."""
     if not lost.nodeid:
         exits = [f"rank {rank}: {how}" for rank, how in lost.exits.items()]
         return "\n".join([f"no rank began the tests: {'; '.join(exits) or 'the launch failed'}", lost.output])
@@ -141,7 +140,7 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
             facts.insert(0, f"in {waiting[rank].step}")
         elif rank in lost.exits:
             facts.append(lost.exits[rank])
-        lines.append(f"  rank {rank}: {'; '.join(facts) or 'said nothing'}")
+        lines.append(f"  rank {rank}: {'; '.join(facts) or 'left no report'}")
     for rank, rank_exit in waiting.items():
         lines += [f"stack of rank {rank}, the innermost call last:", rank_exit.stack.rstrip()]
     if first is not None and first not in ended.rank_exits and lost.output:
@@ -150,7 +149,7 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
 
 
 def _cause(ended: Ended, waiting: Mapping[int, RankExit], ranks: int) -> str:
-    """The line that names the ranks which did not answer, have left the test, or are behind in the collectives."""
+    """One line, which names the ranks that did not answer, have left the test, or are behind in their collectives."""
     cause = "; ".join(dict.fromkeys(rank_exit.cause for rank_exit in waiting.values()))
     collectives = {rank: rank_exit.collective for rank, rank_exit in waiting.items()}
     issued = {rank: collective.number if collective else 0 for rank, collective in collectives.items()}

@@ -1,5 +1,5 @@
-"""pytest's hooks for tests of several ranks in the process that the user started: one launch for each number of ranks,
-and the reports of each test as if it had run here."""
+"""pytest's hooks for tests of several ranks in the process that the user started. It makes one launch for each number
+of ranks, and reports each test as if it had run here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _XFAIL_STRICT = "[XPASS(strict)]"
 
 
 class RankedItems:
-    """Registered if tests are marked with `ranks=N` and this process is none of these ranks."""
+    """The plugin that is registered if tests are marked with `ranks=N` and this process is none of these ranks."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -46,7 +46,7 @@ class RankedItems:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Report a test of several ranks. Its own fixtures are made on the ranks; those of earlier tests end here."""
+        """Report a test of several ranks. The ranks make its fixtures. Here, earlier tests' fixtures end."""
         ranks = mark_of(item).ranks
         if not ranks or _is_skipped(item):  # pytest skips a test before its fixtures.
             return None
@@ -75,7 +75,7 @@ class RankedItems:
         return launched.wait(item.nodeid)
 
     def _lacking(self, ranks: int) -> str:
-        """The reason why this machine cannot run so many ranks; empty if it can, as with ranks on the CPU."""
+        """The reason why this machine cannot run so many ranks; empty if it can, for example on the CPU."""
         if ranks not in self._lacks:
             names = list(find_devices(self._device))
             few = len(names) < ranks and not open_device(names[0]).holds_cpu_tensors
@@ -86,10 +86,10 @@ class RankedItems:
         return self._lacks[ranks]
 
     def _hold_devices(self, session: pytest.Session, ranks: int) -> None:
-        """Lock the devices of all ranks besides this run's own, in the order that every run uses.
+        """Lock the devices of all ranks, in the order that every run uses. The run has already locked its own device.
 
         Raises:
-            DeviceError: another process still holds one after `lock_minutes`.
+            DeviceError: another process still holds a device after `lock_minutes`.
         """
         run = self._config.stash.get(RUN, None)
         keys = list(find_devices(self._device).values())
@@ -104,9 +104,10 @@ class RankedItems:
         given = [str(argument) for argument in self._config.invocation_params.args]
         return child_command(given, self._config.invocation_params.dir, self._device)
 
-    @pytest.hookimpl(wrapper=True, trylast=True)  # Before the run is settled.
+    @pytest.hookimpl(wrapper=True, trylast=True)  # It ends before the run is settled.
     def pytest_runtestloop(self, session: pytest.Session):  # type: ignore[no-untyped-def]
-        """After the last test: wait, since another worker may read this one's launches. After an early end: stop."""
+        """Wait after the last test, because another worker may read this one's launches; stop them if the run ends
+        early."""
         ended = False
         try:
             answer = yield
@@ -124,7 +125,7 @@ class RankedItems:
         return answer
 
     def _record(self, run: Run, ranks: int, tell: Callable[[str], None]) -> None:
-        """Let a further launch read the exact metrics that the update may write."""
+        """Read the exact metrics that the update may write in another launch."""
         wanted = [result for result in to_record(run) if result.ranks == ranks and result.is_timed]
         tests = list(dict.fromkeys(result.case.nodeid for result in wanted))
         if not tests:
@@ -151,12 +152,13 @@ class RankedItems:
 
 
 def _is_skipped(item: pytest.Item) -> bool:
-    """Whether a mark skips the test in every process. The condition of a `skipif` may hold in this one alone."""
+    """Whether a mark skips the test in every process. A `skipif` is left to the ranks, because its condition may hold
+    in this process alone."""
     return item.get_closest_marker("skip") is not None
 
 
 def _unsupported(item: pytest.Item, reason: str) -> pytest.TestReport:
-    """The report of a test for which devices are lacking: skipped, and listed as UNSUPPORTED."""
+    """The report of a test that lacks devices: skipped, and listed as UNSUPPORTED."""
     run = item.config.stash.get(RUN, None)
     if run is not None:
         run.unsupported(case_of(item), reason)
@@ -166,7 +168,7 @@ def _unsupported(item: pytest.Item, reason: str) -> pytest.TestReport:
 
 
 def replay(item: pytest.Item, ended: Ended) -> list[pytest.TestReport]:
-    """The reports of a test that ranks have run, judged if this run measures."""
+    """The reports of a test that ranks have run. If this run measures, its results are judged here."""
     merged = merge(item, ended, mark_of(item).ranks)
     run = item.config.stash.get(RUN, None)
     if run is None:
@@ -185,10 +187,10 @@ def replay(item: pytest.Item, ended: Ended) -> list[pytest.TestReport]:
 
 
 def _fail(merged: Merged, text: str) -> None:
-    """Make a test fail by verdicts reached after it. A test that is expected to fail has then done so."""
+    """Make a test fail by a verdict, which is reached after the test. If the test is expected to fail, this counts."""
     report = next((report for report in merged.reports if report.when == "call"), None)
     if report is None or (report.failed and not str(report.longrepr).startswith(_XFAIL_STRICT)):
-        return  # The test failed otherwise before.
+        return  # The test has already failed for another reason.
     if report.failed:
         report.outcome, report.wasxfail = "skipped", str(report.longrepr).removeprefix(_XFAIL_STRICT).strip()
     elif report.skipped or hasattr(report, "wasxfail"):
@@ -199,7 +201,7 @@ def _fail(merged: Merged, text: str) -> None:
 
 
 def _shared_folder(worker: dict[str, str] | None) -> Path:
-    """The folder of all launches; the same for all workers of a run of pytest-xdist."""
+    """The folder of all launches. All workers of a run of pytest-xdist share it."""
     if worker is None:
         return Path(tempfile.mkdtemp(prefix="perfguard-ranks-"))
     return Path(tempfile.gettempdir()) / f"perfguard-ranks-{os.getuid()}-{worker['testrunuid']}"

@@ -18,8 +18,8 @@ _RANKS = "perfguard-ranks"
 
 
 def start_rank(config: pytest.Config) -> bool:
-    """Start a rank of a launch, or one that helps rank 0 under torchrun: rank 0 alone judges and prints. False in other
-    processes, which start as without ranks."""
+    """Start a rank of a launch, or a rank that supports rank 0 under torchrun, which alone judges and prints. Other
+    processes get False, and start as if there were no ranks."""
     if not config.option.perfguard_session:
         helps = ranks_here() > 0 and rank_here() > 0
         if helps:
@@ -36,9 +36,9 @@ def start_rank(config: pytest.Config) -> bool:
 def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -> None:
     """Check the marks, and register the hooks for tests of several ranks.
 
-    Such a test runs in the ranks of a launch. Under torchrun it runs here if its mark has the number of ranks; other
-    guarded tests are deselected, since all ranks would run them at once. A process that measures times for another one
-    leaves it out.
+    Such a test runs in the ranks of a launch. Under torchrun it runs here if its mark has the launch's number of ranks.
+    Other guarded tests are then deselected, because all ranks would run them at once. A process that measures times for
+    another process deselects tests of several ranks.
 
     Raises:
         UsageError: a mark has wrong arguments.
@@ -62,7 +62,7 @@ def arrange(config: pytest.Config, items: list[pytest.Item], *, measure: bool) -
 
 
 def silence(config: pytest.Config) -> None:
-    """Under torchrun, in all ranks but 0: print nothing."""
+    """Print nothing, in a rank other than 0 under torchrun."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         config.pluginmanager.unregister(reporter)

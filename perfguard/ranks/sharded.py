@@ -1,12 +1,12 @@
-"""Checks a module that is spread over ranks against the whole module on each rank.
+"""Checks a module that is spread over ranks against the whole module on each rank (docs/numerics.md, "Several ranks").
 
-The oracle of a parameter's gradient is the mean over ranks of the reference's gradients, each on its rank's inputs: the
-loss of a training step is the mean over ranks. Ranks with the same inputs (tensor parallelism) count equally often, so
-this is also the mean over the different inputs. Outputs, and gradients of inputs, are compared on their own rank. What
-the candidate holds as DTensors is gathered.
+The loss of a training step is the mean over ranks. So the oracle of a parameter's gradient is the mean over ranks of
+the reference's gradients, each for its rank's inputs. Ranks with the same inputs (tensor parallelism) occur equally
+often, so this is also the mean over the different inputs. Outputs and gradients of inputs are compared on their own
+rank. DTensors of the candidate are gathered.
 
-A gradient that is off by a scale, divided by the wrong number of ranks, is named by its ratio to the oracle's: losses
-do not show it, nor does an optimiser like Adam. docs/numerics.md, "Several ranks".
+If a gradient is off by a scale, for example divided by the wrong number of ranks, the problem names its ratio to the
+oracle. Neither losses nor an optimiser like Adam show such a fault.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 from perfguard.model.mesh import Mesh, data_place
 from perfguard.model.records import Accuracy
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.seeding import seed_all
 from perfguard.tensors.step import Step
 
-_FACTOR = 0.5  # by which weights change in place: exact in every dtype
-_CLOSE = 0.01  # of a ratio to a number of ranks
+_FACTOR = 0.5  # Weights are multiplied by this in place, which is exact in every dtype.
+_CLOSE = 0.01  # A ratio this close to a number of ranks is explained by it.
 
 
 def check_sharded(call: Call) -> Checked:
-    """Compare outputs and gradients of one step with the reference's, and again with other weights.
+    """Compare outputs and gradients of one step with those of the reference, and again with other weights.
 
-    The second step runs on weights halved in place, as an optimiser changes them: a gathered copy that something kept
-    is then stale. On torch's fake backend nothing is compared, since its exchanges carry no data.
+    In the second step the weights are halved in place, as an optimiser changes them. If something has kept a gathered
+    copy, this copy is then stale. On torch's fake backend nothing is compared, because its exchanges carry no data.
 
     Args:
         call: `fn` is the module on this rank, `reference` the whole module, with the same parameters in the same order.
-            Inputs are those of this rank, plain tensors.
+            Inputs are plain tensors of this rank.
 
     Raises:
-        UsageError: one of these is not so, or ranks that must have different inputs have the same.
-        Exception: what the candidate or the reference raises.
+        UsageError: the call differs from this, or ranks that must have different inputs have the same.
+        Exception: raised by the candidate or the reference.
     """
     if not call.ranks.has_data:
         return Checked([], [] if Step(call).has_backward() else None, [], Inputs(call).describe())
@@ -68,18 +68,18 @@ def check_sharded(call: Call) -> Checked:
 
 
 def _refuse_same_inputs(inputs: Inputs, mesh: Mesh) -> None:
-    """Equal batches hide every wrong mean: that of equal gradients is right whatever the ranks."""
+    """Refuse equal batches, which would hide a wrong mean: a mean of equal gradients is right over any ranks."""
     digest = hashlib.sha256()
     for tensor in inputs.tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    some = any(tensor.numel() for tensor in inputs.tensors)
-    everyone = _all_ranks(digest.hexdigest() if some else "")
-    for (rank, own), (other, theirs) in itertools.combinations(enumerate(everyone), 2):
+    has_elements = any(tensor.numel() for tensor in inputs.tensors)
+    digests = _all_ranks(digest.hexdigest() if has_elements else "")
+    for (rank, own), (other, theirs) in itertools.combinations(enumerate(digests), 2):
         if own and own == theirs and data_place(rank, mesh) != data_place(other, mesh):
             raise UsageError(
-                f"inputs: ranks {rank} and {other} have the same, so a mean over the wrong ranks would look right; "
-                "draw each rank's from its place in the mesh (only dimensions named …tp share inputs)"
+                f"inputs: ranks {rank} and {other} have the same ones, which would hide a mean over the wrong ranks; "
+                "draw each rank's inputs by its place in the mesh (only dimensions named …tp share inputs)"
             )
 
 
@@ -89,7 +89,7 @@ class _Sharded:
     def __init__(self, call: Call, inputs: Inputs) -> None:
         self.call, self.inputs = call, inputs
         self.reference = Reference(call, inputs)
-        self.arguments = len(inputs.leaf_names) - len(inputs.parameters)  # gradients of arguments come first
+        self.arguments = len(inputs.leaf_names) - len(inputs.parameters)  # Their gradients come first.
 
     def run(self) -> Checked:
         accuracies, first = self._compare()
@@ -102,34 +102,34 @@ class _Sharded:
                 again, _ = self._compare()
             problems = [each.problem for each in again if each.problem]
             if self.call.on_any_rank(bool(problems)):
-                told = self._why_now()
-                problems = [f"{problem}; {told}" for problem in problems]
+                reason = self._reason_after_change()
+                problems = [f"{problem}; {reason}" for problem in problems]
         backward = accuracies[first:] if len(accuracies) > first else None
         return Checked(accuracies[:first], backward, problems, self.inputs.describe(), self.reference.notes)
 
-    def _why_now(self) -> str:
-        """Why a result that was right is wrong after the weights changed in place; they are what they were again."""
-        self._compare()  # what is one call behind has caught up after it
+    def _reason_after_change(self) -> str:
+        """The reason why a right result became wrong after the weights changed in place. They have been restored."""
+        self._compare()  # After this call, a copy that is one call late is right again.
         later, _ = self._compare()
         if self.call.on_any_rank(any(accuracy.problem for accuracy in later)):
             return "it was right in the first call, and is wrong in a later one with the very same weights, too"
         return "this after the weights changed in place: something keeps old ones"
 
     def _other_weights(self) -> list[str]:
-        """The first parameter that begins elsewhere than the reference's: all else that is wrong may follow from it."""
+        """The first parameter whose values differ from the reference's, which may cause all other problems."""
         candidate, reference = self.call.fn, self.call.reference
         assert isinstance(candidate, torch.nn.Module)
         assert isinstance(reference, torch.nn.Module)
-        others = []  # all are gathered, since ranks may find others
+        others = []  # All parameters are gathered, because ranks may find different ones.
         for (name, given), wanted in zip(candidate.named_parameters(), reference.parameters(), strict=False):
             own, whole = _whole(given.detach()), wanted.detach()
             if own.shape == whole.shape and (own.double() - whole.double()).norm() > _CLOSE * whole.double().norm():
                 others.append(name)
-        told = "begins with other values than the reference's; copy.deepcopy the whole module before it is sharded"
-        return [f"parameter {name}: {told}" for name in others[:1]]
+        problem = "begins with other values than the reference's; copy.deepcopy the whole module before it is sharded"
+        return [f"parameter {name}: {problem}" for name in others[:1]]
 
     def _compare(self) -> tuple[list[Accuracy], int]:
-        """The accuracy of each output, then of each gradient, and the position of the first gradient."""
+        """The accuracies of outputs, then of gradients; and the position of the first gradient."""
         eager, upstream = self.reference.eager()
         truth = self.reference.truth(eager, upstream)
         if upstream:
@@ -140,11 +140,11 @@ class _Sharded:
         if len(outputs) != truth.first_gradient:
             problem = f"outputs: the candidate returns {len(outputs)} tensors; the reference {truth.first_gradient}"
             return [Accuracy(output="outputs", dtype="none", problem=problem)], 1
-        found = [*outputs, *(gradients if upstream else ())]
-        return [self._judged(truth, position, tensor) for position, tensor in enumerate(found)], truth.first_gradient
+        results = [*outputs, *(gradients if upstream else ())]
+        return [self._judged(truth, position, tensor) for position, tensor in enumerate(results)], truth.first_gradient
 
     def _step(self, upstream: Gradients) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-        """Outputs and gradients of one step of the candidate, gathered."""
+        """The gathered outputs and gradients of one step of the candidate."""
         incoming = [gradient for gradient in upstream if gradient is not None]
         seed_all(self.call.seed)
         started = Step(self.call, "backward").prepare()
@@ -165,23 +165,23 @@ def _ratio(gradient: torch.Tensor, oracle: torch.Tensor, mesh: Mesh) -> str:
     o = oracle.double()
     square = float((o * o).sum())
     if gradient.shape != oracle.shape:
-        return "a part of a parameter is to be a DTensor, which is gathered"
+        return "a part of a parameter must be a DTensor, which can be gathered"
     if not square:
         return ""
     g = gradient.double()
     ratio = float((g * o).sum()) / square
     if float((g - ratio * o).square().sum()) > _CLOSE * square * ratio * ratio:
         return ""
-    if not 0 < ratio < math.inf or abs(ratio - 1) < _CLOSE:  # NaN, too
+    if not 0 < ratio < math.inf or abs(ratio - 1) < _CLOSE:  # This includes NaN.
         return ""
-    named = "+".join(next(_of_so_many(max(ratio, 1 / ratio), mesh), ()))
+    named = "+".join(next(_dimensions_with(max(ratio, 1 / ratio), mesh), ()))
     ranks = f", as many as ranks of {named}" if named else ""
     times = f"{ratio:.4g}" if ratio >= 1 else f"1/{1 / ratio:.4g}"
     return f"{times} times the oracle's{ranks}: divide by the ranks that the loss is a mean over"
 
 
-def _of_so_many(ranks: float, mesh: Mesh) -> Iterator[tuple[str, ...]]:
-    """The dimensions that have so many ranks together."""
+def _dimensions_with(ranks: float, mesh: Mesh) -> Iterator[tuple[str, ...]]:
+    """The sets of dimensions that together have so many ranks."""
     for count in range(1, len(mesh) + 1):
         for names in itertools.combinations(mesh, count):
             size = math.prod(mesh[name] for name in names)
@@ -191,7 +191,7 @@ def _of_so_many(ranks: float, mesh: Mesh) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def _halved(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
-    """All floating parameters halved in place while inside."""
+    """Halve all floating-point parameters in place while inside."""
     parameters = [each for module in modules for each in module.parameters() if each.is_floating_point()]
     with torch.no_grad():
         kept = [parameter.clone() for parameter in parameters]
@@ -209,23 +209,23 @@ def _halved(modules: Sequence[torch.nn.Module]) -> Iterator[None]:
 
 
 def _all_ranks(value: Any) -> list[Any]:
-    """Everyone's value, by rank."""
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    """The values of all ranks, by rank."""
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def _mean(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """The mean over ranks of each gradient, in its dtype; one that a rank lacks counts as zero, and one that all lack
-    stays None."""
-    everyone = _all_ranks([None if each is None else (each.shape, each.dtype, each.device.type) for each in gradients])
+    """The mean over ranks of each gradient, in its dtype. A gradient that a rank lacks counts as zero; one that all
+    ranks lack stays None."""
+    by_rank = _all_ranks([None if each is None else (each.shape, each.dtype, each.device.type) for each in gradients])
     means: list[torch.Tensor | None] = []
-    for gradient, known in zip(gradients, zip(*everyone, strict=True), strict=True):
-        there = next(filter(None, known), None)
-        if there is None:
+    for gradient, forms in zip(gradients, zip(*by_rank, strict=True), strict=True):
+        form = next(filter(None, forms), None)
+        if form is None:
             means.append(None)
             continue
-        shape, dtype, device = there
+        shape, dtype, device = form
         total = torch.zeros(shape, dtype=torch.float64, device=device)
         if gradient is not None:
             total += gradient
@@ -235,7 +235,7 @@ def _mean(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """A tensor gathered from its ranks; a plain one as it is."""
+    """The tensor, gathered from its ranks if it is a DTensor."""
     whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole.wait() if hasattr(whole, "trigger_wait") else whole  # type: ignore[no-any-return]
 

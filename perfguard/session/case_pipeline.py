@@ -152,7 +152,7 @@ class Runner:
         Args:
             body: hash of the test's own code.
         """
-        from perfguard.measure.binaries.observed_launches import ObservedLaunches
+        from perfguard.measure.binaries.call_binaries import ObservedLaunches
 
         started, binaries = time.monotonic(), self.services.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)
@@ -361,7 +361,7 @@ def _rival(call: Call, case: Case) -> Callable[[], Workload] | None:
     """The same pass of the rival, on the same inputs."""
     if call.rival is None:
         return None
-    from perfguard.check.numerics.kept import with_kept
+    from perfguard.check.numerics.modules import with_kept
 
     theirs = with_kept(replace(call, fn=call.rival, kept=None))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -77,7 +79,7 @@ class PairOptions(Struct, frozen=True):
 
 
 class Following(Struct, frozen=True):
-    """How a child follows launches, which it returns beside its report (`perfguard.session.followed`).
+    """How a child follows launches, which it returns beside its report (`pairing.worker`).
 
     Attributes:
         targets: architectures to follow them on.
@@ -109,6 +111,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
         unread: timed metrics to skip.
         kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
+        profiled: the case of which one warm call alone is made, for the profiler that has started the child.
         conductor: how the child takes part in a process pair; None: it takes no part in one.
         ranks: number of ranks of the launch that the child is one of (perfguard/ranks); 0: it is alone.
         parent: number of the process that starts the child, which ends with it.
@@ -128,6 +131,7 @@ class Request(Struct, frozen=True, omit_defaults=True):
     unread: list[str] = []
     kernels: dict[str, list[str]] = {}
     cold: Cold | None = None
+    profiled: Case | None = None
     conductor: PairOptions | None = None
     ranks: int = 0
     parent: int = 0
@@ -270,6 +274,14 @@ class Packages:
 
 
 OWN_PACKAGES = Packages()
+PLUGIN = "perfguard.plugin"
+
+
+@functools.cache
+def has_plugin() -> bool:
+    """Whether pytest finds perfguard's plugin here by itself. It does not where perfguard is on PYTHONPATH alone."""
+    return any(each.value == PLUGIN for each in importlib.metadata.entry_points(group="pytest11"))
+
 
 _LOOK = """
 import importlib.metadata, importlib.util, sys
@@ -311,12 +323,14 @@ class ChildCommand:
         folder: the working folder in which they were given.
         worktree: the checkout to measure; None: the user's.
         packages: the environment that it runs in.
+        prefix: words before those of the interpreter: a program that starts it.
     """
 
     arguments: tuple[str, ...]
     folder: Path
     worktree: Worktree | None = None
     packages: Packages = OWN_PACKAGES
+    prefix: tuple[str, ...] = ()
 
     @property
     def start(self) -> Path:
@@ -327,12 +341,14 @@ class ChildCommand:
 
     def line(self, folder: Path) -> list[str]:
         """The whole command of a child that finds its request in `folder`."""
-        own = ["--color=no", f"{SESSION_OPTION}={folder}"]
+        options = ["--color=no", f"{SESSION_OPTION}={folder}"]
         if self.worktree is None:
-            return [sys.executable, "-m", "pytest", *self.arguments, *own]
+            return [sys.executable, "-m", "pytest", *self.arguments, *options]
         moved = [self.worktree.moved(argument) for argument in self.arguments]
-        plugin = () if self.packages.has_plugin else ("-p", "perfguard.plugin")
-        return [self.packages.python or sys.executable, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *own]
+        own = not (self.packages.python or self.packages.site)
+        plugin = () if (has_plugin() if own else self.packages.has_plugin) else ("-p", PLUGIN)
+        python = self.packages.python or sys.executable
+        return [*self.prefix, python, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *options]
 
     def environment(self) -> dict[str, str]:
         """The child's environment."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perfguard.measure.compiled.trace import cached_graphs, traced
+from perfguard.measure.compiled import cached_graphs, traced
 from perfguard.measure.metrics import times
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call

@@ -23,6 +23,7 @@ from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ANSWER, ChildCommand, Request, read_answer, write_request
 
 DIED = "ended with status"  # Marks the problem of a process that crashed or was killed.
+TOO_LONG = "took longer than"  # The same of one that was stopped.
 _LAST_LINES = 15
 _ERRORS = ("ERROR: ", "E   ")  # pytest begins usage errors and lines of exceptions so.
 _STOP_SECONDS = 5.0  # Seconds until a process that was asked to end is killed.
@@ -103,7 +104,7 @@ def run_fresh(
             output, _ = process.communicate(timeout=60 * minutes)
         except subprocess.TimeoutExpired:
             stop(process)
-            return f"{name} took longer than {minutes:g} minutes ([tool.perfguard] session_minutes)"
+            return f"{name} {TOO_LONG} {minutes:g} minutes ([tool.perfguard] session_minutes)"
         except BaseException:
             stop(process)
             raise

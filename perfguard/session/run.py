@@ -112,12 +112,16 @@ class Run:
 
     def guard(self, call: Call, case: Case) -> list[CaseResult]:
         """Measure one guarded call, add the faults that are certain already, and save the report."""
-        if self.request is None or self.request.cold is None:
-            measured = self.runner.measure(call, case)
-        else:
+        if self.request is not None and self.request.cold is not None:
             from perfguard.session.cold_start import first_results
 
             measured = first_results(call, case, self.request.cold, self.device)
+        elif self.request is not None and self.request.profiled is not None:
+            from perfguard.session.explain import profiled_call
+
+            measured = profiled_call(call, case, self.request.profiled, self.device)
+        else:
+            measured = self.runner.measure(call, case)
         results = [self._kept(result) for result in measured]
         self._keep()
         return results
@@ -237,7 +241,7 @@ class Run:
         verdicts = judge_session(
             measured, self.lane, self.pairings, self.fresh_by_case, screened=screened, alone=alone, cut=cut
         )
-        self._set_verdicts({name: self._of_new(found) for name, found in verdicts.items()})
+        self._set_verdicts({name: self._of_new(given) for name, given in verdicts.items()})
 
     def _of_new(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         if self.config.beside is None or is_compared(verdicts):
@@ -316,7 +320,7 @@ class Run:
 
     def _update(self, tell: Callable[[str], None], verbose: bool) -> None:
         from perfguard.render.update_text import describe_changes, mark_recorded
-        from perfguard.store.baseline_update import apply
+        from perfguard.store.baseline_files import apply
 
         assert self.config.update is not None
         planned = self.planned(list(self.results.values()))

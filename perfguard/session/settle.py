@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from perfguard.judge.pair_test import RIVAL_PROCESSES, is_slower_than_rival
 from perfguard.judge.questions import questions
+from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict
 from perfguard.session.child import ChildCommand, Request, timers_of
 from perfguard.session.fresh_processes import Tell, measure_fresh, session_of
@@ -75,10 +76,8 @@ class _Settling:
         wanted = [result for result in to_record(run) if _is_read_again(result)]
         if wanted:
             self._measure_fresh(wanted, 1, Request(alone=True, times=False))
-        from perfguard.session.kernel_times import with_kernel_times
-
         fresh = run.fresh_by_case
-        run.measured = {name: with_kernel_times(each, fresh.get(name, ())) for name, each in run.measured.items()}
+        run.measured = {name: _with_kernel_times(each, fresh.get(name, ())) for name, each in run.measured.items()}
 
     def _needing_reason(self) -> set[CaseId]:
         """Cases with an exact reading that the update may write only with a reason, which is known before the fresh
@@ -133,7 +132,7 @@ class _Settling:
                 asking.ask()
                 left = asking.seconds
             else:
-                asking.skip(f"{len(by_base)} commits of records are in doubt, and {MOST_BASES} are asked in a run")
+                asking.keep(f"{len(by_base)} commits of records are in doubt, and {MOST_BASES} are asked in a run")
 
     def _measure_fresh(self, results: Sequence[CaseResult], count: int, request: Request) -> None:
         run = self.run
@@ -157,6 +156,12 @@ def _is_read_again(result: CaseResult) -> bool:
     """Whether a recording's process reads the case again: it is observed, or runs in one process and is timed. A lane
     without times reads only values that do not depend on the process."""
     return result.case.direction == "test" or (result.ranks == 1 and result.is_timed)
+
+
+def _with_kernel_times(result: CaseResult, fresh: Sequence[CaseResult]) -> CaseResult:
+    """The result of a test with the times that the recording's process read; unchanged if it read none."""
+    read = [each for other in fresh if (each := other.reading(KERNEL_TIME)) is not None]
+    return replace(result, readings=[*result.readings, *read])
 
 
 def _has_rival(result: CaseResult, verdict: Verdict) -> bool:

@@ -25,7 +25,7 @@ _STEPS = {
     "measure/metrics": "reading metrics",
     "session/cold_start": "starting cold",
     "session/pairing/worker": "waiting for its turn in a comparison",
-    "ranks/peers": "waiting for the other ranks",
+    "ranks/rank_group": "waiting for the other ranks",
     "ranks/sharded": "the numerics check",
 }
 

@@ -157,7 +157,7 @@ def _case(key: str, block: Mapping[str, Any], path: Path) -> CaseBaseline:
 
 
 def _entry_of(content: Any, path: Path, place: str) -> Entry:
-    """The entry that YAML content stands for.
+    """The entry that YAML content describes.
 
     Raises:
         BaselineError: the content is no entry.
@@ -248,8 +248,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     no number whose length makes reading slow."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        first: [(tag, pattern) for tag, pattern in found if tag.endswith((":null", ":bool"))]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":bool"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What `check` and `measure` both need to know of tensors."""
+"""Properties of tensors, graphs and training steps that both `check` and `measure` need."""

@@ -6,13 +6,13 @@ import torch
 
 
 def strides_of(tensor: torch.Tensor) -> str:
-    """`48,1`, in elements."""
+    """The strides in elements, as text: `48,1`."""
     return ",".join(map(str, tensor.stride()))
 
 
 def transposed(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values with the last two dimensions swapped in memory (vectors: every second element), from an
-    odd storage offset."""
+    """The same values, with the last two dimensions swapped in memory (vectors: in every second element), from storage
+    offset 1."""
     if tensor.ndim == 0:
         return tensor
     if tensor.ndim == 1:
@@ -24,16 +24,14 @@ def transposed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def expanded(tensor: torch.Tensor) -> torch.Tensor:
-    """The first row expanded to all rows by stride 0 (vectors: the first element)."""
+    """The first row (vectors: the first element), expanded to the tensor's shape by strides of 0."""
     if tensor.numel() == 0 or tensor.ndim == 0:
         return tensor
     return tensor[(0,) * max(1, tensor.ndim - 1)].expand(tensor.shape)
 
 
 def equal_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The same of an incoming gradient, in float32 and float64 with the digits of bfloat16 alone.
-
-    Sums over thousands of equal rows are exact then. With all digits the roundings of a plain loop would go one way.
-    """
+    """The first row of an incoming gradient, expanded like `expanded`. In float32 and float64 its values are rounded to
+    bfloat16, so that sums over thousands of equal rows are exact. Otherwise a plain loop would always round one way."""
     wide = tensor.dtype in (torch.float32, torch.float64)
     return expanded(tensor.to(torch.bfloat16).to(tensor.dtype) if wide else tensor)

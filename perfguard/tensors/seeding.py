@@ -1,4 +1,4 @@
-"""Seeds for the random numbers of all present devices, without the cost of absent ones."""
+"""Seeds the random numbers of all present devices, without the cost of absent ones."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 def seed_all(seed: int) -> None:
     """Seed the CPU and the accelerator of this machine, as `torch.manual_seed` does.
 
-    `torch.manual_seed` queries every possible kind of device, and keeps a stack trace for each that is absent or
-    unused. At the stack depth of tests, this takes a millisecond a call.
+    `torch.manual_seed` queries every kind of device, and keeps a stack trace for each absent or unused one. At the
+    stack depth of tests, this takes a millisecond per call.
     """
     torch.default_generator.manual_seed(seed)
     accelerator = _accelerator()

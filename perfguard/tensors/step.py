@@ -1,20 +1,20 @@
-"""One training step of a case of several ranks, of which one pass is read.
+"""One training step of a case of several ranks. One of its passes is read.
 
-FSDP2 gathers and frees parameters by hooks of a whole step: after a forward pass without a backward one the root's
-parameters stay gathered, and the next forward pass would exchange less. A backward pass reduces gradients only where
-they accumulate, so `torch.autograd.grad` would show none of it. Each run is therefore one step of both passes.
+FSDP2 gathers and frees parameters by hooks of a whole step. After a forward pass without a backward pass, the root's
+parameters stay gathered, and the next forward pass would exchange less. A backward pass reduces gradients only as they
+accumulate, so `torch.autograd.grad` would show no reductions. Therefore each run is a step of both passes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from perfguard.model.call import Call, Outputs
 from perfguard.model.records import Pass
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -24,44 +24,48 @@ Incoming = Callable[[Sequence["torch.Tensor"]], Sequence["torch.Tensor"]]
 
 @dataclass(frozen=True)
 class Step:
-    """A step of `call`, read in one of its passes. Calling it takes the step and returns that pass's outputs.
+    """A step of `call`, of which one pass is read. Calling it runs the step and returns the outputs of that pass.
 
-    Forward: the outputs. Backward: the gradients of inputs and parameters, None where there is none. Of a DTensor it is
-    the part of this rank. Incoming gradients are ones: no exchange depends on their values.
+    The outputs of a backward pass are the gradients of inputs and parameters, or None without one. A DTensor is
+    replaced by the part of this rank. Incoming gradients are ones, because no exchange depends on their values.
     """
 
     call: Call
     direction: Pass = "forward"
 
     def __call__(self) -> Outputs:
-        results = self.run(self.prepare())
-        return local(self.finish(results))
+        return self.within(nullcontext())
 
     def within(self, around: AbstractContextManager[Any]) -> Outputs:
-        """The same, with `around` held during the pass that is read."""
+        """Run the step, and hold `around` during the pass that is read; returns the outputs of that pass."""
         prepared = self.prepare()
         with around:
             results = self.run(prepared)
         return local(self.finish(results))
 
     def has_backward(self) -> bool:
-        """Whether the outputs depend on something that requires a gradient. It takes a step."""
+        """Whether the outputs depend on a tensor that requires a gradient. This runs a step."""
         started = self.run(self.prepare())
-        found = any(output.requires_grad for output in tree_tensors(started.outputs))
+        requires_grad = any(output.requires_grad for output in tree_tensors(started.outputs))
         self.finish(started)
-        return found
+        return requires_grad
 
     def prepare(self) -> Started:
-        """All that precedes the pass: inputs as fresh leaves, and before a backward pass the forward one."""
-        started = _start(self.call)
+        """Make the inputs fresh leaves, and before a backward pass run the forward pass."""
+        import torch
+
+        call, leaves = on_fresh_leaves(self.call)
+        if isinstance(call.fn, torch.nn.Module):
+            leaves += [parameter for parameter in call.fn.parameters() if parameter.requires_grad]
+        started = Started(call, leaves)
         return started if self.direction == "forward" else started.forward()
 
     def run(self, started: Started) -> Started:
-        """The pass."""
+        """Run the pass that is read."""
         return started.forward() if self.direction == "forward" else started.backward()
 
     def finish(self, started: Started) -> Outputs:
-        """The pass's outputs; after a forward pass the backward one is taken, so that the module is as before."""
+        """Complete the step, so that the module is as before; returns the outputs of the pass that is read."""
         if self.direction == "forward":
             outputs = _detached(started.outputs)
             started.backward()
@@ -71,7 +75,7 @@ class Step:
 
 @dataclass
 class Started:
-    """A step under way."""
+    """A step that has begun."""
 
     call: Call
     leaves: list[torch.Tensor]
@@ -83,11 +87,8 @@ class Started:
         return self
 
     def backward(self, incoming: Incoming | None = None) -> Started:
-        """Gradients of the leaves; those that the leaves held before are put back.
-
-        Args:
-            incoming: the gradients of outputs that require one; by default ones.
-        """
+        """Compute the gradients of the leaves, and restore those that the leaves held before. `incoming` returns the
+        gradients of the outputs that require one; by default they are ones."""
         import torch
 
         outputs = [each for each in tree_tensors(self.outputs) if each.requires_grad]
@@ -103,7 +104,8 @@ class Started:
         return self
 
 
-def _start(call: Call) -> Started:
+def on_fresh_leaves(call: Call) -> tuple[Call, list[torch.Tensor]]:
+    """The call on fresh leaves in place of the inputs that require gradients, and these leaves in order."""
     import torch
 
     from perfguard._compat import torch_utils
@@ -117,22 +119,20 @@ def _start(call: Call) -> Started:
         return value
 
     args, kwargs = torch_utils.tree_map(fresh, (call.args, dict(call.kwargs)))
-    if isinstance(call.fn, torch.nn.Module):
-        leaves += [parameter for parameter in call.fn.parameters() if parameter.requires_grad]
-    return Started(replace(call, args=args, kwargs=kwargs), leaves)
+    return replace(call, args=args, kwargs=kwargs), leaves
 
 
 def walk(call: Call) -> list[Callable[[], object]]:
     """A step on the call's inputs, and one on each entry of its walk."""
-    return [Step(call), *(_on(call, inputs) for inputs in call.walk)]
 
+    def on(inputs: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> Callable[[], object]:
+        return lambda: Step(replace(call, args=inputs() if callable(inputs) else inputs))()
 
-def _on(call: Call, inputs: tuple[Any, ...] | Callable[[], tuple[Any, ...]]) -> Callable[[], object]:
-    return lambda: Step(replace(call, args=inputs() if callable(inputs) else inputs))()
+    return [Step(call), *map(on, call.walk)]
 
 
 def local(tree: Outputs) -> Outputs:
-    """`tree` with the part of this rank for every DTensor, and with the tensor itself for what is still on its way."""
+    """`tree` with this rank's part in place of every DTensor. Results of pending exchanges are waited for."""
     import torch
 
     from perfguard._compat import torch_utils
@@ -151,4 +151,4 @@ def _detached(tree: Outputs) -> Outputs:
 
     from perfguard._compat import torch_utils
 
-    return torch_utils.tree_map(lambda each: each.detach() if isinstance(each, torch.Tensor) else each, tree)
+    return torch_utils.tree_map(lambda leaf: leaf.detach() if isinstance(leaf, torch.Tensor) else leaf, tree)

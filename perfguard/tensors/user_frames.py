@@ -14,15 +14,15 @@ import torch
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _PERFGUARD = str(Path(__file__).parents[1]) + os.sep
 
-_BETWEEN = f"{os.sep}contextlib.py", os.sep.join(("", "triton", "runtime", ""))  # Between two lines of a user's.
+_BETWEEN = f"{os.sep}contextlib.py", os.sep.join(("", "triton", "runtime", ""))  # These run between lines of the user.
 
-# A line of Python: its code, and the offset of the instruction that runs. Python finds the number of a line by counting
-# from the beginning of its code, so only that of a line that is shown is asked for.
+# A line of Python: its code, and the offset of the running instruction. Python finds a line's number by counting from
+# the beginning of its code, so numbers are computed only for lines that are shown.
 Line = tuple[CodeType, int]
 
 
 def line_in_python() -> Line | None:
-    """The innermost line that is neither torch's, Triton's launcher's nor ours; None without one."""
+    """The innermost line that does not belong to torch, to Triton's launcher or to perfguard; None without one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -33,14 +33,14 @@ def line_in_python() -> Line | None:
 
 
 def text_of(line: Line | None) -> str:
-    """`kernels/moe/dispatch.py:57 in counts`; "" of None. A path inside the current folder is relative to it; any other
-    is cut to its last two parts."""
+    """The line as text, e.g. `kernels/moe/dispatch.py:57 in counts`; "" for None. The path is relative to the current
+    folder, or else cut to its last two parts."""
     if line is None:
         return ""
     code, offset = line
     number = next((number for start, end, number in code.co_lines() if start <= offset < end), None)
     folder = ""
-    with suppress(OSError):  # a test may remove the folder that it has changed to
+    with suppress(OSError):  # A test may remove the folder that it has changed to.
         folder = os.getcwd()
     return f"{_shown(code.co_filename, folder)}:{number} in {code.co_name}"
 
@@ -53,7 +53,7 @@ def _shown(file: str, folder: str) -> str:
 
 
 def place_in_python() -> str:
-    """The innermost line that is neither torch's nor ours, as text; "" without one."""
+    """The text of `line_in_python`; "" without such a line."""
     return text_of(line_in_python())
 
 

@@ -1,6 +1,7 @@
 """A simulated asynchronous GPU: a host clock, a device queue behind it, and noise. No real time passes.
 
-Fake kernels compute their results with CPU tensors and report their cost to the simulation::
+Its names are 'fake', 'fake:1', 'fake:some-slug'; 'fake*2' means two devices. Fake kernels compute their results with
+CPU tensors and report their cost to the simulation::
 
     def double(x):
         fake.launch("double", us=10.0)
@@ -19,16 +20,17 @@ import dataclasses
 import hashlib
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from perfguard.measure import collect_young, collector_paused
 from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, ObservedActivity, Waited
 from perfguard.measure.devices.device import Device
-from perfguard.measure.gc_pause import collect_young, collector_paused
+from perfguard.measure.devices.vendors import Vendor
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware
-from perfguard.testing.fake_memory import Allocation, FakeMemory
-from perfguard.testing.fake_queue import QUERY_HOST_US, FakeEvent, FakeGraph
+from perfguard.testing.fake_parts import QUERY_HOST_US, Allocation, FakeEvent, FakeGraph, FakeMemory
 
 SLUG = "fake-gpu"
 _MEMORY_BYTES = 16 * 2**30
@@ -349,3 +351,27 @@ class FakeDevice(Device):
 
     def _noisy(self, us: float) -> float:
         return us * self._session_factor * self._block_factor * self._factor(self._launch_noise) * self.slowdown
+
+
+_SEVERAL = re.compile(r"fake\*([1-9]\d*)")
+
+
+class Fake(Vendor):
+    """Devices on which no real time passes."""
+
+    names = ("fake", "fake:<index>", "fake:<slug>", "fake*<count>")
+
+    def understands(self, name: str) -> bool:
+        return name == "fake" or re.fullmatch(r"fake:.+", name) is not None or _SEVERAL.fullmatch(name) is not None
+
+    def open(self, name: str) -> FakeDevice:
+        suffix = name.partition(":")[2]
+        return FakeDevice(index=int(suffix)) if suffix.isdecimal() else FakeDevice(suffix or SLUG)
+
+    def find(self, name: str) -> dict[str, str]:
+        several = _SEVERAL.fullmatch(name)
+        names = [f"fake:{index}" for index in range(int(several[1]))] if several else [name]
+        return {each: self.open(each).key for each in names}
+
+
+VENDOR = Fake()

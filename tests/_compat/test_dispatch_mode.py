@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 USES = """
 import sys
 import torch
-from perfguard.measure.binaries.unwritten import Unwritten
+from perfguard.measure.devices.operator_kinds import Unwritten
 from perfguard.measure.devices.operators import of_call
 from perfguard.check.numerics.oracle import run_wide
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from perfguard.check.all_configs import check_given
 from perfguard.check.checked import Checked
 from perfguard.check.correctness import check
-from perfguard.check.numerics.kept import with_kept
+from perfguard.check.numerics.modules import with_kept
 from perfguard.model.call import Call
 
 NAMES = [f"gradient of parameter {name}" for name in ("0.weight", "0.bias", "2.weight", "2.bias")]
@@ -130,3 +130,20 @@ def test_in_every_configuration_the_reference_has_its_own_parameters(keeps: bool
     right, also_right, wrong = (other.doubts() for other in given.others)
     assert right == also_right == []
     assert any("parameter weight" in doubt.problem for doubt in wrong)
+
+
+WEIGHT = torch.randn(64, 48, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_tensors_that_a_reference_closes_over_are_widened_with_its_inputs(dtype: torch.dtype, wrong: bool) -> None:
+    """A matrix product of float64 and a narrow weight raises."""
+    weight = WEIGHT.to(dtype)
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(2)).to(dtype).requires_grad_()
+
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        return x @ weight * (1.05 if wrong else 1)
+
+    call = Call(candidate, (x,), reference=lambda x: x @ weight)
+    assert bool(check(call).wrong) is wrong

@@ -114,18 +114,6 @@ def test_short_rows_and_vectors_are_joined() -> None:
     assert Groups(torch.Size([1000])).label(30) == "elements 960 to 999"
 
 
-@given(seed=st.integers(0, 10_000), rows=st.integers(1, 40), depth=st.sampled_from([1, 16, 200, 1000]))
-@settings(max_examples=25, deadline=None)
-def test_another_summation_order_passes(seed: int, rows: int, depth: int) -> None:
-    a, b = normal(rows, depth, seed=seed).bfloat16(), normal(depth, 33, seed=seed + 1).bfloat16()
-    oracle = a.double() @ b.double()
-    half = depth // 2
-    split = a[:, :half].float() @ b[:half].float() + a[:, half:].float() @ b[half:].float()
-    eager = (a.float() @ b.float()).bfloat16()
-    assert compare(split.bfloat16(), eager, oracle, name="output").problem == ""
-    assert compare(split, a.float() @ b.float(), oracle, name="output").problem == ""
-
-
 def test_gradients_and_tolerances_have_a_wider_limit() -> None:
     oracle = normal(64, 64)
     noisy = (oracle * (1 + 2.5 * 0.00166 * normal(64, 64, seed=1))).bfloat16()

@@ -23,15 +23,14 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.planting import Append, Mutant, Place, failing, weigh
 from perfguard.model.records import Word
 from perfguard.render.words import describe_verdict
 from tests.corpus.catalogue import shown
-from tests.corpus.mutant import Append, Mutant, Place
 from tests.corpus.project import Corpus
 from tests.corpus.rivals import ask
 from tests.corpus.saved import CleanRuns, Judged, Saving, key, read_parts
 from tests.corpus.table import page, rival_cells
-from tests.corpus.weighing import weigh
 from tests.nursery import Nursery
 
 SEEN = Path(__file__).parent / "seen"
@@ -140,9 +139,9 @@ def run_clean(corpus: Corpus, suites: Sequence[str], times: int, saving: Saving)
                 ran = project.run()
             results = ran.report.results if ran.report is not None else []
             verdicts += [each for result in results for each in result.verdicts]
-            failing = [(result.case.key, each) for result in results for each in result.verdicts if each.word.fails]
-            alarms += [f"{name}: {describe_verdict(each)[0]}" for name, each in failing]
-            if ran.status and not failing:
+            found = failing(ran.report)
+            alarms += [f"{name}: {describe_verdict(each)[0]}" for name, each in found]
+            if ran.status and not found:
                 alarms.append(f"exit status {ran.status}")
         unresolved = sum(each.word is Word.UNRESOLVED for each in verdicts)
         saving.part.clean[suite] = CleanRuns(times, len(verdicts), alarms, unresolved, round(saving.lap(), 1))

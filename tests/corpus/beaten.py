@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant
-from tests.corpus.project import ROOT
+from benchmarks.checkouts import ROOT
+from benchmarks.planting import Append, Change, Edit, Expect, Mutant
 
 SUITE = "test_naive.py"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import get_args
 
 import tests.corpus
-from tests.corpus.mutant import Mutant, Place
+from benchmarks.planting import Mutant, Place
 
 # Judged with every change: one of each class, of those that are judged soonest, but for the classes `ELSEWHERE`. All
 # others are judged every night, and by `scripts/test --whole`: each metric, each check and what a run says of them are

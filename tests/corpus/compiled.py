@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, changed
+from benchmarks.planting import Edit, changed
 
 ROUTER, LAYER, COMPILE = "kernels/moe/router.py", "kernels/moe/layer.py", "kernels/layers/compile.py"
 MOE_CASES = ("moe/forward",)

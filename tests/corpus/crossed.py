@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-from tests.corpus.mutant import Edit, Expect, Mutant, NotApplied, changed
+from benchmarks.planting import Edit, Expect, Mutant, Rewrite, changed
 
 FP8, OPERATORS = "kernels/fp8/configs.py", "kernels/operators/configs.py"
 WHOLE_ROWS = "        RowsConfig(rows=1, block=head, tail=tail, whole=True, warps={}),"
@@ -19,13 +16,7 @@ def warps_of_whole_rows(wanted: str) -> Edit:
 HALF_THE_WARPS = warps_of_whole_rows("max(1, warps // 2)")
 
 
-def another_triton(root: Path) -> None:
-    """What is recorded was recorded with a Triton of another version."""
-    for path in sorted((root / "baselines").rglob("*.yaml")):
-        text, count = re.subn(r"triton: [0-9.]+", "triton: 3.5.1", path.read_text())
-        if count != 1:
-            raise NotApplied(f"{path.name}: names {count} versions of Triton; it has to be one")
-        path.write_text(text)
+another_triton = Rewrite("baselines/*/*.yaml", r"triton: [0-9.]+", "triton: 3.5.1")  # records of another version
 
 
 MUTANTS = [

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
+from benchmarks.planting import Append, Change, Edit, Expect, Mutant, Rewrite
 
-CPU = Path("baselines/cpu/test_moe.yaml")
+CPU = "baselines/cpu/test_moe.yaml"
+WHOLE = r"(?s)\A.+\Z"
 FULL = """
 import errno
 import os
@@ -25,23 +26,6 @@ perfguard.store.report_file.write_atomically = full
 
 def removed(root: Path) -> None:
     shutil.rmtree(root / "baselines")
-
-
-def rewritten(old: str | None, new: str) -> Change:
-    """The baseline of every CPU with `old` replaced, or as a whole."""
-
-    def change(root: Path) -> None:
-        text = (root / CPU).read_text()
-        if old is not None and old not in text:
-            raise NotApplied(f"{CPU}: holds no {old!r}")
-        (root / CPU).write_text(new if old is None else text.replace(old, new, 1))
-
-    return change
-
-
-def cut(root: Path) -> None:
-    text = (root / CPU).read_text()
-    (root / CPU).write_text(text[: len(text) // 2])
 
 
 def hygiene(
@@ -90,17 +74,18 @@ MUTANTS = [
         given=(Append("pyproject.toml", "strict = true"),),
     ),
     hygiene(
-        "an empty baseline", "aiter", rewritten(None, ""), Expect("", says=("cpu/test_moe.yaml",), status=4),
+        "an empty baseline", "aiter", Rewrite(CPU, WHOLE, ""), Expect("", says=("cpu/test_moe.yaml",), status=4),
     ),
     hygiene(
-        "a truncated baseline", "aiter", cut, Expect("", says=("cpu/test_moe.yaml",), status=4),
+        "a truncated baseline", "aiter", Rewrite(CPU, WHOLE, lambda found: found[0][: len(found[0]) // 2]),
+        Expect("", says=("cpu/test_moe.yaml",), status=4),
     ),
     hygiene(
-        "a foreign baseline", "aiter", rewritten("hardware: cpu", "hardware: nvidia-h200"),
+        "a foreign baseline", "aiter", Edit(CPU, "hardware: cpu", "hardware: nvidia-h200"),
         Expect("", says=("cpu/test_moe.yaml", "nvidia-h200"), status=4),
     ),
     hygiene(
-        "a baseline from the future", "aiter", rewritten("schema: 3", "schema: 99"),
+        "a baseline from the future", "aiter", Edit(CPU, "schema: 3", "schema: 99"),
         Expect("", says=("cpu/test_moe.yaml", "schema 99"), status=4),
     ),
     hygiene(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant
+from benchmarks.planting import Append, Change, Edit, Expect, Mutant
 
 RECOMPUTE, LAYER, ROUTER = "kernels/moe/recompute.py", "kernels/moe/layer.py", "kernels/moe/router.py"
 DISPATCH = "kernels/moe/dispatch.py"

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import json
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,18 +15,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from perfguard.model.records import Report, load_report
-from perfguard.session.pairing.worktrees import environment as without_git
-from tests.corpus.mutant import Change
+from benchmarks.checkouts import ROOT, Ran, commit, environment, run_pytest, share_binaries
+from benchmarks.planting import Change
 from tests.corpus.suites import RECORDINGS, RECORDINGS_ON_A_GPU, SETTINGS
 
-ROOT = Path(__file__).parents[2]
 MINUTES = 5.0  # of one run, after which it is ended
 PAIR_MINUTES = 3.0  # of its process pairs: a run that cannot tell says so before it is ended
-TOO_LONG = 124  # status of a run that was ended
-OUTPUT = "output.txt"
-IGNORED = f".perfguard/\n__pycache__/\n{OUTPUT}\n"
-NOBODY = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost", "-c", "commit.gpgSign=false")
 
 INI = """\
 [tool.pytest.ini_options]
@@ -39,21 +32,6 @@ addopts = [
 
 [tool.perfguard]
 """
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a run of pytest left.
-
-    Attributes:
-        status: its exit status; 124 where it was ended for taking too long.
-        output: what it printed.
-        report: None where it wrote none.
-    """
-
-    status: int
-    output: str
-    report: Report | None
 
 
 class Corpus:
@@ -68,24 +46,9 @@ class Corpus:
     def __init__(self, folder: Path, gpu: bool, python: str) -> None:
         self.folder = folder
         self.gpu = gpu
-        environment = {name: value for name, value in without_git().items() if not name.startswith("PYTEST_")}
-        # One thread: as many as the machine has are other numbers elsewhere. The other one as in the nursery.
-        self.environment = environment | {"OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-        # The same commits every time: derived inputs rotate with them.
-        self.environment |= {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
-        self._python = python
-
-    def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-        """`pytest arguments` in `folder`; returns the exit status. What it prints goes to OUTPUT there."""
-        line = [self._python, "-m", "pytest", *arguments]
-        with (folder / OUTPUT).open("wb") as output:
-            try:
-                return subprocess.run(
-                    line, cwd=folder, env={**self.environment, **environment}, stdin=subprocess.DEVNULL, stdout=output,
-                    stderr=subprocess.STDOUT, timeout=60 * MINUTES, check=False,
-                ).returncode  # fmt: skip
-            except subprocess.TimeoutExpired:
-                return TOO_LONG
+        # The other one as in the nursery.
+        self.environment = environment() | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+        self.python = python
 
     @contextlib.contextmanager
     def project(
@@ -107,7 +70,8 @@ class Corpus:
                 shutil.copytree(baselines, made.path / "baselines")
             for change in given:
                 change(made.path)
-            made.commit()
+            (made.path / ".gitignore").write_text(".perfguard/\n__pycache__/\n")
+            commit(made.path)
             for change in changes:
                 change(made.path)
             yield made
@@ -172,27 +136,14 @@ class Project:
         settings |= {**SETTINGS.get(self.name, {}), **own}
         lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
         (self.path / "pyproject.toml").write_text(INI + "\n".join(lines) + "\n")
-        binaries = self.corpus.folder / "binaries"  # by what they are: the same for all runs
-        binaries.mkdir(parents=True, exist_ok=True)
-        cache = self.path / ".perfguard" / "cache"  # what is remembered of derived inputs is each project's own
-        cache.mkdir(parents=True)
-        (cache / "binaries").symlink_to(binaries)
+        share_binaries(self.path, self.corpus.folder)
         (self.path.parent / "tmp").mkdir()
-
-    def commit(self) -> None:
-        """All as it is becomes the base of what comes."""
-        (self.path / ".gitignore").write_text(IGNORED)
-        for line in (["init", "--quiet"], ["add", "--all"], [*NOBODY, "commit", "--quiet", "--message=clean"]):
-            subprocess.run(["git", *line], cwd=self.path, env=self.corpus.environment, check=True, capture_output=True)
 
     def run(self, *arguments: str, measure: bool = True) -> Ran:
         """`pytest --perfguard`; without `measure`, plain pytest."""
         # A plugin that nothing needs which is measured takes a tenth of each process's start.
         given = ["-p", "no:benchmark", "--perfguard", *arguments] if measure else list(arguments)
-        environment = {}
+        variables = dict(self.corpus.environment)
         if not self.corpus.gpu:  # where nothing is timed beside each other, runs need not wait for each other's lock
-            environment["TMPDIR"] = str(self.path.parent / "tmp")
-        status = self.corpus.run(self.path, given, environment)
-        reports = sorted((self.path / ".perfguard").glob("report-*.json"))
-        report = load_report(reports[0].read_bytes()) if reports else None
-        return Ran(status, (self.path / OUTPUT).read_text(errors="replace"), report)
+            variables["TMPDIR"] = str(self.path.parent / "tmp")
+        return run_pytest(self.path, *given, python=self.corpus.python, variables=variables, minutes=MINUTES)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from benchmarks.planting import Append, Change, Edit, Expect, Mutant, Rewrite
 from tests.corpus.hygiene import nothing, removed
-from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
 
 LAYER, RECOMPUTE, ROWS = "kernels/moe/layer.py", "kernels/moe/recompute.py", "kernels/moe/rows.py"
 ALL = ("*",)
@@ -26,22 +26,11 @@ def moved_kernel(root: Path) -> None:
         path.write_text(path.read_text().replace("kernels.moe.recompute ", "kernels.moe.recomputing "))
 
 
-def another_torch(root: Path) -> None:
-    """What is stored was recorded with a torch of another version."""
-    for path in sorted((root / "baselines").rglob("*.yaml")):
-        text, count = re.subn(r"torch: [^,}\n]+", "torch: 2.11.0", path.read_text())
-        if count != 1:
-            raise NotApplied(f"{path.name}: names {count} versions of torch; it has to be one")
-        path.write_text(text)
-
-
-def one_operator_fewer(root: Path) -> None:
-    """What is stored was recorded of a torch that made fewer operators of the same code."""
-    path = root / "baselines/cpu/test_moe.yaml"
-    text, count = re.subn(r"\boperators: (\d+)", lambda found: f"operators: {int(found[1]) - 1}", path.read_text())
-    if not count:
-        raise NotApplied(f"{path.name}: holds no number of operators")
-    path.write_text(text)
+# The records were made with another torch, which made fewer operators of the same code.
+another_torch = Rewrite("baselines/*/*.yaml", r"torch: [^,}\n]+", "torch: 2.11.0")
+one_operator_fewer = Rewrite(
+    "baselines/cpu/test_moe.yaml", r"\boperators: (\d+)", lambda found: f"operators: {int(found[1]) - 1}", times=None
+)
 
 
 def forgotten(root: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Change, Edit, Expect, Mutant, changed, planted, wrong
+from benchmarks.planting import Change, Edit, Expect, Mutant, changed, planted, wrong
 from tests.corpus.quiet import another_torch
 
 DATA, MODEL, PIPELINE, STAGES, TENSORS, WEIGHTS = (

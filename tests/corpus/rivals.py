@@ -12,8 +12,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from tests.corpus.mutant import Append, Mutant, NotApplied
-from tests.corpus.project import ROOT, Corpus, Project, fingerprint
+from benchmarks.checkouts import ROOT
+from benchmarks.planting import Append, Mutant, NotApplied
+from tests.corpus.project import Corpus, Project, fingerprint
 
 GATE = 0.05
 NAMES = ("assert_close", "pytest-benchmark 5 %", "do_bench 5 %")

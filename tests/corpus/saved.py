@@ -9,9 +9,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from tests.corpus.mutant import Mutant, Place
+from benchmarks.planting import Grade, Mutant, Place, Weighed
 from tests.corpus.rivals import Seen
-from tests.corpus.weighing import Grade, Weighed
 
 
 class Judged(Struct, frozen=True):

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.planting import Grade, Mutant, Place
+from benchmarks.rows import markdown
 from perfguard.model.records import Word
-from tests.corpus.mutant import Mutant, Place
 from tests.corpus.rivals import NAMES, Seen
 from tests.corpus.saved import Judged, Part, key
-from tests.corpus.weighing import Grade
 
 COMMANDS = """\
 python -m tests.corpus --save tests/corpus/seen/cpu.json               # on a machine without a GPU
@@ -150,7 +150,7 @@ def _why(mutant: Mutant, place: Place) -> str:
 
 
 def _summary(planted: Sequence[Row], events: Sequence[Row]) -> str:
-    lines = ["| | planted | events |", "|---|---|---|"]
+    counted = []
     for name, on_a_gpu in (("perfguard, without a GPU", False), ("perfguard, on a GPU", True)):
         grades = [row.judged.grade for row in planted if (row.place == "G") is on_a_gpu]
         quiet = [
@@ -158,11 +158,11 @@ def _summary(planted: Sequence[Row], events: Sequence[Row]) -> str:
             for row in events
             if (row.place == "G") is on_a_gpu
         ]
-        lines.append(f"| {name} | {_counted(grades)} | {_counted(quiet)} |")
+        counted.append((name, _counted(grades), _counted(quiet)))
     for number, name in enumerate(NAMES):
         cells = [_counted([row.rivals[number] for row in rows]) for rows in (planted, events)]
-        lines.append(f"| {name} | {cells[0]} | {cells[1]} |")
-    return "\n".join(lines) + "\n"
+        counted.append((name, *cells))
+    return "\n".join(markdown(["", "planted", "events"], counted)) + "\n"
 
 
 def _counted(cells: Sequence[str]) -> str:
@@ -189,24 +189,24 @@ def _clean(parts: Sequence[Part]) -> str:
     clean = {suite: each for part in parts for suite, each in part.clean.items()}
     if not clean:
         return ""
-    lines = ["Clean suites against their own baselines:\n"]
-    lines += ["| suite | runs | verdicts | false alarms | unresolved |", "|---|---|---|---|---|"]
+    head = ["suite", "runs", "verdicts", "false alarms", "unresolved"]
+    found = []
     for suite, each in sorted(clean.items()):
         alarms = f"{len(each.alarms)}: {_short(each.alarms[0])}" if each.alarms else "0"
-        lines.append(f"| {suite} | {each.runs} | {each.verdicts} | {alarms} | {each.unresolved} |")
-    return "\n".join(lines) + "\n"
+        found.append((suite, each.runs, each.verdicts, alarms, each.unresolved))
+    return "\n".join(["Clean suites against their own baselines:\n", *markdown(head, found)]) + "\n"
 
 
 def _table(rows: Sequence[Row], rivals: bool = True) -> str:
     names = ["class", "what", "seen at", "on", "perfguard", *(NAMES if rivals else ())]
-    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    lines = []
     for row in sorted(rows, key=lambda row: (row.mutant.classes, row.mutant.name)):
         name = row.mutant.name.removeprefix("guard: ").removeprefix("event: ")
         told = row.judged.figure or row.mutant.shown[row.place].word or row.mutant.shown[row.place].says[0]
         cells = [", ".join(row.mutant.classes), name, row.mutant.imitates, row.place]
         cells += [f"{row.judged.grade}: `{_short(told, 100)}`", *(row.rivals if rivals else ())]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return "\n".join(markdown(names, lines)) + "\n"
 
 
 def _open(rows: Sequence[Row]) -> list[str]:

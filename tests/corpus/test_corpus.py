@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks.planting import Grade, Mutant, Place, weigh
 from tests.corpus.catalogue import DAILY, shown
-from tests.corpus.mutant import Mutant, Place
 from tests.corpus.project import Corpus
-from tests.corpus.weighing import Grade, weigh
 
 SHOWN = [
     pytest.param(

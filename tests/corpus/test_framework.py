@@ -8,15 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.checkouts import ROOT, Ran
+from benchmarks.planting import Append, Edit, Expect, Grade, NotApplied, Rewrite, planted_in, weigh
 from perfguard.model.records import Case, CaseResult, Hardware, Report, Toolchain, Verdict, Word
 from perfguard.model.units import Unit
 from tests.corpus.catalogue import DAILY, ELSEWHERE, all_mutants, shown
-from tests.corpus.mutant import Append, Edit, Expect, NotApplied
-from tests.corpus.project import ROOT, Ran
 from tests.corpus.rivals import FAILED, Seen
 from tests.corpus.saved import CleanRuns, Judged, Saving, key, read_parts
 from tests.corpus.table import page
-from tests.corpus.weighing import Grade, weigh
 
 SUITES = ROOT / "tests" / "corpus" / "suites"
 HARDWARE = Hardware(slug="cpu", vendor="cpu", name="CPU", architecture="x86_64")
@@ -88,9 +87,16 @@ def test_what_finds_nothing_to_change_is_an_error(tmp_path: Path) -> None:
     Edit("a.py", "x = 1", "x = 2")(tmp_path)
     Append("a.py", "z = 3")(tmp_path)
     assert (tmp_path / "a.py").read_text() == "x = 2\ny = 1\n\n\nz = 3\n"
-    for old in ("x = 1", " = "):
+    with planted_in(tmp_path, Edit("a.py", "1", "4", behind="y = "), Append("a.py", "w = 5")):
+        assert (tmp_path / "a.py").read_text() == "x = 2\ny = 4\n\n\nz = 3\n\n\nw = 5\n"
+    Rewrite("*.py", r"([xy]) = (\d)", r"\1 = 1\2", times=2)(tmp_path)
+    assert (tmp_path / "a.py").read_text() == "x = 12\ny = 11\n\n\nz = 3\n"
+    for change in (Edit("a.py", "x = 3", "x = 4"), Edit("a.py", " = ", ""), Edit("a.py", "x", "2", behind="y")):
         with pytest.raises(NotApplied, match="times; give text that stands there once"):
-            Edit("a.py", old, "")(tmp_path)
+            change(tmp_path)
+    for change in (Rewrite("*.py", "=", "-"), Rewrite("*.py", "!", "", times=None), Rewrite("*.yaml", "=", "-")):
+        with pytest.raises(NotApplied):
+            change(tmp_path)
 
 
 def test_every_edit_finds_its_text(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.corpus.mutant import Append, Change, Edit, Expect, Mutant, NotApplied
+from benchmarks.planting import Append, Change, Edit, Expect, Mutant, Rewrite
 
 SUITE, OPS = "test_simulated.py", "kernels/fp8/ops.py"
 BASELINE = "baselines/fake-gpu/test_simulated.yaml"
@@ -88,16 +88,12 @@ def another_board(odd: float) -> Change:
 
 def wild_session(root: Path) -> None:
     """One of the stored sessions of every time is half as long again."""
-    path = root / BASELINE
 
     def wild(found: re.Match[str]) -> str:
         first, *others = found[1].split(", ")
         return f"sessions: [{float(first) * 1.5:.4g}, {', '.join(others)}]"
 
-    text, count = re.subn(r"sessions: \[([^\]]+)\]", wild, path.read_text())
-    if not count:
-        raise NotApplied(f"{path.name}: holds no sessions")
-    path.write_text(text)
+    Rewrite(BASELINE, r"sessions: \[([^\]]+)\]", wild, times=None)(root)
 
 
 def event(name: str, seen: str, changes: tuple[Change, ...], expect: Expect, given: tuple[Change, ...] = ()) -> Mutant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Edit, changed, wrong
+from benchmarks.planting import Edit, changed, wrong
 
 ROUTER, RECOMPUTE, MOVED = "kernels/moe/router.py", "kernels/moe/recompute.py", "kernels/moe/rows.py"
 

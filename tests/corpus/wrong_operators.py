@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Append, Edit, wrong
+from benchmarks.planting import Append, Edit, wrong
 
 SILU = "kernels/operators/silu_mul.py"
 ENTROPY, SCALING = "kernels/operators/cross_entropy_rows.py", "kernels/operators/scaling.py"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Append, Edit, Expect, Mutant, changed, wrong
+from benchmarks.planting import Append, Edit, Expect, Mutant, changed, wrong
 
 GROUPS, ROWS, TILES = "kernels/grouped/groups.py", "kernels/grouped/rows.py", "kernels/grouped/tiles.py"
 LAUNCH = "kernels/grouped/launch.py"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.corpus.mutant import Append, Edit, wrong
+from benchmarks.planting import Append, Edit, wrong
 
 COLUMNS, ENCODE, ROWS = "kernels/fp8/columns.py", "kernels/fp8/encode.py", "kernels/fp8/rows.py"
 LAUNCH, TRANSPOSED = "kernels/fp8/launch.py", "kernels/fp8/transposed.py"

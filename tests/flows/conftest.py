@@ -16,6 +16,7 @@ import pytest
 import scipy.special  # noqa: F401  pytester unloads what a test imports, and NumPy does not work a second time
 from filelock import FileLock
 
+from benchmarks.checkouts import git
 from perfguard.github.lanes.baselines_at_commit import read_files
 from perfguard.github.lanes.judge_again import judge_again
 from perfguard.model.records import Report
@@ -112,8 +113,7 @@ class Project:
 
     def git(self, *arguments: str) -> str:
         """What one git command in the project prints, which is nobody's in particular."""
-        line = ["git", "-c", "user.name=somebody", "-c", "user.email=somebody@localhost", *arguments]
-        return subprocess.run(line, cwd=self.path, check=True, capture_output=True, text=True).stdout
+        return git(self.path, *arguments)
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """`pytest`, as a user runs it, who records without a commit of each edit."""

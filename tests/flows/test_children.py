@@ -20,9 +20,9 @@ def configured(project: Project, addopts: str = "", ini: str = "") -> None:
 def test_options_of_the_configuration_reach_nobody_else(project: Project) -> None:
     """Nor is a value taken for a path that it also is: of `-k test_suite.py test_suite.py` the second selects."""
     configured(
-        project, "--ff --strict-config -x --maxfail=1 --tb=short -vv -rA --durations=3", 'cache_dir = ".cache"\n'
+        project, "-n2 --ff --strict-config -x --maxfail=1 --tb=short -vv -rA --durations=3", 'cache_dir = ".cache"\n'
     )
-    arguments = ("-k", "test_suite.py", "test_suite.py")
+    arguments = ("-n0", "-k", "test_suite.py", "test_suite.py")
     project.commit()
     project.guard("--perfguard-update=new", *arguments).assert_outcomes(passed=2)
     assert "fresh process" not in project.report().get("problem", "")

@@ -71,30 +71,14 @@ def checkout(project: Project, tmp_path: Path) -> Checkout:
     return Checkout(project, temporary)
 
 
-@pytest.mark.nightly  # an edit that changes nothing is measured in test_base.py, too
-def test_the_same_is_the_same_and_an_index_stays_as_it_was(checkout: Checkout) -> None:
-    """An uncommitted comment is part of the working tree, and makes nothing slower."""
-    kernel = checkout.path / "kernel.py"
-    kernel.write_text(kernel.read_text() + "# a comment\n")
-    before = checkout.git("status", "--porcelain")
-    status, said = checkout.compare("--json", "found.json", "main")
-    assert status == ExitStatus.PASSED, said
-    assert checkout.git("status", "--porcelain") == before
-    assert "2 of 2 cases guarded" in said
-    assert {(case, each["word"]) for (case, metric), each in checkout.verdicts().items() if metric.endswith("_us")} == {
-        ("double[64]/forward", "PASS"),
-        ("double[96]/forward", "PASS"),
-    }
-
-
 def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checkout) -> None:
     """By the base alone: records that say otherwise are not looked at, and stay."""
     checkout.project.guard("--perfguard-update", "--perfguard-dirty")
     checkout.commit()
-    stored = checkout.git("ls-files", "-s", "baselines")
-    assert stored
+    assert checkout.git("ls-files", "-s", "baselines")
     checkout.project.kernel(us=55.0, launches=3)
     checkout.project.test_file(TEST.replace("[64, 96]", "[64, 128]"))
+    before = checkout.git("status", "--porcelain"), checkout.git("ls-files", "-s")
     status, said = checkout.compare("--json", "found.json", "main", "--", "test_suite.py")
     assert status == ExitStatus.REGRESSED, said
     assert "process pair 1: 2 times in question" in said
@@ -107,7 +91,7 @@ def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checko
     changed = verdicts["double[64]/forward", "launches"]
     assert (changed["word"], changed["before"], changed["after"]) == ("CHANGED", 1, 3)
     assert verdicts["double[128]/forward", "device_time_us"]["word"] == "NEW"
-    assert checkout.git("ls-files", "-s", "baselines") == stored
+    assert (checkout.git("status", "--porcelain"), checkout.git("ls-files", "-s")) == before
 
 
 def test_a_base_that_lacks_every_test_is_no_problem(checkout: Checkout) -> None:
@@ -159,26 +143,6 @@ def test_a_wrong_working_tree_is_wrong(checkout: Checkout) -> None:
     status, said = checkout.compare("main", "--", "-k", "64")
     assert status == ExitStatus.WRONG, said
     assert "WRONG" in said
-
-
-@pytest.mark.nightly  # starts Python itself, five times; Ctrl-C, above, is handled alike
-@pytest.mark.usefixtures("real_processes")
-def test_a_signal_leaves_nothing_behind(checkout: Checkout) -> None:
-    checkout.project.test_file(TEST + "    import time; time.sleep(60)\n")
-    with checkout.start("main") as process:
-        started = time.monotonic()
-        while not list(checkout.temporary.glob("perfguard-pairs-*/pair-1/work/answer.json")):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() - started < 120
-            time.sleep(0.05)
-        workers = workers_of(checkout.temporary)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == ExitStatus.INTERRUPTED, errors
-    assert "interrupted" in errors
-    assert len(workers) == 3
-    assert checkout.leftovers() == []
-    assert workers_of(checkout.temporary) == []
 
 
 @pytest.mark.nightly  # starts Python itself, six times; a foreign path, below, is found alike

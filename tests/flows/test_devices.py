@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import time
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 
 from perfguard import ExitStatus
-from tests.flows.conftest import PYTHON, TEST, Project
+from tests.flows.conftest import TEST, Project
 
 # Notes which device every call runs on, and in which worker.
 WHERE = """
@@ -115,26 +112,3 @@ def test_a_broken_baseline_stops_all_workers(project: Project) -> None:
     result = project.guard("-n2")
     assert result.ret == ExitStatus.USAGE_ERROR, result.stdout.str()
     result.stderr.fnmatch_lines(["*test_suite.yaml: line 2: *"])
-
-
-@pytest.mark.nightly  # starts Python itself; tests/session/test_device_lock.py waits, too
-def test_another_run_waits_for_the_device_and_gives_up(project: Project) -> None:
-    project.configure(device="fake*2", lock_minutes=0.02)
-    line = [PYTHON, "-m", "pytest", "--perfguard", "--perfguard-device=fake:0", "-k", "64"]
-    project.test_file("import time\n" + TEST.replace("    x = ", "    if n == 64: time.sleep(600)\n    x = "))
-    with subprocess.Popen(line, cwd=project.path, stdout=subprocess.DEVNULL) as holder:
-        try:
-            held = Path(os.environ["TMPDIR"]) / "perfguard-locks" / "fake-gpu-0.txt"
-            while not held.exists():
-                assert holder.poll() is None
-                time.sleep(0.05)
-            waiting = project.guard("-k", "96")
-            assert waiting.ret == ExitStatus.USAGE_ERROR
-            who = f"process {holder.pid} (*--perfguard --perfguard-device=fake:0 -k 64) since *"
-            waiting.stdout.fnmatch_lines([f"perfguard: device fake-gpu-0 is in use by {who}"])
-            waiting.stderr.fnmatch_lines([f"ERROR: *device fake-gpu-0: still in use by {who}; *lock_minutes*"])
-            # A worker takes the device that is free.
-            assert project.guard("-k", "96", "-n1").ret == ExitStatus.PASSED
-        finally:
-            holder.kill()
-    assert project.guard("-k", "96").ret == ExitStatus.PASSED

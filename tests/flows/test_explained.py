@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from perfguard import ExitStatus
 from tests.flows.conftest import Project
 
@@ -31,16 +29,6 @@ def pytest_runtest_setup(item):
     if device is not None:
         device.slowdown = 1.2
         device.state = msgspec.structs.replace(device.state, clock_mhz=800, throttle_reasons=["thermal"])
-"""
-
-COLD = """
-import time
-import kernel
-
-def test_double(perfguard):
-    import torch
-    x = torch.randn(64, 16)
-    perfguard(kernel.double, x, reference=lambda x: 2 * x, cold_start=True)
 """
 
 
@@ -90,16 +78,3 @@ def test_one_cause_in_several_cases_is_one_finding(recorded: Project) -> None:
         ],
         consecutive=True,
     )
-
-
-@pytest.mark.nightly  # starts Python itself; what it reads is tested in tests/session/test_cold_start.py
-@pytest.mark.usefixtures("real_processes")
-def test_a_cold_start_is_read_in_a_process_of_its_own(project: Project) -> None:
-    project.test_file(COLD)
-    assert project.guard().ret == ExitStatus.PASSED
-    (result,) = project.report()["results"]
-    readings = {reading["metric"]: reading for reading in result["readings"]}
-    assert readings["compiled_kernels"]["value"] == 0  # the simulated GPU compiles nothing
-    assert 1e5 < readings["cold_start_us"]["value"] < 3e8  # Python, torch and pytest were started for it
-    assert readings["cold_start_us"]["timer"] == "process"
-    assert project.words("cold_start_us") == {"double/forward": {"NEW"}}

@@ -72,19 +72,6 @@ def test_a_hang_in_a_process_pair_is_told_with_its_limit(recorded: Project) -> N
     result.stdout.fnmatch_lines([f"inconclusive: 1 of 1 timed case could not be judged: UNPAIRED: {said}*"])
 
 
-@pytest.mark.nightly  # a side that crashes is a flow of test_words.py
-def test_a_case_that_kills_the_base_s_process_spares_the_others(recorded: Project) -> None:
-    source = recorded.path / "kernel.py"
-    kill = "    if any('perfguard-session' in a for a in sys.argv) and len(x) == 64: os._exit(7)\n    return out"
-    source.write_text("import os, sys\n" + source.read_text().replace("    return out", kill))
-    recorded.commit()
-    recorded.kernel(us=60)
-    assert recorded.guard().ret == ExitStatus.REGRESSED
-    words = recorded.words("device_time_us")
-    assert words == {"double[64]/forward": {"UNRESOLVED"}, "double[96]/forward": {"SLOWER"}}
-    assert "the base ended with status 7" in "".join(recorded.reasons("double[64]"))
-
-
 @pytest.mark.nightly  # a hang without workers, above, has the same limit
 def test_a_hanging_worker_is_replaced(project: Project) -> None:
     misbehave(project, "time.sleep(600)")

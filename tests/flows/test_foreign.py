@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.planting import Edit, planted_in
 from perfguard import ExitStatus
 from tests.flows.conftest import Project
 from tests.nursery import Nursery
@@ -137,24 +138,44 @@ def liger(project: Project, monkeypatch: pytest.MonkeyPatch, interpreting: Nurse
 
 
 TVD = "        loss, grads = tv_distance_forward_triton(p, q, shift_labels, reduction, ignore_index, has_label)\n"
-# File, what stands there (its first place is taken), what is planted, and what the run has to say.
+# What is planted, and what the run has to say of it.
+OPS = "liger_kernel/ops"
 PLANTED = (
-    ("swiglu", "* b_row\n    tl.store(c_ptr + col_offsets, c_row, mask=mask)",
-     "* b_row\n    tl.store(c_ptr + col_offsets, c_row, mask=mask & (col_offsets < n_cols - 1))",
-     ("WRONG  swiglu/forward  output: *", "*depends on old memory: 5 of 240 elements change*")),
-    ("relu_squared", "    return Y.view(*ori_shape)\n", "    X_2d.data[0, 0] += 1\n    return Y.view(*ori_shape)\n",
-     ("WRONG  relu_squared/forward  argument 0 was modified*",)),
-    ("cross_entropy", "torch.sum(loss_1d)", "torch.sum(loss_1d.clone())",
-     ("CHANGED  cross_entropy/forward  copies *", "*copies: aten.clone at liger_kernel/ops/cross_entropy.py:*")),
-    ("kl_div", "output_tensor.sum() / BT\n", "output_tensor.sum().item() / BT + 0 * output_tensor.sum()\n",
-     ("CHANGED  kl_div/forward *", "*the host reads a tensor's data: liger_kernel/ops/kl_div.py:*")),
-    ("rope", "return q.transpose(1, 2), k", "return q.transpose(1, 2).contiguous(), k",
-     ("CHANGED  rope/forward  copies *", "*other strides, *: rope/forward contract strides (384,16,64,1) -> *")),
-    ("softmax", "ctx.save_for_backward(y)", "ctx.save_for_backward(y)\n        ctx.more = input_",
-     ("CHANGED  softmax/forward *saved_*bytes*",)),
-    ("sparsemax", "        ctx.dim = dim\n", "        ctx.dim, ctx.more = dim, torch.empty(3, *x.shape)\n",
-     ("CHANGED  sparsemax/forward  saved_activation_bytes 960 B -> *",)),
-    ("tvd", TVD, 2 * TVD, ("CHANGED  tvd/forward  kernel_work loads 480 -> 960, stores 245 -> 490",)),
+    (
+        Edit(
+            f"{OPS}/swiglu.py", "c_row, mask=mask)", "c_row, mask=mask & (col_offsets < n_cols - 1))",
+            "def _swiglu_forward_kernel(",
+        ),
+        ("WRONG  swiglu/forward  output: *", "*depends on old memory: 5 of 240 elements change*"),
+    ),
+    (
+        Edit(f"{OPS}/relu_squared.py", "return Y.view(*", "X_2d.data[0, 0] += 1\n    return Y.view(*"),
+        ("WRONG  relu_squared/forward  argument 0 was modified*",),
+    ),
+    (
+        Edit(f"{OPS}/cross_entropy.py", "torch.sum(loss_1d)", "torch.sum(loss_1d.clone())"),
+        ("CHANGED  cross_entropy/forward  copies *", "*copies: aten.clone at liger_kernel/ops/cross_entropy.py:*"),
+    ),
+    (
+        Edit(f"{OPS}/kl_div.py", "tensor.sum() / BT", "tensor.sum().item() / BT + 0 * output_tensor.sum()"),
+        ("CHANGED  kl_div/forward *", "*the host reads a tensor's data: liger_kernel/ops/kl_div.py:*"),
+    ),
+    (
+        Edit(f"{OPS}/rope.py", "return q.transpose(1, 2), k", "return q.transpose(1, 2).contiguous(), k"),
+        ("CHANGED  rope/forward  copies *", "*other strides, *: rope/forward contract strides (384,16,64,1) -> *"),
+    ),
+    (
+        Edit(f"{OPS}/softmax.py", "ctx.save_for_backward(y)", "ctx.save_for_backward(y)\n        ctx.more = input_"),
+        ("CHANGED  softmax/forward *saved_*bytes*",),
+    ),
+    (
+        Edit(f"{OPS}/sparsemax.py", "ctx.dim = dim\n", "ctx.dim, ctx.more = dim, torch.empty(3, *x.shape)\n"),
+        ("CHANGED  sparsemax/forward  saved_activation_bytes 960 B -> *",),
+    ),
+    (
+        Edit(f"{OPS}/tvd.py", TVD, 2 * TVD),
+        ("CHANGED  tvd/forward  kernel_work loads 480 -> 960, stores 245 -> 490",),
+    ),
 )  # fmt: skip
 LANE = "--perfguard-lane=cpu"
 
@@ -168,16 +189,12 @@ def test_liger_is_recorded_quiet_and_its_regressions_are_named(liger: Project) -
     quiet = liger.guard(LANE)
     assert quiet.ret == ExitStatus.PASSED, quiet.stdout.str()
     quiet.stdout.fnmatch_lines(["*16 of 16 cases guarded*"])
-    for file, before, after, _ in PLANTED:
-        path = liger.path / "liger_kernel" / "ops" / f"{file}.py"
-        source = path.read_text()
-        assert before in source, (file, before)
-        path.write_text(source.replace(before, after, 1))
-    found = liger.guard(LANE, "-v")
+    with planted_in(liger.path, *(edit for edit, _ in PLANTED)):
+        found = liger.guard(LANE, "-v")
     assert found.ret == ExitStatus.WRONG
     found.assert_outcomes(failed=8)
     summary = found.stdout.str().partition("perfguard: cpu")[2]
-    for *_, said in PLANTED:
+    for _, said in PLANTED:
         found.stdout.fnmatch_lines_random(list(said))
     assert summary.count("\nWRONG") + summary.count("\nCHANGED") == 9  # relu_squared's gradient as well
 

@@ -76,7 +76,7 @@ def test_a_worker_of_xdist_stays_one(project: Project) -> None:
     [
         (".perfguard", (), "/.perfguard: cannot be a folder (File exists); move what stands in its way"),
         (".perfguard", ("-n1",), "/.perfguard: cannot be a folder (File exists); move what stands in its way"),
-        ("baselines", (), "cannot read, since a file stands where a folder should; move it away"),
+        ("baselines", (), "a file, expected a folder; move it away"),
     ],
 )
 def test_a_file_where_a_folder_was_is_one_clear_error(

@@ -146,16 +146,3 @@ def test_of_many_a_sample_is_red_in_its_time_and_the_rest_is_counted(project: Pr
     open_ = [verdict.reason or "" for verdict in verdicts if verdict.word is Word.UNRESOLVED]
     over = "the 0.5 minutes for process pairs were over ([tool.perfguard] pair_minutes)"
     assert all(reason.startswith((f"UNPAIRED: {over}", f"UNDECIDED: {over}")) for reason in open_)
-
-
-@pytest.mark.nightly  # 30 cases in pairs; what is asked first is tested in tests/session/pairing/test_asking.py
-def test_a_pair_reads_no_host_time_while_times_of_the_device_wait(project: Project) -> None:
-    suite(project, 30, 1)  # nothing is recorded, so both times of each case are in question
-    write_kernel(project, {}, others=1.2)
-    result = project.guard()
-    result.stdout.fnmatch_lines(["perfguard: 60 times in question: * by turns (60: nothing is recorded)"])
-    (pairing,) = project.read().pairings
-    read = [(reading.pair, time.metric) for case in pairing.cases for time in case.times for reading in time.readings]
-    first = [metric for pair, metric in read if pair == 1]
-    assert Counter(first) == {"device_time_us": 24}
-    assert {metric for _, metric in read} == {"device_time_us", "host_time_us"}

@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from benchmarks.planting import Edit, planted_in
 from perfguard import ExitStatus
 from perfguard.model.records import Report, Word
 from perfguard.render.html import render_html
@@ -156,9 +157,8 @@ def test_each_planted_change_is_named_with_its_line_and_its_test(library: Projec
         quiet.stdout.fnmatch_lines(["7 PASS; *"])
 
     for name, (before, after, line, metric, test) in PLANTED.items():
-        assert before in LIBRARY, name
-        (library.path / "library.py").write_text(LIBRARY.replace(before, after))
-        result = observe(library, "--deselect=test_library.py::test_fails")
+        with planted_in(library.path, Edit("library.py", before, after)):
+            result = observe(library, "--deselect=test_library.py::test_fails")
         assert result.ret == ExitStatus.REGRESSED, name
         outcomes = result.parseoutcomes()
         assert outcomes["failed"] >= 1, name
@@ -168,7 +168,6 @@ def test_each_planted_change_is_named_with_its_line_and_its_test(library: Projec
         assert found, f"{name}: {line} is not named in\n{said}"
         assert metric in found[0], name
         assert test in found[0], name
-    (library.path / "library.py").write_text(LIBRARY)
 
 
 def test_what_is_observed_by_path_mark_or_setting(library: Project) -> None:
@@ -194,7 +193,7 @@ def test_what_is_observed_by_path_mark_or_setting(library: Project) -> None:
     assert {word for words in cpu_words(library).values() for word in words} <= {"PASS", "UNCHANGED"}
     result = library.guard("--perfguard-observe=nowhere", other)
     assert result.ret == ExitStatus.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: */nowhere: not there; name folders and files*"])
+    result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: */nowhere: no such path; name folders and files*"])
     result = library.run("--perfguard-observe", other)
     assert result.ret == ExitStatus.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --perfguard-observe: goes with --perfguard; add it or leave both out"])
@@ -568,33 +567,6 @@ def test_nothing_of_it_is_noticed(library: Project, real_processes: None) -> Non
     assert values["saved_bytes"] > 0
 
 
-SHARED = """
-import pytest
-import torch
-
-
-@torch.compile(backend="eager")
-def shared(x):
-    return x.cos() + 1
-
-
-@pytest.mark.parametrize("n", range(12))
-def test_shared(n):
-    shared(torch.ones(3))
-"""
-
-
-@pytest.mark.nightly  # four runs; the walk forgets what was compiled: tests/measure/metrics
-def test_a_test_alone_is_as_it_was_recorded_among_others(library: Project) -> None:
-    """Whichever test comes first compiles what all of them call. So what is compiled in none of them is gated."""
-    (library.path / "test_shared.py").write_text(SHARED)
-    recorded = observe(library, "test_shared.py", "--perfguard-update=all")
-    assert recorded.ret == ExitStatus.PASSED
-    recorded.stdout.fnmatch_lines(["*not the same in all processes*"])
-    for n in range(12):
-        assert observe(library, f"test_shared.py::test_shared[{n}]").ret == ExitStatus.PASSED, n
-
-
 LOGGING = """
 import logging
 
@@ -654,7 +626,7 @@ def test_a_test_that_cannot_be_read_is_told(library: Project) -> None:
     result = observe(library, "test_twice.py", "-o", "python_functions=test_a a")
     assert result.ret == ExitStatus.TESTS_FAILED
     result.assert_outcomes(passed=1, failed=1)  # as the run's status says
-    result.stdout.fnmatch_lines(["BROKEN  a/test *could not be read: *has the same name, a/test; rename one of them"])
+    result.stdout.fnmatch_lines(["BROKEN  a/test *its readings failed: *has the same name, a/test; rename one of them"])
 
 
 def cpu_slug(project: Project) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
+from benchmarks.checkouts import git
 from perfguard import ExitStatus
 from perfguard.cli import main
 from perfguard.github.comment_job import Job, post
@@ -23,11 +22,6 @@ from tests.github.reports import archive
 __all__ = ["_no_proxy", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
 
 LANE = "fake-gpu"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    line = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "init.defaultBranch=main", *arguments]
-    return subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @dataclass

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 import xml.etree.ElementTree as ET
-
-import pytest
 
 from perfguard import ExitStatus
 from tests.flows.conftest import TEST, Project
@@ -120,21 +117,6 @@ def test_record_then_every_kind_of_regression_then_accept(project: Project) -> N
     again.stdout.fnmatch_lines(["*2 of 2 cases guarded*", "2 UNCHANGED; *"])
 
 
-@pytest.mark.nightly  # half of test_many_slower.py is faster; what an update writes is tested in tests/store
-def test_faster_passes_and_is_offered(recorded: Project) -> None:
-    project = recorded
-    stored = project.baseline.read_bytes()
-    project.kernel(us=40.0)
-    faster = project.guard()
-    assert faster.ret == ExitStatus.PASSED
-    faster.stdout.fnmatch_lines(["FASTER  double?*?/forward  *", "    accept: *--perfguard-update=faster*"])
-    assert project.baseline.read_bytes() == stored
-    assert project.guard("--perfguard-update=faster").ret == ExitStatus.PASSED
-    assert project.baseline.read_bytes() != stored
-    project.commit()
-    assert project.guard().stdout.str().count("FASTER") == 0
-
-
 def test_growth_by_small_steps_needs_a_reason(project: Project) -> None:
     """Each step is less than the gate promises to catch. The record knows where it began."""
     (project.path / "conftest.py").write_text(ON_BOARD)
@@ -200,32 +182,6 @@ def test_a_recording_starts_one_other_process(project: Project) -> None:
     assert {reading.get("timer") for result in fresh["results"] for reading in result["readings"]} == {None}
 
 
-@pytest.mark.nightly  # twelve runs; which sessions are kept: tests/store/test_times.py
-def test_each_update_adds_a_session_until_other_code_begins_anew(project: Project) -> None:
-    (project.path / "conftest.py").write_text(STARTS.format(path=str(project.path)))
-    _with_code(project, 50.0)
-    project.commit()
-    stored = []
-    for number in range(1, 10):
-        assert project.guard("--perfguard-update=new").ret == ExitStatus.PASSED
-        assert starts(project) == (2 if number == 1 else 1)
-        stored.append(_sessions(project))
-        assert {len(each) for each in stored[-1].values()} == {min(number, 8)}
-    for name, kept in stored[-1].items():
-        assert kept[:-1] == stored[-2][name][1:]  # the ninth drops the oldest
-    assert "anchor: " in project.baseline.read_text()
-
-    _with_code(project, 60.0)
-    project.commit()
-    left = project.guard("--perfguard-update=new")
-    left.stdout.fnmatch_lines(["left alone: slower: *fingerprint: *not asked for*"])
-    starts(project)
-    anew = project.guard("--perfguard-update", "--perfguard-reason=it does more")
-    assert anew.ret == ExitStatus.PASSED
-    anew.stdout.fnmatch_lines(["perfguard: update: * a record screens from 3 sessions on, *"])
-    assert {len(each) for name, each in _sessions(project).items() if "device" in name} == {1}
-
-
 def _with_code(project: Project, us: float) -> None:
     """A kernel of so many µs, whose code the device knows."""
     project.kernel(us=us)
@@ -233,70 +189,10 @@ def _with_code(project: Project, us: float) -> None:
     (project.path / "kernel.py").write_text(source.replace("us=", f'binary="{us}", us='))
 
 
-def _sessions(project: Project) -> dict[str, list[str]]:
-    """Case and time -> the stored sessions."""
-    found, case = {}, ""
-    for line in project.baseline.read_text().splitlines():
-        case = line if line.startswith("  double") else case
-        if (sessions := re.search(r"(\w+): .*sessions: \[([^]]*)\]", line)) is not None:
-            found[f"{case} {sessions[1]}"] = sessions[2].split(", ")
-    return found
-
-
 def test_the_process_settles_before_the_first_test_makes_its_inputs(project: Project) -> None:
     """Else what a case's times are depends on the cases before it, and on what was read of them."""
     project.test_file(TEST.replace("    x = torch", "    assert kernel.fake.current().settled\n    x = torch"))
     project.guard().assert_outcomes(passed=2)
-
-
-RACING = """
-import itertools
-import torch
-from perfguard.testing import fake
-
-turns = itertools.count()
-
-def add(x):
-    fake.launch("add_kernel", us=50.0)
-    total = x.float().sum(0)
-    return (total * (1 + {step} * (next(turns) % 2))).bfloat16()
-"""
-SUM = """
-import torch
-import kernel
-
-def test_sum(perfguard):
-    x = torch.rand(64, 256, dtype=torch.bfloat16)
-    perfguard(kernel.add, x, reference=lambda x: x.sum(0))
-"""
-
-
-@pytest.mark.nightly  # five runs; a result that varies is told in tests/session/test_case_pipeline.py
-def test_a_sum_in_another_order_each_time_is_recorded_whole(project: Project) -> None:
-    """Atomic additions: within eager's error, and never the same bits. What fresh processes read of it, which check no
-    results, contradicts nothing."""
-    project.test_file(SUM)
-    (project.path / "kernel.py").write_text(RACING.format(step=2.0**-12))
-    project.commit()
-    recorded = project.guard("--perfguard-update=new")
-    assert recorded.ret == ExitStatus.PASSED
-    recorded.stdout.no_fnmatch_line("*left alone*")
-    stored = project.baseline.read_text()
-    assert "contract:" in stored
-    assert "nondeterministic_outputs: 1" in stored
-    project.commit()
-    assert project.guard().ret == ExitStatus.PASSED
-
-    (project.path / "kernel.py").write_text(RACING.format(step=0.0))
-    steady = project.guard("--perfguard-update=faster")
-    assert steady.ret == ExitStatus.PASSED
-    assert project.words("nondeterministic_outputs") == {"sum/forward": {"CHANGED (better)"}}
-    project.commit()
-
-    (project.path / "kernel.py").write_text(RACING.format(step=2.0**-12))
-    racing = project.guard()
-    assert racing.ret == ExitStatus.REGRESSED
-    racing.stdout.fnmatch_lines(["CHANGED  sum/forward  nondeterministic_outputs 0 -> 1"])
 
 
 def test_a_metric_that_is_gone_is_named_and_can_be_removed(recorded: Project) -> None:

@@ -127,15 +127,6 @@ def test_numerics_run_under_xdist(project: Project) -> None:
     assert project.run("-n2").ret == ExitStatus.PASSED
 
 
-@pytest.mark.nightly  # as other options of the configuration: test_children.py
-def test_xdist_in_addopts_does_not_reach_fresh_processes(recorded: Project) -> None:
-    project = recorded
-    project.kernel(us=60)
-    pyproject = project.path / "pyproject.toml"
-    pyproject.write_text(pyproject.read_text().replace("-p no:cacheprovider", "-p no:cacheprovider -n2"))
-    assert project.guard("-n0").ret == ExitStatus.REGRESSED
-
-
 def test_reports_folder_can_be_chosen(project: Project) -> None:
     assert project.guard("--perfguard-reports=out").ret == ExitStatus.PASSED
     assert sorted(os.listdir(project.path / "out")) == [".gitignore", "report-fake-gpu.json"]

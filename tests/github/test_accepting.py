@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from perfguard.cli import main
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
-from perfguard.github.lanes.limits import declared
+from perfguard.github.lanes.judge_again import declared
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Baseline, Doubt, Report, TimedEntry, Verdict, Word, dump_report
 from perfguard.model.records.baseline import as_stored
@@ -186,8 +186,8 @@ def test_metrics_that_are_left_for_one_reason_share_a_line(checkout: Path, capsy
     given = msgspec.structs.replace(measured("f"), verdicts=[wrong[0], other, wrong[1]])
     assert accept(report([given, measured("g")])) == ExitStatus.USAGE_ERROR
     said = capsys.readouterr().out
-    assert "f/forward output 2, output 0: WRONG, which no baseline makes right: off by one\n" in said
-    assert "f/forward output 1: WRONG, which no baseline makes right: off by two\n" in said
+    assert "f/forward output 2, output 0: WRONG, which no baseline can accept: off by one\n" in said
+    assert "f/forward output 1: WRONG, which no baseline can accept: off by two\n" in said
 
 
 def test_a_new_case_is_recorded_as_the_lane_measured_it(checkout: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_fault_beside_the_given_inputs_is_never_accepted_and_an_old_one_is_no_
             pairings=[msgspec.structs.replace(pairing, cases=[case])],
         )
         assert accept(given) == status
-        told = "f/forward output: WRONG, which no baseline makes right: hard input: got nan" in capsys.readouterr().out
+        told = "f/forward output: WRONG, which no baseline can accept: hard input: got nan" in capsys.readouterr().out
         assert told is (status is ExitStatus.USAGE_ERROR)
     assert stored("f")["device_time_us"].sessions == pytest.approx(scaled(1.1), rel=1e-3)
 
@@ -260,7 +260,7 @@ def test_another_toolchain_is_refused_with_the_next_step(checkout: Path, capsys:
 def test_numerics_are_never_accepted(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = msgspec.structs.replace(measured("f", launches=3), verdicts=[Verdict(Word.WRONG, "output", "off by one")])
     assert accept(report([wrong, measured("g")])) == ExitStatus.USAGE_ERROR
-    assert "f/forward output: WRONG, which no baseline makes right: off by one" in capsys.readouterr().out
+    assert "f/forward output: WRONG, which no baseline can accept: off by one" in capsys.readouterr().out
     assert Path(PATH).read_bytes() == baseline_file(BASE)
 
 

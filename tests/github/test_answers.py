@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet
-from perfguard.github.lanes.judge_again import judge_again, unmeasured
+from perfguard.github.lanes.judge_again import declared, hold, judge_again, unmeasured
 from perfguard.github.lanes.lane_views import Reference, judge_lanes
-from perfguard.github.lanes.limits import declared, hold
 from perfguard.github.lanes.untrusted_report import Received, read_untrusted_report
 from perfguard.judge.run_verdicts import count_guarded, judge_session, with_verdicts
 from perfguard.model.errors import LaneError
@@ -327,20 +326,6 @@ def test_a_place_that_is_none_costs_at_most_its_case(place: str) -> None:
     given, _ = alone("old fault")
     data = dump_report(given).replace(b'"0": "first 8 rows"', f'"{place}": "first 8 rows"'.encode())
     assert len(read_untrusted_report(data).refused) in (0, 2)  # of the run and of the base
-
-
-def test_texts_of_doubts_are_escaped() -> None:
-    hostile = "@everyone <img src=x> | [a](http://b) `\n\u202e" + "x" * 5000
-    made = kind("old fault", "f")
-    for answered in (hostile, ""):
-        doubt = replace(ZERO, name=hostile, problem=hostile, output=hostile)
-        work = replace(made.work, doubts=[doubt])
-        beside = PairedCase(SUITE, key("f"), replace(work, doubts=[replace(doubt, problem=answered)]))
-        kinds = [made._replace(work=work, beside=beside)]
-        view = seen(run_of(kinds, BaseTree(FORK), {}), remembered(kinds))
-        assert view.headline is (Headline.UNCHANGED if answered else Headline.WRONG)
-        text = render_markdown(Overview(lanes=[view]))
-        assert not [each for each in ("@everyone", "<img", "](http", "\u202e", "x" * 300) if each in text]
 
 
 # -- code that claims to be the record's -------------------------------------------------------------------------------

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from perfguard.github.api.artifacts import fetch_artifacts
 from perfguard.github.api.client import Client
-from perfguard.github.api.measured_run import WorkflowRun, fetch_run
+from perfguard.github.api.measured_run import WorkflowRun, fetch_artifacts, fetch_run
 from perfguard.model.errors import GitHubError
 from tests.github.fake import FakeGitHub
 

@@ -14,8 +14,7 @@ from perfguard.judge.pair_test import MOST_PAIRS
 from perfguard.judge.update_plan import plan
 from perfguard.model.records import BaseTree, CaseResult, Report
 from perfguard.model.records.change import select
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
+from perfguard.store.baseline_files import Store, apply
 from tests.github.conftest import BASE, PostJob
 from tests.github.fake import sha
 from tests.github.reports import (

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfguard.github.api.client import Client
-from perfguard.github.api.comment import Comment, marker_of, order_in, post_comment
 from perfguard.github.api.measured_run import Pull, Side
+from perfguard.github.api.posts import Comment, marker_of, order_in, post_comment
 from perfguard.model.errors import GitHubError, UsageError
 from tests.github.fake import BOT, FakeGitHub, sha
 
@@ -163,7 +163,7 @@ def test_who_posts_is_not_asked_before_there_is_a_marker(github: FakeGitHub, pos
 def test_an_earlier_run_or_attempt_replaces_nothing(github: FakeGitHub, post: Post, earlier: tuple[int, int]) -> None:
     post(RED)
     assert post(GREEN, wants=False, order=earlier) == (
-        "comment not posted: it is that of attempt 2 of run 5001, which is newer"
+        "comment not posted: attempt 2 of run 5001, which is newer, has written it"
     )
     assert texts(github) == [RED]
     for later in (RUN, (5001, 3), (5002, 1)):

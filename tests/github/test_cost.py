@@ -11,7 +11,7 @@ CODE = """
 import contextlib, sys
 sys.modules["torch"] = sys.modules["triton"] = None
 from perfguard.cli import main
-from perfguard.github.lanes.limits import declared
+from perfguard.github.lanes.judge_again import declared
 for command in ("comment", "accept"):
     with contextlib.suppress(SystemExit):
         main([command, "--help"])

@@ -197,16 +197,6 @@ def test_edits_that_let_a_worse_reading_pass_come_first() -> None:
     assert [(edit.case, bool(edit.loosens)) for edit in edits] == [(key("g"), True), (key("f"), False)]
 
 
-def test_row_41_a_baseline_of_another_driver_is_not_comparable() -> None:
-    text = baseline_file(BASE).replace(b"driver: '580.1'", b"driver: '570.1'")
-    given = report([measured("f", 55.0), measured("g")])
-    views = judge_lanes({SLUG: Received(given)}, Reference(read_files({PATH: text}, "baselines")))
-    lane = views.lanes[0]
-    assert Overview(lanes=[lane]).headline is Headline.UNVERIFIED
-    reasons = [verdict.reason for each in lane.findings if (verdict := each.verdict).metric == "device_time_us"]
-    assert all("another toolchain: driver 570.1 -> 580.1" in reason for reason in reasons)
-
-
 def hostile(head: bytes) -> Overview:
     reference = Reference(remembered(BASE), read_files({PATH: head}, "baselines"))
     return judge_lanes({SLUG: Received(report([measured("g")]))}, reference)

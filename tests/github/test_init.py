@@ -14,21 +14,15 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.github.init import command, workflows
-from perfguard.github.init.edits import with_lanes
-from perfguard.github.init.workflows import find_source
+from perfguard.github.init.workflows import find_source, with_lanes
 from perfguard.model.config import read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 
 COMMIT = f"{0xABC:040x}"
 SOURCE = f"--source=OWNER/perfguard@{COMMIT}"
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@localhost")
-    line = ["git", *identity, *arguments]
-    return subprocess.run(line, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture

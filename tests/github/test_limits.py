@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from perfguard.github.lanes.limits import hold, lenient
+from perfguard.github.lanes.judge_again import hold, lenient
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import all_limits, read_exact, read_timed
 from perfguard.measure.metrics.subject import Subject

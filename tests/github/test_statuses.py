@@ -6,7 +6,7 @@ import pytest
 
 from perfguard.github.api.client import Client
 from perfguard.github.api.measured_run import Repository, WorkflowRun
-from perfguard.github.api.statuses import Status, newer_run, set_statuses
+from perfguard.github.api.posts import Status, newer_run, set_statuses
 from tests.github.fake import FakeGitHub, sha
 
 HEAD = sha("head")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,11 +16,12 @@ from triton.runtime.autotuner import Autotuner
 
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
+from perfguard.check.hard_inputs.fakes import judge_fakes
 from perfguard.check.hard_inputs.search import wrong_of
 from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.interpreter.running import counted
 from perfguard.judge.exact import judge_exact
-from perfguard.measure.metrics.work import read
+from perfguard.measure.metrics.launches import kernel_work
 from perfguard.model.call import Call
 from perfguard.model.records import Reading, Word
 from perfguard.pytest_plugin.without_gpu import VARIABLE, WithoutGpu, has_gpu
@@ -54,11 +55,19 @@ def of_a_library(x, o, OP: tl.constexpr, N: tl.constexpr):  # type: ignore[no-un
         v = libdevice.tanh(v)
     elif OP == "curve":
         v = curve(v)
+    elif OP == "softmax":
+        v = libdevice.exp(v - tl.max(v, axis=0))
     elif OP == "bessel":
         v = libdevice.j0(v)
     else:
         v = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [v], dtype=tl.float32, is_pure=True, pack=1)
     tl.store(o + at, v)
+
+
+def _halved_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    out = torch.empty_like(x, dtype=dtype)
+    torch.library.wrap_triton(halves_of)[triton.cdiv(x.numel(), 16),](x, out, x.numel(), B=16)
+    return out
 
 
 def halved(x: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -97,6 +106,51 @@ def test_a_name_that_a_test_gives_to_another_function_keeps_it(monkeypatch: pyte
         of_a_library[(1,)](x, out, OP="curve", N=16)
     torch.testing.assert_close(out, x.exp())
     assert curve is libdevice.exp
+
+
+@pytest.mark.parametrize("grid", [[2], lambda meta: [2], torch.Size([2])])
+def test_a_grid_is_what_a_device_takes(grid: Any) -> None:
+    x, out = torch.randn(32), torch.empty(32)
+    with interpreting():
+        halves_of[grid](x, out, 32, B=16)
+    assert torch.equal(out, x / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_operator_that_is_its_own_fake_is_not_accused(dtype: torch.dtype) -> None:
+    """torchao's operators are made by `triton_op`: their fake implementation launches the kernel, which compilers trace
+    and no interpreter can run without data. Those of other operators are compared as ever."""
+
+    def halve(x):  # type: ignore[no-untyped-def]
+        return _halved_as(x, torch.float32)
+
+    halve.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    name = f"of_tests::halved_{str(dtype)[6:]}"
+    own = torch.library.triton_op(name, mutates_args=())(halve)
+    plain = torch.library.custom_op(f"{name}_plain", mutates_args=())(halve)
+    plain.register_fake(lambda x: torch.empty_like(x, dtype=dtype))
+    x = torch.randn(32)
+    for operator, wrong in ((own, False), (plain, dtype is not torch.float32)):
+        call = Call(lambda x, operator=operator: operator(x), (x,), reference=lambda x: x / 2)
+        with interpreting():
+            problem = judge_fakes(call).problem
+        assert bool(problem) is wrong, problem
+
+
+def test_functions_of_libraries_are_computed_after_a_launch_that_loaded_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As cut_cross_entropy does, whose next launch had log1p of Triton's interpreter, which returns None."""
+    x, out = torch.randn(16), torch.empty(16)
+
+    def loading(_: object) -> tuple[int]:
+        monkeypatch.setitem(sys.modules, "loaded_by_a_launch", ModuleType("loaded_by_a_launch"))
+        return (1,)
+
+    with interpreting():
+        for _ in range(2):
+            of_a_library[loading](x, out, OP="softmax", N=16)
+            torch.testing.assert_close(out, (x - x.max()).exp())
 
 
 def test_what_is_not_wanted_is_not_entered() -> None:
@@ -227,8 +281,7 @@ def test_a_user_who_asks_for_something_else_gets_it(monkeypatch: pytest.MonkeyPa
 def test_work_is_summed_over_kernels_so_that_a_renamed_one_is_quiet() -> None:
     def of(*kernels: str) -> list[Reading]:
         counted_work = {(name, what): 10 for name in kernels for what in ("loads", "stores", "programs")}
-        subject = SimpleNamespace(activity=lambda _: SimpleNamespace(work=counted_work))
-        return read(subject, SimpleNamespace(asynchronous=False))  # type: ignore[arg-type]
+        return kernel_work(counted_work)
 
     work, programs = of("one", "other")
     assert work.value == {"loads": 20, "stores": 20}

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from perfguard.judge.case_verdicts import judge_case
-from perfguard.judge.kernel_times import moved_kernels
 from perfguard.judge.lane import Lane
+from perfguard.judge.screen import moved_kernels
 from perfguard.judge.update_plan import plan
 from perfguard.model.limits import KERNEL_TIME_LIMITS
 from perfguard.model.records import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfguard.judge.case_verdicts import judge_case
-from perfguard.judge.lane import Lane
-from perfguard.judge.parameter_ids import key_of_record, unstable_id
+from perfguard.judge.lane import Lane, key_of_record, unstable_id
 from perfguard.judge.run_verdicts import find_stale
 from perfguard.judge.update_plan import plan
 from perfguard.model.records import (

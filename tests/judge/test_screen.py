@@ -148,10 +148,12 @@ def test_a_changed_case_beside_its_controls(controls: list[float], board: str, w
     assert judge_case(results[0], lane)[0].word is Word.UNCHANGED
 
 
-def on_a_host(slower: Sequence[float], promise: float = 0.5, **own: Any) -> tuple[list[CaseResult], Lane]:
+def on_a_host(
+    slower: Sequence[float], promise: float = 0.5, sessions: int = 8, **own: Any
+) -> tuple[list[CaseResult], Lane]:
     """Cases of one device's code whose host takes `slower` times what it took. `own`: readings of the first case."""
     host = msgspec.structs.replace(SPAN, metric="host", promise=promise)
-    entries = {"span": ENTRY, "host": ENTRY, "code": "same"}
+    entries = {"span": ENTRY, "host": TimedEntry(QUIET[:sessions], "clock"), "code": "same"}
     cases = {f"f{at}/forward": CaseBaseline(dict(entries), "x") for at in range(len(slower))}
     results = [
         CaseResult(
@@ -172,9 +174,10 @@ def words_of_hosts(results: list[CaseResult], lane: Lane) -> list[Word]:
     return [next(each.word for each in verdicts[result.id] if each.metric == "host") for result in results]
 
 
-def test_a_slower_host_asks_about_those_that_moved_most() -> None:
+@pytest.mark.parametrize("sessions", [1, 8])
+def test_a_slower_host_asks_about_those_that_moved_most(sessions: int) -> None:
     slower = [2.5, *(2 + at / 1000 for at in range(MOST_ASKED + 20))]
-    words = words_of_hosts(*on_a_host(slower))
+    words = words_of_hosts(*on_a_host(slower, sessions=sessions))
     asked = [factor for factor, word in zip(slower, words, strict=True) if word is Word.SUSPECT]
     assert sorted(asked) == sorted(slower)[-MOST_ASKED:]
     assert words.count(Word.PASS) == 21

@@ -12,7 +12,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +148,22 @@ class Candidates:
             return found
 
         return find
+
+
+def every_candidate(call: Callable[[int], Any], least: int = 2) -> Iterator[tuple[int, Any]]:
+    """Numbers and results of the candidates that a table holds, `least` or more; the number past them is refused by
+    name."""
+    from kernels.launch import MAX_CANDIDATES
+
+    for number in range(MAX_CANDIDATES + 1):
+        try:
+            result = call(number)
+        except ValueError as error:
+            assert str(error).startswith(f"candidate: is {number}; may be 0 to "), error  # noqa: PT017
+            assert number >= least, f"{number} candidates"
+            return
+        yield number, result
+    raise AssertionError(f"more than {MAX_CANDIDATES} candidates, or any number is accepted")
 
 
 def _forward_and_backward(outputs: Any, args: Sequence[Any]) -> None:

@@ -42,14 +42,6 @@ def test_tensors_are_as_large_as_they_have_to_be(launches: list[dict[str, Any]])
     }  # fmt: skip
 
 
-def test_every_cast_is_needed(nursery: Nursery) -> None:
-    """Without a cast to 64 bits an address wraps, or the compiler refuses: one that is not missed is superfluous, or
-    the launches ask too little."""
-    casts = elsewhere.compiled(nursery, "casts", seconds=1200)
-    assert casts
-    assert [one for one in casts if one["verdict"] not in ("caught", "refused")] == []
-
-
 def test_every_kernel_is_asked(launches: list[dict[str, Any]]) -> None:
     """A kernel is a jit function that no other one names."""
     functions, named = set(), set()

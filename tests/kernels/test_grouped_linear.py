@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernels.fp8.shapes import Split
-from kernels.operators import GroupedLinear, WeightGradStore, reference
+from kernels.operators import GroupedLinear, WeightGradStore
 from tests.kernels.paths import KernelPath
 
 SPLITS = (
@@ -40,13 +40,6 @@ def chunk(split: Split, device: torch.device, dtype: torch.dtype = torch.bfloat1
 def store_of(layer: GroupedLinear) -> WeightGradStore:
     assert layer.store is not None
     return layer.store
-
-
-@pytest.mark.parametrize("split", [SPLITS[0], SPLITS[2]], ids=str)
-def test_against_the_reference(perfguard: Any, split: Split, compiled_path: KernelPath) -> None:
-    layer, _ = build(compiled_path.device)
-    x, offs, _ = chunk(split, compiled_path.device)
-    perfguard(layer, x, offs, reference=lambda x, offs: reference.grouped_linear(x, layer.weight, offs))
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)

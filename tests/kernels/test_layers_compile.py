@@ -15,8 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from kernels.layers import MoEBlock, Transformer, apply_compile
 from kernels.moe.shapes import LOADS, set_load
 from kernels.operators import clamped_swiglu
-from perfguard.measure.compiled.settings import settings
-from perfguard.measure.compiled.trace import traced
+from perfguard.measure.compiled import settings, traced
 from tests.kernels.layers_cases import CONFIGS, model_of
 from tests.kernels.paths import COMPILING
 

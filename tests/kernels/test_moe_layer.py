@@ -117,15 +117,6 @@ def test_idle_experts_get_exactly_zero_and_busy_ones_do_not(name: str, way: str)
             assert torch.equal(any_of_expert, ~idle), parameter
 
 
-def test_idle_experts_stay_zero_on_recycled_memory() -> None:
-    layer, x = build(config()), tokens(TOKENS)
-    for hot in (0, 4, 0):
-        layer.expert_bias.zero_()[hot : hot + 3] = 1e3
-        out = layer(x)
-        found = gradients(layer, out, x, torch.randn_like(out))
-        assert found["experts.w1"].flatten(1).any(dim=1).nonzero().flatten().tolist() == [hot, hot + 1, hot + 2]
-
-
 def test_the_gate_learns_through_the_weights_alone() -> None:
     """A sigmoid without normalisation: the gate's row of an expert that nobody chose has gradient zero."""
     layer, x = build(config(score="sigmoid")), tokens(TOKENS)

@@ -17,9 +17,8 @@ from kernels.fp8.arguments import padded_ends, padded_rows
 from kernels.fp8.formats import FORMATS, Format
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, VALUES
 from kernels.fp8.shapes import Split, splits
-from kernels.launch import MAX_CANDIDATES
-from tests.kernels.guards import POISONS, guarded_allocations, no_host_reads
-from tests.kernels.paths import GPU, KernelPath
+from tests.kernels.guards import guarded_allocations, no_host_reads
+from tests.kernels.paths import GPU, KernelPath, every_candidate
 from tests.kernels.quantizers import Quantizer, Tensors, assert_bit_equal, without_nan
 
 SINGLE = Quantizer("colwise_per_group", "grouped")
@@ -30,13 +29,12 @@ ODD = Split("odd", (19, 0, 14), unused=4)  # a gap, an empty group, and a tail o
 TALL = Split("tall", (7, 0, 71), unused=2)  # several chunks in one group
 
 
-def check(q: Quantizer, arguments: Tensors, because: str, poison: int = 0x7E, **options: object) -> Tensors:
-    with guarded_allocations(poison) as allocations:
+def check(q: Quantizer, arguments: Tensors, because: str, **options: object) -> Tensors:
+    with guarded_allocations():
         got = q.function(*arguments, alignment=16, **options)
     assert_integers_equal(got[-1], arguments[-1])
     options.pop("candidate", None)
     assert_bit_equal(got[:-1], q.reference(*arguments, alignment=16, **options)[:-1], because)
-    allocations.assert_guards_intact()
     return got
 
 
@@ -105,18 +103,7 @@ def test_other_inputs(q: Quantizer, dtype: torch.dtype, triton_path: KernelPath)
 @ANY
 def test_every_candidate_gives_the_same_bits(q: Quantizer, triton_path: KernelPath) -> None:
     arguments = q.arguments(TALL, 12, triton_path.device)
-    for number in range(MAX_CANDIDATES):
-        try:
-            check(q, arguments, f"candidate {number}", candidate=number)
-        except ValueError as error:
-            assert number > 1, "one candidate alone would not be told from none"
-            assert str(error).startswith("candidate: ")  # noqa: PT017  (the end of the table)
-            break
-
-
-@pytest.mark.parametrize("poison", POISONS)
-def test_results_do_not_depend_on_old_memory(poison: int, triton_path: KernelPath) -> None:
-    check(DUAL, DUAL.arguments(ODD, 10, triton_path.device), f"memory held 0x{poison:02x}", poison)
+    assert list(every_candidate(lambda number: check(q, arguments, f"candidate {number}", candidate=number)))
 
 
 def test_no_groups_and_no_rows(triton_path: KernelPath) -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfguard.measure.timers.ranks import TimedRanks
+from perfguard.measure.metrics.rank_times import TimedRanks
 from perfguard.measure.timers.timing import Cache
 from perfguard.testing.fake import FakeDevice
 

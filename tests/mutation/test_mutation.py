@@ -14,7 +14,8 @@ import pytest
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
-from benchmarks.mutation.judging import HANGS, SUITES, Cases, Judged, Workplace
+from benchmarks.checkouts import HANGS, Ran
+from benchmarks.mutation.judging import SUITES, Cases, Judged, found
 from benchmarks.mutation.operators import OURS, Rewriting, operators
 from benchmarks.mutation.reaching import load
 from benchmarks.mutation.report import argued, page, score
@@ -58,15 +59,15 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.__name__)
-def test_an_operator_makes_what_its_examples_say(operator: type[Rewriting]) -> None:
+@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.name)
+def test_an_operator_makes_what_its_examples_say(operator: Rewriting) -> None:
     for example in operator.examples():
-        assert mutate_code(example.pre_mutation_code, operator(), 0) == example.post_mutation_code
+        assert mutate_code(example.pre_mutation_code, operator, 0) == example.post_mutation_code
 
 
-@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.__name__)
-def test_an_operator_leaves_other_code_alone(operator: type[Rewriting]) -> None:
-    assert mutate_code("def f(x: int) -> str:\n    return g(x, y=2)[0]\n", operator(), 0) is None
+@pytest.mark.parametrize("operator", OURS, ids=lambda operator: operator.name)
+def test_an_operator_leaves_other_code_alone(operator: Rewriting) -> None:
+    assert mutate_code("def f(x: int) -> str:\n    return g(x, y=2)[0]\n", operator, 0) is None
 
 
 def test_masks_are_dropped_and_annotations_and_oracles_are_not(tree: Path) -> None:
@@ -88,7 +89,7 @@ def test_a_seed_draws_each_group_in_turn_and_the_same_every_time(tree: Path) -> 
 
 
 def test_all_of_our_operators_apply_somewhere_in_the_kernels() -> None:
-    left = {operator.__name__: operator() for operator in OURS}
+    left = {operator.name: operator for operator in OURS}
     for file in files():
         for node in ast_nodes(get_ast((ROOT / file).read_text())):
             for name in [name for name, operator in left.items() if operator.rewrites(node)]:
@@ -134,16 +135,16 @@ def build(
 """
 
 
-@pytest.mark.parametrize(("line", "found"), [(2, ["run"]), (10, ["build"]), (4, ["run"]), (12, ["build"])])
+@pytest.mark.parametrize(("line", "running"), [(2, ["run"]), (10, ["build"]), (4, ["run"]), (12, ["build"])])
 def test_signatures_and_attributes_are_noticed_by_who_runs_the_body(
-    tmp_path: Path, line: int, found: list[str]
+    tmp_path: Path, line: int, running: list[str]
 ) -> None:
     """They run when they are imported, before any test."""
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "block.py").write_text(BLOCK)
     reached = {"kernels/block.py": {5: ["run"], 12: ["build"], 13: ["build"]}}
     cases = Cases(reached, {"run": 1.0, "build": 2.0}, tmp_path)
-    assert cases.of(Mutant("kernels/block.py", "Detach", 0, line, "Detach")) == found
+    assert cases.of(Mutant("kernels/block.py", "Detach", 0, line, "Detach")) == running
 
 
 def test_a_constant_of_a_module_is_noticed_by_who_uses_it(tmp_path: Path) -> None:
@@ -163,8 +164,8 @@ def test_each_kernel_of_a_file_has_a_test_of_its_own_package(tmp_path: Path) -> 
     )
     name = "tests/kernels/test_moe_guarded.py::test_"
     seconds = {f"{name}cheap": 2.0, f"{name}cheaper": 1.0, f"{name}dear": 9.0}
-    found = Cases({}, seconds, tmp_path).of(Mutant("kernels/moe/two.py", "NumberReplacer", 0, 9, "constant"))
-    assert found[:2] == [f"{name}cheaper", f"{name}dear"]
+    chosen = Cases({}, seconds, tmp_path).of(Mutant("kernels/moe/two.py", "NumberReplacer", 0, 9, "constant"))
+    assert chosen[:2] == [f"{name}cheaper", f"{name}dear"]
 
 
 def test_a_line_is_reached_by_a_test_in_any_of_its_processes(tmp_path: Path) -> None:
@@ -200,16 +201,13 @@ def test_the_score_leaves_equivalents_out_and_counts_what_nobody_reaches() -> No
 
 def test_a_process_that_a_signal_ended_is_noticed() -> None:
     """A kernel that leaves its memory may take the interpreter with it: no report is left, and CI is red."""
-    found = Workplace._found
-    assert found(Workplace.__new__(Workplace), -signal.SIGSEGV, "Fatal Python error") == ("dies", "", "SIGSEGV")
-    assert found(Workplace.__new__(Workplace), HANGS, "") == ("hangs", "", "")
+    assert found(Ran(-signal.SIGSEGV, "Fatal Python error", None)) == ("dies", "", "SIGSEGV")
+    assert found(Ran(HANGS, "", None)) == ("hangs", "", "")
     assert Judged("f", 1, "o", "g", "", "", "dies").killed
 
 
-def test_a_run_that_the_machine_ended_tells_nothing(tmp_path: Path) -> None:
-    place = Workplace.__new__(Workplace)
-    place.path = tmp_path
-    assert place._found(-signal.SIGKILL, "")[0] == "error"
+def test_a_run_that_the_machine_ended_tells_nothing() -> None:
+    assert found(Ran(-signal.SIGKILL, "", None))[0] == "error"
 
 
 def test_what_is_argued_still_stands_in_the_kernels() -> None:

@@ -36,7 +36,7 @@ SLOW = (
     "triton", "triton.language", "triton.compiler", "triton.experimental.gluon", "xml.etree.ElementTree", "pdb",
     "execnet", "pytest", "xdist.plugin", "xdist.looponfail", "xdist.remote",
     "perfguard.check.all_configs", "perfguard.measure.binaries.compile_worker",
-    "perfguard.measure.devices.memory", "perfguard.testing.fake",
+    "perfguard.measure.devices.allocators", "perfguard.testing.fake",
     "perfguard.measure.devices.kineto", "perfguard.measure.devices.operators", "perfguard.render.terminal",
     *(
         f"perfguard.{part.replace('/', '.')}.{module.name}"

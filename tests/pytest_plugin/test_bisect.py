@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Collection
-from pathlib import Path
 
 import pytest
 
+from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.bisect import Step, first_bad
@@ -16,11 +15,6 @@ from perfguard.session.pairing.worktrees import Repository
 NUMBER = 20
 SLOWER = frozenset({(("suite", "norm/forward"), "device_time_us")})
 OTHER = frozenset({(("suite", "norm/forward"), "launches")})
-
-
-def git(folder: Path, *arguments: str) -> str:
-    line = ["git", "-c", "user.name=somebody", "-c", "user.email=somebody@localhost", *arguments]
-    return subprocess.run(line, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.ranks import rank_files
-from perfguard.ranks.launch import Launched
-from perfguard.ranks.rank_files import RankExit, RankOutcome
+from perfguard.ranks.launch import Launched, RankExit, RankOutcome, append_outcome
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 
 TESTS = ["a", "b", "c", "d"]
@@ -19,9 +17,9 @@ TESTS = ["a", "b", "c", "d"]
 
 def begin(folder: Path, test: str, *, ended: tuple[int, ...] = (0, 1)) -> None:
     for rank in (0, 1):
-        rank_files.append(folder, rank, RankOutcome(test))
+        append_outcome(folder, rank, RankOutcome(test))
         if rank in ended:
-            rank_files.append(folder, rank, RankOutcome(test, ended=True))
+            append_outcome(folder, rank, RankOutcome(test, ended=True))
 
 
 class Played(Launched):
@@ -36,7 +34,7 @@ class Played(Launched):
         for test in tests:
             begin(folder, test, ended=(0,) if test in self.deadly else (0, 1))
             if test in self.deadly:
-                rank_files.append(folder, 0, RankOutcome(test, exit=RankExit("rank 1 had left the test", "a.py")))
+                append_outcome(folder, 0, RankOutcome(test, exit=RankExit("rank 1 had left the test", "a.py")))
                 return {1: "killed by SIGKILL"}, "its last line"
         return {}, ""
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from perfguard.measure.collectives.parameters import padded
+from perfguard.measure.exchanges import padded
 from perfguard.model.errors import UsageError
 from perfguard.ranks.layout import layout_of
 from tests.measure.collectives.stacks import D, call, facts, fsdp
@@ -28,7 +28,7 @@ def test_tensors_have_no_data_from_the_first_mesh_on() -> None:
 
 
 def test_a_mesh_has_as_many_ranks_as_the_layout() -> None:
-    with layout_of(64) as layout, pytest.raises(UsageError, match="has 32 ranks, the test's mark ranks=64"):
+    with layout_of(64) as layout, pytest.raises(UsageError, match="has 32 ranks, but the test's mark has ranks=64"):
         layout.mesh({"dp": 8, "ep": 4})
 
 

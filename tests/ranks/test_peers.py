@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from perfguard.ranks.peers import END, OutOfStep, Peers
+from perfguard.ranks.rank_group import END, OutOfStep, Peers
 
 
 def on_ranks(count: int, run: Callable[[Peers], Any]) -> list[Any]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfguard.ranks.launch import Ended, Lost
-from perfguard.ranks.rank_files import Collective, RankExit, RankOutcome
+from perfguard.ranks.launch import Collective, Ended, Lost, RankExit, RankOutcome
 from perfguard.ranks.rank_reports import describe_lost, merge
 
 TEST = "test_a.py::test_a"

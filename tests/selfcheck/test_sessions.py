@@ -2,73 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from benchmarks.selfcheck.sessions import gather, measure_sessions, stored_sessions
-from perfguard.model.errors import MeasurementError, UsageError
+from benchmarks.selfcheck.sessions import gather
+from perfguard.model.errors import UsageError
 from perfguard.model.records import Report, Toolchain
-from perfguard.session.child import ChildCommand, Request, read_request, timers_of
-from perfguard.store.report_file import save_report
 from tests.selfcheck.simulated import HARDWARE, simulated_sessions
 
 replace = msgspec.structs.replace
-PROLOGUE = "import pathlib, shutil, sys\nfolder, answer = map(pathlib.Path, sys.argv[1:])\n"
-ANSWER = "shutil.copy(answer, folder / 'answer.json')\n"
-
-
-class Scripted(ChildCommand):
-    """Runs a Python script in place of pytest."""
-
-    def line(self, folder: Path) -> list[str]:
-        answer = str(self.folder / "answer.json")
-        return [sys.executable, "-c", PROLOGUE + self.arguments[0], str(folder), answer]
-
-
-def measure(tmp_path: Path, script: str, count: int) -> tuple[list[Report], list[str]]:
-    save_report(tmp_path / "answer.json", simulated_sessions(1, 2)[0])
-    said: list[str] = []
-    command = Scripted((script,), tmp_path)
-    request = Request(unread=["host_time_us"])
-    reports = measure_sessions(command, request, tmp_path / "out", count, minutes=1, progress=said.append)
-    return reports, said
-
-
-def test_sessions_are_kept_and_a_cut_short_series_goes_on(tmp_path: Path) -> None:
-    # The script leaves a trace and its request each time, and crashes the third time.
-    script = (
-        "trace = answer.with_name('trace'); trace.open('a').write('x')\n"
-        "assert trace.read_text() != 'xxx'\nshutil.copy(folder / 'request.json', answer.parent)\n" + ANSWER
-    )
-    measure(tmp_path, script, 1)
-    asked = Request(shuffle=True, alone=True, unread=["host_time_us"], parent=os.getpid())
-    assert read_request(tmp_path) == asked
-    with pytest.raises(MeasurementError, match=r"^session 3: (?s:.)*the 2 sessions before it are kept in .*again$"):
-        measure(tmp_path, script, 4)
-    reports, said = measure(tmp_path, script, 4)
-    assert len(reports) == len(stored_sessions(tmp_path / "out")) == 4
-    assert said[0].startswith("2 of 4 sessions are there already")
-    timers = timers_of(reports[0].results)  # later sessions use those of the first
-    assert read_request(tmp_path) == replace(asked, slug=HARDWARE.slug, timers=timers)
-    assert len(measure(tmp_path, script, 3)[0]) == 3
-    assert (tmp_path / "trace").read_text() == "x" * 5  # nothing is measured twice
-
-
-def test_a_folder_of_another_command_and_a_session_without_readings_are_refused(tmp_path: Path) -> None:
-    measure(tmp_path, ANSWER, 1)
-    with pytest.raises(UsageError, match=r"holds sessions of another command (?s:.)*use another folder: -o FOLDER$"):
-        measure(tmp_path, ANSWER + "pass", 2)
-    emptied = ANSWER + (
-        "import json; path = folder / 'answer.json'; report = json.loads(path.read_text())\n"
-        "report['results'] = []; path.write_text(json.dumps(report))"
-    )
-    (tmp_path / "other").mkdir()
-    with pytest.raises(MeasurementError, match=r"^session 1: no case was measured"):
-        measure(tmp_path / "other", emptied, 1)
 
 
 def changed(report: Report, case: int, **fields: object) -> Report:

@@ -49,6 +49,16 @@ def test_a_child_is_given_what_pytest_was_given(tmp_path: Path) -> None:
     assert command.start == tmp_path
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_perfguard_on_pythonpath_alone_is_named_to_pytest(
+    worktree: Worktree, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands such as `perfguard explain` have no `-p perfguard.plugin` to hand on."""
+    monkeypatch.setattr("perfguard.session.child.has_plugin", lambda: found)
+    line = ChildCommand(GIVEN, worktree.original, worktree).line(Path("/folder"))
+    assert (line[4:6] == ["-p", "perfguard.plugin"]) is not found
+
+
 def test_in_a_worktree_too(worktree: Worktree) -> None:
     command = ChildCommand(GIVEN, worktree.original / "tests", worktree)
     line = command.line(Path("/folder"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.render.overview import LaneView, Overview
-from perfguard.session import history
-from perfguard.session.history import with_history
+from perfguard.session import report_command
+from perfguard.session.report_command import with_history
 from perfguard.store.baseline_form import render
 from perfguard.store.report_file import save_report
 from tests.render.examples import SLOWER, lane, result
@@ -36,7 +36,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "baselines" / "nvidia-h200" / "norms.yaml"
     path.parent.mkdir(parents=True)
-    subprocess.run(["git", "init", "--quiet"], check=True)
+    git(tmp_path, "init", "--quiet")
 
     def commit(entries: dict[str, Entry] | bytes, reason: str = "", code: str | None = "abc") -> str:
         if isinstance(entries, dict):
@@ -44,10 +44,9 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
             case = CaseBaseline(entries, "bfloat16[64]", "1a")
             entries = render(Baseline("nvidia-h200", "norms", {"1a": provenance}, {KEY: case})).encode()
         path.write_bytes(entries)
-        subprocess.run(["git", "add", "--all"], check=True)
-        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--allow-empty", "-m", "x"]
-        subprocess.run(line, check=True)
-        return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        git(tmp_path, "add", "--all")
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message=x")
+        return git(tmp_path, "rev-parse", "HEAD")
 
     return commit
 
@@ -121,7 +120,7 @@ def test_it_begins_behind_a_file_of_another_version_and_behind_a_gap(record: Rec
 
 
 def test_of_a_long_history_the_last_commits_are_read(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MOST_COMMITS", 2)
+    monkeypatch.setattr(report_command, "MOST_COMMITS", 2)
     for launches in range(5):
         record({"launches": launches, "device_time_us": time(50.0 + launches)})
     assert recorded() == [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
@@ -33,28 +33,23 @@ def put(folder: str, cases: Mapping[str, dict[str, Entry]], provenance: Provenan
     path.write_text(render(Baseline(folder, "moe", {"r": provenance}, records)))
 
 
-def git(*arguments: str) -> None:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *identity, *arguments], check=True, capture_output=True)
-
-
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Records of a GPU and of every CPU on main, and a branch that records the GPU's anew."""
     monkeypatch.chdir(tmp_path)
-    git("init", "--quiet", "--initial-branch=main")
+    git(tmp_path, "init", "--quiet", "--initial-branch=main")
     before = {f"f[{n}]/forward": case(100.0, 2, peak_memory_bytes=1000) for n in range(6)}
     put("nvidia-h200", {**before, "gone/forward": case(1.0)}, THEN)
     put("cpu", {"f/forward": {"operators": 3}}, THEN)
-    git("add", "--all")
-    git("commit", "--quiet", "--message=before")
-    git("checkout", "--quiet", "-b", "change")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message=before")
+    git(tmp_path, "checkout", "--quiet", "-b", "change")
     after = {f"f[{n}]/forward": case(83.0 + 2 * n, 1, peak_memory_bytes=900 + 10 * n) for n in range(5)}
     after["f[5]/forward"] = case(100.5, 2, peak_memory_bytes=1000)
     after["f[4]/forward"] |= {"device_time_us": times(120.0), "contract": "float32[64] strides (1)", "syncs": 0}
     put("nvidia-h200", {**after, "new/forward": case(2.0)}, NOW)
-    git("add", "--all")
-    git("commit", "--quiet", "--message=after")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message=after")
     return tmp_path
 
 
@@ -81,7 +76,7 @@ LINES = [
 
 def test_a_branch_is_compared_with_where_it_left_main(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     title, *lines = shown(capsys, "baselines")
-    main_commit = subprocess.run(["git", "rev-parse", "main"], capture_output=True, text=True, check=True).stdout
+    main_commit = git(repository, "rev-parse", "main")
     assert title == f"Records beside {main_commit[:12]}: 6 cases recorded anew, 1 new, 1 gone"
     assert lines == LINES
     marked = shown(capsys, "baselines", "--as", "markdown")

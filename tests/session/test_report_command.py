@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import BaseTree, Reading, Verdict, Word
@@ -164,23 +164,19 @@ def test_an_annotation_is_at_the_changed_line_of_its_kernel(
     """GitHub shows it beside the diff, if the diff holds its line; a kernel that is as it was keeps its definition."""
     monkeypatch.chdir(tmp_path)
 
-    def git(*arguments: str) -> str:
-        identity = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
-        return subprocess.run([*identity, *arguments], capture_output=True, text=True, check=True).stdout.strip()
-
     kernel = Path("k") / "rows.py"
     kernel.parent.mkdir()
     kernel.write_text(KERNEL)
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "--message=base")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message=base")
     kernel.write_text(KERNEL.replace(*edit))
     code = Reading(CODE, Unit.TEXT, {"rows": "b-b"}, gated=False, lines={"rows": "k/rows.py:3 in rows"})
     moved = Verdict(Word.PASS, CODE, "", {"rows": "a-a"}, {"rows": "b-b"})
     case = result("rms_norm", SLOWER, moved)
     report = lane("nvidia-h200", msgspec.structs.replace(case, readings=[*case.readings, code])).report
     assert report is not None
-    base = BaseTree(git("rev-parse", "HEAD"))
+    base = BaseTree(git(tmp_path, "rev-parse", "HEAD"))
     save_report(tmp_path / "report.json", msgspec.structs.replace(report, base=base))
     (told,) = shown(capsys, "report.json", "--as", "github-annotations").splitlines()
     assert told.startswith(f"::error file=k/rows.py,line={line},title=perfguard%3A 1 SLOWER%3A rows::its code; worst ")

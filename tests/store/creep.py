@@ -18,8 +18,7 @@ from perfguard.model.config import CATEGORIES
 from perfguard.model.records import Better, Case, CaseResult, Hardware, Provenance, Reading, Verdict, Word
 from perfguard.model.records.change import select
 from perfguard.model.units import Unit
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
+from perfguard.store.baseline_files import Store, apply
 from tests.store import lane_of
 
 SLUG, SUITE, TIME = "nvidia-h200", "fp8", "device_time_us"

@@ -18,8 +18,7 @@ from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.model.records.change import Change
 from perfguard.store import baseline_files
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
+from perfguard.store.baseline_files import Store, apply
 
 FIRST = Provenance(torch="2.11.0", driver="580.1", commit="1a", recorded="2026-11-20")
 LATER = replace(FIRST, commit="2b", recorded="2026-11-21")
@@ -102,7 +101,7 @@ def test_a_new_method_brings_its_inputs(store: Store) -> None:
         ({"needs_reason": True}, "^a launches: slower, heavier or different; say why with --perfguard-reason$"),
         ({"before": 7}, "fp8.yaml: a launches has changed since it was compared; run the update again$"),
         ({"suite": "../fp8"}, "cannot name a baseline file"),
-        ({"key": "\ud800"}, "fp8.yaml: what would be written is not read .*; give the case another id$"),
+        ({"key": "\ud800"}, "fp8.yaml: its new content is not read back .*; give the case another id$"),
     ],
 )
 def test_what_may_not_be_written_stops_everything(store: Store, fields: dict[str, object], message: str) -> None:

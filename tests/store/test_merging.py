@@ -12,8 +12,7 @@ import pytest
 from perfguard.model.errors import BaselineError
 from perfguard.model.records import Baseline, CaseBaseline, Entry, Provenance, TimedEntry
 from perfguard.model.records.change import Change
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
+from perfguard.store.baseline_files import Store, apply
 
 FOLDER, SUITE = "nvidia-h200", "fp8"
 MERGED = "merged"

@@ -17,8 +17,7 @@ from perfguard.model.config import CATEGORIES
 from perfguard.model.records import Across, Better, Provenance, TimedEntry
 from perfguard.model.records.baseline import MOST_SESSIONS
 from perfguard.model.records.change import select
-from perfguard.store.baseline_files import Store
-from perfguard.store.baseline_update import apply
+from perfguard.store.baseline_files import Store, apply
 from tests.store import lane_of
 from tests.store.creep import GPU, READING, SUITE, TIME, read, record, simulated
 

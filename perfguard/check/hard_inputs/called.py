@@ -1,6 +1,6 @@
-"""The given inputs, called otherwise: in another mode, in other dtypes, after other calls, or with state compared.
+"""Calls the given inputs in other ways: in another mode or dtype, after other calls, or with their state compared.
 
-The text of a derivation at the place `CALLED` says how. The rest is judged as ever, by the reference called alike.
+The text of a derivation at the place `CALLED` names the way. The reference is called in the same way, and judges it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perfguard.check.numerics.trial import Inputs, distinct, trained
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import is_out_of_memory
-from perfguard.tensors.graph import has_storage, tree_tensors
+from perfguard.tensors.autograd_graph import has_storage, tree_tensors
 from perfguard.tensors.seeding import seed_all
 
 # Texts. A failure is "hard input, <text>: <problem>".
@@ -46,7 +46,7 @@ EVAL_NO_GRAD = "in eval() without grad"
 _TRACKS_NOTHING = (NO_GRAD, INFERENCE, EVAL_NO_GRAD, *UNTRACKED)
 FROZEN = "frozen: "  # parameters, by name
 ALL = "all parameters"
-IN = "parameters as "  # of another dtype
+IN = "parameters as "  # Another dtype follows.
 
 _MOST_FROZEN = 8  # parameters that are frozen one by one
 _OTHERS = {
@@ -63,7 +63,7 @@ def _parameters(fn: Any) -> dict[str, torch.nn.Parameter]:
 
 
 def called_parts(call: Call) -> list[Part]:
-    """Ways to call the given inputs otherwise, the most telling of each kind first."""
+    """Other ways to call the given inputs, the most informative of each kind first."""
     if call.ranks.in_step:  # the ranks would have to agree on every further call
         return []
     return [
@@ -94,10 +94,10 @@ def _needs_grad(call: Call) -> bool:
 
 
 def _modes(call: Call) -> list[str]:
-    """Of a module what training does to it comes first, of a function what is done with its graph."""
+    """Modes, those of training first for a module, and those of its graph first for a function."""
     fn, reference = call.fn, call.reference
     tensors = [*Inputs(call).tensors, *_parameters(fn).values()]
-    # What is written or clobbered is no longer what the graph has saved.
+    # Inputs that are written or clobbered are no longer those that the graph saved.
     intact = not call.mutates and all(at == GRADIENTS for at in call.clobbers)
     graph = [TWICE] if _needs_grad(call) and intact else []
     cast = [AUTOCAST] if any(each.dtype is torch.float32 for each in tensors) else []
@@ -118,7 +118,7 @@ def _trained(fn: Any) -> list[tuple[str, torch.nn.Parameter]]:
 
 
 def _floats(call: Call) -> dict[int, torch.Tensor]:
-    """By place, tensors that may have another dtype."""
+    """Place -> tensor that may have another dtype."""
     return {
         place: leaf
         for place, leaf in enumerate(leaves_of(call))
@@ -130,7 +130,7 @@ def dtype_steps(call: Call) -> list[dict[int, str]]:
     """Steps by place: first all inputs of the first one's dtype in another, then one at a time, or the parameters."""
     floats = _floats(call)
     parameters = _trained(call.fn)
-    if not floats or call.mutates:  # what is written keeps its dtype
+    if not floats or call.mutates:  # Written arguments keep their dtype.
         return []
     main = next(iter(floats.values())).dtype
     alike = {place for place, leaf in floats.items() if leaf.dtype is main}
@@ -148,12 +148,25 @@ def dtype_steps(call: Call) -> list[dict[int, str]]:
 # -- how each text is called -------------------------------------------------------------------------------------------
 
 
+class _Promotions(torch_utils.DispatchMode):
+    """Adds the narrow floats that an operator meets beside wider ones, so that its result is wider by promotion."""
+
+    def __init__(self, promoted: set[torch.dtype]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._promoted = promoted
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        dtypes = {each.dtype for each in tree_tensors(args) if each.dtype in _OTHERS and each.ndim}
+        self._promoted |= {dtype for dtype in dtypes if any(dtype.itemsize < other.itemsize for other in dtypes)}
+        return func(*args, **(kwargs or {}))
+
+
 class Called(Procedure):
     """The procedure of a derivation.
 
     Args:
-        given: the call that others are derived from.
-        call: what is called, whose tensors may be derived.
+        given: the call from which others are derived.
+        call: the derived call.
     """
 
     def __init__(self, given: Call, call: Call, derivation: Derivation, state: State) -> None:
@@ -162,8 +175,9 @@ class Called(Procedure):
         self.is_cast = self.text == AUTOCAST
         self._call, self._state = call, state
         self._undo: list[Callable[[], None]] = []
-        self._dtypes: list[torch.dtype] = []  # of the given call's outputs
+        self._dtypes: list[torch.dtype] = []  # The given call's, by output.
         self._is_mixed = False
+        self._promoted: set[torch.dtype] = set()  # Narrow floats that operators of the reference met beside wider ones.
         if derivation.parts[0].kind == "dtypes":
             self._is_mixed = all(len(part.steps) == 1 for part in derivation.parts) and len(_floats(given)) > 1
             self.coarse = self._coarsest(given)
@@ -171,7 +185,7 @@ class Called(Procedure):
             self._dtypes = [each.dtype for each in Reference(given, Inputs(given)).run([]).outputs]
 
     def _coarsest(self, given: Call) -> torch.dtype:
-        """Of the given and the derived inputs: a kernel that is made for bfloat16 may compute in it."""
+        """The coarsest dtype of given and derived inputs: a kernel for bfloat16 may compute in it."""
         tensors = [*_floats(given).values(), *_floats(self._call).values(), *_parameters(given.fn).values()]
         dtypes = {each.dtype for each in tensors}
         if self.text.startswith(IN):
@@ -183,6 +197,8 @@ class Called(Procedure):
         dtype of results, and a function, unlike a module, need not know of autocast."""
         if self._is_mixed:
             return dtype.is_floating_point
+        if dtype in self._promoted:  # `F.linear` keeps bfloat16 where `x @ w + bias` becomes float32 by the bias alone.
+            return True
         known = self.coarse is not None or not isinstance(self._call.fn, torch.nn.Module)
         return known and self._dtypes[place : place + 1] == [dtype]
 
@@ -212,10 +228,11 @@ class Called(Procedure):
         takes_part = run.fn is self._call.fn or self.text == STEP or bool(self.state_names)
         if takes_part and self.text in _SEQUENCES:
             self._earlier(run)
-        elif self.text == INFERENCE:  # what a call in inference_mode keeps serves no later one
+        elif self.text == INFERENCE:  # Tensors kept by a call in inference_mode are of no use to a later one.
             _ignored(run, grad=False)
         seed_all(run.seed)
-        with self._mode(run):
+        judges_dtypes = self._dtypes and run.fn is not self._call.fn and not run.wide
+        with self._mode(run), _Promotions(self._promoted) if judges_dtypes else nullcontext():
             return run()
 
     def _mode(self, run: Run) -> AbstractContextManager[Any]:
@@ -226,8 +243,8 @@ class Called(Procedure):
         return torch.no_grad() if self.text in _TRACKS_NOTHING else nullcontext()
 
     def _earlier(self, run: Run) -> None:
-        """What comes before the call that is judged: calls on other values in the same memory, or of the same in
-        other memory."""
+        """Make the calls before the judged one: on other values in the same memory, or on the same values in other
+        memory."""
         parameters = [*_parameters(run.fn).values()]
         inputs = _distinct_floats(torch_utils.tree_leaves((run.args, run.kwargs)))
         if self.text == STEP:
@@ -289,7 +306,7 @@ def _with(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def _put_back(parameter: torch.Tensor, data: torch.Tensor) -> None:
-    """Give a parameter its memory back, and a new version: what is kept of the last one is not of these values."""
+    """Give a parameter its memory back, and a new version, so that caches of its other values are invalid."""
     parameter.data = data
     with torch.no_grad():
         parameter.copy_(data.clone())
@@ -302,7 +319,7 @@ def _distinct_floats(leaves: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _fill(tensors: Sequence[torch.Tensor]) -> None:
-    """Other values in place: reversed and halved, so that what is positive, or a power of two, stays so."""
+    """Other values in place, reversed and halved, so that positive values and powers of two remain such."""
     with torch.no_grad():
         for tensor in tensors:
             place = distinct(tensor)
@@ -340,7 +357,7 @@ def _ignored(run: Run, *, grad: bool, writes: bool = False) -> None:
         writes: whether what it writes into its inputs stays there.
 
     Raises:
-        LeftOut: it raises: nobody said that it takes these values.
+        LeftOut: it raises. The call need not accept these values.
     """
     inputs = [] if writes else _distinct_floats(torch_utils.tree_leaves((run.args, run.kwargs)))
     try:
@@ -361,8 +378,8 @@ def judged_called(
 ) -> Outcome:
     """The judgement of `call`, which comes from `derivation`, called as that asks.
 
-    Compiled functions run eagerly: each mode and dtype would be one more variant, of which torch compiles few, and it
-    compiles a frame no more that has run under a dispatch mode.
+    Compiled functions run eagerly: each mode and dtype would be a further variant, of which torch compiles few, and it
+    no longer compiles a frame that has run under a dispatch mode.
     """
     try:
         with uncompiled():

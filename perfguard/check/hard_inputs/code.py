@@ -1,7 +1,7 @@
-"""What the code of a call says about inputs that it treats differently: sizes that it compares with, and epsilons.
+"""Numbers in a call's code at which it treats inputs differently: sizes that it compares with, and epsilons.
 
-Read are the functions that the candidate reaches by name: launches, kernels, forward and backward passes of autograd
-functions and modules. What is not theirs (torch, Triton, the standard library) is not followed.
+The functions that the candidate reaches by name are read: launches, kernels, forward and backward passes of autograd
+functions and modules. Code of others (torch, Triton, the standard library) is not followed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from perfguard.check.turns import hash_of
 
 _MOST_FUNCTIONS = 64  # a launch, its helpers and its kernels are far fewer
-_LEAST = 4  # what is less counts dimensions or tells one from several, which other kinds try
+_LEAST = 4  # Smaller numbers count dimensions, or distinguish one from several, which other kinds try.
 _MOST = 2**16  # rows or columns beyond which no input is cheap
 EPSILON = 1e-2  # at most; larger numbers are factors
 _FOREIGN = {"torch", "triton", "numpy", "perfguard", *sys.stdlib_module_names}
@@ -38,7 +38,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 @dataclass(frozen=True)
 class Code:
-    """What the code says.
+    """Numbers in the code.
 
     Attributes:
         thresholds: integers that it compares with, ascending.
@@ -52,7 +52,7 @@ class Code:
 
 
 def code_of(fn: Any, device: torch.device) -> Code:
-    """What the code of a candidate says. What has no source says nothing."""
+    """The numbers in a candidate's code. Functions without a source have none."""
     functions = list(_functions(fn))
     sources = [(nodes := _nodes(function.__code__), _names(function, nodes)) for function in functions]
     told = dict(told for nodes, names in sources for told in _keywords(nodes, names))
@@ -133,8 +133,8 @@ def _value(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
 
 
 def _names(function: FunctionType, nodes: Iterable[ast.AST]) -> dict[str, Any]:
-    """What names mean in a function: globals, closure, defaults, and locals that are set to numbers once. Arguments
-    mean nothing, unless the caller says it."""
+    """Name -> value in a function: globals, closure, defaults, and locals that are set to numbers once. Arguments have
+    no value unless the caller passes a number."""
     code = function.__code__
     found = {name: function.__globals__.get(name) for name in _global_names(code)}
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
@@ -166,7 +166,7 @@ def _keywords(nodes: Iterable[ast.AST], names: Mapping[str, Any]) -> Iterator[tu
 
 @functools.lru_cache(maxsize=1024)
 def _nodes(code: Any) -> list[ast.AST]:
-    """What is looked at of a function's source; nothing without a source, as of what `exec` made."""
+    """The nodes of a function's source that are read; none without a source, as for code made by `exec`."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError, ValueError):  # the last two: a lambda amid a longer line
@@ -176,7 +176,7 @@ def _nodes(code: Any) -> list[ast.AST]:
 
 
 def _said(code: Any) -> tuple[object, ...]:
-    """What a function does, but not where it stands."""
+    """The code of a function without its place in a file."""
     inner = [_said(each) if inspect.iscode(each) else each for each in code.co_consts]
     # The order of a set differs between processes.
     return (
@@ -190,7 +190,7 @@ def _said(code: Any) -> tuple[object, ...]:
 
 
 def _functions(fn: Any) -> Iterator[FunctionType]:
-    """Those that are not of others, the candidate's own first, each once."""
+    """The functions that a candidate reaches, without those of other projects, the candidate's own first."""
     seen: set[int] = set()
     waiting = [fn]
     found = 0
@@ -209,7 +209,7 @@ def _functions(fn: Any) -> Iterator[FunctionType]:
 
 
 def _reached(value: Any) -> list[Any]:
-    """What a value calls: kinds of which nothing of a user's own runs when they are asked."""
+    """The values that a value may call. To find them runs no code of the user's."""
     if isinstance(value, FunctionType):
         names = _global_names(value.__code__)
         values = [value.__globals__.get(name) for name in names]

@@ -19,14 +19,14 @@ from perfguard.check.numerics.sums import FINITE, NAN, ROUNDING, Groups, kinds, 
 from perfguard.check.numerics.trial import Trial
 from perfguard.check.numerics.truth import Truth
 
-MULTIPLE = 4.0  # of eager's error
-NEARBY = 64.0  # of the change by inputs that are off by a rounding
+MULTIPLE = 4.0  # The allowed multiple of eager's error.
+NEARBY = 64.0  # The allowed multiple of the change by inputs that are off by a rounding.
 LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
-_RESIDUES = 16.0  # times what roundings of operators leave of terms that cancel
-_SHARE = 0.1  # of an element: what is further off is no rounding
-_FEW = 0.005  # of the elements: in so few, terms may cancel further than the draws of roundings show
-LOST = 0.1  # relative error from which on eager does not define the domain
-NEGLIGIBLE = 2.0**-20  # sixteen roundings of float32
+_RESIDUES = 16.0  # The allowed multiple of the residue that roundings of operators leave of terms that cancel.
+_SHARE = 0.1  # The allowed relative error of an element, which no rounding exceeds.
+_FEW = 0.005  # In this share of elements, terms may cancel further than the draws of roundings show.
+LOST = 0.1  # The relative error from which on eager does not define the domain.
+NEGLIGIBLE = 2.0**-20  # Sixteen roundings of float32.
 
 Usual = Mapping[str, float]
 

@@ -19,9 +19,9 @@ from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
 from perfguard.tensors.layouts import expanded, transposed
 
-_WRAP = 2**31  # first offset beyond a signed 32-bit integer
-_SHARE = 0.25  # of the free memory for one tensor
-_PAD = 3  # elements between rows: odd, so that rows are aligned only to the element
+_WRAP = 2**31  # The first offset beyond a signed 32-bit integer.
+_SHARE = 0.25  # The most of the free memory for one tensor.
+_PAD = 3  # Elements between rows. It is odd, so that rows are aligned to one element only.
 
 
 def _sliced(tensor: torch.Tensor) -> torch.Tensor:
@@ -54,7 +54,7 @@ def _far_apart(tensor: torch.Tensor) -> torch.Tensor:
     return buffer.as_strided(tensor.shape, strides, _WRAP).copy_(tensor)
 
 
-#: by the text of a derivation
+#: Text of a derivation -> its layout.
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": transposed,
     "sliced": _sliced,
@@ -89,12 +89,12 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 # -- texts -------------------------------------------------------------------------------------------------------------
 
 _ROW = re.compile(r"row (\d+) (.+)")
-_VERBS = ("cut", "grown")  # of a size
-INCOMING = -1
-STRICT = -2  # no input: how interpreted kernels run
-CALLED = -3  # no input: how the call is made (called.py)
+_VERBS = ("cut", "grown")  # Changes of a size.
+INCOMING = -1  # The place of incoming gradients among those of inputs.
+STRICT = -2  # The place of the way in which interpreted kernels run.
+CALLED = -3  # The place of the way in which the call is made (called.py).
 TWICE = "backward again on the same graph"
-FROZEN = "frozen"  # needs no gradient, where the given one does
+FROZEN = "frozen"  # The input needs no gradient, although the given one does.
 FLOATS = {f"as {name}": getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
 
@@ -146,7 +146,7 @@ class Derivation:
 
     @property
     def incoming(self) -> float:
-        """By how much larger incoming gradients are made."""
+        """The factor by which incoming gradients are enlarged."""
         found = re.search(r"times 2\^(\d+)", self.text(INCOMING))
         return 2.0 ** int(found[1]) if found else 1.0
 
@@ -159,7 +159,7 @@ class Derivation:
 
     @property
     def is_called(self) -> bool:
-        """Whether the given inputs, or their values in other dtypes, are called otherwise."""
+        """Whether the call is made in another way, or on the given values in other dtypes."""
         return any(part.kind == "dtypes" or CALLED in part.steps for part in self.parts)
 
     @property
@@ -198,11 +198,11 @@ class Derivation:
 
 @dataclass(frozen=True)
 class FirstAccepted:
-    """Derivations of which that one is judged that reference and candidate accept first.
+    """Derivations, of which the first is judged that reference and candidate accept.
 
     Attributes:
-        joint: the one that the reference's results must differ from. Where they are those, it does not use what only
-            that one cuts.
+        joint: a derivation whose results from the reference must differ. If they are equal, the reference does not use
+            the elements that only `joint` cuts.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""Fake implementations of custom operators, which compilers believe, compared with what the operators return."""
+"""Compares fake implementations of custom operators, on which compilers rely, with the operators' results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from perfguard.check.hard_inputs.derivation import derived_tensor, with_tensors
 from perfguard.check.numerics.procedure import LeftOut, Run, differentiated
 from perfguard.check.numerics.trial import Inputs
 from perfguard.check.numerics.truth import Reference
+from perfguard.interpreter.entry import interpreter_error
 from perfguard.model.call import Call
 from perfguard.model.errors import described, is_out_of_memory
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.layouts import strides_of, transposed
 from perfguard.tensors.seeding import seed_all
 
@@ -24,7 +25,7 @@ FAKES = "fake implementations of custom operators"
 
 
 class _Seen(torch_utils.DispatchMode):
-    """Runs operators as they are, and beside each custom one its fake implementation."""
+    """Runs operators unchanged, and the fake implementation of each custom one as well."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,7 +54,7 @@ class _Seen(torch_utils.DispatchMode):
             with self._fakes:
                 fakes = tree_tensors(func(*args, **kwargs))
         except Exception as error:
-            if is_out_of_memory(error) or is_missing_fake(error):
+            if is_out_of_memory(error) or is_missing_fake(error) or interpreter_error(error):
                 return ""
             return f"{subject}: raises {described(error)}"
         if len(fakes) != len(results):
@@ -65,7 +66,7 @@ class _Seen(torch_utils.DispatchMode):
 
 
 def _unlike(fake: torch.Tensor, real: torch.Tensor) -> str:
-    """What tensors differ in that code is compiled for; strides of a dimension of one element are not."""
+    """The difference of two tensors for which other code is compiled. Strides of dimensions of one element are none."""
     if fake.dtype != real.dtype:
         return f"dtype {str(fake.dtype)[6:]}, the operator's is {str(real.dtype)[6:]}"
     if fake.device.type != real.device.type:
@@ -118,7 +119,7 @@ def _in_bfloat16(_: int, tensor: torch.Tensor) -> torch.Tensor | None:
     return derived_tensor(tensor, "as bfloat16") if tensor.dtype in (torch.float32, torch.float16) else None
 
 
-#: A fake that keeps strides does not know of a copy, nor one that names a dtype of other dtypes.
+#: A fake that keeps strides is wrong if the operator copies, and one that names a dtype is wrong for other dtypes.
 _CHANGES: dict[Callable[[int, torch.Tensor], torch.Tensor | None], str] = {
     _as_given: "",
     _transposed: ", its inputs transposed in memory",

@@ -40,13 +40,13 @@ def _every_second(ends: torch.Tensor) -> torch.Tensor:
 
 
 def _in_every_second(ends: torch.Tensor, step: int, most: int, last: int) -> torch.Tensor:
-    """Rows, none, rows, none … and what is left in the last group."""
+    """Groups with rows and without, in turn. The last group gets the remaining rows."""
     made = (step * (_places(ends) // 2 + 1)).clamp(max=most)
     made[-1:] = last
     return made.to(ends.dtype)
 
 
-#: pattern of a step -> the tensor after it, given the numbers that the pattern's groups matched
+#: Pattern of a step -> the function of the tensor and of the numbers in the pattern that makes the new tensor.
 _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     (r"all (-?\d+)", torch.full_like),
     ("sorted", _sorted),
@@ -70,12 +70,12 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
             (_places(tensor) >= first) & (_places(tensor) <= last), value, tensor
         ),
     ),
-    # what stands for no index stays
+    # A negative number that stands for no index is unchanged.
     (r"modulo (\d+)", lambda tensor, size: torch.where(tensor >= 0, tensor % size, tensor)),
     (r"ends at most (\d+)", lambda ends, most: ends.clamp(max=most)),
     (r"last end (\d+)", lambda ends, end: torch.where(_places(ends) == len(ends) - 1, end, ends)),
 ]
-_LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # texts that leave another limit
+_LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # Steps that change the limit.
 
 _OF_ROWS = re.compile(r"rows of groups that end at (\d+(?: \d+)*) and (-?\d+) behind")
 
@@ -88,7 +88,7 @@ def _of_rows(ids: torch.Tensor, ends: Sequence[int], behind: int) -> torch.Tenso
 
 
 def agreeing(leaves: Sequence[Any], steps: Mapping[int, str]) -> dict[int, str]:
-    """The steps, and those of ids that follow where ends change (`perfguard.offsets(…, ids=…)`)."""
+    """The steps, and those of the ids that belong to changed ends (`perfguard.offsets(…, ids=…)`)."""
     found = dict(steps)
     marks = {place: mark for place, leaf in enumerate(leaves) if (mark := mark_of(leaf)) is not None and mark.pair}
     for place, mark in marks.items():
@@ -131,13 +131,13 @@ def following(tensor: torch.Tensor, mark: Mark, size: int, target: int, own: Seq
     """The steps of a marked tensor where all dimensions of `size` are cut or grown to `target`, so that its integers
     are valid there; None if none would be. `own`: the steps that change its own dimensions."""
     if tensor.numel() == 0 or (own and target == 0 and (mark.kind == "ids" or mark.limit)):
-        return [*own]  # no integers are left
+        return [*own]  # No integers are left.
     if mark.kind == "of rows":
-        return [*own]  # `agreeing` adds the rest
+        return [*own]  # `agreeing` adds the other steps.
     if mark.kind == "ids":
         if mark.limit != size:
             return [*own]
-        if target == 0:  # there is nothing that could be meant
+        if target == 0:  # No index is valid.
             return None if mark.ignored is None else [f"all {mark.ignored}", *own]
         return [f"modulo {target}", *own]
     given = tensor.tolist()
@@ -147,11 +147,11 @@ def following(tensor: torch.Tensor, mark: Mark, size: int, target: int, own: Seq
         reached = target // step * step
         last = reached if not mark.limit else min(last, reached)
         before = [f"ends at most {last if target < size else target}"]
-    if not mark.limit:  # then the last end is that of the rows
+    if not mark.limit:  # The last end is then the number of rows.
         if (last != target and before) or (own and target == 0):
             return None
         after = [f"last end {last}"] if own or target > size else []
-    if own and target > size:  # the further groups have rows, too
+    if own and target > size:  # The added groups have rows as well.
         share = max(last // (target // 2 + 1) // step, 1) * step
         after = [f"every second group with {share} up to {last} and the last to {last}"]
     return [*before, *own, *after]

@@ -1,4 +1,4 @@
-"""The oracle on inputs close to the derived ones, whose results a correct kernel may also give.
+"""The oracle on inputs close to the derived ones. A correct kernel may return its results, too.
 
 If its results jump, the input is at a tie or an edge of the reference. Inputs that differ by a rounding do not reveal
 every tie: a sigmoid or softmax that has reached 1 stays there. So the reference also runs with ties broken both ways.
@@ -29,7 +29,7 @@ _NUMBERS = (0.0, 2.0**10, -(2.0**10))  # replace NaN
 _ROUNDINGS = 2.0**-22  # a few of float32's
 _TIE, _TIE_OF_FLOAT32 = 2.0**-40, 2.0**-16  # small, but still visible after a softmax in the oracle's dtype
 
-_DRAWS = 3  # that all leave a cancelling term as it is happens to one element in many
+_DRAWS = 3  # Few elements have a cancelling term that none of the draws changes.
 #: Operators that return values which they were given: comparisons with these must stay true.
 _CHOOSING = {
     *("amax", "amin", "aminmax", "clamp", "clamp_max", "clamp_min", "clone", "max", "maximum", "min", "minimum"),
@@ -85,7 +85,7 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
 
     infinite = any(bool(tensor.isinf().any()) for tensor in floats)
     rounded, untied = run(round_), run(untie)
-    if _nan_count(rounded) > _nan_count(eager.tensors()):  # below a probability of 0 there is no logarithm
+    if _nan_count(rounded) > _nan_count(eager.tensors()):  # For example, a probability fell below 0.
         rounded, untied = run(_upwards(round_)), run(_upwards(untie))
     chosen = Reference(call, inputs).ordered(upstream)
     bounded = run(lambda values, _: values.clamp(-_HUGE, _HUGE)) if infinite else None
@@ -97,8 +97,7 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
 
 
 def roundings(call: Call, eager: Trial, upstream: Gradients, by: float) -> list[Tensors]:
-    """The oracle with the result of each operator off by a rounding, as often as its luck requires: where terms cancel,
-    what is left differs."""
+    """The oracle with each operator's result off by a rounding, _DRAWS times: residues of cancelled terms differ."""
     found = []
     for draw in range(_DRAWS):
         with _Rounded(by, draw):
@@ -107,7 +106,7 @@ def roundings(call: Call, eager: Trial, upstream: Gradients, by: float) -> list[
 
 
 class _Rounded(DispatchMode):
-    """Changes what operators compute by up to `by` of it. Views, and what is chosen among values, stay as they are."""
+    """Changes results of operators by up to the share `by`. Views, and values chosen among others, are unchanged."""
 
     def __init__(self, by: float, draw: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

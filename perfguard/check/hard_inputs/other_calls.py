@@ -1,4 +1,4 @@
-"""Derived calls that are followed, not run: another layout or dtype of an input, a frozen one, another size."""
+"""Derived calls whose launches are traced, not run: another layout, dtype or size of an input, or a frozen one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from perfguard.model.call import Call, OtherCall
 _COUNTED = ("transposed", "sliced")  # the layouts that views have
 _MOST = 6  # frozen inputs, and changes of dtypes
 _LEAST = 4  # a size of up to 8 becomes 5, 6 and 7
-_ELEMENTS = 2**20  # of all inputs: no kernel runs, so that to make them is what costs
+_ELEMENTS = 2**20  # The most of all inputs. No kernel runs, so that making the inputs takes the time.
 _FAR, _TIMES = 2048, 8  # a grid of tiles of up to 1,024, or of one for each 8 times the size, has grown by then
 
 
 def other_calls(call: Call) -> list[OtherCall]:
-    """What a call is followed on besides, the same in every run. To be asked before the first call (`kept_by`)."""
+    """The derived calls to follow, equal in every run. It has to be called before the first call (`kept_by`)."""
     if call.hard is None:
         return []
     sizes = None if "sizes" in call.hard.without else sizes_of(call, kept_by(call))
@@ -82,9 +82,9 @@ def _of_dtypes(call: Call) -> Iterator[OtherCall]:
 
 
 def _of_sizes(call: Call, sizes: Sizes) -> Iterator[OtherCall]:
-    """Of each size three others with one power of two above them, so that tiles chosen by that stay; none is a multiple
-    of 16, nor is the number of tiles, as compilers specialise on that. Where all are refused, multiples of the size.
-    The largest shows by which axis grids grow."""
+    """Three others for each size, with one power of two above them, so that tiles chosen by it are equal. Neither they
+    nor their numbers of tiles are multiples of 16, on which compilers specialise. If all are refused, multiples of the
+    size are tried. A large one shows along which axis grids grow."""
     leaves, names = leaves_of(call), Inputs(call).names
     for size in sizes.free:
         least = max(_LEAST, 2 ** ((size - 1).bit_length() - 1))

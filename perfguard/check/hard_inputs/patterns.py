@@ -1,4 +1,4 @@
-"""What a failing derived input teaches: where its neighbours are right, and what the given inputs lack."""
+"""Patterns of failing derived inputs: which similar inputs are right, and what the given inputs lack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Judge = Callable[[Call, Derivation], Outcome]
 
 _NARROW = (torch.bfloat16, torch.float16)
 _CAST = "as bfloat16, "
-#: kind -> what is unusual, where the steps do not say it
+#: Kind -> its unusual property, if the steps do not name it.
 TOLD = {
     "equal sizes": "sizes that are equal in the given call differ",
     "thresholds": "beyond a size that the code compares with",
@@ -28,10 +28,10 @@ TOLD = {
 
 
 def pattern_of(call: Call, derivation: Derivation, judge: Judge) -> str:
-    """Where neighbours of a failing derivation are right, in words that continue a sentence; '' if nothing is known.
+    """The similar derivations that are right, as text that continues a sentence; '' if nothing is known.
 
     Args:
-        call: what is derived from.
+        call: the call from which the inputs are derived.
         judge: runs a derivation on a call.
     """
     by = (_by_size, _by_dtype, _by_given_dtype)
@@ -87,7 +87,7 @@ def _by_dtype(call: Call, derivation: Derivation, judge: Judge) -> str:
 
 
 def _by_given_dtype(call: Call, derivation: Derivation, judge: Judge) -> str:
-    """The same of an input that is changed in more than its dtype."""
+    """`right in float32, wrong in bfloat16: …` for an input of which not only the dtype is changed."""
     steps = {place: text for part in derivation.parts for place, text in part.steps.items() if place >= 0}
     others = {place: text.removeprefix(_CAST) for place, text in steps.items()}
     if others == steps:

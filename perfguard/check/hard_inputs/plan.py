@@ -1,7 +1,7 @@
 """The choice and order of a call's derived inputs, by kind: broad combinations first, then one change at a time.
 
-The first combination of a kind differs between cases, but for kinds that the call or its code asks for. A kind is a
-function that tells its inputs, in one of the tables `_ASKED_FOR` and `_BROAD`.
+Each function in the tables `_ASKED_FOR` and `_BROAD` yields inputs, each as the parts that are combined. The order of
+broad combinations is drawn, so that the first one differs between cases.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from perfguard.check.hard_inputs.values import (
 from perfguard.check.numerics.trial import trained
 from perfguard.model.call import Call
 
-_TURN = 4  # kinds of values that fit into even a few rows
-_BLOCKS = (16, 32, 64, 128)  # usual sizes of blocks, beside those that the code names
-_NEAR_EPSILON = (0.5, 1, 2)  # powers of an epsilon that is added to a square, to a size, and to a root
-_LEAST_POWER = -60  # squares of float32 are normal still
-# Their first product is 2^14. Beside it bfloat16 loses the ones, 6 % of the result; correct kernels are allowed 2 %.
+_TURN = 4  # This many kinds of values fit into even a few rows.
+_BLOCKS = (16, 32, 64, 128)  # Usual sizes of blocks, besides those that the code names.
+_NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, to a size, and to a root.
+_LEAST_POWER = -60  # Squares of float32 are still normal numbers.
+# The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
 _TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
 _GROWN = re.compile(rf"(?:^|, )dim \d+ grown to {_TERMS}\b")
-#: Kinds whose inputs stand in an order of their own, the most telling one first.
+#: Kinds whose inputs are tried in the order of the plan, the most informative one first.
 ORDERED = (
     *("state", "fakes", "runs", "equal sizes", "thresholds", "scalars", "sequences", "modes", "magnitudes", "dtypes"),
 )
@@ -67,11 +67,11 @@ Item = Derivation | FirstAccepted
 
 @dataclass(frozen=True)
 class _Given:
-    """What is known of the call whose inputs are derived.
+    """The call whose inputs are derived, and its properties.
 
     Attributes:
-        floats: places of tensors whose values can be others.
-        layouts, integers: place -> texts.
+        floats: places of the tensors whose values can be changed.
+        layouts, integers: place -> texts of the possible changes.
     """
 
     call: Call
@@ -85,12 +85,20 @@ class _Given:
 
     @cached_property
     def gradients(self) -> list[Part]:
-        kinds = INCOMING_KINDS if _has_gradients(self.call, self.leaves) else ()
+        module = self.call.fn if isinstance(self.call.fn, torch.nn.Module) else self.call.kept
+        has_gradients = (module is not None and trained(module)) or any(map(_requires_grad, self.leaves))
+        kinds = INCOMING_KINDS if has_gradients else ()
         return [Part("gradients", {INCOMING: kind}) for kind in kinds]
 
     @cached_property
     def frozen(self) -> list[Part]:
-        return _frozen(self.leaves)
+        """Inputs that need no gradient while others do: each alone, then all but each. The first ones are those of
+        training: the first input frozen, as below the first layer; all but it, as with frozen weights; then all, as in
+        inference."""
+        places = list({id(leaf): place for place, leaf in enumerate(self.leaves) if _requires_grad(leaf)}.values())
+        sets = [turn for place in places for turn in ((place,), tuple(other for other in places if other != place))]
+        sets.insert(2, tuple(places))
+        return [Part("gradients", dict.fromkeys(each, FROZEN)) for each in dict.fromkeys(sets) if each]
 
     @cached_property
     def cuts(self) -> list[Part]:
@@ -104,7 +112,7 @@ class _Given:
         return _mixed(self.leaves, self.floats, kinds, kind)
 
     def of_all(self, text: str, kind: str = "values") -> list[Part]:
-        """One step of all float tensors."""
+        """One step for all float tensors."""
         return [Part(kind, dict.fromkeys(self.floats, text))] if self.floats else []
 
     def of_integers(self, choose: Callable[[list[str]], str]) -> list[Part]:
@@ -116,7 +124,7 @@ class _Given:
         return [Part("layouts", {place: texts[-1 if at % 2 else 0]}) for at, (place, texts) in names]
 
 
-# -- inputs in which much is hard at once, each the parts of one; their order is drawn ---------------------------------
+# -- broad combinations, in an order that is drawn ---------------------------------------------------------------------
 
 
 def _mixtures(given: _Given) -> Iterable[Parts]:
@@ -146,11 +154,11 @@ def _first_frozen(given: _Given) -> Iterable[Parts]:
     yield from ([part] for part in given.frozen[:3])
 
 
-# -- inputs in which one thing is hard ---------------------------------------------------------------------------------
+# -- one change at a time ----------------------------------------------------------------------------------------------
 
 
 def _alone(given: _Given) -> Iterable[list[Part]]:
-    """Lists of parts, of which each list is shuffled."""
+    """Lists of parts, each of which is shuffled. The last three are cuts, growths and gradients."""
     yield [Part("values", {place: kind}) for place in given.floats for kind in FINITE]
     yield [Part("non-finite", {place: kind}) for place in given.floats for kind in (*NANS, *INFINITIES)]
     yield [Part("layouts", {place: name}) for place, names in given.layouts.items() for name in names]
@@ -160,7 +168,7 @@ def _alone(given: _Given) -> Iterable[list[Part]]:
     yield [*given.gradients, *given.frozen[3:]]
 
 
-# -- kinds that the call or its code asks for, in an order of their own ------------------------------------------------
+# -- kinds that the call or its code asks for, in this order -----------------------------------------------------------
 
 
 def _strict(_: _Given) -> Iterable[Parts]:
@@ -172,11 +180,11 @@ def _called(given: _Given) -> Iterable[Parts]:
 
 
 def _long_sums(given: _Given) -> Iterable[Parts]:
-    """Sums in bfloat16 of one large term and many small ones, along rows or columns. Where kernels are interpreted, a
-    program for each of so many rows would cost more than all else."""
+    """Sums in bfloat16 of one large term and many small ones, along rows or columns. If kernels are interpreted, rows
+    are not added: a program for each of so many rows would take longer than all other inputs."""
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
     fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
-    widths, is_interpreted = {given.leaves[place].shape[-1] for place in given.floats}, bool(strict_kinds())
+    widths, is_interpreted = {n for at in given.floats for n in given.leaves[at].shape[-1:]}, bool(strict_kinds())
     chosen = [size for size in given.sizes.free if size < _TERMS and (size in widths or not is_interpreted)]
     for sizes in filter(None, [] if fixed else [given.sizes.tall(size, _TERMS, "dtypes") for size in chosen]):
         steps = dict(narrow)
@@ -189,8 +197,8 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
 
 
 def few_terms(derivation: Derivation) -> Derivation | None:
-    """The derivation of a long sum without its length; None for other derivations. A result that is wrong in few terms,
-    too, as an exponential of a rounded logarithm, says nothing of the accumulator."""
+    """The derivation of a long sum without its length; None for other derivations. If the result of few terms is wrong
+    as well, as with an exponential of a rounded logarithm, the accumulator is not at fault."""
     texts = [text for part in derivation.parts if part.kind == "dtypes" for text in part.steps.values()]
     parts = []
     for part in derivation.parts:
@@ -204,7 +212,7 @@ def _thresholds(given: _Given) -> Iterable[Parts]:
 
 
 def _scalars(given: _Given) -> Iterable[Parts]:
-    """All neutral ones at once, then each, then the others."""
+    """All neutral options at once, then each alone, then the others."""
     found = sorted(scalars_of(given.call, given.leaves, given.code.thresholds), key=lambda each: not each.is_neutral)
     yield [Part("scalars", {each.place: each.texts[0]}) for each in found if each.is_neutral]
     yield from ([Part("scalars", {each.place: text})] for each in found for text in each.texts)
@@ -220,7 +228,7 @@ def _runs(given: _Given) -> Iterable[Parts]:
 
 
 def _magnitudes(given: _Given) -> Iterable[Parts]:
-    """All floats, then each, near an epsilon, its square root or its square."""
+    """Float tensors near an epsilon, its square root or its square: all of them, then each alone."""
     given_ones = (leaf for leaf in given.leaves if isinstance(leaf, float) and 0 < leaf <= EPSILON)
     logarithms = [math.log2(each) for each in (*given.code.epsilons, *given_ones)]
     powers = dict.fromkeys(round(by * each) for by in _NEAR_EPSILON for each in logarithms)
@@ -230,7 +238,7 @@ def _magnitudes(given: _Given) -> Iterable[Parts]:
 
 
 def _large(given: _Given) -> Iterable[Parts]:
-    """Gradients where all inputs are large."""
+    """Gradients at large inputs."""
     for text in (f"times 2^{LARGE}", f"times 2^{LARGE - 3}"):
         yield [*given.gradients[:1], *given.of_all(text)] if given.gradients else ()
 
@@ -242,12 +250,12 @@ _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_siz
 
 
 def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Item]]:
-    """Derivations of the call by kind, that of their first part, in the order in which they are tried.
+    """Kind -> derivations of the call, in the order in which they are tried. Their first part has this kind.
 
     Args:
-        kept: by the call's functions before they were called.
-        seed: of the order, which decides what fits into the budget.
-        code: of the candidate.
+        kept: the values that the call's functions kept before they were called.
+        seed: the seed of the drawn order, which decides which inputs fit into the budget.
+        code: the candidate's code.
     """
     leaves = leaves_of(call)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
@@ -255,7 +263,7 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
     given = _Given(call, code, sizes, order, leaves, floats, layouts_by_place(call, leaves), _integers(call, leaves))
     asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
     broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]
-    # For a call that takes seconds only one combination fits into the budget; it should vary between cases.
+    # Only one combination of a call that takes seconds fits into the budget. It should vary between cases.
     for each in (broad, *alone):
         order.shuffle(each)  # type: ignore[arg-type]
     *alone, cuts, growths, gradients = alone
@@ -267,7 +275,7 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
 
 
 def _by_kind(combinations: Iterable[Parts], left_out: Sequence[str]) -> dict[str, list[Item]]:
-    """Each combination once, without the kinds that are left out."""
+    """Kind -> its derivations, each once, without parts of the kinds that are left out."""
     found: dict[str, list[Item]] = {}
     seen = set()
     for together in combinations:
@@ -287,7 +295,7 @@ def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, 
 
 
 def layouts_by_place(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
-    """Names of layouts by place; inputs that share memory with others are left out."""
+    """Place -> names of layouts. Inputs that share memory with others are left out."""
     tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
     storages = [leaf.untyped_storage().data_ptr() for leaf in tensors.values() if leaf.layout is torch.strided]
     written = bool(call.mutates or call.clobbers)
@@ -301,7 +309,7 @@ def layouts_by_place(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
 
 
 def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
-    """Texts for marked integers by place; `groups` marks ends, of which the last is unchanged."""
+    """Place -> texts for marked integers. `groups` counts as a mark of ends, the last of which is unchanged."""
     found = {}
     for place, leaf in enumerate(leaves):
         mark = mark_of(leaf) or (Mark("offsets", 0) if leaf is call.groups and _is_vector(leaf) else None)
@@ -315,7 +323,7 @@ def _integer_part(leaves: Sequence[Any], steps: Mapping[int, str]) -> Part:
 
 
 def _may_be_unused(leaf: Any) -> bool:
-    """Whether no group may have rows. Their contents are then meaningless, and may be NaN."""
+    """Whether the rows may be in no group. Their values then have no meaning, and may be NaN."""
     mark = mark_of(leaf)
     return mark is not None and mark.kind == "offsets" and mark.limit > 0 and leaf.numel() > 0
 
@@ -328,27 +336,8 @@ def _requires_grad(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
 
 
-def _has_gradients(call: Call, leaves: Sequence[Any]) -> bool:
-    return _has_parameters(call) or any(map(_requires_grad, leaves))
-
-
-def _has_parameters(call: Call) -> bool:
-    module = call.fn if isinstance(call.fn, torch.nn.Module) else call.kept
-    return module is not None and bool(trained(module))
-
-
-def _frozen(leaves: Sequence[Any]) -> list[Part]:
-    """Inputs that need no gradient while others do: each alone, then all but each. First what training has: the first
-    input frozen, as below the first layer, and all but it, as with frozen weights; then all, as in inference."""
-    inputs = {id(leaf): place for place, leaf in enumerate(leaves) if _requires_grad(leaf)}
-    places = list(inputs.values())
-    sets = [turn for place in places for turn in ((place,), tuple(other for other in places if other != place))]
-    sets.insert(2, tuple(places))
-    return [Part("gradients", dict.fromkeys(each, FROZEN)) for each in dict.fromkeys(sets) if each]
-
-
 def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], kind: str) -> list[Part]:
-    """One kind per row, in at most half of the rows; the others keep their values."""
+    """One kind in each of at most half of the rows. The other rows keep their values."""
     parts = []
     for turn, place in enumerate(floats):
         rows = row_count(leaves[place])
@@ -357,7 +346,7 @@ def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], k
                 parts.append(Part(kind, {place: kinds[2 % len(kinds)]}))
             continue
         if turn and kind == "non-finite":
-            continue  # one such tensor already affects all results of a product
+            continue  # One such tensor already affects all results of a product.
         for at, each in enumerate(kinds[: max(1, min(len(kinds), rows // 2))]):
             parts.append(Part(kind, {place: f"row {_spread(at, rows)} {each}"}))
     return parts

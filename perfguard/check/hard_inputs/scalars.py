@@ -21,7 +21,7 @@ from perfguard.model.call import Call
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 OPTIONS = -4  # the place of keyword arguments that the call does not give, among the places of its inputs
-_LARGE = 0.25  # in place of an epsilon, so that it matters
+_LARGE = 0.25  # A value that has an effect in place of an epsilon.
 _MOST = 64  # a larger integer is a size or a seed rather than an option
 _NOBODY = -10  # and less: an id that stands for none, where -1 and -2 may be dimensions
 
@@ -68,7 +68,7 @@ class Scalar:
 
 
 def scalars_of(call: Call, leaves: Sequence[Any], thresholds: Sequence[int] = ()) -> list[Scalar]:
-    """What can be another number, or option. Sizes of tensors stay.
+    """The numbers and options that may have other values. Sizes of tensors are unchanged.
 
     Args:
         thresholds: numbers that the code compares with.

@@ -90,7 +90,7 @@ def run_hard(
         rotation: each number gives another order. Runs leave it at 0: what they find depends on `reached` alone.
         kept: by the call's functions before they were called; by default, what they keep now.
         others: configurations, of `check_given`.
-        check_seconds: processor time of the given call's own check. Within the budget, every kind has a turn.
+        check_seconds: processor time of the given call's own check. Within the budget, first turns have more.
         reached: what the last run left of this case.
 
     Raises:

@@ -1,8 +1,8 @@
 """Other sizes of a call's inputs. Dimensions of one size belong together, and are cut or grown together.
 
-Where a tensor has a size twice, as a square one does, each of its places, counted from the last dimension, is also cut
-alone in all tensors: rows and columns that are as many may be taken for each other. And each set of places is changed
-alone that the reference takes so: as many queries as keys are no law.
+If a tensor has a size twice, as a square one does, each of its places, counted from the last dimension, is also cut
+alone in all tensors: a kernel may confuse rows and columns that are equally many. Each set of places is also changed
+alone if the reference accepts that: the numbers of queries and keys, for example, need not be equal.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from perfguard.check.hard_inputs.values import is_paired
 from perfguard.check.numerics.modules import kept_in
 from perfguard.model.call import Call
 
-BLOCK = 256  # most blocks and tails recur within this size
+BLOCK = 256  # Most blocks and tails recur within this size.
 _NEAR = [power + by for power in (16, 32, 64, 128, BLOCK) for by in (1, -1, 0)]
-_TALL_ELEMENTS = 2**15  # of one input beyond a threshold: a thousand narrow rows
-_NARROW = 16  # rows or columns beside many of the other; tiles of products have as many
-_MOST_PLACES = 6  # of one size, of which every set is tried
-_GROWN = 4  # times the elements of the given inputs
-_GROWN_ELEMENTS = 2**14  # of all inputs; that many are cheap, also where kernels are interpreted
+_TALL_ELEMENTS = 2**15  # The most elements of inputs beyond a threshold: a thousand narrow rows.
+_NARROW = 16  # Rows beside many columns, or columns beside many rows; tiles of products have as many.
+_MOST_PLACES = 6  # The most places of one size whose sets are all tried.
+_GROWN = 4  # The most times the elements of the given inputs.
+_GROWN_ELEMENTS = 2**14  # This many elements of all inputs are cheap even if kernels are interpreted.
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a call's function and its reference keep of their own: whether tensors, and which numbers."""
+    """The values that a call's function and its reference keep: whether there are tensors, and the integers."""
 
     tensors: bool
     numbers: frozenset[int]
 
 
 def kept_by(call: Call) -> Kept:
-    """As of now: before the first call, since a cache that calls fill is to follow them."""
+    """The values kept now. It has to be called before the first call, which may fill a cache."""
     kept = [each for fn in (call.fn, call.reference) for each in kept_in(fn)]
     return Kept(any(isinstance(each, torch.Tensor) for each in kept), _numbers(kept))
 
@@ -51,10 +51,10 @@ def _numbers(values: Iterable[Any]) -> frozenset[int]:
 
 
 def sizes_of(call: Call, kept: Kept) -> Sizes:
-    """Sizes of the float inputs' dimensions may be others.
+    """The sizes of the float inputs' dimensions that may change.
 
-    None where tensors are kept, whose sizes would not change with those of the inputs, nor a size that is given, or
-    kept, as a number.
+    There are none if the functions keep tensors, whose sizes would not change with those of the inputs. A size that is
+    given or kept as a number does not change either.
     """
     leaves = leaves_of(call)
     told = {0, 1} | kept.numbers | _numbers(leaves)
@@ -64,10 +64,10 @@ def sizes_of(call: Call, kept: Kept) -> Sizes:
 
 
 class Sizes:
-    """Other sizes of inputs. Integers and pairs are looked at once: on a GPU each look waits for it.
+    """Other sizes of inputs. Values of integers and pairs are read once, because each read waits for a GPU.
 
     Attributes:
-        free: sizes that may be others, in order of appearance.
+        free: the sizes that may change, in order of appearance.
     """
 
     def __init__(self, leaves: Sequence[Any], free: Sequence[int]) -> None:
@@ -90,8 +90,8 @@ class Sizes:
         return Part(kind, joined) if joined else None
 
     def cuts(self) -> list[Part]:
-        """Each size cut to one less, 1, to the powers of two below it with their neighbours, and to 0, but no row of
-        0."""
+        """Each size cut to one less, to 1, to the powers of two below it with their neighbours, and to 0, but no row to
+        0 elements."""
         widths = {leaf.shape[-1] for leaf in self._tensors if leaf.is_floating_point() and leaf.ndim > 1}
         below = [target for target in _NEAR if target <= BLOCK // 2 + 1]
         targets = {
@@ -113,8 +113,8 @@ class Sizes:
                         yield from filter(None, [self.resize(size, target, only)])
 
     def subsets(self) -> list[FirstAccepted]:
-        """For each size that stands in several places: sets of them cut, and grown, alone; few places first, or most.
-        Which sets there are, the reference tells, as it refuses the others."""
+        """For each size in several places: sets of these cut and grown alone, in several orders. The reference decides
+        which sets are valid, since it refuses the others."""
         found = []
         for size in self._unmeant():
             own = self._places(size)
@@ -136,8 +136,8 @@ class Sizes:
         return found
 
     def thresholds(self, compared: Iterable[int]) -> list[list[Part]]:
-        """For each integer that the code compares with: one more than that of every size that is not more, or where
-        that is too much, of one size, beside few of the others. Last those that all sizes exceed: that many."""
+        """For each integer that the code compares with: every size up to it grown to one more; if that is too large,
+        one such size at a time beside few of the others. Integers below all sizes come last, with sizes cut to them."""
         found: list[list[Part]] = []
         for limit in sorted(compared, key=lambda limit: min(self.free, default=0) > limit):
             below = [size for size in self.free if size <= limit]
@@ -146,20 +146,20 @@ class Sizes:
                 parts = (self.resize(size, target, kind="thresholds") for size, target in all_at_once.items())
                 found.append([part for part in parts if part is not None])
                 continue
-            # Columns cost less than rows do, where kernels are interpreted.
+            # Columns cost less than rows if kernels are interpreted.
             tall = (self.tall(size, limit + 1, "thresholds") for size in reversed(below))
             found += [[part] for part in tall if part is not None]
         return found
 
     def tall(self, size: int, target: int, kind: str) -> Part | None:
-        """One size grown beside few of the others; None where that is not cheap either."""
+        """One size grown beside few of the others; None if that is not cheap either."""
         others = [other for other in self.free if other != size]
         ways = [{size: target} | {other: few for other in others if other > few} for few in (_NARROW, 1)]
         parts = (self._joined(way, kind) for way in ways if self._is_cheap(way, _TALL_ELEMENTS))
         return next((part for part in parts if part is not None), None)
 
     def _unmeant(self) -> list[int]:
-        """Sizes but those that marked integers mean: they do not tell which of the places they mean."""
+        """The sizes without those that marked integers refer to, which do not name one of several places."""
         meant = {_meant(leaf, mark) for leaf in self._tensors if (mark := mark_of(leaf)) is not None}
         return [size for size in self.free if size not in meant]
 
@@ -173,8 +173,8 @@ class Sizes:
         return tuple(self._resized({size: [size - 1] for size in self.free}))
 
     def growths(self) -> list[list[Part]]:
-        """For each size: grown to twice as much, and to the powers of two above it with the next number, where that is
-        cheap. What fits one block in a test fills several in use."""
+        """Each size grown to twice as much, and to the powers of two above it and the next number, if that is cheap. An
+        input that fits into one block in a test fills several in use."""
         found = []
         for size in (size for size in self.free if size < BLOCK):
             above = [2 * size, *(target for target in _NEAR if target % 16 <= 1 and size < target)]
@@ -220,8 +220,8 @@ class Sizes:
         return Part(kind, agreeing(self._leaves, steps)) if steps else None
 
     def _keeps_meaning(self, place: int, tensor: torch.Tensor, size: int, target: int) -> bool:
-        """Whether an unmarked tensor can mean the same. Indices stay within a cut. What has grown needs no more
-        integers, and none that tells the old size, as ends and counts of groups do. Pairs stay whole."""
+        """Whether an unmarked tensor can mean the same. Indices have to be valid in a cut. Growth must require no
+        further integers, and none may equal the old size, as ends and counts of groups do. Pairs remain whole."""
         if not _is_integer(tensor):
             return target % 2 == 0 or tensor.shape[-1:] != (size,) or not self._is_paired(place)
         if tensor.numel() == 0:
@@ -233,7 +233,7 @@ class Sizes:
 
 
 def _meant(tensor: torch.Tensor, mark: Mark) -> int:
-    """The size that marked integers mean: the last end is that of the rows, where no other is given."""
+    """The size that marked integers refer to: their limit, otherwise the last end, which is the number of rows."""
     return mark.limit or (int(tensor.max()) if tensor.numel() else 0)
 
 

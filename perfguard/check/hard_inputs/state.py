@@ -1,6 +1,6 @@
-"""State beside the result: what both sides of a call keep by one name, as buffers or numbers, and a call changes.
+"""State besides the result: buffers and numbers that both sides of a call have by one name, and that a call changes.
 
-Both sides begin each run with the candidate's state, so what they are after it can be compared like outputs.
+Both sides begin each run with the candidate's state, so their states after it can be compared like outputs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from perfguard.check.numerics.modules import modules_of
 from perfguard.check.numerics.trial import Inputs, run_trial
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import Call
-from perfguard.tensors.graph import has_storage
+from perfguard.tensors.autograd_graph import has_storage
 from perfguard.tensors.snapshot import bits
 
 Place = tuple[Any, str]  # an object, and the name of its attribute
-_OWN = ("training",)  # an attribute of each module, which is a mode
+_OWN = ("training",)  # The attribute of every module that is a mode.
 
 
 def owner_of(fn: Any) -> Any:
@@ -45,7 +45,7 @@ def _attributes_of(value: Any) -> dict[str, Any]:
 
 
 def _places(owner: Any) -> dict[str, Place]:
-    """Buffers and public attributes by the name that a failure says."""
+    """Buffers and public attributes by their names in failures."""
     found: dict[str, Place] = {}
     modules = [*owner.named_modules()] if isinstance(owner, torch.nn.Module) else [("", owner)]
     for path, holder in modules:
@@ -76,7 +76,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 class _Kept:
-    """The values at some places, to put them back: into the same memory, under the same names."""
+    """The values at some places, which can be restored into the same memory, under the same names."""
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self._places = places
@@ -100,7 +100,7 @@ class State:
     """The state of a call's two sides.
 
     Attributes:
-        names: of what is compared; empty if no call changes anything that both sides have.
+        names: the names of the compared state; empty if no call changes any state that both sides have.
     """
 
     def __init__(self, call: Call) -> None:
@@ -119,7 +119,7 @@ class State:
         return type(mine) is type(theirs)
 
     def _changed(self, call: Call, both: list[str]) -> list[str]:
-        """Those that a run changes on a side, and that stay alike in shape."""
+        """The names whose values a run changes on either side, without a change of shape."""
         inputs = Inputs(call)
         reference = Reference(call, inputs)
         found: dict[str, None] = {}

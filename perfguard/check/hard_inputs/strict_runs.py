@@ -22,13 +22,13 @@ def strict_kinds() -> list[tuple[str, str]]:
 
 
 def judged_strictly(derivation: Derivation, judge: Callable[[], Outcome]) -> Outcome:
-    """What `judge` says of a derivation, its kernels run as that asks. A problem names the kernel's line."""
+    """The outcome of `judge` with kernels run as the derivation asks. A problem names the kernel's line."""
     from perfguard.interpreter.strict import Strict, strictly
 
     text = derivation.text(STRICT)
     strict = Strict(
         poisons=(lambda _: True) if text == _MASKED else None,
-        backwards=text in (_BACKWARDS, _AT_ONCE),  # so that the last to store is another one than as ever
+        backwards=text in (_BACKWARDS, _AT_ONCE),  # Another program than usual then stores last.
         at_once=text == _AT_ONCE,
     )
 

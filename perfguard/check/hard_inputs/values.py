@@ -9,8 +9,8 @@ import torch
 
 #: Values of standard deviation 1 then exceed 88, where exp overflows float32; squares and sums are far from overflow.
 LARGE = 7
-LARGEST = 17  # beyond float16, also in short sums
-SHIFT = -100  # exp of every element is 0 in float32
+LARGEST = 17  # Beyond the range of float16, also in short sums.
+SHIFT = -100  # exp of every element is then 0 in float32.
 SMALL = -10
 OUTLIER = 10
 _LEAST_TWICE = 4  # pairs of equal values in a row; fewer may be chance
@@ -30,7 +30,7 @@ FINITE = (
 )
 NANS = ("NaN at last", "NaN at first", "NaN at middle")
 INFINITIES = ("inf at first", "-inf at middle", "inf at last", "-inf at first", "-inf at last")
-#: of incoming gradients; the largest are beyond float16, through which a backward pass of wider ones may not go
+#: Kinds of incoming gradients. The largest exceed float16, in which no backward pass of wider gradients may compute.
 INCOMING_KINDS = (
     "ones",
     f"times 2^{LARGEST}",
@@ -86,8 +86,8 @@ def _twice(rows: torch.Tensor, part: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def is_paired(tensor: torch.Tensor) -> bool:
-    """Whether all values of each row stand there twice, as the cosines of rotary embeddings do: as halves, or as
-    neighbours. Kernels read one of the two."""
+    """Whether each value of a row occurs twice, in both halves or side by side, as the cosines of rotary embeddings do.
+    Kernels read one of the two."""
     return _pairs_of(tensor) is not None
 
 
@@ -105,7 +105,7 @@ def _pairs(rows: torch.Tensor) -> int | None:
     for dim in (-2, -1):
         first, second = _unflattened(rows, dim).unbind(dim)
         if bool((first == second).all()):
-            return dim if bool((rows != rows[:, :1]).any()) else None  # where all are equal, none are pairs
+            return dim if bool((rows != rows[:, :1]).any()) else None  # Equal values are no pairs.
     return None
 
 
@@ -118,8 +118,9 @@ def _unflattened(rows: torch.Tensor, dim: int) -> torch.Tensor:
 def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """A contiguous copy with another size of one dimension.
 
-    What is grown goes on from its beginning, each time a little smaller, so that no two elements are equal that were
-    not. Integers, and what does not fall, end in what was last: groups at the end are empty. Pairs stay pairs.
+    A grown tensor repeats itself, each time a little smaller, so that different elements remain different. Integers,
+    and values that never decrease, end with copies of the last one, so that the last groups are empty. Pairs remain
+    pairs.
 
     Raises:
         ValueError: the size is odd, and values stand in pairs.
@@ -157,7 +158,7 @@ def _put(part: torch.Tensor, value: float, place: str) -> None:
 
 
 _PLACE = "(first|middle|last)"
-#: pattern of a kind -> what it does to a part of the rows, given what the pattern's groups matched
+#: Pattern of a kind -> the function that changes a part of the rows, given the matches of the pattern's groups.
 _KINDS: list[tuple[str, Callable[..., object]]] = [
     ("zero", lambda part: part.zero_()),
     ("negative zero", lambda part: part.fill_(-0.0)),

@@ -46,7 +46,7 @@ from perfguard.model.errors import MeasurementError, described, hit_recompile_li
 
 JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
-SCALED = 1e-3  # of the exponent: 1.2 % of the RMS
+SCALED = 1e-3  # The largest difference from a whole exponent: 1.2 % of the RMS.
 _OFF = 4.0  # roundings by which results of operators are made off: a short sum has as many
 AT_AN_EDGE = "at a tie or an edge of the reference"
 
@@ -124,7 +124,7 @@ def defines_the_domain() -> Iterator[None]:
     """Runs of the reference. Inputs that it refuses are outside the domain."""
     try:
         yield
-    except (*REFUSALS, *SLIPS) as error:  # of an option a reference may expect a tensor
+    except (*REFUSALS, *SLIPS) as error:  # A reference may expect a tensor as an option.
         if is_out_of_memory(error) or device_is_lost(error):
             raise
         raise LeftOut("the reference raises") from error
@@ -138,12 +138,12 @@ def _eager(reference: Reference, derivation: Derivation) -> tuple[Trial, Gradien
 
 
 def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None) -> bool:
-    """Whether the reference says anything of what a derivation changes: it may ignore the rest of an input of which
-    others are shorter, and an option, and what it draws by chance is no truth.
+    """Whether the reference can judge a derivation. It may ignore an option, or the rest of an input if others are
+    shorter, and its random results are no truth.
 
     Args:
-        base: the call that is derived from.
-        joint: changes the whole size of which a part is changed.
+        base: the call from which inputs are derived.
+        joint: the derivation that changes all places of a size, of which the first changes some.
     """
 
     def changes(one: Derivation, other: Derivation, seed: int = 0) -> bool:
@@ -252,8 +252,8 @@ def _between_guards(
 
 
 def _lost(trial: Trial, truth: Truth, near: Nearby) -> str:
-    """The problem of outputs that are NaN or infinite where the reference is finite, however it jumps there: no tie and
-    no edge between finite results makes that of finite inputs."""
+    """The problem of outputs that are NaN or infinite although the reference is finite. This holds at jumps as well: no
+    tie or edge between finite results explains NaN or infinity for finite inputs."""
     for position, got in enumerate(trial.tensors()[: truth.first_gradient]):
         all_near = [truth.eager, truth.oracle, near.rounded, near.untied, *near.chosen]
         others = [each for tensors in all_near if (each := tensors[position]) is not None]
@@ -314,8 +314,8 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
 
 
 def _scaled(truth: Truth, usual: Usual) -> bool:
-    """Whether all results are those of the given inputs times a power of 2^17. Elsewhere a softmax may saturate:
-    exp(x - logsumexp(x)), a right formula of its gradient, overflows for x of 2^34."""
+    """Whether all results are those of the given inputs times a power of 2^17. Otherwise a softmax may have saturated:
+    exp(x - logsumexp(x)), a correct formula for its gradient, overflows for x of 2^34."""
     for name, oracle in zip(truth.names, truth.oracle, strict=True):
         if oracle is not None and usual.get(name):
             power = math.log2(max(rmse(oracle), FLUSHED) / usual[name]) / LARGEST

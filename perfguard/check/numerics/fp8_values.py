@@ -1,8 +1,8 @@
-"""Codes and scales that are not the reference's, and right all the same: where the reference rounds before its cast.
+"""Codes and scales that are right although they differ from the reference's, which rounds before its cast.
 
-A fused kernel that keeps float32 up to its cast is nearer to the truth than a reference that rounds to bfloat16 on the
-way, and has other codes and scales. So where the reference's differ from the oracle's, those of each scale may be the
-reference's or the oracle's, as divided by the candidate's own scale. Else the dequantised values decide.
+A fused kernel that keeps float32 up to its cast is closer to the truth than a reference that rounds to bfloat16 on the
+way, and has other codes and scales. So if the reference's codes differ from the oracle's, the codes of each scale may
+be the reference's or the oracle's, divided by the candidate's own scale. Otherwise the dequantised values decide.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, kinds
 MULTIPLE = 1.5
 #: … in the values of one scale, which are few.
 OF_ONE_SCALE = 3.0
-#: What float32 leaves of a value that a sum went into, relative: 32 roundings.
+#: The relative error of a value that a sum in float32 went into: 32 roundings.
 _SUMMED = 2.0**-19
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """What was quantised: `values` before rounding, and what they were divided by; None: nothing that is known."""
+    """Values before they are rounded to codes, and the scales that they were divided by, if these are known."""
 
     values: torch.Tensor
     scales: torch.Tensor | None
@@ -88,7 +88,7 @@ class Sides:
     def _quantised(
         self, values: Sequence[torch.Tensor | None], scales: Sequence[torch.Tensor | None], at: int, scale: int | None
     ) -> Quantised | None:
-        """What is in these places; None if something is missing, or of another shape than eager's."""
+        """The values and scales at these positions; None if one is missing, or has another shape than eager's."""
         wanted = [(values[at], self.eager[at]), *([] if scale is None else [(scales[scale], self.eager[scale])])]
         found = [each for each, eager in wanted if each is not None and eager is not None and each.shape == eager.shape]
         return Quantised(found[0], found[1] if scale is not None else None) if len(found) == len(wanted) else None

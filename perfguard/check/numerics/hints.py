@@ -1,4 +1,4 @@
-"""What a wrong result looks like: a constant factor, right values in wrong places, some columns or rows, some groups.
+"""Patterns of wrong results: a constant factor, right values in wrong places, some columns or rows, some groups.
 
 Shape suffixes: R: rows, all dimensions but the last; C: columns, the last one. A vector is a column.
 """

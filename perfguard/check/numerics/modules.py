@@ -1,10 +1,11 @@
-"""Modules that a function is or keeps, and runs with other parameters and buffers in them."""
+"""Modules that a function is or keeps (`lambda x: net(x)`), and runs with other parameters and buffers in them."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -12,12 +13,14 @@ import torch
 
 from perfguard._compat import torch_utils
 from perfguard.check.numerics.oracle import widened
+from perfguard.check.numerics.trial import Inputs, run_trial, trained
+from perfguard.model.call import Call
 
 Result = TypeVar("Result")
 
 
 def kept_in(fn: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """What a function keeps in its closure, its defaults and its given arguments, and so do the functions there."""
+    """The values in a function's closure, defaults and bound arguments, and those of the functions among them."""
     seen = set() if seen is None else seen
     if id(fn) in seen:
         return
@@ -72,3 +75,47 @@ def widened_state(owner: torch.nn.Module, wide: torch.dtype) -> dict[str, torch.
         name: widened(value.detach(), wide).requires_grad_(value.requires_grad)
         for name, value in owner.named_parameters()
     } | buffers
+
+
+# -- the module whose gradients are compared ---------------------------------------------------------------------------
+
+
+def with_kept(call: Call) -> Call:
+    """The call with `kept`: the only module that the candidate keeps, if the reference is or keeps its counterpart.
+
+    A candidate whose outputs need no gradient has none to compare: a kernel for inference may read a layer's weights.
+    On ranks the gradients are those of one rank, so nothing is kept there. A cold start has to be the first call.
+    """
+    if isinstance(call.fn, torch.nn.Module) or not call.ranks.alone or call.cold_start is not False:
+        return call
+    mine, theirs = modules_of(call.fn), modules_of(call.reference)
+    if len(mine) != 1 or len(theirs) != 1 or not trained(mine[0]) or not _are_counterparts(mine[0], theirs[0]):
+        return call
+    inputs = Inputs(call)
+    if not inputs.leaf_names and not _needs_gradient(call, inputs):
+        return call
+    return replace(call, kept=mine[0])
+
+
+def _needs_gradient(call: Call, inputs: Inputs) -> bool:
+    devices = [] if inputs.device.type == "cpu" else [inputs.device]
+    try:
+        with torch.random.fork_rng(devices, **({"device_type": inputs.device.type} if devices else {})):
+            return any(run_trial(call.fn, inputs, seed=call.seed).differentiable)
+    except Exception:  # The check calls it again, and reports the error with the run that raised it.
+        return False
+
+
+def _are_counterparts(mine: torch.nn.Module, theirs: torch.nn.Module) -> bool:
+    """Whether two modules have the same parameters in the same order: of one name, or of equal values."""
+    if mine is theirs:
+        return True
+    own, others = trained(mine), trained(theirs)
+    return len(own) == len(others) and all(
+        one.shape == other.shape and one.device == other.device and (name == its_name or _are_equal(one, other))
+        for (name, one), (its_name, other) in zip(own, others, strict=True)
+    )
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return not one.is_meta and bool((one.detach().double() == other.detach().double()).all())

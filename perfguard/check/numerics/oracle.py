@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from perfguard._compat.torch_utils import DispatchMode
+from perfguard._compat import torch_utils
+from perfguard._compat.torch_internals import schema_of
 from perfguard.check.memory import free_bytes
 from perfguard.check.numerics.sums import FP8_DTYPES
 from perfguard.model.errors import is_out_of_memory
@@ -26,24 +27,26 @@ NARROW = (torch.bfloat16, torch.float16, torch.float32)
 COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 #: Share of the free memory that a float64 oracle may take.
 MEMORY_SHARE = 0.25
-#: How far values of a close run may be off, relative to themselves. In 16 bits an eighth of a rounding: less than
-#: eager's own error, and more than sums in float32 are off before an element is cut at 0. In float32 16 roundings,
+#: The largest relative change of the values in a close run. In 16 bits it is an eighth of a rounding: less than eager's
+#: own error, but more than the error of sums in float32 before an element is cut at 0. In float32 it is 16 roundings,
 #: those of a long sum.
 CLOSE: dict[torch.dtype, float] = {torch.bfloat16: 2.0**-12, torch.float16: 2.0**-15, torch.float32: 2.0**-20}
 #: Number of copies of the inputs and outputs that the reference and the comparison hold at once.
 COPIES = 3
 
 
-class Widen(DispatchMode):
+class Widen(torch_utils.DispatchMode):
     """Makes operators that request one of `dtypes` return `wide`.
 
-    A view of a wide tensor's bytes as one of `dtypes` returns the tensor itself. A view as integers of another size
-    raises TypeError, since it refers to the bits of the narrow value.
+    A narrow float beside a wide one, such as a weight that the reference closes over, is widened: operators such as
+    matrix products refuse to mix dtypes. A view of a wide tensor's bytes as one of `dtypes` returns the tensor itself.
+    A view as integers of another size raises TypeError, since it refers to the bits of the narrow value.
     """
 
     def __init__(self, dtypes: Sequence[torch.dtype], wide: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.dtypes = frozenset(dtypes) - {wide}
+        self.narrow = self.dtypes.intersection(NARROW)
         self.wide = wide
 
     def __torch_dispatch__(
@@ -57,7 +60,13 @@ class Widen(DispatchMode):
                 raise TypeError(f"{args[1]} bits of a tensor that is {self.wide} here")
         if named.get("dtype") in self.dtypes:
             named["dtype"] = self.wide
+        dtypes = {each.dtype for each in torch_utils.tree_leaves(args) if isinstance(each, torch.Tensor)}
+        if self.wide in dtypes and not self.narrow.isdisjoint(dtypes) and not schema_of(func).is_mutable:
+            args = torch_utils.tree_map(self._widened, args)
         return func(*args, **named)
+
+    def _widened(self, leaf: Any) -> Any:
+        return leaf.to(self.wide) if isinstance(leaf, torch.Tensor) and leaf.dtype in self.narrow else leaf
 
 
 @contextmanager
@@ -76,7 +85,7 @@ _seeds: ContextVar[Iterator[int] | None] = ContextVar("_seeds", default=None)
 
 @contextmanager
 def close_inputs(draw: int) -> Iterator[None]:
-    """Within it `widened` moves each value by chance, by up to CLOSE; another way for each `draw`."""
+    """While inside, `widened` changes each value at random by up to CLOSE; `draw` chooses the random numbers."""
     token = _seeds.set(itertools.count(draw << 16))
     try:
         yield
@@ -141,7 +150,7 @@ def unrounded_codes(run: Run, coded: Sequence[torch.Tensor]) -> list[torch.Tenso
 
 
 def in_float32(run: Run, coded: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """The same, and the scales, with no cast at all on the way: float32 throughout.
+    """The values and the scales of a reference without any casts: float32 throughout.
 
     Args:
         run: the reference on inputs in float32.
@@ -183,3 +192,62 @@ def fits_in_float64(tensors: Sequence[torch.Tensor]) -> bool:
         return True
     needed = COPIES * 8 * sum(tensor.numel() for tensor in wide)
     return needed <= MEMORY_SHARE * free_bytes(wide[0].device)
+
+
+# -- the order of equal elements ---------------------------------------------------------------------------------------
+
+# Which of equal scores `topk` or `argmax` chooses is undefined: it differs between devices, sizes and kernels. The
+# reference says only what both orders agree on.
+_aten = torch.ops.aten
+_OF_ALL = (_aten.argmax.default, _aten.argmin.default)
+_ORDERING = (_aten.topk.default, _aten.sort.default, _aten.sort.stable)
+_CHOOSING = frozenset((*_OF_ALL, *_ORDERING, _aten.max.dim, _aten.min.dim, _aten.kthvalue.default))
+
+
+class OrderOfEqual(torch_utils.DispatchMode):
+    """Makes operators choose the first, or the last, of equal elements. A sort that is asked to be stable stays so."""
+
+    def __init__(self, *, last: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.last = last
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func not in _CHOOSING:
+            return func(*args, **(kwargs or {}))
+        names = [argument.name for argument in schema_of(func).arguments]
+        given = dict(zip(names, args, strict=False)) | dict(kwargs or {})
+        tensor, dim = given.pop("self"), given.pop("dim", None if func in _OF_ALL else -1)
+        if tensor.ndim == 0 or given.pop("stable", False):
+            return func(*args, **(kwargs or {}))
+        if func in _ORDERING:
+            return self._ordered(tensor, dim, **given)
+        if not self.last:
+            return func(*args, **(kwargs or {}))
+        if dim is None:
+            found = tensor.numel() - 1 - func(tensor.flatten().flip(0), 0)
+            return found.reshape((1,) * tensor.ndim) if given.get("keepdim") else found
+        found = func(tensor.flip(dim), dim=dim, **given)
+        end = tensor.shape[dim] - 1
+        return end - found if isinstance(found, torch.Tensor) else (found[0], end - found[1])
+
+    def _ordered(
+        self,
+        tensor: torch.Tensor,
+        dim: int,
+        k: int | None = None,
+        *,
+        descending: bool = False,
+        largest: bool = True,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The result of `sort`, or of `topk` of `k` elements."""
+        downwards = descending if k is None else largest
+        values, indices = _aten.sort.stable(
+            tensor.flip(dim) if self.last else tensor, stable=True, dim=dim, descending=downwards
+        )
+        if self.last:
+            indices = tensor.shape[dim] - 1 - indices
+        count = tensor.shape[dim] if k is None else k
+        return values.narrow(dim, 0, count).contiguous(), indices.narrow(dim, 0, count).contiguous()

@@ -1,4 +1,4 @@
-"""How one run of a call is made: plainly, or as a derived call asks (`hard_inputs/called.py`)."""
+"""Procedures to run a call: plainly, or as a derived call requires (`hard_inputs/called.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Gradients = Sequence[torch.Tensor | None]  # incoming: one for each output; None
 
 
 class LeftOut(Exception):
-    """What is tried is outside the call's domain, for this reason."""
+    """An input is outside the call's domain; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Run:
     """One run of a function.
 
     Attributes:
-        leaves: what is differentiated: arguments and parameters that require grad.
-        upstream: incoming gradients; empty: forward only.
+        leaves: the tensors to differentiate by: arguments and parameters that require grad.
+        upstream: incoming gradients; empty for the forward pass alone.
         wide: whether everything is a wide copy, as in the oracle.
     """
 
@@ -41,9 +41,9 @@ class Procedure:
     """A plain run: one call, one backward pass. Subclasses make it otherwise, for candidate and reference alike.
 
     Attributes:
-        state_names: of the state that is compared beside the results, as tensors.
-        coarse: results that are finer are compared in this dtype; None: as they are.
-        is_cast: whether operators inside of the call choose their dtypes, as under autocast.
+        state_names: names of the state that is compared besides the results, as tensors.
+        coarse: the dtype in which finer results are compared; None: their own.
+        is_cast: whether operators inside the call choose their dtypes, as under autocast.
     """
 
     state_names: Sequence[str] = ()
@@ -51,7 +51,7 @@ class Procedure:
     is_cast = False
 
     def may_return(self, dtype: torch.dtype, place: int) -> bool:
-        """Whether an output of the candidate may have this dtype where the reference's has another one."""
+        """Whether an output of the candidate may have this dtype, although the reference's has another one."""
         return False
 
     def call(self, run: Run) -> Any:
@@ -59,7 +59,7 @@ class Procedure:
         return run()
 
     def gradients(self, outputs: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor | None]:
-        """What is judged as gradients, in the order of the leaves."""
+        """The gradients to judge, in the order of the leaves."""
         return [None if each is None else each.detach().clone() for each in differentiated(outputs, run)]
 
     def state(self, fn: Callable[..., Any]) -> list[torch.Tensor]:
@@ -67,7 +67,7 @@ class Procedure:
         return []
 
     def restore(self, fn: Callable[..., Any]) -> None:
-        """Undo what the run left behind beside its inputs."""
+        """Undo the run's changes of state other than its inputs."""
 
 
 def differentiated(outputs: Sequence[torch.Tensor], run: Run, *, retain: bool = False) -> list[torch.Tensor | None]:

@@ -6,13 +6,13 @@ With e_c = candidate - oracle and e_e = eager - oracle, in float64:
     RMSE_g(e_c) <= k·(1 + sqrt(2 ln G / n_g))·max(RMSE_g(e_e), rho·RMS_g(oracle), hard_g) + phi·u·RMS_g(oracle)
 
 for each of G groups of n_g elements; rho is the median over groups of RMSE_g(e_e)/RMS_g(oracle). The root is
-the allowance for the worst of G groups, and rho protects groups where eager is exact by luck. Of few numbers eager's
-error is small by luck, too (LEAST_ROUNDINGS, LEAST_OF_FEW). The elements of a group may share one error, as in the
-gradient of a weight that few tokens reached. In 16 bits hard_g is what eager's error comes to in its hardest groups
-(HARD, HARD_SUMS). In float32 and wider n_g is 1 then, and eager's error that of all groups of about the same size. In
-an argument's gradient it counts as at least RESIDUE·u·RMS(oracle) with n_g = 1, and in one that vanishes as at least
-VANISHING·u·RMS(the largest gradient).
-Integers and bools must be equal, but where the reference's depend on which of equal elements it chooses. 8-bit floats
+the allowance for the worst of G groups, and rho protects groups in which eager is exact by luck. Eager's error is also
+small by luck in a few numbers (`Allowance.least`, `Allowance.of_few`). The elements of a group may share one error, as
+in the gradient of a weight that few tokens reached. In 16 bits, hard_g is therefore eager's error in its hardest groups
+(HARD, HARD_SUMS). In float32 and wider, n_g then counts as 1, and eager's error as that of all groups of about the same
+size. In an argument's gradient, eager's error counts as at least `Allowance.residue` with n_g = 1, and in a gradient
+that vanishes as at least `Allowance.vanishing` of the largest gradient.
+Integers and bools must be equal, unless the reference's depend on which of equal elements it chooses. 8-bit floats
 are compared as codes, in `perfguard.check.numerics.fp8_codes`. See docs/numerics.md.
 """
 
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -46,54 +47,53 @@ from perfguard.tensors.snapshot import bits
 Source = Literal["argument", "parameter"]  # of a gradient
 
 PHI = 0.25
-#: k; gradients have at least GRADIENT_MULTIPLE
-MULTIPLE: dict[torch.dtype, float] = {
-    torch.bfloat16: 2.0,
-    torch.float16: 2.0,
-    torch.float32: 4.0,
-    torch.float64: 4.0,
-}
-GRADIENT_MULTIPLE = 3.0
-#: Eager's error counts as at least this many roundings where it is small by luck, or cannot be seen: always in float32
-#: and wider, where a result may be one number or have one error; in 16 bits if the oracle is no finer than the output.
-LEAST_ROUNDINGS: dict[torch.dtype, float] = {
-    torch.bfloat16: 0.42,  # of the result: 55.6 dB
-    torch.float16: 0.42,
-    torch.float32: 16.0,  # of a long sum
-    torch.float64: 16.0,
-}
-#: The same in 16 bits, whose results are rounded one by one, where fewer than FEW elements of one size weigh as much as
-#: all. With k it is the relative error that torch.testing allows by default.
-LEAST_OF_FEW: dict[torch.dtype, float] = {torch.bfloat16: 2.0, torch.float16: 1.0}
+GRADIENT_MULTIPLE = 3.0  # The least k of gradients.
 FEW = 16
-#: Of an argument's gradient, eager's error counts as at least this many roundings of the whole tensor. What is left
-#: where terms cancel, as in the row of attention that sees one key, has the roundings of terms as large as the largest
-#: row, which is about 3.5 times the tensor's RMS: k times this are 3.5 times LEAST_ROUNDINGS.
-RESIDUE: dict[torch.dtype, float] = {
-    torch.bfloat16: 0.5,
-    torch.float16: 0.5,
-    torch.float32: 2.0,
-    torch.float64: 2.0,
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The constants of the rule for one dtype; all but `multiple` count roundings u of the dtype.
+
+    Attributes:
+        multiple: k.
+        least: eager's least error where it is small by luck or cannot be seen. In float32 and wider, where a result may
+            be one number or have one error, it is that of a long sum and always counts. In 16 bits it is a share of the
+            result (55.6 dB), and counts if the oracle is no finer than the output.
+        of_few: the same in 16 bits, whose results are rounded one by one, if fewer than FEW elements of one size weigh
+            as much as all. Times k it is the relative error that torch.testing allows by default.
+        residue: eager's least error in an argument's gradient, in roundings of the whole tensor. What is left where
+            terms cancel, as in the row of attention that sees one key, has the roundings of terms as large as the
+            largest row, which is about 3.5 times the tensor's RMS: k times this is 3.5 times `least` in 16 bits.
+        vanishing: eager's least error in a gradient that vanishes as a whole, in roundings of the call's largest
+            gradient: where attention sees one key, that of the queries. The terms that cancel may be a product of
+            several factors, and larger than any gradient.
+    """
+
+    multiple: float
+    least: float
+    of_few: float
+    residue: float
+    vanishing: float
+
+
+ALLOWANCES: dict[torch.dtype, Allowance] = {
+    torch.bfloat16: Allowance(2.0, 0.42, of_few=2.0, residue=0.5, vanishing=8.0),
+    torch.float16: Allowance(2.0, 0.42, of_few=1.0, residue=0.5, vanishing=8.0),
+    torch.float32: Allowance(4.0, 16.0, of_few=0.0, residue=2.0, vanishing=64.0),
+    torch.float64: Allowance(4.0, 16.0, of_few=0.0, residue=2.0, vanishing=64.0),
 }
-#: Of a gradient that vanishes as a whole, this many of the call's largest gradient: where one key is seen, that of the
-#: queries. What cancels there may be a product of several factors, and larger than any gradient.
-VANISHING: dict[torch.dtype, float] = {
-    torch.bfloat16: 8.0,
-    torch.float16: 8.0,
-    torch.float32: 64.0,
-    torch.float64: 64.0,
-}
-#: Eager's error counts as at least that of a group that this share of all is worse than: its hardest ones.
+#: The share of groups that are hard: eager's error in every group counts as at least that of its least hard one.
 HARD = 0.2
-#: The same in a parameter's gradient, whose rows have the error of few tokens, or of few kinds of them: one row in
-#: thousands has three to five times the usual error then, and in an equally good candidate it is another one.
+#: The same in a parameter's gradient. Its rows have the error of few tokens, or of few kinds of tokens, so that one row
+#: in thousands has three to five times the usual error. In an equally good candidate it is another row.
 HARD_SUMS = 0.01
-FEWEST_HARD = 10  # groups of a parameter's gradient, where that is not over HARD
+FEWEST_HARD = 10  # The least number of hard groups in a parameter's gradient, unless their share exceeds HARD.
 #: Groups whose RMS differs by at most this factor are of about the same size.
 LIKE_SIZE = 16
-_MOST_K = 1e6  # beyond, eager's error is too small for a multiple of it to be meaningful
+_MOST_K = 1e6  # Above this k, eager's error is too small for a multiple of it to be meaningful.
 _SCALED = "looks scaled by"
-#: Before the tolerance that would admit a result; none is offered for an error that has a pattern.
+#: The text before the tolerance that would admit a result. An error with a pattern gets none.
 LOOSER = "; if it is to be as loose: "
 
 
@@ -113,19 +113,20 @@ def compare(
     Args:
         candidate, eager, oracle: same shape, any strides, one device; candidate and eager share a dtype, the
             oracle's is wider if it is floating. 8-bit floats belong to `fp8_codes.compare_codes`.
-        name: of the tensor, e.g. "output 0"; a problem begins with it.
+        name: the tensor's name, e.g. "output 0", with which a problem begins.
         tolerance: overrides k, phi, the grouping and the least SQNR.
-        gradient_of: what the tensor is a gradient of, if it is one; k is at least 3 then. That of an argument may hold
-            what is left where terms of the whole tensor's size cancel; rows of that of a parameter may have few errors.
-        least: what eager's RMSE counts as at least.
-        close: the oracle on inputs that are slightly off. Where it jumps, as the gradient of a ReLU does, the candidate
+        gradient_of: the kind of input that the tensor is a gradient of, if it is one; k is then at least 3. An
+            argument's gradient may hold the residue of terms of the whole tensor's size that cancel. The rows of a
+            parameter's gradient may have few errors.
+        least: the least RMSE of eager.
+        close: the oracle on inputs that are slightly off. If it jumps, as the gradient of a ReLU does, the candidate
             may be on the other side.
     """
     problem = unlike_metadata(candidate, eager, name)
     if problem or candidate.numel() == 0:
         return Accuracy(output=name, dtype=dtype_name(candidate), problem=problem)
     candidate, eager, oracle = map(real_numbers, (candidate, eager, oracle))
-    if candidate.dtype not in MULTIPLE:
+    if candidate.dtype not in ALLOWANCES:
         return compare_exactly(candidate, eager, name=name)
     return compare_by_rule(candidate, eager, oracle, name, tolerance, gradient_of, least, close)
 
@@ -176,7 +177,8 @@ def compare_by_rule(
 ) -> Accuracy:
     """Judge by the rule's two lines and the least SQNR, with a text on a failure."""
     groups = Groups(candidate.shape, tolerance.group_dim if tolerance else None)
-    k = max(MULTIPLE[candidate.dtype], GRADIENT_MULTIPLE if gradient_of else 0.0)
+    allowance = ALLOWANCES[candidate.dtype]
+    k = max(allowance.multiple, GRADIENT_MULTIPLE if gradient_of else 0.0)
     k = tolerance.k if tolerance and tolerance.k is not None else k
     u = ROUNDING[candidate.dtype]
     slack = u * (tolerance.phi if tolerance and tolerance.phi is not None else PHI)
@@ -186,17 +188,17 @@ def compare_by_rule(
     eager_rmse = eager_rmse.clamp(min=least)
     wide = u <= ROUNDING[torch.float32]
     if wide or torch.finfo(oracle.dtype).eps >= torch.finfo(candidate.dtype).eps:
-        # Nothing that is wrong in float64 is as small as roundings of the whole tensor.
+        # Every fault in float64 is larger than roundings of the whole tensor.
         rounded = rms.square().mean().sqrt() if candidate.dtype == torch.float64 else rms
-        eager_rmse = eager_rmse.maximum(LEAST_ROUNDINGS[candidate.dtype] * u * rounded)
-    least_of_few = LEAST_OF_FEW.get(candidate.dtype, 0.0) * u
+        eager_rmse = eager_rmse.maximum(allowance.least * u * rounded)
+    least_of_few = allowance.of_few * u
     few = effective_number(total.oracle, total.fourth) < FEW
     by_luck = few * least_of_few * rms
     hard = hard_share(len(rms)) if gradient_of == "parameter" else HARD
     factor = _factor(eager_rmse, by_luck, rms, total.count, None if wide else hard)
     if gradient_of == "argument":
-        largest = 1 + math.sqrt(2 * math.log(len(rms)))  # What is left of a row is one error.
-        factor = factor.maximum(largest * RESIDUE[candidate.dtype] * u * rms.square().mean().sqrt())
+        largest = 1 + math.sqrt(2 * math.log(len(rms)))  # The residue of a row is one error.
+        factor = factor.maximum(largest * allowance.residue * u * rms.square().mean().sqrt())
     draws = (sum_groups(real_numbers(other), eager, oracle, groups).candidate.nan_to_num(0.0) for other in close)
     moved = torch.stack([torch.zeros_like(total.candidate), *draws])  # squares by draw and group
     limits = k * factor + slack * rms + (moved.amax(0) / total.count).sqrt()
@@ -251,17 +253,17 @@ def compare_by_rule(
 
 
 def hard_share(groups: int) -> float:
-    """Of so many groups of a parameter's gradient, the share that counts as hard."""
+    """The share of a parameter's gradient's groups that counts as hard, by their number."""
     return min(HARD, max(HARD_SUMS, FEWEST_HARD / groups))
 
 
 def _factor(
     eager_rmse: torch.Tensor, least: torch.Tensor, rms: torch.Tensor, count: torch.Tensor, hard: float | None
 ) -> torch.Tensor:
-    """What k multiplies in the limit of each group.
+    """The factor of k in the limit of each group.
 
     Args:
-        least: what eager's error counts as at least.
+        least: the least error of eager in each group.
         hard: the share of groups that counts as hard. None: the elements of each group count as one error.
     """
     likely = eager_rmse.maximum(least)
@@ -276,9 +278,9 @@ def _factor(
 
 
 def of_hard_groups(error: torch.Tensor, rms: torch.Tensor, hard: float = HARD) -> torch.Tensor:
-    """The error of a group that the share `hard` of all is worse than, in absolute terms or relative to the group's own
-    RMS, whichever is less: groups that are hard because they are small make no room in others. Of groups without RMS 0.
-    """
+    """The error that the share `hard` of all groups exceeds, in absolute terms or relative to the group's own RMS,
+    whichever is less: groups that are hard because they are small do not widen the limits of others. Groups of RMS 0
+    do not count."""
     nonzero = rms > 0
     if not bool(nonzero.any()):
         return torch.zeros_like(rms)
@@ -287,12 +289,12 @@ def of_hard_groups(error: torch.Tensor, rms: torch.Tensor, hard: float = HARD) -
 
 
 def _quantile(values: torch.Tensor, share: float) -> torch.Tensor:
-    """Of any number of values, as `torch.quantile` is not."""
+    """A quantile of any number of values; `torch.quantile` refuses more than 2^24."""
     return values.kthvalue(max(1, math.ceil(share * len(values)))).values
 
 
 def _of_like_size(rmse: torch.Tensor, rms: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    """For each group the RMSE over all groups of about its size."""
+    """The RMSE over all groups of about the same size, for each group."""
     order = rms.argsort()
     sizes = rms[order].contiguous()
     first, end = torch.searchsorted(sizes, rms / LIKE_SIZE), torch.searchsorted(sizes, rms * LIKE_SIZE, right=True)
@@ -333,10 +335,10 @@ def _admitting(parts: Sequence[tuple[torch.Tensor, ...]], k: float, slack: float
     """The tolerance that would admit a result that breaks the rule but is right in half of its digits, as text.
 
     Args:
-        parts: RMSE of the candidate, the factor of k, RMS of the oracle: of groups, or of the whole tensor. All have to
-            pass RMSE <= k·factor + phi·u·RMS.
-        k, slack: of the failed comparison; the slack is phi·u.
-        u: relative error of one rounding to the output's dtype.
+        parts: for the groups, and for the whole tensor: RMSE of the candidate, the factor of k, RMS of the oracle. All
+            have to satisfy RMSE <= k·factor + phi·u·RMS.
+        k, slack: the k and the phi·u of the failed comparison.
+        u: the relative error of one rounding to the output's dtype.
     """
 
     def most(values: torch.Tensor) -> float:

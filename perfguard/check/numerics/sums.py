@@ -22,7 +22,7 @@ FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, tor
 #: Shorter rows are joined: over a few elements the two errors differ by chance.
 SHORTEST_GROUP = 32
 CHUNK = 1 << 23  # elements converted to float64 at a time
-CPU_CHUNK = 1 << 17  # the same on a CPU, to stay in its cache
+CPU_CHUNK = 1 << 17  # The same on a CPU, so that a chunk fits into its cache.
 FINITE, NAN = 0, 2  # kinds of values; an infinity is its sign
 
 
@@ -154,7 +154,8 @@ def rmse(a: torch.Tensor, b: torch.Tensor | None = None) -> float:
 
 
 def effective_number(squares: torch.Tensor, fourth: torch.Tensor) -> torch.Tensor:
-    """How many elements of one size would have these sums of squares and fourth powers: of normal data a third."""
+    """The number of equal elements that would have these sums of squares and fourth powers; a third of the elements of
+    normal data."""
     return squares.square() / fourth
 
 
@@ -170,7 +171,7 @@ def kinds(values: torch.Tensor) -> torch.Tensor:
 
 
 def real_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs."""
+    """The tensor, with complex numbers as pairs of real ones."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 

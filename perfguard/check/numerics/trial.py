@@ -37,13 +37,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class Trial:
     """Results of one run; every tensor is a detached copy."""
 
-    names: list[str] = field(default_factory=list)  # of the outputs
+    names: list[str] = field(default_factory=list)  # the outputs' names
     outputs: list[torch.Tensor] = field(default_factory=list)
-    strides: list[str] = field(default_factory=list)  # as returned, of each dense output: `48,1`
+    strides: list[str] = field(default_factory=list)  # each dense output's, as returned: `48,1`
     others: list[Any] = field(default_factory=list)  # outputs other than tensors
     written: list[torch.Tensor] = field(default_factory=list)  # the writable arguments after the run
     gradients: list[torch.Tensor | None] = field(default_factory=list)  # in the order of `Inputs.leaf_names`
-    differentiable: list[bool] = field(default_factory=list)  # of each output
+    differentiable: list[bool] = field(default_factory=list)  # whether each output is
     modified: list[str] = field(default_factory=list)  # texts on inputs written without authorisation
 
     def tensors(self) -> list[torch.Tensor | None]:
@@ -103,8 +103,7 @@ class Inputs:
             writable = place is not None and place in (*call.mutates, *call.clobbers)
             self._inputs.append(_Input("argument " + _path(path[1:]), leaf, place in call.mutates, writable))
         for each in self._of_tensors:
-            if each.value.is_meta or str(each.value.layout).startswith("torch.sparse"):
-                what = "has no data" if each.value.is_meta else f"is {str(each.value.layout).removeprefix('torch.')}"
+            if what := _not_dense(each.value):
                 raise UsageError(f"{each.name}: {what}; pass dense tensors, and make others of them inside the call")
         self.procedure: Procedure = call.procedure or Procedure()
         self.gives_gradients = GRADIENTS in call.clobbers  # the call may overwrite incoming gradients
@@ -132,7 +131,7 @@ class Inputs:
 
     @property
     def device(self) -> torch.device:
-        """That of the first tensor; the CPU without one."""
+        """The device of the first tensor; the CPU without one."""
         return next((tensor.device for tensor in self.tensors), torch.device("cpu"))
 
     @property
@@ -350,6 +349,16 @@ def _copied_within(guarded: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
         whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
         guarded[GUARD_BYTES : GUARD_BYTES + whole.numel()].copy_(whole)
     return place
+
+
+def _not_dense(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be copied, poisoned and compared element by element; '' if it can."""
+    if tensor.is_meta:
+        return "has no data"
+    if tensor.is_nested:
+        return "is a nested tensor"
+    layout = str(tensor.layout).removeprefix("torch.")
+    return f"is {layout}" if layout.startswith("sparse") else ""
 
 
 def _path(path: Sequence[Any]) -> str:

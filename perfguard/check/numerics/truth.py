@@ -16,6 +16,7 @@ from perfguard.check.numerics.hints import Jagged, jagged, looks_like
 from perfguard.check.numerics.modules import modules_of, widened_state, with_state
 from perfguard.check.numerics.oracle import (
     MEMORY_SHARE,
+    OrderOfEqual,
     Result,
     before_integers,
     close_inputs,
@@ -24,21 +25,20 @@ from perfguard.check.numerics.oracle import (
     run_wide,
     unrounded_codes,
 )
-from perfguard.check.numerics.rule import LOOSER, VANISHING, compare, judge_missing
+from perfguard.check.numerics.rule import ALLOWANCES, LOOSER, compare, judge_missing
 from perfguard.check.numerics.sums import FP8_DTYPES, ROUNDING, rmse
-from perfguard.check.numerics.ties import OrderOfEqual
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, upstream_gradients
 from perfguard.model.call import Call, Tolerance
 from perfguard.model.errors import MeasurementError, UsageError, is_out_of_memory
 from perfguard.model.records import Accuracy
 
-#: SQNR, dB, from which on a wrong tensor may be on the other side of an edge here and there, and only there.
+#: The least SQNR, dB, of a wrong tensor that may be right except on the other side of some edges.
 NEARLY_RIGHT = 30.0
-#: Of what lies so close to an edge, as to the 0 of a ReLU, that roundings decide, one in 2^DRAWS stays on its side.
+#: Runs on close inputs. One in 2^DRAWS elements at an edge, such as the 0 of a ReLU, is on one side in all of them.
 DRAWS = 8
-#: A gradient of so many of the oracle's roundings of the largest gradient is nothing but these.
+#: A gradient of at most this many of the oracle's roundings of the largest gradient vanishes.
 _ZERO = 64
-#: Where codes and scales are neither the reference's nor the oracle's.
+#: The hint for codes and scales that are neither the reference's nor the oracle's.
 WAYS_OUT = (
     "if the reference rounds before its cast, give one that keeps float32 up to it; if the contract allows more, "
     "Tolerance(k=…, fp8_step_fraction=…, reason=…)"
@@ -53,12 +53,12 @@ class Truth:
     eager: list[torch.Tensor | None]
     oracle: list[torch.Tensor | None]  # for 8-bit floats the unrounded values, if available
     first_gradient: int  # position of the first gradient
-    first_parameter: int  # of the first gradient of a module's parameter
+    first_parameter: int  # position of the first gradient of a module's parameter
     tolerance: Tolerance | None
     groups: Jagged | None = None
     ordered: Callable[[], list[list[torch.Tensor | None]]] | None = None  # `eager` with ties broken both ways
     close: Callable[[], list[list[torch.Tensor | None]]] | None = None  # `oracle` on inputs that are slightly off
-    #: What was cast, in float32 throughout, with scales; and what was cast to integers.
+    #: The values before casts to 8-bit floats, in float32 throughout, with scales; and those before casts to integers.
     unrounded: Callable[[], list[torch.Tensor | None]] | None = None
     uncast: Callable[[], list[torch.Tensor | None]] | None = None
 
@@ -125,20 +125,20 @@ class Truth:
         return accuracy
 
     def left_over(self, position: int, usual: float = 0.0) -> float:
-        """Eager's least error in a gradient that vanishes: what may be left where terms cancel, as in the weights of
-        scores where attention sees one key. 0 of any other tensor.
+        """Eager's least error in a gradient that vanishes, a residue of terms that cancel, as in the weights of scores
+        if attention sees one key; 0 for any other tensor.
 
         Args:
             usual: RMS of the largest gradient elsewhere.
         """
         eager, oracle = self.eager[position], self.oracle[position]
-        if position < self.first_gradient or eager is None or oracle is None or eager.dtype not in VANISHING:
+        if position < self.first_gradient or eager is None or oracle is None or eager.dtype not in ALLOWANCES:
             return 0.0
         gradients = (each for each in self.oracle[self.first_gradient :] if each is not None)
         largest = max(usual, *map(rmse, gradients))
         if rmse(oracle) > _ZERO * torch.finfo(oracle.dtype).eps * largest:
             return 0.0
-        return VANISHING[eager.dtype] * ROUNDING[eager.dtype] * largest
+        return ALLOWANCES[eager.dtype].vanishing * ROUNDING[eager.dtype] * largest
 
     def _is_right_by_value(self, position: int, tensors: Sequence[torch.Tensor | None]) -> bool:
         """Whether codes, or the codes that scales belong to, are right although they are not the reference's."""
@@ -151,12 +151,12 @@ class Truth:
         return sides.are_right(position, limit)
 
     def _is_quantised(self, position: int) -> bool:
-        """Whether it is codes, or their scales."""
+        """Whether the tensor holds codes, or their scales."""
         eager = self.eager[position]
         return eager is not None and (eager.dtype in FP8_DTYPES or self.is_scale(position))
 
     def _judge_integers(self, position: int, candidate: torch.Tensor, eager: torch.Tensor) -> Accuracy:
-        """Judge integers. Where the reference's depend on which of equal elements it chooses, others are right, too."""
+        """Judge integers. If the reference's depend on which of equal elements it chooses, others are right, too."""
         name = self.names[position]
         accuracy = compare(candidate, eager, eager, name=name)
         alike = candidate.shape == eager.shape and candidate.dtype == eager.dtype
@@ -164,7 +164,7 @@ class Truth:
             return accuracy
         undefined = torch.zeros_like(eager, dtype=torch.bool)
         uncast = self.uncast()[position] if self.uncast is not None and position < self.first_gradient else None
-        if uncast is not None:  # what a cast makes of NaN, or of what the integer cannot hold, no language defines
+        if uncast is not None:  # No language defines casts of NaN, or of values out of the integer's range.
             limits = torch.iinfo(eager.dtype)
             undefined |= ~((uncast > limits.min - 1) & (uncast < limits.max + 1))
         for tensors in self.ordered():

@@ -110,7 +110,7 @@ class _Viewer(Struct, frozen=True):
 
 
 class _Identity(Struct, frozen=True):
-    """GraphQL's answer on the owner of the token. REST tells it to the tokens of users alone."""
+    """GraphQL's answer on the owner of the token. REST has it for tokens of users alone."""
 
     data: _Viewer
 

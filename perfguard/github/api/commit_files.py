@@ -72,9 +72,9 @@ def find_merge_base(client: Client, base_sha: str, head_sha: str) -> tuple[str, 
         GitHubError: there is no common commit, or the request fails.
     """
     # GitHub sends at least one commit of the head, although none is needed.
-    found = client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1")
-    names = [name for each in found.files for name in (each.filename, each.previous_filename) if name]
-    return found.merge_base_commit.sha, names
+    comparison = client.get(f"/compare/{base_sha}...{head_sha}", _Comparison, per_page="1")
+    names = [name for each in comparison.files for name in (each.filename, each.previous_filename) if name]
+    return comparison.merge_base_commit.sha, names
 
 
 class CommitFiles:
@@ -142,8 +142,8 @@ class CommitFiles:
         Raises:
             GitHubError: a commit or content cannot be read.
         """
-        found = [self._entry(path, commit) for commit in commits]
-        plain = [entry if entry is not None and entry.mode in _FILE else None for entry in found]
+        entries = [self._entry(path, commit) for commit in commits]
+        plain = [entry if entry is not None and entry.mode in _FILE else None for entry in entries]
         if plain[0] == plain[1]:
             return []
         return [b"" if entry is None else None if entry.size > limit else self._content(path, entry) for entry in plain]

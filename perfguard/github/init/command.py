@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from perfguard.github.init.edits import with_ignored, with_lanes, with_owners
 from perfguard.github.init.workflows import (
     HOSTED,
     Lanes,
@@ -23,6 +22,9 @@ from perfguard.github.init.workflows import (
     lane_workflows,
     lanes_of,
     measure_workflow,
+    with_ignored,
+    with_lanes,
+    with_owners,
 )
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.config import LANE, find_project, read_settings
@@ -32,7 +34,7 @@ from perfguard.session.pairing.worktrees import Repository, find_repository
 
 _LABEL = re.compile(r"[\w.:-]{1,100}")  # The labels of a runner.
 _OWNER = re.compile(r"@[\w-]+(/[\w.-]+)?|[^@\s]+@[^@\s]+")  # A person, a team, or an address of mail.
-_CODEOWNERS = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS")  # GitHub takes the first one that is there.
+_CODEOWNERS = (".github/CODEOWNERS", "CODEOWNERS", "docs/CODEOWNERS")  # GitHub takes the first that exists.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -139,10 +141,10 @@ class Project:
 
 
 class Plan:
-    """The files to write, and what is left as it is.
+    """The files to write, and those that are not edited.
 
     Attributes:
-        left: what is not edited, with the reason.
+        left: a line for each file that is not edited, with the reason.
     """
 
     def __init__(self, project: Project) -> None:
@@ -155,7 +157,7 @@ class Plan:
         return [edit for edit in self._edits if edit.before != edit.after]
 
     def set_lanes(self, lanes: Sequence[str]) -> None:
-        """The lanes of `[tool.perfguard]`."""
+        """Write the lanes into `[tool.perfguard]`."""
         path = self._project.path / "pyproject.toml"
         text = read(path)
         if list(read_settings(self._project.path).lanes) == list(lanes):
@@ -167,14 +169,14 @@ class Plan:
             self._edits.append(Edit(path, text, edited))
 
     def ignore(self) -> None:
-        """What runs leave behind."""
+        """Let git ignore the files that runs leave behind."""
         root, folder = self._project.repository.root.resolve(), self._project.path.resolve()
         above = [read(each / ".gitignore") for each in folder.parents if each.is_relative_to(root)]
         text = read(folder / ".gitignore")
         self._edits.append(Edit(folder / ".gitignore", text, with_ignored(text, above)))
 
     def put_workflow(self, name: str, text: str, *, known: str = "") -> None:
-        """A workflow; one that is there is left unless it is `known`, which is what an earlier `init` wrote."""
+        """Write a workflow. An existing one is left unless it is `known`, the text that an earlier `init` wrote."""
         path = self._project.repository.root / ".github" / "workflows" / name
         before = read(path)
         edit = Edit(path, before, text)
@@ -187,7 +189,7 @@ class Plan:
             )
 
     def set_owners(self, owners: Sequence[str]) -> None:
-        """Who reviews the baselines."""
+        """Write the owners who review the baselines."""
         root, folder = self._project.repository.root, PurePosixPath(self._project.folder)
         baselines = read_settings(self._project.path).baselines
         path = next((root / name for name in _CODEOWNERS if (root / name).is_file()), root / _CODEOWNERS[0])
@@ -267,7 +269,7 @@ def _owners(given: Sequence[str]) -> Sequence[str]:
 
 
 def _steps(lanes: Lanes, baselines: str, check: str, owners: Sequence[str]) -> Iterator[str]:
-    """What a person does next."""
+    """The next steps of a person."""
     yield "Commit what was written, with a guarded test (docs/start.md)."
     for lane, labels in lanes.items():
         if lane == "cpu":

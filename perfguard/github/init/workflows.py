@@ -1,4 +1,5 @@
-"""Fills the workflow templates: which lanes run where, what a job installs, and from which commit of perfguard."""
+"""The texts that `perfguard init` writes: workflows from templates, and edits of a repository's own files, which keep
+every existing line."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from perfguard.model.errors import UsageError
@@ -29,6 +31,11 @@ _ADDRESS = re.compile(
 _NAME = re.compile(r"[\w-]+/[\w.-]+")  # On github.com.
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ROW = re.compile(r"^ +- \{lane: (\"[^\"]*\"), runner: (\[[^\]]*\])\}$", re.MULTILINE)
+
+IGNORED = (".perfguard/", "__pycache__/")
+_HEADER = re.compile(
+    r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*perfguard[ \t]*\][ \t]*(?:#[^\r\n]*)?(?:\r?\n|\Z)", re.MULTILINE
+)
 
 Lanes = Mapping[str, Sequence[str]]  # Lane -> labels of its runner.
 
@@ -59,7 +66,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Installed:
-    """What a job installs.
+    """The packages that a job installs.
 
     Attributes:
         python: the minor version of Python, such as 3.12.
@@ -95,7 +102,7 @@ def find_source(given: str) -> Source:
 
 
 def _of_this_installation() -> Source | None:
-    """What pip has noted: a repository and its commit, or a folder, whose checkout is asked."""
+    """The source in pip's record of this installation: a repository and its commit, or those of a folder's checkout."""
     try:
         noted = json.loads(metadata.distribution("perfguard").read_text("direct_url.json") or "{}")
     except metadata.PackageNotFoundError:
@@ -193,3 +200,67 @@ def _filled(name: str, values: Mapping[str, str]) -> str:
     look = (folder / "look.yml").read_text(encoding="utf-8").replace("<<documents>>", documents)
     values = {**values, "look": look}
     return re.sub(r"<<(\w+)>>", lambda found: values[found[1]], (folder / f"{name}.yml").read_text(encoding="utf-8"))
+
+
+def with_lanes(text: str, lanes: Sequence[str]) -> str | None:
+    """pyproject.toml with `lanes` in `[tool.perfguard]`; None if the table has a form that is not edited.
+
+    The edit counts only if the file then has its old content and the lanes: any line may be inside a string.
+    """
+    before = tomllib.loads(text)
+    table = before.get("tool", {}).get("perfguard")
+    line = f"lanes = {json.dumps(list(lanes))}"
+    if table is None:
+        edited = _appended(text, [*[""] * bool(text.strip()), "[tool.perfguard]", line])
+    elif "lanes" not in table:
+        header = _HEADER.search(text)
+        end = header.end() if header else 0
+        edited = _appended(text[:end], [line]) + text[end:]
+    else:
+        known = re.escape(f"lanes = {json.dumps(table['lanes'])}")
+        edited = re.sub(rf"^{known}(?=[ \t]*(?:#[^\r\n]*)?\r?$)", lambda _: line, text, count=1, flags=re.MULTILINE)
+    wanted: dict[str, Any] = {**before, "tool": {**before.get("tool", {})}}
+    wanted["tool"]["perfguard"] = {**(table or {}), "lanes": list(lanes)}
+    return edited if _reads(edited) == wanted else None
+
+
+def _reads(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def with_ignored(text: str, above: Iterable[str]) -> str:
+    """A .gitignore with what runs leave behind.
+
+    Args:
+        above: the texts of the .gitignore files in the folders above, which hold for this folder, too.
+    """
+    there = {_pattern(line) for each in (text, *above) for line in each.splitlines()}
+    return _appended(text, [line for line in IGNORED if _pattern(line) not in there])
+
+
+def _pattern(line: str) -> str:
+    return line.strip().removeprefix("**/").strip("/")
+
+
+def with_owners(text: str, baselines: str, settings: str, owners: Sequence[str]) -> str:
+    """A CODEOWNERS in which `owners` review the baselines. A new file also names what decides how they are judged.
+
+    In an existing file the last line that matches a path counts, so further lines would take paths from their owners.
+
+    Args:
+        baselines, settings: the folder and the file, from the top of the repository.
+    """
+    paths = [f"/{baselines}/", *["/.github/", f"/{settings}"] * (not text)]
+    paths = [path.replace(" ", "\\ ") for path in paths]
+    there = {_pattern(re.split(r"(?<!\\)\s", line.strip())[0]) for line in text.splitlines()}
+    return _appended(text, [f"{path} {' '.join(owners)}" for path in paths if _pattern(path) not in there])
+
+
+def _appended(text: str, lines: Sequence[str]) -> str:
+    """`text` with further lines, which end as its first one does. A last line without an end gets one."""
+    end = "\r\n" if text.partition("\n")[0].endswith("\r") else "\n"
+    begun = end if lines and text and not text.endswith("\n") else ""
+    return text + begun + "".join(f"{line}{end}" for line in lines)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from statistics import median
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
-from perfguard.github.lanes.limits import declared
+from perfguard.github.lanes.judge_again import declared
 from perfguard.judge.lane import folder_of
 from perfguard.judge.time_record import anchor_of, grow, slowdown
 from perfguard.judge.update_plan import is_worse
@@ -182,7 +182,7 @@ def _is_removed(item: ReadingId, report: Report, base: BaselineSet, head: Baseli
 
 
 def _loosens(metric: str, before: Entry | None, after: Entry | None, reading: Reading | None) -> str:
-    """What lets a worse reading pass than before, in words; empty if nothing does.
+    """The edit that lets a worse reading pass than before, in words; empty if none does.
 
     The worst of sessions and anchor counts for a time, since it rises with the level and with the noise.
     """

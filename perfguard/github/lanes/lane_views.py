@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from perfguard.github.lanes.baseline_edits import accepted, list_edits
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
-from perfguard.github.lanes.judge_again import judge_again, unmeasured
-from perfguard.github.lanes.limits import lenient
+from perfguard.github.lanes.judge_again import judge_again, lenient, unmeasured
 from perfguard.github.lanes.untrusted_report import Received
 from perfguard.judge.lane import Lane
 from perfguard.model.records import BaseTree, ReadingId, Report

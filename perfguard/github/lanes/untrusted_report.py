@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn, TypeVar
 
@@ -195,6 +196,14 @@ def read_untrusted_report(data: bytes, recorded: int = 0) -> Received:
     return Received(replace(report, results=results, fresh=fresh, pairings=pairings), [*refused, *unpaired])
 
 
+def read_untrusted_file(path: Path, recorded: int) -> Received:
+    """The report in a file, as `read_untrusted_report` reads it. A file that cannot be read raises an OSError."""
+    most = REPORT_BYTES * most_cases(recorded)
+    if path.stat().st_size > most:
+        raise LaneError(f"larger than {most:,} bytes")
+    return read_untrusted_report(path.read_bytes(), recorded)
+
+
 def _strict_json(data: bytes) -> Any:
     """JSON that all parsers read alike: UTF-8, no repeated keys, no NaN. msgspec would keep the last of equal keys."""
     try:
@@ -208,10 +217,10 @@ def _strict_json(data: bytes) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    content = dict(pairs)
+    if len(content) != len(pairs):
         raise LaneError("a key twice in one object")
-    return found
+    return content
 
 
 def _no_number(token: str) -> NoReturn:

@@ -33,9 +33,11 @@ from perfguard._compat.triton_internals import IMPORTED_BY_LAUNCHES, INTERPRETED
 from perfguard.measure.binaries.launch_recorder import Recording, compiled_form, record
 from perfguard.measure.binaries.other_inputs import follow_others
 from perfguard.measure.binaries.source_hash import Described, Sources
-from perfguard.measure.binaries.targets import Target
+from perfguard.measure.binaries.targets import Target, target_of
 from perfguard.model.call import Call
 from perfguard.model.orphans import end_with
+
+_FOLLOWED = "sm_80"
 
 
 def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: float, sources: Sources) -> list[Recording]:
@@ -50,19 +52,23 @@ def record_elsewhere(call: Call, targets: Sequence[Target | None], seconds: floa
     """
     if any(target is not None for target in targets):
         _import_what_launches_need()
-    waiting = list(targets)
+    # Derived calls are followed on one target only, because their counts seldom depend on the chip. It is the same one
+    # whatever the settings ask for, so that other settings read the same counts.
+    on = next((each for each in targets if each is None or each.name == _FOLLOWED), target_of(_FOLLOWED))
+    waiting = [*targets, *([on] if targets and call.others and on not in targets else [])]
     children: list[_Child] = []
     recordings = []
     while waiting or children:
         while waiting and len(children) < len(os.sched_getaffinity(0)):
             target = waiting.pop(0)
-            # Derived calls are followed on one target only: what they count seldom depends on the chip.
-            followed = call if target is targets[0] else dataclasses.replace(call, others=())
+            followed = call if target is on else dataclasses.replace(call, others=())
             children.append(_Child(followed, target, sources))
         answer = children.pop(0).answer(seconds)
         recordings.append(answer.recording)
         _keep_read_sources(answer, sources)
-    return recordings
+    for beyond in recordings[len(targets) :]:
+        recordings[0] = msgspec.structs.replace(recordings[0], others=beyond.others, other_notes=beyond.other_notes)
+    return recordings[: len(targets)]
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -177,7 +183,7 @@ def _answer(call: Call, target: Target | None, to_parent: Connection, sources: S
 
 @contextmanager
 def simulated(target: Target) -> Iterator[None]:
-    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run under `Unwritten` (unwritten.py)."""
+    """Report every tensor as on `cuda:0`, a `target`, while inside. Operators run under `Unwritten`."""
     device = torch.device("cuda", 0)
     answers: dict[str, Any] = {
         "is_available": True, "is_initialized": True, "device_count": 1, "current_device": 0,

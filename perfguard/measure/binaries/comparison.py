@@ -49,28 +49,15 @@ LIMITS_OF_TARGETS = {
     "unfit": Limits(Better.LOWER),
 }
 
-_FACTS: dict[str, Callable[[Facts], int | float | str]] = {
-    "spills": lambda facts: facts.spills,
-    "stack_bytes": lambda facts: facts.stack_bytes,
-    "resident_warps": lambda facts: facts.resident_warps or 0,
-    "load_bits": lambda facts: facts.load_bits,
-    "store_bits": lambda facts: facts.store_bits,
-    "sector_bytes": lambda facts: facts.sector_bytes,
-    "fp64": lambda facts: facts.fp64,
-    "special": lambda facts: " ".join(facts.special) or "none",
-    "registers": lambda facts: facts.registers,
-    "shared_bytes": lambda facts: facts.shared_bytes,
-    "instructions": lambda facts: facts.instructions,
-}
+# The facts that are compared, in the order of the readings; and the way in which those of several kernels are joined.
+_FACTS = (
+    "spills", "stack_bytes", "resident_warps", "load_bits", "store_bits", "sector_bytes", "fp64", "special",
+    "registers", "shared_bytes", "instructions",
+)  # fmt: skip
 _UNKNOWN_AT_0 = ("load_bits", "store_bits", "sector_bytes")  # A kernel has no accesses, or none can be followed.
-
-_SUMS: dict[str, Callable[[Sequence[Facts]], int]] = {
-    "spills": lambda all_facts: sum(facts.spills for facts in all_facts),
-    "stack_bytes": lambda all_facts: sum(facts.stack_bytes for facts in all_facts),
-    "registers": lambda all_facts: max((facts.registers for facts in all_facts), default=0),
-    "shared_bytes": lambda all_facts: max((facts.shared_bytes for facts in all_facts), default=0),
-    "instructions": lambda all_facts: sum(facts.instructions for facts in all_facts),
-}
+_SUMS: dict[str, Callable[[list[int]], int]] = {
+    "spills": sum, "stack_bytes": sum, "registers": max, "shared_bytes": max, "instructions": sum,
+}  # fmt: skip
 
 
 class Sides(Struct, frozen=True):
@@ -197,11 +184,7 @@ class _TargetComparison:
         ]
 
     def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts], narrower: Collection[_Pair]) -> None:
-        """Fill in values, problems and other code.
-
-        Args:
-            narrower: launches that compute addresses in 32 bits, whereas the base's compute them in 64.
-        """
+        """Fill in values, problems and other code. `narrower` launches compute addresses in 32 bits instead of 64."""
         for pair in differing:
             if pair in narrower:
                 self._add("address_bits", pair.name, 64, 32)
@@ -215,13 +198,13 @@ class _TargetComparison:
             self._add_counts()
 
     @property
-    def is_whole(self) -> bool:
-        """Whether no problem of this machine cut a recording short."""
-        return not self._cut_short
+    def _cut_short(self) -> list[str]:
+        """The problems of this machine that cut a recording short."""
+        return [side.problem for side in (self.base, self.work) if side.passing]
 
     @property
-    def _cut_short(self) -> list[str]:
-        return [side.problem for side in (self.base, self.work) if side.passing]
+    def is_whole(self) -> bool:
+        return not self._cut_short
 
     def _add_facts(self, name: str, base: Facts, work: Facts) -> None:
         reasons = self._unfit(base), self._unfit(work)
@@ -229,8 +212,8 @@ class _TargetComparison:
         if base.error or work.error:
             return
         self.other_code.append(name)
-        for metric, of in _FACTS.items():
-            values = of(base), of(work)
+        for metric in _FACTS:
+            values = _fact(base, metric), _fact(work, metric)
             unknown = metric in _UNKNOWN_AT_0 and not all(values)
             if not unknown and not (metric == "resident_warps" and any(reasons)):
                 self._add(metric, name, *values)
@@ -243,9 +226,10 @@ class _TargetComparison:
         if uncompiled:
             return
         base, work = ([one for jobs in side.values() for one in _likely(jobs, facts)] for side in self.summed)
-        for metric, total in _SUMS.items():
-            if total(base) != total(work):
-                self._add(metric, ALL_KERNELS, total(base), total(work))
+        for metric, join in _SUMS.items():
+            before, after = (join([0, *(getattr(one, metric) for one in side)]) for side in (base, work))
+            if before != after:
+                self._add(metric, ALL_KERNELS, before, after)
         faults = [self._unmatched_faults(number, facts) for number in (0, 1)]
         for name, reason in faults[1].items():
             if reason not in faults[0].values():  # The base's kernel may have had the same fault.
@@ -306,6 +290,11 @@ class _TargetComparison:
             note = "an address, or an index before it, is computed in 32 bits, which the base computes in 64: it wraps "
             note += "beyond 2^31 elements"
         return limits.reading(name, unit, value, target=self.target, note=note)
+
+
+def _fact(facts: Facts, metric: str) -> int | float | str:
+    value = getattr(facts, metric)
+    return " ".join(value) or "none" if metric == "special" else value or 0
 
 
 def configuration_reading(configuration: Mapping[str, str]) -> Reading:

@@ -22,10 +22,9 @@ import msgspec
 from msgspec import Struct
 
 from perfguard._compat.triton_internals import compiled_for, driven_by, first_ir, function_in, source_of
-from perfguard.measure.binaries.absent_driver import Driver
 from perfguard.measure.binaries.kernel_facts import Built, Facts, read_facts
 from perfguard.measure.binaries.launch_recorder import Launch
-from perfguard.measure.binaries.targets import target_of
+from perfguard.measure.binaries.targets import Driver, target_of
 from perfguard.model.orphans import end_with
 
 UNCOMPILABLE = "does not compile"  # This is a fact of the kernel.

@@ -33,13 +33,13 @@ from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.atomic_files import write_atomically
 
-_FORMAT = 7  # the version of the cache's content
+_FORMAT = 7  # This is the version of the cache's content.
 _MOST_WORKERS = 8
-_START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # processor time per process, IR, binary
-_MOST_STDERR = 300  # characters of a failed compiler's last output
+_START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # A process, an IR, a binary take this processor time.
+_MOST_STDERR = 300  # An error quotes so many characters of the compiler's last output.
 _OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # The kernel is at fault.
 _PACKAGE = Path(__file__).parents[2] / "__init__.py"
-# Starts the worker with this perfguard, but without the packages beside it: another interpreter has its own packages.
+# The code starts the worker with this perfguard, but without neighbouring packages, which the interpreter has itself.
 _START = """
 import importlib.util, runpy, sys
 file = sys.argv[1]

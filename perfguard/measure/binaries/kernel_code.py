@@ -70,10 +70,7 @@ def places_of(on_targets: Sequence[OnTarget]) -> dict[str, str]:
 def configuration_of(on_targets: Sequence[OnTarget], renamed: Mapping[str, str] | None = None) -> dict[str, str]:
     """Parts and their values, e.g. "`rows`: held" -> "9": the constants and options of the launches that the plain call
     chooses; `entry`, the entry of the table from which they come; `tuned`, if a tuner chooses. Values that differ
-    between targets name the targets: "9 on sm_80 sm_90, 2 on gfx942".
-
-    Args:
-        renamed: other names for kernels.
+    between targets name the targets: "9 on sm_80 sm_90, 2 on gfx942". `renamed` holds other names for kernels.
     """
     values: dict[str, dict[str, list[str]]] = {}  # part -> value -> targets
     for on_target in on_targets:

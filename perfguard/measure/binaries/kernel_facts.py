@@ -1,11 +1,19 @@
-"""Facts of a compiled Triton kernel, read with the tools that Triton ships."""
+"""Facts of a compiled Triton kernel: its resources, from the tools that Triton ships; counts in its assembly (memory
+accesses and their width, special units, spills, instructions); the loaded sections of its binary."""
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 import re
+import struct
 import subprocess
 import tempfile
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +21,27 @@ import msgspec
 from msgspec import Struct
 
 from perfguard._compat.triton_internals import CUOBJDUMP, NVDISASM
-from perfguard.measure.binaries.disassembly import Code, mean_bits, read_gcn, read_sass, split_sass
 from perfguard.measure.binaries.sectors import sector_bytes
 from perfguard.measure.binaries.targets import Target
 
 _REGISTER_UNIT = 256  # A warp's registers are allocated in units of this size on NVIDIA.
+
+# Types and flags of ELF sections, by the numbers of the specification.
+_NO_BITS, _ALLOCATED, _EXECUTABLE = 8, 2, 4
+
+# NVIDIA: `        /*0a50*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;`
+_SASS = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:\{\s*)?(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+_SASS_ADDRESS = re.compile(r"\s*/\*([0-9a-f]{4,})\*/")
+# AMD: `	global_load_dwordx4 v[0:3], v[0:1], off`. Directives begin with a dot, comments with a semicolon.
+_GCN = re.compile(r"^\s+([a-z]+_[a-z0-9_]+)(?:\s|$)", re.MULTILINE)
+# `MUFU.RSQ64H` starts a square root on the upper half of a double.
+_SASS_FP64 = re.compile(r"D(?:ADD|FMA|MUL|MNMX|SETP?|MMA)(?:\.|$)|\w+\.(?:\w+\.)*(?:F64|\w*64H)(?:\.|$)")
+_GCN_FP64 = re.compile(r"_f64(?:_|$)")
+_SASS_COPIES = ("LDGSTS", "UTMALDG", "UTMASTG", "UBLKCP", "UTMAREDG")
+_SASS_MATRIX = re.compile(r"(?:[HIDBQO]G?MMA|UTC[A-Z]*MMA)$")
+_GCN_MEMORY = ("global", "buffer", "flat")
+_GCN_UNITS = (*_GCN_MEMORY, "scratch", "ds", "v", "s")
+_GCN_WIDTH = re.compile(r"_(?:(dwordx?(\d)?)|([ubis]+)(8|16|32|64|96|128)|(short|ushort|sshort)|([us]?byte))(?:_|$)")
 
 
 class Facts(Struct, frozen=True, omit_defaults=True):
@@ -57,16 +81,11 @@ class Facts(Struct, frozen=True, omit_defaults=True):
 
 
 class Built(Struct, frozen=True, omit_defaults=True):
-    """The result of one compilation.
-
-    Attributes:
-        code: the machine code whose instructions are not yet counted.
-        kept: whether a cache may keep it.
-    """
+    """The result of one compilation."""
 
     facts: Facts
-    code: bytes = b""
-    kept: bool = True
+    code: bytes = b""  # the machine code whose instructions are not yet counted
+    kept: bool = True  # whether a cache may keep it
 
 
 def unfit(facts: Facts, target: Target) -> str:
@@ -93,8 +112,6 @@ def read_facts(compiled: Any, target: Target) -> Built:
     Raises:
         OSError, subprocess.SubprocessError: one of Triton's tools is missing or failed.
     """
-    from perfguard.measure.devices.fingerprints import instructions, machine_code
-
     metadata, assembly = compiled.metadata, compiled.asm
     threads = metadata.num_warps * target.warp_width
     # A warp-specialised kernel adds warps to the requested ones.
@@ -199,3 +216,142 @@ def _amd_warps(target: Target, threads: int, occupancy: int, shared: int) -> int
     warps = -(-threads // target.warp_width)
     blocks = min(target.blocks, 4 * occupancy // warps, target.shared_bytes // max(1, shared))
     return blocks * warps or None
+
+
+@dataclass
+class Code:
+    """The counts of one kernel."""
+
+    loads: Counter[int] = field(default_factory=Counter)  # width in bits -> number of instructions
+    stores: Counter[int] = field(default_factory=Counter)
+    local: int = 0  # number of instructions that access a thread's own memory
+    fp64: int = 0  # number of instructions that compute in float64, or convert to or from it
+    special: set[str] = field(default_factory=set)
+    instructions: int = 0  # number of instructions without padding
+
+
+def mean_bits(widths: Counter[int]) -> float:
+    """The mean width of an access; 0 without accesses."""
+    count = widths.total()
+    return round(sum(bits * times for bits, times in widths.items()) / count, 1) if count else 0.0
+
+
+def split_sass(text: str, sizes: Sequence[int]) -> list[str]:
+    """Split nvdisasm's listing of concatenated kernels into one listing per kernel; `sizes` are the kernels' bytes."""
+    ends = list(accumulate(sizes))
+    parts: list[list[str]] = [[] for _ in sizes]
+    for line in text.splitlines():
+        address = _SASS_ADDRESS.match(line)
+        if address:
+            parts[bisect_right(ends, int(address[1], 16))].append(line)
+    return ["\n".join(part) for part in parts]
+
+
+def read_sass(text: str) -> Code:
+    """The counts from nvdisasm's listing of one kernel."""
+    code = Code()
+    for opcode in _SASS.findall(text):
+        name, *modifiers = opcode.split(".")
+        code.instructions += opcode != "NOP"
+        code.fp64 += bool(_SASS_FP64.match(opcode))
+        code.local += name in ("LDL", "STL")
+        if name in ("LDG", "LDGSTS", "LD"):
+            code.loads[_sass_bits(modifiers)] += 1
+        elif name in ("STG", "ST"):
+            code.stores[_sass_bits(modifiers)] += 1
+        if name in _SASS_COPIES or _SASS_MATRIX.match(name):
+            code.special.add(name)
+        elif name == "F2FP" and {"E4M3", "E5M2"} & set(modifiers):
+            code.special.add("F2FP.E4M3" if "E4M3" in modifiers else "F2FP.E5M2")
+    return code
+
+
+def _sass_bits(modifiers: list[str]) -> int:
+    for modifier in modifiers:
+        digits = modifier.lstrip("US")
+        if digits in ("8", "16", "64", "128", "256"):
+            return int(digits)
+    return 32
+
+
+def read_gcn(text: str) -> Code:
+    """The counts from LLVM's assembly of one AMD kernel."""
+    code = Code()
+    for name in _GCN.findall(text):
+        unit, _, operation = name.partition("_")
+        code.instructions += unit in _GCN_UNITS
+        code.fp64 += bool(_GCN_FP64.search(name))
+        code.local += unit == "scratch"
+        if unit in _GCN_MEMORY and operation.startswith(("load", "store")):
+            widths = code.loads if operation.startswith("load") else code.stores
+            widths[_gcn_bits(name)] += 1
+            if "_lds_" in name:
+                code.special.add("load_lds")
+        elif name.startswith(("v_mfma", "v_smfmac", "v_wmma", "v_swmmac")):
+            code.special.add(name.split("_")[1])
+        elif name.startswith(("v_cvt_pk_fp8", "v_cvt_pk_bf8", "v_cvt_scalef32_pk_fp8", "v_cvt_scalef32_pk_bf8")):
+            code.special.add("cvt_fp8" if "fp8" in name else "cvt_bf8")
+    return code
+
+
+def _gcn_bits(name: str) -> int:
+    match = _GCN_WIDTH.search(name)
+    if match is None:
+        return 32
+    dword, count, _, digits, short, byte = match.groups()
+    if dword:
+        return 32 * int(count or 1)
+    return int(digits) if digits else 16 if short else 8 if byte else 32
+
+
+def machine_code(binary: bytes) -> str | None:
+    """Hash of the loaded sections of an ELF binary (cubin, hsaco); None for other formats.
+
+    Other sections hold line numbers, paths and compiler comments, which do not affect speed. The exception is NVIDIA's
+    `.nv.info` with registers and stack, which is not loaded but is part of the hash.
+    """
+    loaded = sections(binary)
+    if not loaded:
+        return None
+    digest = hashlib.sha256()
+    for section in loaded:
+        if section.flags & _ALLOCATED or section.name.startswith(b".nv.info"):
+            digest.update(struct.pack("<QQ", section.flags, section.size) + binary[section.start : section.end])
+    return digest.hexdigest()[:16]
+
+
+def instructions(binary: bytes) -> bytes:
+    """The concatenated executable sections of an ELF binary; empty for other formats."""
+    return b"".join(binary[section.start : section.end] for section in sections(binary) if section.flags & _EXECUTABLE)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of an ELF file. A section without bits takes no space in the file."""
+
+    name: bytes
+    kind: int
+    flags: int
+    start: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.start + (0 if self.kind == _NO_BITS else self.size)
+
+
+def sections(binary: bytes | mmap.mmap) -> list[Section]:
+    """The sections of a 64-bit little-endian ELF file; empty for any other file."""
+    if binary[:6] != b"\x7fELF\x02\x01":
+        return []
+    try:
+        (start,) = struct.unpack_from("<Q", binary, 0x28)
+        step, count, names_index = struct.unpack_from("<HHH", binary, 0x3A)
+        headers = [struct.unpack_from("<IIQQQQ", binary, start + index * step) for index in range(count)]
+        names = headers[names_index][4]
+        return [
+            Section(binary[names + name : binary.find(b"\0", names + name)], kind, flags, offset, size)
+            for name, kind, flags, _, offset, size in headers
+        ]
+    except (struct.error, IndexError):  # The file is cut short.
+        return []

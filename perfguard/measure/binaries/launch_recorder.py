@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from perfguard._compat.torch_compiler import uncompiled
 from perfguard._compat.triton_internals import AUTOTUNER, FUNCTION, INTERPRETED, KNOBS, driven_by
-from perfguard.measure.binaries.absent_driver import Driver
 from perfguard.measure.binaries.source_hash import Sources
-from perfguard.measure.binaries.targets import Target
+from perfguard.measure.binaries.targets import Driver, Target
 from perfguard.measure.replay import traced_step, traced_walk
 from perfguard.model.call import Call
 from perfguard.model.records import Pass
@@ -165,7 +164,7 @@ class Recording(Struct):
 
 def record(call: Call, target: Target, sources: Sources, *, on_the_host: bool) -> Recording:
     """The launches of a call on a present or simulated `target`. Operators run on the host if `on_the_host`."""
-    from perfguard.measure.binaries.unwritten import MEMORY, Unwritten
+    from perfguard.measure.devices.operator_kinds import MEMORY, Unwritten
 
     recorder = LaunchRecorder(target, sources)
 
@@ -260,14 +259,19 @@ class LaunchRecorder:
     def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
         """Serve as Triton's hook before a compilation. The result True skips compilation and launch."""
         kernel = fn.jit_function
+        # Equal specialisations have equal texts without the key. Functions may be among a kernel's constants.
+        data = {name: value for name, value in json.loads(compile["specialization_data"]).items() if name != "key"}
+        functions = sorted(
+            {str(each.module) for each in compile["constants"].values() if isinstance(each, FUNCTION.get())}
+        )
         launch = Launch(
             module=fn.module,
             file=source_file(kernel),
             function=fn.name,
-            data=_canonical(compile["specialization_data"]),
+            data=json.dumps(data),
             direction=self._direction,
             configuration=self._configuration,
-            source=self._sources.hash_of(fn.module, *_modules_of_constants(compile["constants"])),
+            source=self._sources.hash_of(fn.module, *functions),
             fields=tuple(
                 (kernel.arg_names[path[0]], names)
                 for path, value in compile["constants"].items()
@@ -328,11 +332,6 @@ def grid_of(kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, An
     return tuple(grid({**defaults, **dict(zip(kernel.arg_names, args, strict=False)), **kwargs}))
 
 
-def _modules_of_constants(constants: Mapping[Any, Any]) -> list[str]:
-    """The modules of functions that a kernel is given as constants."""
-    return sorted({str(each.module) for each in constants.values() if isinstance(each, FUNCTION.get())})
-
-
 def _described(value: Any) -> str:
     """A kernel's argument without its address: a number, or shape, strides and tile of a tensor or descriptor."""
     if isinstance(value, int | float | str | None):
@@ -362,10 +361,3 @@ def compiled_form(kernel: Any) -> Any:
     if id(kernel) not in _forms:
         _forms[id(kernel)] = kernel, FUNCTION.get()(kernel.fn, **kernel.kwargs)
     return _forms[id(kernel)][1]
-
-
-def _canonical(data: str) -> str:
-    """The specialisation without its key, so that equal specialisations have equal texts."""
-    described = json.loads(data)
-    described.pop("key", None)
-    return json.dumps(described)

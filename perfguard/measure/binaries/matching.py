@@ -34,7 +34,9 @@ def match(base: Recording, work: Recording) -> Matched:
     """Match kernels by name, or else by their place among the launches and their parameters' types; then match the
     launches of each kernel."""
     before, after = kernels_of(base), kernels_of(work)
-    renamed = _counterparts(before, after)
+    common = before.keys() & after.keys()
+    places = _places(after, common)
+    renamed = {name: places[place] for place, name in _places(before, common).items() if place in places}
     pairs = [
         pair
         for old, new in renamed.items()
@@ -65,12 +67,6 @@ def kernels_of(recording: Recording) -> dict[str, list[Launch]]:
 def chosen(launches: Sequence[Launch]) -> list[Launch]:
     """A kernel's launches in the plain call; if a tuner chooses, the launches of all configurations."""
     return [each for each in launches if each.configuration is None] or list(launches)
-
-
-def _counterparts(base: Kernels, work: Kernels) -> dict[str, str]:
-    common = base.keys() & work.keys()
-    before, after = _places(base, common), _places(work, common)
-    return {name: after[place] for place, name in before.items() if place in after}
 
 
 def _places(kernels: Kernels, common: set[str]) -> dict[tuple[object, ...], str]:

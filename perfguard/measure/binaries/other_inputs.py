@@ -21,27 +21,23 @@ from perfguard._compat.torch_compiler import uncompiled
 from perfguard.measure.binaries.launch_recorder import LaunchRecorder, Recording, grid_of
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import Target
-from perfguard.measure.binaries.unwritten import Unwritten
-from perfguard.measure.devices.operator_kinds import COPIES, READS
+from perfguard.measure.devices.operator_kinds import COPIES, READS, Unwritten
 from perfguard.measure.replay import buffers_kept, traced_step
 from perfguard.model.call import Call, OtherCall
 from perfguard.model.records import Pass
 
-_MOST_SECONDS = 20.0  # of processor time. A case that needs more is slow outside operators and launches.
+_MOST_SECONDS = 20.0  # A case that needs more processor time is slow outside of operators and launches.
 # Operators and launches of one derived call. A loop over chunks takes thousands at a large size, which would
 # show nothing new; the largest layer of kernels/ takes 320. A number, unlike seconds, ends each run at the same place.
 _MOST_STEPS = 500
 _MOST_STEPS_OF_CASE = 5000  # Fifteen derived calls of such a layer.
-_MOST_NAMED = 3  # values of a constant in a note
-AXIS_LIMIT = 65_535  # the most programs along the second and third axis of a grid on NVIDIA's GPUs
+_MOST_NAMED = 3  # A note names so many values of a constant.
+AXIS_LIMIT = 65_535  # NVIDIA's GPUs allow so many programs along the second and third axis of a grid.
 
 
 def follow_others(call: Call, target: Target | None, sources: Sources, into: Recording, *, on_the_host: bool) -> None:
-    """Add the counts of the derived calls of `call` to `into`. Calls that refuse their input count nothing.
-
-    Args:
-        target: a present or simulated target; None if no Triton kernel can be launched.
-    """
+    """Add the counts of the derived calls of `call` to `into`. Calls that refuse their input count nothing. `target` is
+    None if no Triton kernel can be launched."""
     recorder = _DerivedRecorder(target, sources) if target is not None else None
     runs_by_pass: dict[Pass, list[_DerivedRun]] = {}
     deadline = time.thread_time() + _MOST_SECONDS
@@ -129,13 +125,13 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
 
 
 def _is_of_operators(error: Exception) -> bool:
-    """Whether torch's operators refused the input. Subclasses, and other errors, are what a kernel's own checks raise:
-    a decision of its author."""
+    """Whether torch's operators refused the input. A kernel's own checks raise subclasses or other errors, which are
+    decisions of its author."""
     return type(error) is RuntimeError
 
 
 def _is_taken(other: OtherCall, on_the_host: bool) -> bool:
-    """Whether the reference takes the input, which then is in the domain."""
+    """Whether the reference takes the input, which is then in the domain."""
     with suppress(Exception), Unwritten(on_the_host):
         call = other.make()
         call.reference(*call.args, **call.kwargs)

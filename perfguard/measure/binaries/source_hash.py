@@ -18,10 +18,10 @@ from msgspec import Struct
 
 from perfguard.model.atomic_files import write_atomically
 
-# Identified by their versions, which are part of the toolchain.
+# These packages are identified by their versions, which are part of the toolchain.
 _TOOLCHAIN = {"torch", "triton", "numpy", "pytest", "perfguard"}
 
-_FORMAT = 2  # the version of `_File`'s content
+_FORMAT = 2  # This is the version of `_File`'s content.
 
 
 class _File(Struct, frozen=True):

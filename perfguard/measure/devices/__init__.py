@@ -45,7 +45,7 @@ def find_devices(name: str) -> dict[str, str]:
 
 
 def _vendor_of(name: str) -> tuple[Vendor, str]:
-    """The vendor of a device, and the vendor's own name for the device: 'auto' is no vendor's."""
+    """The vendor of a device, and the name that the vendor understands, which 'auto' is not."""
     if name == _AUTO:
         vendor = next(vendor for vendor in all_vendors() if vendor.auto is not None and vendor.is_here())
         return vendor, vendor.names[0]

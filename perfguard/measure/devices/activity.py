@@ -5,36 +5,69 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from perfguard.measure.collectives.exchange import Exchange
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Copied:
-    """Copies of one kind: their name, the moved bytes (0 if unknown), the line of Python ("" if unknown), and their
-    number."""
+    """Copies of one kind."""
 
     name: str
-    bytes: int = 0
-    place: str = ""
+    bytes: int = 0  # the moved bytes; 0 if unknown
+    place: str = ""  # the line of Python that caused them, if known
     count: int = 1
 
 
 @dataclass(frozen=True)
 class Waited:
-    """Waits of the host for the device, or reads of a tensor's data by the host.
+    """Waits of the host for the device, or reads of a tensor's data by the host."""
+
+    name: str  # the operator or the runtime's function, e.g. `aten._local_scalar_dense`
+    place: str = ""  # the line of Python that caused them, e.g. `moe/dispatch.py:57 in counts`, if known
+    count: int = 1
+
+
+@dataclass
+class Exchange:
+    """A collective, or a message from rank to rank.
 
     Attributes:
-        name: the operator or the runtime's function, e.g. `aten._local_scalar_dense`.
-        place: the line of Python that caused it, e.g. `moe/dispatch.py:57 in counts`; empty if no line did.
-        count: number of times.
+        kind: "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "send", …
+        dimension: the dimension of the mesh that its group spans (`model.mesh.dimension_of`).
+        dtype: the dtype of its elements.
+        sent, received: bytes of this rank's input and output, including the part that stays on the rank.
+        place: the line of Python that caused it; empty if no line did.
+        implicit: the operator for which DTensor moved data by itself; empty for other exchanges.
+        overlap_flop: floating-point operations issued between its launch and the first use of its result.
+        waited: whether the result was waited for before its first use; False also if it was dropped without a wait.
+            None if unknown: the wait is no operator (FSDP's own gathers), or the result was not used within the pass.
     """
 
-    name: str
+    kind: str
+    dimension: str
+    dtype: str
+    sent: int
+    received: int
     place: str = ""
-    count: int = 1
+    implicit: str = ""
+    overlap_flop: int = 0
+    waited: bool | None = None
+
+    @property
+    def name(self) -> str:
+        """`all_gather efsdp float32`."""
+        return f"{self.kind} {self.dimension} {self.dtype}"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole buffer, equal on all ranks: the output of an all_gather, the input of a reduce_scatter. In
+        a scatter or a gather only one rank has the whole buffer, so this is the part of a rank."""
+        return {"scatter": self.received, "gather": self.sent}.get(self.kind, max(self.sent, self.received))
+
+    @property
+    def routed(self) -> bool:
+        """Whether the number of bytes may depend on the data, so that ranks differ."""
+        return self.kind == "all_to_all"
 
 
 @dataclass(frozen=True)
@@ -91,17 +124,11 @@ class ObservedActivity:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory of one call, bytes.
+    """Memory of one call, bytes."""
 
-    Attributes:
-        peak: most bytes requested at once, above the level before the call; the result counts, inputs do not.
-        held: the bytes that the call still holds when it returns, for its result and otherwise.
-        residue: bytes still allocated after the result is freed.
-    """
-
-    peak: int
-    held: int
-    residue: int
+    peak: int  # most bytes requested at once, above the level before the call; the result counts, inputs do not
+    held: int  # the bytes that the call still holds when it returns, for its result and otherwise
+    residue: int  # bytes still allocated after the result is freed
 
     @property
     def workspace(self) -> int:

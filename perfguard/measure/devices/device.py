@@ -1,13 +1,12 @@
-"""The interface of a device: identity, versions, state, and the primitives of measurements. Its report on one call is
-in `activity`.
+"""The interface of a device: identity, versions, state, and the primitives of measurements.
 
-Each vendor has one file in `vendors/`, with a subclass of `Device`. Differences between vendors stay behind this
-interface, so timers and metrics never ask which vendor they run on.
+Each vendor has one file in `vendors/`, with a subclass of `Device`. Timers and metrics never ask for the vendor.
 """
 
 from __future__ import annotations
 
 import abc
+import functools
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,12 @@ from perfguard.model.records import Conditions, Hardware, Toolchain
 
 if TYPE_CHECKING:
     import torch
+
+
+_MATMUL_SIZES = (256, 512, 1024, 2048, 4096, 8192)  # The largest product takes 1.6 ms of an H100 in bfloat16.
+_LONGEST_PRODUCT_US = 300_000.0  # One case of a run waits for the longest product.
+_MOST_US_OF_SIZE = 100_000.0  # The products of one size, other than the first, take no longer than this.
+_PRODUCTS = 5
 
 
 class Event(Protocol):
@@ -187,7 +192,7 @@ class Device(abc.ABC):
         Raises:
             DeviceError: the device, or this installation's profiler, does not report intervals.
         """
-        raise DeviceError(f"{self.identity.slug}: this kind of device does not tell when its work ran; use events")
+        raise DeviceError(f"{self.identity.slug}: this kind of device reports no intervals of its work; use events")
 
     def kernel_times(self) -> AbstractContextManager[dict[str, float]]:
         """Device time by kernel of the work inside, µs, including copies and fills; filled in at the end.
@@ -233,14 +238,15 @@ class Device(abc.ABC):
         """Measure the copy ceiling: bytes read plus bytes written per second by a large device-to-device copy."""
 
     def matmul_flop_per_second(self, dtype: torch.dtype) -> float:
-        """Measure the ceiling of computation: operations per second of a large matrix product; 0.0 without one."""
-        from perfguard.measure.devices.matmul import matmul_flop_per_second
+        """The ceiling of computation: the best rate among square matrix products of rising size, floating-point
+        operations per second; 0.0 if torch has no product of this dtype.
 
-        return matmul_flop_per_second(self, dtype)
+        It is measured once in a process, in about half a second at most, because slow devices stop early.
+        """
+        return _matmul_flop_per_second(self, dtype)
 
 
 def _torch_version() -> str | None:
-    """Version of torch, with its build; None if torch is not installed."""
     try:
         import torch
     except ImportError:
@@ -249,10 +255,41 @@ def _torch_version() -> str | None:
 
 
 def _triton_version() -> str | None:
-    """Version of triton, under any of its distribution names."""
     for distribution in ("triton", "pytorch-triton", "pytorch-triton-rocm", "pytorch-triton-xpu", "triton-xpu"):
         try:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+@functools.lru_cache
+def _matmul_flop_per_second(device: Device, dtype: torch.dtype) -> float:
+    import torch
+
+    best = 0.0
+    generator = torch.Generator().manual_seed(0)  # The test's own state stays as it is.
+    # Products of constants draw less power, so that clocks would stay higher than those of any real work.
+    block = torch.randn(_MATMUL_SIZES[0], _MATMUL_SIZES[0], generator=generator)
+    for size in _MATMUL_SIZES if dtype.itemsize > 1 else ():  # Fast products of fp8 are other calls, with scales.
+        try:
+            times = size // _MATMUL_SIZES[0]
+            left, right = (block.to(device.torch_device, dtype).repeat(times, times) for _ in range(2))
+            times_us = [_product_us(device, left, right)]
+            while len(times_us) <= _PRODUCTS and sum(times_us) < _MOST_US_OF_SIZE:
+                times_us.append(_product_us(device, left, right))
+        except (RuntimeError, TypeError):  # No such product, or no memory for a larger one.
+            break
+        # The first product loads its kernel, and others may share the machine.
+        best = max(best, 2 * size**3 / (min(times_us) * 1e-6))
+        if 8 * min(times_us) > _LONGEST_PRODUCT_US:  # The next product has eight times the operations.
+            break
+    return best
+
+
+def _product_us(device: Device, left: torch.Tensor, right: torch.Tensor) -> float:
+    device.synchronize()
+    start = device.now_us()
+    left @ right
+    device.synchronize()
+    return device.now_us() - start

@@ -24,7 +24,7 @@ def findings(
     root: Path = Path("/"),
     load: Import = importlib.import_module,
 ) -> list[Finding]:
-    """All findings, from the machine down to the device, then what can be measured with them.
+    """All findings: on the machine, its packages and the device, then on the possible measurements.
 
     Args:
         open_device: opens the device.
@@ -49,7 +49,7 @@ def _safely(topic: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
     try:
         yield from check()
     except Exception as error:  # A failed check becomes a finding; the doctor itself must not fail.
-        yield Finding(topic, "", f"{type(error).__name__}: {error}", "mend this, then run `perfguard doctor` again")
+        yield Finding(topic, "", f"{type(error).__name__}: {error}", "fix this, then run `perfguard doctor` again")
 
 
 def _system() -> Iterator[Finding]:
@@ -98,7 +98,7 @@ def _drivers(root: Path, load: Import, vendors: Sequence[Vendor]) -> Iterator[Fi
 
 
 def _measurable(open_device: Callable[[], Device], targets: Sequence[str], load: Import) -> Iterator[Finding]:
-    """What a run can measure here, and what needs another machine."""
+    """Findings on the measurements that are possible here, and on those that need another machine."""
     exact = "results, operators, copies, host reads, memory, equal on every CPU; no times"
     yield Finding("lane cpu", f"pytest --perfguard --perfguard-lane=cpu: {exact}")
     try:
@@ -112,7 +112,7 @@ def _measurable(open_device: Callable[[], Device], targets: Sequence[str], load:
     except DeviceError:
         return  # The finding on the device says why.
     step = "" if device.asynchronous else "run pytest --perfguard on a machine with the GPU"
-    yield Finding("times", f"those of {device.identity.slug}", step and "no GPU's", step)
+    yield Finding("times", f"times of {device.identity.slug}", step and "times of a GPU", step)
 
 
 def _has_driver(vendor: Vendor, root: Path) -> bool:
@@ -123,7 +123,9 @@ def _device(open_device: Callable[[], Device]) -> Iterator[Finding]:
     try:
         device = open_device()
     except DeviceError as error:
-        yield Finding("device", "", str(error), "choose another with --perfguard-device, or mend what is missing above")
+        yield Finding(
+            "device", "", str(error), "choose another by --perfguard-device, or install what is missing above"
+        )
         return
     identity, state, versions = device.identity, device.conditions(), device.toolchain()
     for topic, value in (

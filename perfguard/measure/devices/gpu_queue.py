@@ -37,12 +37,7 @@ class NotCapturable(Exception):
 
 
 def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, index: int) -> Any:
-    """A torch graph of the work of all `calls`; the current stream must be a side stream.
-
-    Args:
-        keep: number of results that stay allocated while the next calls run.
-        backend: `torch.cuda`, also of a ROCm build.
-        index: the device's number.
+    """A torch graph of the work of all `calls` (`Device.capture`); the current stream must be a side stream.
 
     Raises:
         NotCapturable: a call raised, used an operation that cannot be captured, or put no work on this stream.
@@ -55,7 +50,7 @@ def capture(calls: Sequence[Callable[[], object]], keep: int, backend: Any, inde
         # the device is lost, and its next use reports this.
         with contextlib.suppress(Exception):
             _captured([scratch.zero_], 1, backend, index)
-        raise NotCapturable(_first_line(error)) from error
+        raise NotCapturable(next(iter(str(error).splitlines()), "") or type(error).__name__) from error
     if problem:
         raise NotCapturable(problem)
     return graph
@@ -83,10 +78,6 @@ def _captured(calls: Sequence[Callable[[], object]], keep: int, backend: Any, in
         raise
     empty = any("graph is empty" in str(warning.message).lower() for warning in caught)
     return graph, "the call puts no work on the current stream" if empty else ""
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def calibrated_wait(device: Device, backend: Any) -> Wait:

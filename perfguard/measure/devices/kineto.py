@@ -1,5 +1,5 @@
 """Reports of torch.profiler (Kineto): device work in order, with details; intervals of calls; allocations of the CPU;
-readable names of kernels."""
+readable names of kernels. The `kind` of a device is 'cuda' or 'xpu', as torch names it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ _QUIET = "99"
 _GENERIC = re.compile(r"(elementwise_kernel\w*|reduce_kernel)$")
 # These template arguments are only wrappers around the operation.
 _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|func_wrapper|Load|Store|memory$")
-
 
 _DEVICES = {"cuda": DEVICE_TYPE.get().CUDA, "xpu": DEVICE_TYPE.get().XPU}
 
@@ -138,9 +137,6 @@ def intervals(
     """(start, end) of every kernel and copy of each call, by start, µs since the first call on the profiler's clock.
 
     The device finishes each `before` and each call before the next begins, so the work of two calls never overlaps.
-
-    Args:
-        kind: 'cuda' or 'xpu', as torch names its devices.
     """
 
     def profiled() -> None:
@@ -187,11 +183,7 @@ def joined(events: Sequence[Any], device: Any) -> list[list[Interval]]:
 
 @contextmanager
 def kernel_times(synchronize: Callable[[], None], kind: str) -> Iterator[dict[str, float]]:
-    """Device time of the work inside, µs, by `normalized` name; filled in at the end. Host events are not recorded.
-
-    Args:
-        kind: 'cuda' or 'xpu', as torch names its devices.
-    """
+    """Device time of the work inside, µs, by `normalized` name; filled in at the end. Host events are not recorded."""
     times_us: dict[str, float] = {}
     synchronize()
     with _quiet(), profile(use_cpu=False, use_device=kind, use_kineto=True, acc_events=True) as profiler:
@@ -211,19 +203,11 @@ def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
     return times_us
 
 
-@dataclass(frozen=True)
-class CpuAllocation:
-    """An action of torch's CPU allocator at `address`: `bytes` are allocated, or freed if negative."""
-
-    at_ns: int
-    address: int
-    bytes: int
-
-
-def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuAllocation], list[int]]:
+def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[tuple[int, int, int]], list[int]]:
     """Actions of torch's CPU allocator during `call`, in order, and the times of the calls of its `mark`, ns.
 
-    Memory allocated before the call does not appear, even if the call frees it.
+    An action has a time, an address, and a number of bytes that are allocated, or freed if it is negative. Memory
+    allocated before the call may be freed without having been allocated here.
     """
 
     def mark() -> None:
@@ -231,7 +215,7 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuA
             pass
 
     results = _results(lambda: call(mark), memory=True)
-    actions: list[CpuAllocation] = []
+    actions: list[tuple[int, int, int]] = []
     marks: list[int] = []
     waiting = [] if results is None else list(results.experimental_event_tree())
     while waiting:
@@ -241,8 +225,8 @@ def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[CpuA
             marks.append(event.start_time_ns)
         elif event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
             fields = event.extra_fields
-            actions.append(CpuAllocation(event.start_time_ns, fields.ptr, fields.alloc_size))
-    return sorted(actions, key=lambda each: each.at_ns), sorted(marks)
+            actions.append((event.start_time_ns, fields.ptr, fields.alloc_size))
+    return sorted(actions, key=lambda action: action[0]), sorted(marks)
 
 
 def normalized(name: str) -> str:

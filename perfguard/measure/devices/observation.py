@@ -23,8 +23,8 @@ from perfguard._compat.triton_internals import launches_noted
 from perfguard.interpreter.running import counted
 from perfguard.measure.devices import operators
 from perfguard.measure.devices.activity import Activity, Copied, ObservedActivity, Waited
-from perfguard.model.imports import entered_when_loaded
-from perfguard.tensors.graph import saved_tensors
+from perfguard.model.modules import entered_when_loaded
+from perfguard.tensors.autograd_graph import saved_tensors
 from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
 # The arguments are kernel, arguments, grid, keywords.
@@ -33,12 +33,7 @@ Interpreted = Callable[[Any, Sequence[Any], Sequence[int], Mapping[str, Any]], N
 
 @contextmanager
 def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[ObservedActivity]:
-    """Observe the work inside.
-
-    Args:
-        kind: device type whose tensors count.
-        interpreted: called at each launch in Triton's interpreter.
-    """
+    """Observe the work inside, with the tensors of this kind of device (`Device.observed`)."""
     seen, tally = ObservedActivity(), _Tally(kind, interpreted)
     saved = _Saved(tally.maker)
     with (
@@ -127,11 +122,8 @@ def _collections() -> list[int]:
 
 
 class _Saved:
-    """Bytes that graphs hold when they are first differentiated, by node, and by the line that made the tensor.
-
-    Args:
-        maker: returns the line that made a storage, from its address.
-    """
+    """Bytes that graphs hold when they are first differentiated, by node, and by the line that made the tensor. `maker`
+    returns the line that made a storage, from its address."""
 
     def __init__(self, maker: Callable[[int], Line | None]) -> None:
         self.by_node: Counter[tuple[str, Line | None]] = Counter()

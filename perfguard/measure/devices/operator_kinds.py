@@ -1,4 +1,4 @@
-"""Kinds of operators: copies, reads by the host, operators of libraries."""
+"""Kinds of operators: copies, reads by the host, operators of libraries; a mode for calls whose kernels do not run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from perfguard._compat.torch_internals import DISPATCH_KEY, OVERLOAD, call_of
-from perfguard._compat.torch_utils import is_fake
+from perfguard._compat.torch_internals import DISPATCH_KEY, OVERLOAD, call_of, own_implementation
+from perfguard._compat.torch_utils import DispatchMode, is_fake
 
 _OVERLOAD = OVERLOAD.get()
 COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
@@ -28,6 +28,16 @@ READS = {
 _INDEXED = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
 # The host needs these results if the operator copies to the host.
 _TRANSFERS = {"aten._to_copy", "aten.copy_"}
+
+_FRESH = ("empty", "new_empty")  # These operators leave their result uninitialised.
+_FILLS = {
+    f"aten.{name}" for name in (
+        "zeros", "zeros_like", "new_zeros", "zero_", "ones", "ones_like", "new_ones",
+        "full", "full_like", "new_full", "fill_",
+    )
+}  # fmt: skip
+#: Operators that fill, copy or read memory.
+MEMORY = COPIES | _FILLS | READS
 
 # These operators do not touch data: marks for torch and for its profiler, and a query of fake tensors.
 _BOOKKEEPING = {
@@ -158,3 +168,35 @@ def tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             tensors += tensors_in(value)
     return tensors
+
+
+class Unwritten(DispatchMode):
+    """Fills uninitialised memory with zeros; with `on_the_host`, operators for a GPU run on the host.
+
+    The kernels do not run, so their outputs would be uninitialised. Indices among them would be invalid and would
+    differ in every run.
+    """
+
+    def __init__(self, on_the_host: bool, note: Callable[[str], None] = lambda name: None) -> None:
+        """`note` is called with each operator that is no view, e.g. `aten.clone`."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.on_the_host = on_the_host
+        self.note = note
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        own = own_implementation(func)
+        if own is not None:  # Calls within a user's operator are followed, too.
+            with self:
+                return own(*args, **kwargs)
+        if not func.is_view:
+            self.note(str(func.overloadpacket))
+        device = kwargs.get("device")
+        if self.on_the_host and isinstance(device, torch.device) and device.type != "meta":
+            kwargs["device"] = torch.device("cpu")
+        if self.on_the_host and kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        result = func(*args, **kwargs)
+        if func.overloadpacket.__name__.startswith(_FRESH) and isinstance(result, torch.Tensor):
+            result.zero_()
+        return result

@@ -1,4 +1,4 @@
-"""Operators as they reach their kernels: names, copies, host reads with their lines, live tensors."""
+"""Operators on their way to kernels: names, copies, host reads with their lines, live tensors."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, 
 from perfguard._compat.torch_utils import PLAIN, DispatchMode
 from perfguard._compat.triton_internals import INTERPRETED
 from perfguard.interpreter.running import counted
+from perfguard.measure import collector_paused
 from perfguard.measure.devices.activity import Activity, Copied, Waited
 from perfguard.measure.devices.operator_kinds import (
     COMPOSITE,
@@ -29,14 +30,13 @@ from perfguard.measure.devices.operator_kinds import (
     kind_of,
     tensors_in,
 )
-from perfguard.measure.gc_pause import collector_paused
-from perfguard.model.imports import entered_when_loaded
+from perfguard.model.modules import entered_when_loaded
 from perfguard.tensors.step import Step
 from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
 if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
-    from perfguard.measure.collectives.recorder import ExchangeRecorder
+    from perfguard.measure.exchanges import ExchangeRecorder
 
 _KEYS, _MODES = KEYS.get(), MODES.get()
 _STRIDED = torch.strided
@@ -260,7 +260,12 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         waiting: methods that read data, or wait for the device, without any operator.
     """
     step = call if isinstance(call, Step) else None
-    seen = _OrderedOperators(kind, _exchange_recorder(step))
+    recorder = None
+    if step is not None and not step.call.ranks.alone:
+        from perfguard.measure.exchanges import ExchangeRecorder
+
+        recorder = ExchangeRecorder(step.call)
+    seen = _OrderedOperators(kind, recorder)
     with collector_paused(), counted() as work:
         if step is None:
             with followed(seen, waiting):
@@ -269,18 +274,9 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
             result = step.within(followed(seen, waiting))
         del result
     activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.peak, work=work)
-    recorder = seen.recorder
     if recorder is None:
         return activity
     return replace(activity, exchanges=recorder.exchanges, gathered=recorder.gathered)
-
-
-def _exchange_recorder(step: Step | None) -> ExchangeRecorder | None:
-    if step is None or step.call.ranks.alone:
-        return None
-    from perfguard.measure.collectives.recorder import ExchangeRecorder
-
-    return ExchangeRecorder(step.call)
 
 
 @contextmanager

@@ -62,5 +62,5 @@ def proven(device: torch.device, units: int) -> Callable[[], Mark]:
     first = Mark(device, units)
     last = Mark(device, units)  # The first mark includes compilation.
     if first.mhz_until(last) is None:
-        raise RuntimeError("the cycle counters tell no clock")
+        raise RuntimeError("the cycle counters give no plausible clock")
     return lambda: Mark(device, units)

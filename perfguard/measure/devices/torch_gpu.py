@@ -21,8 +21,8 @@ from perfguard.model.errors import DeviceError
 if TYPE_CHECKING:
     import torch
 
+    from perfguard.measure.devices.allocators import GpuMemory
     from perfguard.measure.devices.gpu_queue import Wait
-    from perfguard.measure.devices.memory import GpuMemory
 
 _LEAST_FLUSH_BYTES = 256 * 2**20
 _COPY_BYTES = 2**30
@@ -44,11 +44,7 @@ class TorchEvent:
         return bool(self._event.query())
 
     def elapsed_us(self, end: Event) -> float:
-        """Device time from this event to `end`, µs.
-
-        Raises:
-            DeviceError: an event was never recorded, or the device has not passed it yet.
-        """
+        """Device time from this event to `end`, µs. A DeviceError is raised if the device has not passed both."""
         assert isinstance(end, TorchEvent)
         try:
             return 1e3 * float(self._event.elapsed_time(end._event))
@@ -117,17 +113,17 @@ class TorchGpu(Device):
 
     def settle(self) -> None:
         """Run the profiler once, because on an H200 each launch takes 10 ns more after the first profile."""
-        from perfguard.measure.devices import fingerprints, kineto
+        from perfguard.measure.devices import gpu_activity, kineto
 
         self.synchronize()
         with contextlib.suppress(Exception):  # `perfguard doctor` reports whether the profiler works.
             kineto.raw_events(self._touch, self.kind)
-        fingerprints.forget_objects_without_kernels()
+        gpu_activity.forget_objects_without_kernels()
 
     def close(self) -> None:
-        from perfguard.measure.devices import fingerprints
+        from perfguard.measure.devices import gpu_activity
 
-        fingerprints.remember_objects()
+        gpu_activity.remember_objects()
 
     def synchronize(self) -> None:
         self._backend.synchronize(self._index)
@@ -198,7 +194,7 @@ class TorchGpu(Device):
 
     @property
     def _memory(self) -> GpuMemory:
-        from perfguard.measure.devices.memory import GpuMemory
+        from perfguard.measure.devices.allocators import GpuMemory
 
         return GpuMemory(self._backend, self._index)
 
@@ -253,11 +249,8 @@ class TorchGpu(Device):
 
 
 def device_key(kind: str, index: int, properties: Any) -> str:
-    """The device's key: `cuda-<uuid>`; without a UUID the address on the bus; without either the index.
-
-    Args:
-        properties: the result of torch's `get_device_properties`.
-    """
+    """The device's key from torch's properties: `cuda-<uuid>`; without a UUID the address on the bus; without either
+    the index."""
     uuid = getattr(properties, "uuid", None)
     if uuid is not None:
         return f"{kind}-{uuid}"

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.gc_pause import collect_young, collector_paused
+from perfguard.measure import collect_young, collector_paused
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.errors import DeviceError
 from perfguard.model.limits import Limits
 from perfguard.model.records import Better, Reading
 from perfguard.model.units import Unit
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device, Graph
@@ -29,7 +29,7 @@ LIMITS = {"capturable": Limits(Better.SAME)}
 
 _WARM_UPS = 3
 _ROUNDS = 2  # A cache may alternate between two tensors.
-_BEFORE, _AFTER = 4, 11  # numbers of replays in untouched memory, and in filled memory
+_BEFORE, _AFTER = 4, 11  # These are the numbers of replays in untouched memory, and in filled memory.
 _REMEDY = "allocate it in the call, or keep it as long as the graph"
 _READS = f"a replayed graph reads memory that it does not own, and others have used; {_REMEDY}"
 _WRITES = f"a replayed graph writes to memory that it does not own; {_REMEDY}"

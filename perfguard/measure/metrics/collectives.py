@@ -10,21 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.collectives.exchange import Exchange
-from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.devices.activity import Exchange
+from perfguard.measure.metrics.subject import Subject, listed
 from perfguard.model.limits import Limits
 from perfguard.model.records import Across, Better, Parts, Reading, Value
 from perfguard.model.units import Unit
 from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
-    from perfguard.measure.collectives.parameters import Padded
     from perfguard.measure.devices.device import Device
+    from perfguard.measure.exchanges import Padded
 
 TIMED = False
 
 _RANK = 20  # Compilation and launches follow from how the module is split.
-_MOST_NAMED = 5  # places or parameters per note
+_MOST_NAMED = 5  # A note names so many places or parameters.
 
 LIMITS = {
     "collectives": Limits(Better.SAME, portable=True),
@@ -59,11 +59,14 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     unwaited = [each for each in exchanges if each.waited is False]
     implicit = [each for each in exchanges if each.implicit]
     early = _places(unwaited, "the result is used before it is waited for, or dropped")
+    moves = (
+        f"DTensor moves data by itself: {_places(implicit, '')}; call redistribute() there, or choose other placements"
+    )
     readings = [
         _reading("collectives", [each.name for each in collectives], note=_places(collectives, "")),
         _reading("collective_bytes", _sums([each for each in collectives if not each.routed], lambda each: each.bytes)),
         _reading("unwaited", len(unwaited), problem=early and f"unwaited: {early}"),
-        _reading("implicit_redistributions", len(implicit), note=_implicit(implicit)),
+        _reading("implicit_redistributions", len(implicit), note=moves if implicit else ""),
         _reading("overlap_flop", _sums([each for each in collectives if _hides(each)], lambda each: each.overlap_flop)),
     ]
     routed = [each for each in collectives if each.routed]
@@ -81,7 +84,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 def _of_parameters(step: Step, gathered: Mapping[str, int]) -> list[Reading]:
     """The padding that FSDP gathers in the forward pass, and the bytes that it leaves gathered after either pass."""
-    from perfguard.measure.collectives.parameters import padded, sharded
+    from perfguard.measure.exchanges import padded, sharded
 
     if not sharded(step.call.fn):
         return []
@@ -124,11 +127,6 @@ def _sums(exchanges: Sequence[Exchange], of: Callable[[Exchange], int]) -> Parts
     return dict(sums)
 
 
-def _implicit(exchanges: Sequence[Exchange]) -> str:
-    text = _places(exchanges, "")
-    return f"DTensor moves data by itself: {text}; redistribute where it is meant, or shard otherwise" if text else ""
-
-
 def _hides(exchange: Exchange) -> bool:
     """Whether the first use of the result shows how much work hides the exchange. FSDP's reduced gradients are first
     used by the optimiser, or by a division if the backend has no mean."""
@@ -141,6 +139,4 @@ def _places(exchanges: Sequence[Exchange], what: str) -> str:
         " ".join(filter(None, [each.name, each.implicit and f"for {each.implicit}", each.place and f"at {each.place}"]))
         for each in exchanges
     )
-    listed = [text if count == 1 else f"{text} ({count} times)" for text, count in texts.items()]
-    more = f"; and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
-    return f"{'; '.join(listed[:_MOST_NAMED])}{more}{': ' if what else ''}{what}" if listed else ""
+    return f"{listed(texts, _MOST_NAMED)}{': ' if what else ''}{what}" if texts else ""

@@ -24,9 +24,8 @@ from perfguard._compat.torch_compiler import (
     has_compiled,
     is_compiler_loaded,
 )
-from perfguard.measure.compiled.settings import left_changed, settings
-from perfguard.measure.compiled.trace import Frame, Trace, traced
-from perfguard.measure.metrics.subject import Subject
+from perfguard.measure.compiled import Frame, Trace, left_changed, settings, traced
+from perfguard.measure.metrics.subject import Subject, listed
 from perfguard.measure.replay import buffers_kept
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Better, Reading, Value
@@ -43,7 +42,7 @@ _RANK = 25  # Launches follow from compilation, and come later in an explanation
 
 _LAST = 60  # The number of operators explains least.
 
-_MOST_NAMED = 3  # per note; the lists beside the counts are complete
+_MOST_NAMED = 3  # A note names so many items. The lists that explain the counts are complete.
 
 _COUNT = Limits(Better.LOWER, portable=True)
 _NAMES = Limits(Better.SAME, gated=False, portable=True)
@@ -119,11 +118,7 @@ def _readings(walked: Walked, leaks: Sequence[str]) -> list[Reading]:
 
 
 def _note(intro: str, items: Sequence[str]) -> str:
-    """A note such as `recompiled for f: n == 2; f: n == 3; and 4 more`; empty without items."""
-    if not items:
-        return ""
-    more = f"; and {len(items) - _MOST_NAMED} more" if len(items) > _MOST_NAMED else ""
-    return f"{intro} {'; '.join(items[:_MOST_NAMED])}{more}"
+    return f"{intro} {listed(items, _MOST_NAMED)}" if items else ""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from perfguard.model.call import Outputs
 from perfguard.model.limits import Limits
 from perfguard.model.records import Across, Better, Reading
 from perfguard.model.units import Unit
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _RANK = 57  # The rank is behind memory's, because a text says less at a glance 
 # Compilers specialise on pointers divisible by 16. Every allocator aligns to that at least.
 _FULL_ALIGNMENT = 16
 
-_LONGEST_PRINT = 40  # characters of the first line that a note quotes
+_LONGEST_PRINT = 40  # A note quotes so many characters of the first line.
 _ADDRESS = re.compile(rb"0x[0-9a-fA-F]+")  # Addresses differ between processes.
 
 
@@ -124,13 +124,9 @@ def _flush_c() -> None:
 
 
 def describe(outputs: Any, device: torch.device, inputs: tuple[Any, ...] = ()) -> str:
-    """The contract of `outputs` as text: tuples in (), lists in [], dicts in {}, a plain tuple without ().
-
-    Args:
-        outputs: a tensor, or any nesting of tuples, lists and dicts of tensors and other values.
-        device: the expected device of tensors.
-        inputs: tensors, possibly nested, that an output may share its memory with.
-    """
+    """The contract of `outputs`, any nesting of tensors and other values, as text: tuples in (), lists in [], dicts in
+    {}, a plain tuple without (). Tensors on another device than `device` are marked, and those that share memory with
+    each other or with `inputs`."""
     import torch
 
     from perfguard._compat import torch_utils

@@ -7,6 +7,11 @@ If `fingerprint` is unchanged, the device time cannot have changed. The device p
 grids and the order (`Activity.code`). This module adds the conditions that change how this code runs: the inputs'
 shapes, strides, alignment and contents, the state of the cache, the environment variables that libraries read, and the
 kind of device.
+
+Without a GPU `kernel_work`, the counted work of interpreted kernels, is the only sign of a kernel that does more than
+before. It has the parts `loads`, `stores` and `atomics`, which count unmasked elements, and `products`, the
+multiplications of dots, including padding. They are sums over all kernels, whose names may change. `programs` of each
+kernel is shown beside it, but not gated, because other tiles have other numbers of programs.
 """
 
 from __future__ import annotations
@@ -14,10 +19,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfguard.measure.metrics.subject import Subject, by_place
+from perfguard.measure.metrics.subject import Subject, by_place, listed
 from perfguard.model.limits import EITHER, KERNEL_TIME, Limits
 from perfguard.model.records import Better, Reading, Value
 from perfguard.model.units import Unit
@@ -25,7 +30,7 @@ from perfguard.model.units import Unit
 if TYPE_CHECKING:
     import torch
 
-    from perfguard.measure.devices.activity import ObservedActivity
+    from perfguard.measure.devices.activity import Activity, ObservedActivity
     from perfguard.measure.devices.device import Device
 
 TIMED = False
@@ -37,6 +42,11 @@ _LAST = 60  # Any change alters the number of operators, which costs nothing by 
 _MOST_PLACES = 5
 _TOLERANCE = 0.005
 _FLOOR_BYTES = 2**12  # A temporary of one page counts, as in the peak on a CPU.
+# Other tiles read edges again and pad differently. If a kernel is bound by its accesses or its products, a twentieth is
+# about the least change that a time on a GPU shows.
+_WORK_TOLERANCE = 0.05
+_WORK_RANK = 20  # Launches and memory come later in an explanation.
+_MOST_NAMED = 2  # More kernels than this are not named before a part of their work.
 
 LIMITS = {
     "copies": Limits(Better.LOWER, portable=EITHER),
@@ -48,11 +58,13 @@ LIMITS = {
     "host_read_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "host_reads": Limits(Better.LOWER, portable=EITHER),
     "kernel_launches": Limits(Better.SAME, gated=False, portable=EITHER, covers=(KERNEL_TIME,)),
+    "kernel_work": Limits(Better.LOWER, tolerance=_WORK_TOLERANCE, portable=EITHER),
     "kernels": Limits(Better.SAME, gated=False),
     "launches": Limits(Better.LOWER, portable=EITHER),
     "operator_names": Limits(Better.SAME, gated=False, portable=EITHER),
     "operators": Limits(Better.LOWER, portable=EITHER),
     "peak_tensor_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, floor=_FLOOR_BYTES, portable=EITHER),
+    "programs": Limits(Better.LOWER, gated=False, portable=EITHER),
     "syncs": Limits(Better.LOWER),
 }
 
@@ -80,8 +92,33 @@ _VARIABLES = (
 def read(subject: Subject, device: Device) -> list[Reading]:
     """Counts, which fail on any rise, and names, which explain them, all from one warm call. With times on a device
     with a queue also `fingerprint`: 16 hex digits, which cover the device time, or `unknown`, which covers nothing, if
-    the code of a kernel is unavailable."""
+    the code of a kernel is unavailable. Without such a device also the work of interpreted kernels, if there are any.
+    """
     activity = subject.activity(device)
+    work = [] if device.asynchronous else kernel_work(activity.work)
+    return [*_launched(activity, subject, device), *work]
+
+
+def kernel_work(work: Mapping[tuple[str, str], int]) -> list[Reading]:
+    """`kernel_work` and `programs`, from the work by kernel and kind (`Activity.work`); empty without work."""
+    if not work:
+        return []
+    parts, programs, kernels = dict[str, int](), dict[str, int | float | str](), dict[str, list[str]]()
+    for (kernel, what), number in sorted(work.items()):
+        if what == "programs":
+            programs[kernel] = number
+        else:
+            parts[what] = parts.get(what, 0) + number
+            kernels.setdefault(what, []).append(kernel)
+    named = {what: f"{', '.join(each)} {what}" for what, each in kernels.items() if len(each) <= _MOST_NAMED}
+    others: dict[str, Any] = {"portable": True, "rank": _WORK_RANK}
+    return [
+        LIMITS["kernel_work"].reading("kernel_work", Unit.COUNT, {**parts}, lines=named, **others),
+        LIMITS["programs"].reading("programs", Unit.COUNT, programs, details="kernel_work", **others),
+    ]
+
+
+def _launched(activity: Activity, subject: Subject, device: Device) -> list[Reading]:
 
     def reading(metric: str, value: Value, unit: Unit = Unit.COUNT, rank: int = _RANK, **others: Any) -> Reading:
         limits = LIMITS[metric]
@@ -95,7 +132,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         waits[f"{wait.place} ({wait.name})" if wait.place else wait.name] += wait.count
     moved = sum(copy.bytes for copy in activity.copies)
     readings = [
-        reading("copies", copies.total(), rank=_RANK - 2, note=_listed("copies", copies)),
+        reading("copies", copies.total(), rank=_RANK - 2, note=_note("copies", copies)),
         reading("copy_bytes", moved, Unit.BYTES, rank=_RANK - 1),
     ]
     if subject.test is not None:
@@ -114,7 +151,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         return [
             *(called if alone else []),
             *readings,
-            reading("host_reads", waits.total(), rank=_RANK - 3, note=_listed(_READS, waits)),
+            reading("host_reads", waits.total(), rank=_RANK - 3, note=_note(_READS, waits)),
             *([] if peak is None else [reading("peak_tensor_bytes", peak, Unit.BYTES, rank=50)]),
         ]
     readings = [
@@ -122,7 +159,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         reading("kernels", names, Unit.TEXT, details="launches"),
         *readings,
         reading("fills", activity.fills, rank=_RANK + 1),
-        reading("syncs", waits.total(), rank=_RANK - 3, note=_listed("the host waits for the device", waits)),
+        reading("syncs", waits.total(), rank=_RANK - 3, note=_note("the host waits for the device", waits)),
     ]
     if subject.timed and not subject.ranks.in_step:  # Times of several ranks depend on more than this rank's code.
         value = UNKNOWN if activity.code is None else _fingerprint(activity.code, subject, device)
@@ -134,11 +171,8 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 def _of_test(
     seen: ObservedActivity, copies: Counter[str], waits: Counter[str], reading: Callable[..., Reading], timed: list[str]
 ) -> list[Reading]:
-    """The readings of a test: numbers of operators, on any device, and Triton's launches by kernel.
-
-    Args:
-        timed: times that cannot have changed if the launches did not.
-    """
+    """The readings of a test: numbers of operators, on any device, and Triton's launches by kernel. The `timed` metrics
+    cannot have changed if the launches did not."""
     operators = Counter(seen.activity.launches)
     launches, grids = Counter[str](), dict[str, str]()
     for (kernel, grid), count in sorted(seen.kernels.items()):
@@ -148,7 +182,7 @@ def _of_test(
         reading("operators", operators.total(), rank=_LAST),
         reading("operator_names", dict(sorted(operators.items())), rank=_LAST, details="operators"),
         by_place(copies, lambda **parts: reading("copy_places", rank=_RANK - 2, details="copies", **parts)),
-        reading("host_reads", waits.total(), rank=_RANK - 3, note=_listed(_READS, waits)),
+        reading("host_reads", waits.total(), rank=_RANK - 3, note=_note(_READS, waits)),
         by_place(waits, lambda **parts: reading("host_read_places", rank=_RANK - 3, details="host_reads", **parts)),
         reading("peak_tensor_bytes", seen.activity.tensor_bytes or 0, Unit.BYTES, rank=50),
         reading("launches", launches.total()),
@@ -157,12 +191,8 @@ def _of_test(
     ]
 
 
-def _listed(what: str, places: Counter[str]) -> str:
-    """A note such as `copies: aten.clone at f.py:3 in g (2 times); …`; empty without places."""
-    texts = [place if count == 1 else f"{place} ({count} times)" for place, count in places.items()]
-    hidden = len(texts) - _MOST_PLACES
-    more = f"; and {hidden} more places" if hidden > 0 else ""
-    return f"{what}: {'; '.join(texts[:_MOST_PLACES])}{more}" if texts else ""
+def _note(what: str, places: Counter[str]) -> str:
+    return f"{what}: {listed(places, _MOST_PLACES, 'more places')}" if places else ""
 
 
 def _fingerprint(code: str, subject: Subject, device: Device) -> str:
@@ -188,18 +218,15 @@ def _inputs(inputs: tuple[Any, ...]) -> list[object]:
     described: list[object] = [str(structure)]
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-            described.append(_tensor(leaf.detach()))
+            tensor = leaf.detach()
+            address = tensor.data_ptr()
+            alignment = min(_FULL_ALIGNMENT, address & -address) if address else _FULL_ALIGNMENT
+            described.append((str(tensor.dtype), tuple(tensor.shape), tensor.stride(), alignment, _contents(tensor)))
         elif isinstance(leaf, bool | int | float | complex | str | bytes | type(None) | torch.dtype):
             described.append(repr(leaf))
         else:  # A repr may contain an address, which differs between processes.
             described.append(type(leaf).__qualname__)
     return described
-
-
-def _tensor(tensor: torch.Tensor) -> tuple[object, ...]:
-    address = tensor.data_ptr()
-    alignment = min(_FULL_ALIGNMENT, address & -address) if address else _FULL_ALIGNMENT
-    return str(tensor.dtype), tuple(tensor.shape), tensor.stride(), alignment, _contents(tensor)
 
 
 def _contents(tensor: torch.Tensor) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,7 @@ from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits
 from perfguard.model.records import Across, Better, Reading, Value
 from perfguard.model.units import Unit, format_value
-from perfguard.tensors.graph import graph_nodes, has_storage, tensors_held_by, tree_tensors
+from perfguard.tensors.autograd_graph import graph_nodes, has_storage, tensors_held_by, tree_tensors
 from perfguard.tensors.step import Step, local
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _CPU_FLOOR_BYTES = 2**12
 _SEGMENT_BYTES = 20 * 2**20
 
 _CALLS = 50  # Memory must not grow over so many calls.
-_CALLS_US = 25_000.0  # the limit of these calls; the growth over fewer slow calls is scaled up
+_CALLS_US = 25_000.0  # These calls take no longer than this. The growth over fewer slow calls is scaled up.
 
 LIMITS = {
     "growth_bytes": Limits(Better.LOWER, portable=EITHER),
@@ -159,16 +159,16 @@ def _scaled(count: int, growth: Growth) -> int:
 
 @dataclass(frozen=True)
 class Saved:
-    """One kept storage: its kind, its bytes, and a description of the first tensor saved in it."""
+    """One kept storage."""
 
     kind: Kind
     bytes: int
-    text: str
+    text: str  # a description of the first tensor saved in it
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """The origin of a storage: its kind, and the operator or input that made it."""
+    """The kind of a storage, and the operator or input that made it."""
 
     kind: Kind = "activation"
     maker: str = "unknown"
@@ -204,7 +204,8 @@ def saved_by(subject: Subject) -> list[Saved] | None:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda handle: handle.tensor), _producers(origins):
         outputs = subject.run() if step is None or started is None else step.run(started).outputs
     # FSDP has gathered new tensors for its weights during the pass.
-    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, _weights(subject))}
+    gathered = () if subject.call is None else weights(subject.call)
+    origins |= {storage_address(tensor): _Origin("weight") for tensor in filter(has_storage, gathered)}
     kept = [handle.tensor for reference in packed if (handle := reference()) is not None]
     for node in graph_nodes(tree_tensors(outputs)):
         kept += tensors_held_by(getattr(node, "__dict__", {}))  # A context holds tensors without handles.
@@ -218,10 +219,6 @@ def saved_by(subject: Subject) -> list[Saved] | None:
         del outputs, kept
         step.finish(started)
     return list(saved.values())
-
-
-def _weights(subject: Subject) -> Iterable[torch.Tensor]:
-    return () if subject.call is None else weights(subject.call)
 
 
 def _text(tensor: torch.Tensor, maker: str, count: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,11 +14,11 @@ from perfguard.measure.timers.blocks import Collect, collect
 from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import ALONE, Call, Outputs, Ranks
 from perfguard.model.records import Pass, Reading
-from perfguard.tensors.graph import tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 
 if TYPE_CHECKING:
     from perfguard.measure.binaries.call_binaries import Binaries, OnTarget
-    from perfguard.measure.compiled.trace import Trace
+    from perfguard.measure.compiled import Trace
     from perfguard.measure.devices.device import Device
 
 
@@ -51,7 +51,7 @@ class Subject:
         timed: if False, only exact metrics are read.
         seconds: limit of the measuring time for each timed metric.
         skipped: timed metrics that need no reading, because they cannot have changed or are not judged.
-        stored_timers: metric -> timer id in the baseline; the same timer is used again where possible.
+        stored_timers: metric -> timer id in the baseline; the same timer is used again if possible.
         args: the inputs. Outputs that share memory with them are reported.
         declared_strides: of the reference's dense outputs, in order, e.g. `48,1`; empty for gradients or if unknown.
         weights: parameters of the called module, whose memory exists independently of a call.
@@ -165,6 +165,14 @@ class Subject:
 
             self._dispatched.append(operators.of_call(self.run, device.torch_device.type))
         return self._dispatched[0]
+
+
+def listed(texts: Iterable[str] | Counter[str], most: int, rest: str = "more") -> str:
+    """The first `most` texts, each with its count, e.g. `aten.clone at f.py:3 in g (2 times); aten.add; and 4 more`."""
+    counts = texts.items() if isinstance(texts, Counter) else [(text, 1) for text in texts]
+    shown = [text if count == 1 else f"{text} ({count} times)" for text, count in counts]
+    hidden = [f"and {len(shown) - most} {rest}"] if len(shown) > most else []
+    return "; ".join([*shown[:most], *hidden])
 
 
 _LINE = re.compile(r"(?<=\.py):\d+(?= in )")

@@ -29,7 +29,7 @@ CPU_TIME, DEVICE_TIME, HOST_TIME, WALL_TIME = "cpu_time_us", "device_time_us", "
 BESIDE_RIVAL = "beside_rival_us"
 _BESIDE = "-beside-"  # It separates the two timers of a reading beside a rival.
 
-_WALL_SECONDS = 0.05  # limit of the blocks of wall time
+_WALL_SECONDS = 0.05  # The blocks of wall time take no longer than this.
 
 # Between processes the host time of one Python launch path differed by 2-11 % (coefficient of variation, 39 cases,
 # five sessions on an H200 machine). With five stored sessions this resolves 20-44 %. An additional 50 µs of Python

@@ -1,4 +1,4 @@
-"""The measurement engine, with one file per timer. A case's timer is chosen here once, and then stored.
+"""The timers, one per file. A case's timer is chosen here once, and then stored.
 
 Every module in this folder that has a timer's names is a timer.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure import collector_paused
 from perfguard.measure.timers.timing import Meter, Timer, Workload
 from perfguard.model.errors import DeviceError, MeasurementError
 from perfguard.model.modules import modules_in
@@ -45,7 +45,9 @@ def prepare_device_time(
                 return meter
     slug = device.identity.slug
     if not suitable:
-        raise DeviceError(f"{slug}: no timer suits this device; perfguard/measure/timers has none for it")
+        raise DeviceError(
+            f"{slug}: perfguard has no timer for this kind of device; choose another by --perfguard-device"
+        )
     raise MeasurementError(
         f"{slug}: no timer can time the call. One that waits for the device needs the profiler; run `perfguard doctor`"
     )

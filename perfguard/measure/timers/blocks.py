@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure import collector_paused
 from perfguard.measure.timers.timing import Blocks, Meter, Workload, spread
 from perfguard.model.errors import MeasurementError
 
@@ -160,9 +160,9 @@ def read_block(meter: Meter, device: Device, others: Sequence[float]) -> float |
     device is queried only after such a block, since a query may take a tenth of a second.
     """
     block_us = meter.block()
-    if block_us is None or (_odd(block_us, others) and slowed_down(device)):
-        return None
-    return block_us
+    if block_us is None or not others or abs(math.log(block_us / statistics.median(others))) <= _ODD_BLOCK:
+        return block_us
+    return None if slowed_down(device) else block_us
 
 
 def checked(metric: str, meter: Meter, times: Sequence[float], rejected: int) -> Blocks:
@@ -177,10 +177,6 @@ def checked(metric: str, meter: Meter, times: Sequence[float], rejected: int) ->
             "on the device (`perfguard doctor`), then run the case again"
         )
     return Blocks(lowest(times) if meter.near else tuple(times), rejected)
-
-
-def _odd(block_us: float, others: Sequence[float]) -> bool:
-    return bool(others) and abs(math.log(block_us / statistics.median(others))) > _ODD_BLOCK
 
 
 def slowed_down(device: Device) -> bool:

@@ -38,19 +38,12 @@ _NEAR = 0.01
 
 @dataclass(frozen=True)
 class _Clock:
-    """A clock of the host.
+    """A clock of the host."""
 
-    Attributes:
-        kind: the beginning of the timer's id.
-        now_us: reads the clock, µs.
-        grid_us: the approximate time of reading the clock twice and storing the difference.
-        middle: computes the time of a block from the times of its samples.
-    """
-
-    kind: str
-    now_us: Callable[[], float]
-    grid_us: float
-    middle: Callable[[Iterable[float]], float]
+    kind: str  # the beginning of the timer's id
+    now_us: Callable[[], float]  # reads the clock, µs
+    grid_us: float  # the approximate time of reading the clock twice and storing the difference
+    middle: Callable[[Iterable[float]], float]  # computes the time of a block from the times of its samples
 
     def stored_calls(self, timer: str | None) -> int | None:
         """The number of calls per sample in a timer's id; None if the id belongs to another clock."""

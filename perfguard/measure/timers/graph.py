@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 RANK = 10  # This is the timer's place in the order of preference (`Timer`).
 
-_MOST_CALLS = 256  # per replay
+_MOST_CALLS = 256  # A replay has at most so many calls.
 _MOST_CAPTURES = 16
 _CACHES = 5  # All copies are five times the cache's size, so that none survives there (FlashInfer's rule).
 _WARM_UPS = 3
-_MOST_AHEAD = 16  # replays per batch
+_MOST_AHEAD = 16  # A batch has at most so many replays.
 _ROTATED = re.compile(r"graph-(?:cold-u(?P<cold>\d{1,3})-r(?P<copies>\d{1,3})|warm-u(?P<warm>\d{1,3}))")
 _FLUSHED = re.compile(r"graph-flushed-r(?P<captures>[1-9]\d?)")
 
@@ -47,7 +47,7 @@ class _Rotation:
     """The parameters in the id of calls over copies of the inputs."""
 
     cache: Cache
-    calls: int | None  # per replay; None if not decided yet
+    calls: int | None  # the calls of a replay; None before they are chosen
     copies: int = 1
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure import collector_paused
 from perfguard.measure.timers.blocks import warm_up
 from perfguard.measure.timers.queue import FilledQueue
 from perfguard.measure.timers.timing import Meter, Workload, floor_us

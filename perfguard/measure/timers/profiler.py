@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 RANK = 30  # This is the timer's place in the order of preference (`Timer`).
 
-_MOST_CALLS = 50  # per block; the profiler keeps tens of events per call
+_MOST_CALLS = 50  # A block has at most so many calls, because the profiler keeps tens of events per call.
 
 
 def suits(device: Device) -> bool:

@@ -27,9 +27,9 @@ Pair = tuple["Event", "Event"]
 Enqueue = Callable[[int], list[Pair]]
 
 SHORT_US = 20.0  # An event pair around a shorter call costs as much as the call.
-_MOST_CALLS = 256  # per pair; a queue holds about a thousand launches
-_MOST_PAIRS = 32  # per batch
-_LEAST_CALLS = 4  # per batch; with fewer, the host's lead does not last
+_MOST_CALLS = 256  # A pair has at most so many calls, because a queue holds about a thousand launches.
+_MOST_PAIRS = 32  # A batch has at most so many pairs.
+_LEAST_CALLS = 4  # With fewer calls per batch the host's lead does not last.
 _BATCH_HOST_US = 4_000.0
 _ESTIMATE_PAIRS = 8
 _LEAST_TRIMMED, _MOST_TRIMMED = 5, 20  # Blocks with so many samples use a trimmed mean.
@@ -209,11 +209,7 @@ class Estimate:
 def estimated(
     call: Callable[[], object], device: Device, cache: Cache, count: int = _ESTIMATE_PAIRS
 ) -> Estimate | None:
-    """A first estimate of a warmed-up call behind a filled queue; None if the host cannot be kept ahead.
-
-    Args:
-        count: number of calls, which is reduced if the host falls behind.
-    """
+    """A first estimate of a warmed-up call, from `count` calls or fewer; None if the host cannot be kept ahead."""
     grid_us = event_grid_us(device)
     enqueue = pairs(call, device, cache, 1)
     batch = FilledQueue(device, enqueue, size=count, smallest=1).run(enqueue)
@@ -248,12 +244,7 @@ class Batches:
     """Blocks of samples in proven batches, each batch between two readings of the device's clock."""
 
     def __init__(self, rounds: Rounds, device: Device, *, size: int, smallest: int, in_block: int) -> None:
-        """
-        Args:
-            size: initial number of rounds in a batch.
-            smallest: least number of rounds in a batch.
-            in_block: number of rounds in a block.
-        """
+        """A batch has `size` rounds, and at least `smallest` after halving. A block has `in_block` rounds."""
         self._rounds = rounds
         self._device = device
         self._samples = rounds.turns * in_block

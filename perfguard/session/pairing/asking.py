@@ -26,11 +26,12 @@ from perfguard.model.units import counted
 from perfguard.render.tables import kernel_rows, kernel_table
 from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import OWN_PACKAGES, ChildCommand, Request, packages_at, timers_of
-from perfguard.session.followed import Followed
+from perfguard.session.explain import explain_slower
 from perfguard.session.fresh_processes import DIED, Tell
 from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
 from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.tally import Tally, why_not_compared
+from perfguard.session.pairing.worker import Followed
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
 
@@ -68,7 +69,7 @@ class Asking:
     def __post_init__(self) -> None:
         tracks = {track: self.question.cases[track.case] for track in self.question.times}
         self.tally = Tally(tracks, family=self.family)
-        self._place = len(self.run.pairings)
+        self._index = len(self.run.pairings)
 
     def ask(self) -> None:
         """Ask, and keep the answers. If the base cannot be asked, the verdicts name the problem.
@@ -81,18 +82,14 @@ class Asking:
             problem = self._ask()
         except KeyboardInterrupt:
             if self.answers:  # Otherwise no base was asked.
-                self._keep(INTERRUPTED)
+                self.keep(INTERRUPTED)
             raise
         except (UsageError, OSError) as error:  # A full disk raises OSError.
             problem = str(error)
             if self.run.config.beside is not None:  # Without a base there is no comparison.
-                self._keep(problem)
+                self.keep(problem)
                 raise
-        self._keep(problem)
-
-    def skip(self, problem: str) -> None:
-        """Ask nothing, for this reason."""
-        self._keep(problem)
+        self.keep(problem)
 
     def _ask(self) -> str:
         run, command = self.run, self.command
@@ -116,7 +113,9 @@ class Asking:
             self._answer(worktrees)
             if not times:
                 return "[tool.perfguard] pair_minutes is 0" if self.question.times else ""
-            return self._pair(worktrees)
+            problem = self._pair(worktrees)
+            explain_slower(self.run, worktrees, self.tally.verdicts, self.answers, self.tell)
+            return problem
 
     def _answer(self, worktrees: PairWorktrees) -> None:
         """Let one process of the base read the cases in doubt, and compare the kernels of both sides."""
@@ -124,7 +123,7 @@ class Asking:
         cases = {
             case: result
             for case, result in question.cases.items()
-            if worktrees.has("base", result.case.nodeid, run.config.root)
+            if worktrees.has_at_base(result.case.nodeid, run.config.root)
         }
         self.problems |= dict.fromkeys(question.cases.keys() - cases.keys(), NEW_SINCE_BASE)
         if not cases:
@@ -152,7 +151,7 @@ class Asking:
                 self.problems[case] = why
         self._compare_kernels(worktrees, followed)
         self.tally.answered(self.answers)
-        self._keep("")
+        self.keep("")
 
     def _compare_kernels(self, worktrees: PairWorktrees, followed: Followed) -> None:
         """Add to both sides the code that the compilers make of kernels that differ."""
@@ -199,11 +198,11 @@ class Asking:
         deadline = time.monotonic() + self.seconds
 
         def choose(left: Sequence[ReadingId]) -> list[ReadingId]:
-            self._keep("")
+            self.keep("")
             return in_next_pair(left, self.tally)
 
         worktrees.measure(self.tally, in_order({track: times[track] for track in left}), deadline, choose)
-        self._keep("")
+        self.keep("")
         self.seconds = deadline - time.monotonic()
         if self.tally.problem or self.seconds < 0:
             return self.tally.problem or out_of_time(self.run.config.settings)
@@ -216,8 +215,12 @@ class Asking:
         faults = [doubt.problem for doubt in self.question.cases[case].doubts if doubt.name in right]
         return f"not timed: {faults[0]}" if faults else ""
 
-    def _keep(self, problem: str) -> None:
-        """Keep the answers and readings so far, which stay valid if the run ends now."""
+    def keep(self, problem: str) -> None:
+        """Keep the answers and readings so far, which stay valid if the run ends now.
+
+        Args:
+            problem: reason why there are no more.
+        """
         timed = {track.case for track in self.tally.times}
         cases = [
             PairedCase(
@@ -231,7 +234,7 @@ class Asking:
             if case in self.answers or case in self.problems or case in timed
         ]
         pairing = Pairing(self.base, cases, self.tally.pairs, problem, self.run.device.identity.index)
-        self.run.pairings[self._place :] = [pairing]
+        self.run.pairings[self._index :] = [pairing]
 
 
 def answers(

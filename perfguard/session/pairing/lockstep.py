@@ -18,8 +18,7 @@ import msgspec
 
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
 from perfguard.model.records import PairReading, ReadingId
-from perfguard.session.pairing.outcome import PairOutcome
-from perfguard.session.pairing.processes import SIDES, Side, SideProcess, describe, foreign_error
+from perfguard.session.pairing.processes import SIDES, PairOutcome, Side, SideProcess, describe, foreign_error
 from perfguard.session.pairing.worker import (
     Announced,
     Entered,

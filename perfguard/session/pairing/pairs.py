@@ -30,14 +30,13 @@ from perfguard.session.child import (
     read_answer,
     write_request,
 )
-from perfguard.session.followed import Followed, read_followed
 from perfguard.session.fresh_processes import Tell, run_fresh
 from perfguard.session.pairing.lockstep import Limit, run_pair
-from perfguard.session.pairing.outcome import PairOutcome
 from perfguard.session.pairing.processes import (
     GOOD,
     SIDES,
     Interrupts,
+    PairOutcome,
     Side,
     SideProcess,
     describe,
@@ -47,6 +46,7 @@ from perfguard.session.pairing.processes import (
     starting_orders,
 )
 from perfguard.session.pairing.tally import Tally
+from perfguard.session.pairing.worker import Followed, read_followed
 from perfguard.session.pairing.worktrees import Repository, lock_in
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class PairWorktrees:
         tell: reports the current step.
         starts_ahead: whether the processes of the next pair start while those of a pair measure.
         packages: the environment of the base, if it is not this process's.
-        toolchain: that of the side which answered last; None: none has.
+        toolchain: that of the base, once it has answered.
     """
 
     repository: Repository
@@ -113,16 +113,13 @@ class PairWorktrees:
         packages = self.packages if side != "work" else OWN_PACKAGES
         return replace(self.command, worktree=Worktree(self._temporary / side, self.repository.root), packages=packages)
 
-    def has(self, side: Side, nodeid: str, root: Path) -> bool:
-        """Whether a side has the file of a test. `root`: folder of the user's checkout in which its node id begins."""
+    def has_at_base(self, nodeid: str, root: Path) -> bool:
+        """Whether the base has the file of a test, whose node id begins in the folder `root` of the user's checkout."""
         inside = root.resolve().relative_to(self.repository.root.resolve())
-        return Path(self._temporary, side, inside, nodeid.partition("::")[0]).exists()
+        return Path(self._temporary, "base", inside, nodeid.partition("::")[0]).exists()
 
-    def lay_out(self, base: str, *, pairs: bool = True) -> str:
+    def lay_out(self, base: str, *, pairs: bool) -> None:
         """Make the worktree of `base`; for process pairs also those of its second checkout, and of the working tree.
-
-        Returns:
-            The hash of a commit that holds the working tree; of `base` without pairs.
 
         Raises:
             UsageError: git refuses.
@@ -138,7 +135,6 @@ class PairWorktrees:
         for side, commit in zip(sides, (base, base, work), strict=False):
             with self.interrupts.delayed():
                 self.repository.add_worktree(self._temporary / side, commit)
-        return work
 
     def set_up(self, command: str) -> None:
         """Run the user's `command` in each worktree, to build extensions.
@@ -151,24 +147,29 @@ class PairWorktrees:
                 self.tell(f"setting up {describe(side)}: {command}")
                 run_setup(self.command_of(side), side, command, self.settings.session_minutes, self.interrupts)
 
-    def answer(self, request: Request, side: Side = "base") -> Answer:
-        """Let one process of a side answer `request`, which asks for no time.
+    def answer(
+        self, request: Request, side: Side = "base", *, prefix: Sequence[str] = (), minutes: float = 0.0
+    ) -> Answer:
+        """Let one process of a side answer `request`, which asks for no time, within `minutes` (0: `session_minutes`).
+        `prefix`: that of its command.
 
         Raises:
             UsageError: it has loaded code from the user's checkout in place of its worktree's.
         """
         folder = Path(tempfile.mkdtemp(prefix="answer-", dir=self._temporary))
-        command = self.command_of(side)
-        write_request(folder, msgspec.structs.replace(request, follow=self._following(side)))
-        problem = run_fresh(command, folder, self.settings.session_minutes, name=describe(side), good=GOOD)
+        own, original = str(self._temporary / side), str(self.repository.root)
+        request = msgspec.structs.replace(request, follow=Following(list(self.settings.targets), own, original))
+        write_request(folder, request)
+        command, minutes = (
+            replace(self.command_of(side), prefix=tuple(prefix)),
+            minutes or self.settings.session_minutes,
+        )
+        problem = run_fresh(command, folder, minutes, name=describe(side), good=GOOD)
         report, followed = read_answer(folder, self.slug), read_followed(folder)
         if followed.foreign:
             raise foreign_error(followed.foreign, side)
         self.toolchain = report.toolchain if report else None
         return Answer(report.results if report else [], followed, problem)
-
-    def _following(self, side: Side) -> Following:
-        return Following(list(self.settings.targets), str(self._temporary / side), str(self.repository.root))
 
     def start(self, tally: Tally) -> None:
         """Start the processes of the first pair, if they disturb nothing, while its times are still being chosen."""

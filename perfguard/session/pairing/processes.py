@@ -1,4 +1,4 @@
-"""The live pytest processes of a pair: their start in the worktrees, their output, and signals meanwhile."""
+"""The live pytest processes of a pair: their start in the worktrees, output and readings, and signals meanwhile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import signal
 import socket
 import subprocess
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -19,7 +21,7 @@ from typing import Any, Literal, Self
 from msgspec.structs import replace
 
 from perfguard.model.errors import ExitStatus, UsageError
-from perfguard.model.records import Report
+from perfguard.model.records import PairReading, ReadingId, Report
 from perfguard.session.child import ChildCommand, PairOptions, Request, read_answer, write_request
 from perfguard.session.fresh_processes import could_not_start, last_lines, stop
 
@@ -210,7 +212,7 @@ def run_setup(command: ChildCommand, side: Side, setup: str, minutes: float, int
     if status != 0:
         raise UsageError(
             f"--setup {setup!r}: ended with status {status} in the worktree of {describe(side)}; "
-            f"mend the command; it said{_last_lines(output_path)}"
+            f"correct the command; its output{_last_lines(output_path)}"
         )
 
 
@@ -225,3 +227,38 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+@dataclass
+class PairOutcome:
+    """The results of one process pair.
+
+    Attributes:
+        readings: results of the wanted metrics that could be measured.
+        timers: the timer of every metric that a side announced.
+        unread: wanted metrics with too many unreadable blocks.
+        uncollected: node id of a test file -> reason why a side could not collect it.
+        tests: node ids of the tests that each side collected.
+        problem: reason for an early end, otherwise empty.
+        lost: the side whose process died, and the node id of the test in which it died; None if unknown.
+        seconds: the pair's seconds by activity: `starting` (imports, collection, the device), `tests` (between two
+            times), `measuring`, `ending`.
+    """
+
+    readings: dict[ReadingId, PairReading] = field(default_factory=dict)
+    timers: dict[ReadingId, dict[Side, str]] = field(default_factory=dict)
+    unread: set[ReadingId] = field(default_factory=set)
+    uncollected: dict[Side, dict[str, str]] = field(default_factory=dict)
+    tests: dict[Side, set[str]] = field(default_factory=dict)
+    problem: str = ""
+    lost: tuple[Side, str] | None = None
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @contextlib.contextmanager
+    def spending(self, on: str) -> Iterator[None]:
+        """Count the seconds inside as spent on this activity."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[on] += time.monotonic() - started

@@ -13,8 +13,7 @@ from perfguard.model.limits import timed_kernel
 from perfguard.model.records import NEW_SINCE_BASE, CaseId, CaseResult, PairedTime, PairReading, ReadingId, Report, Word
 from perfguard.session.child import Timers, timers_of
 from perfguard.session.pairing.lockstep import paired
-from perfguard.session.pairing.outcome import PairOutcome
-from perfguard.session.pairing.processes import SIDES, Side
+from perfguard.session.pairing.processes import SIDES, PairOutcome, Side
 
 _MOST_MISSED = 2  # Process pairs that fail to measure a time before it is given up.
 _MOST_LOST = 3  # Tests in which a process may die; with more, the machine is at fault.
@@ -164,7 +163,7 @@ class Tally:
             file = self.times[track].work.case.nodeid.partition("::")[0]
             uncollected = outcome.uncollected.get("base", {}).get(file)
             return NEW_SINCE_BASE if uncollected is None else f"its file does not run at the base: {uncollected}"
-        return "the processes did not come to it together: one of its tests failed or was skipped"
+        return "not every process measured it: in one of them its test failed or was skipped"
 
     def _judge(self) -> None:
         compared = {track: time.work for track, time in self.times.items() if not time.unchanged}

@@ -1,13 +1,15 @@
 """A side of a process pair, in a live pytest process: it announces its meters, and measures when ordered to.
 
 Several processes, each with another version of the code, share one device. Only the process that has the turn runs; the
-others wait here. So none disturbs another that measures, autotunes or captures.
+others wait here. So none disturbs another that measures, autotunes or captures. A process that only answers for its
+side has no turns; it returns the launches that it followed.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,17 +19,21 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from perfguard.measure.gc_pause import collector_paused
+from perfguard.measure import collector_paused
+from perfguard.measure.binaries.call_binaries import OnTarget
 from perfguard.measure.timers.blocks import Collect, checked, read_block
 from perfguard.measure.timers.timing import Blocks, Meter
+from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import Case, CaseId
-from perfguard.session.child import PairOptions
+from perfguard.session.child import Following, PairOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perfguard.measure.devices.device import Device
 
+
+FOLLOWED = "followed.json"  # The launches of a child's cases on the targets, beside its report.
 _MOST_TRIES = 3  # Blocks tried for a reading.
 _PAD_STEP = 512  # bytes to which torch's allocators round
 
@@ -195,7 +201,7 @@ def join(options: PairOptions) -> PairWorker:
 
 def _parent_gone() -> KeyboardInterrupt:
     # This exception ends a pytest run in order, with its fixtures torn down; no more measurements are needed.
-    return KeyboardInterrupt("the conductor of this process pair is gone")
+    return KeyboardInterrupt("the parent of this process pair has ended")
 
 
 def foreign_module(modules: Mapping[str, ModuleType], original: Path, worktree: Path) -> str:
@@ -213,3 +219,53 @@ def foreign_module(modules: Mapping[str, ModuleType], original: Path, worktree: 
         if not file.startswith(own) and not {"site-packages", "dist-packages"} & set(Path(file).parts):
             return f"{name} ({file})"
     return ""
+
+
+# -- launches followed in a child --------------------------------------------------------------------------------------
+
+
+class Followed(Struct, frozen=True):
+    """Launches of a child's cases.
+
+    Attributes:
+        launches: suite -> case key -> its launches on each target.
+        path: the child's sys.path, by which its kernels can be imported again.
+        foreign: `name (file)` of a module that was loaded from the user's checkout; should be empty.
+        uncollected: node id of a test file -> the reason why it could not be collected.
+    """
+
+    launches: dict[str, dict[str, list[OnTarget]]] = {}
+    path: list[str] = []
+    foreign: str = ""
+    uncollected: dict[str, str] = {}
+
+    def of(self, case: CaseId) -> list[OnTarget]:
+        """The launches of a case; empty if it was not followed."""
+        return self.launches.get(case[0], {}).get(case[1], [])
+
+    def joined(self, later: Followed) -> Followed:
+        """These launches with those of a later process of the same side."""
+        suites = {*self.launches, *later.launches}
+        launches = {suite: self.launches.get(suite, {}) | later.launches.get(suite, {}) for suite in suites}
+        return Followed(launches, later.path or self.path, uncollected=self.uncollected | later.uncollected)
+
+
+def write_followed(
+    folder: Path, following: Following, launches: Mapping[CaseId, list[OnTarget]], uncollected: Mapping[str, str]
+) -> None:
+    """In the child: write the launches that it followed, and the files that it could not collect."""
+    by_suite: dict[str, dict[str, list[OnTarget]]] = {}
+    for (suite, key), on_targets in launches.items():
+        by_suite.setdefault(suite, {})[key] = on_targets
+    foreign = foreign_module(dict(sys.modules), Path(following.original), Path(following.worktree))
+    write_atomically(
+        folder / FOLLOWED, msgspec.json.encode(Followed(by_suite, list(sys.path), foreign, dict(uncollected)))
+    )
+
+
+def read_followed(folder: Path) -> Followed:
+    """The launches that a child followed; empty if it ended early."""
+    try:
+        return msgspec.json.decode((folder / FOLLOWED).read_bytes(), type=Followed)
+    except (OSError, msgspec.MsgspecError):
+        return Followed()

@@ -84,7 +84,7 @@ class Repository:
         names = ["origin/HEAD", "origin/main", "origin/master", "main", "master"]
         branch = next((name for name in names if self.commit(name) is not None), None)
         if branch is None:
-            raise UsageError(f"{self.root}: none of {', '.join(names)} is there; name one: perfguard compare BASE")
+            raise UsageError(f"{self.root}: has none of {', '.join(names)}; name a branch: perfguard compare BASE")
         return branch
 
     def merge_base(self, base: str) -> str:
@@ -113,11 +113,6 @@ class Repository:
     def is_shallow(self) -> bool:
         """Whether the clone lacks history."""
         return self.git("rev-parse", "--is-shallow-repository") == "true"
-
-    def changed_since(self, commit: str) -> list[str]:
-        """Paths of tracked files, from the top folder, in which the working tree differs from `commit`."""
-        paths = self.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
-        return [path for path in paths.split("\0") if path]
 
     def copy_folder(self, commit: str, folder: str, to: Path, index: Path) -> None:
         """Copy the content of `folder` (a path from the top folder) at a commit, if there was any, to the folder `to`.
@@ -239,7 +234,7 @@ def _git(
             start_new_session=True,  # perfguard alone handles Ctrl-C; git finishes its command.
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise UsageError("git: not found; install it: base and working tree are two of its checkouts") from error
+        raise UsageError("git: not found; install it, since perfguard checks out the base with it") from error
 
 
 def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:
@@ -279,7 +274,8 @@ def changed_code(repository: Repository, commit: str, data: Sequence[Path]) -> l
     Raises:
         UsageError: git fails.
     """
-    return _code(repository, repository.changed_since(commit), data)
+    paths = repository.git("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", commit, "--")
+    return _code(repository, [path for path in paths.split("\0") if path], data)
 
 
 def _code(repository: Repository, paths: Sequence[str], data: Sequence[Path]) -> list[str]:

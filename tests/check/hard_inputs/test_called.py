@@ -271,6 +271,35 @@ def test_a_compiled_candidate_is_called_otherwise_without_being_compiled_anew() 
     compiled(torch.randn(7, 12, requires_grad=True))  # compiled anew: torch has not given up on it
 
 
+class Narrow(nn.Module):
+    """Scales, and may narrow what elementwise operators keep in float32."""
+
+    def __init__(self, narrows: bool) -> None:
+        super().__init__()
+        self.scale, self.narrows = nn.Parameter(torch.rand(16)), narrows
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x * self.scale
+        return out.to(torch.bfloat16) if self.narrows and torch.is_autocast_enabled("cpu") else out
+
+
+def test_a_reference_whose_dtype_is_due_to_promotion_accuses_nobody() -> None:
+    """`nn.Linear` returns bfloat16 under autocast, and `x @ w.T + bias` float32, since the bias is. A result that the
+    reference computes in float32 has to be float32."""
+    module = nn.Linear(16, 8)
+    assert not found("modes", module, (x(),), lambda x: x @ module.weight.T + module.bias).doubts
+    assert not found("dtypes", lambda x: x.expand(4, 16), (x(16),), lambda x: x + torch.zeros(4, 16)).doubts
+    for narrows in (False, True):
+        whole = Narrow(narrows)
+        doubts = found("modes", whole, (x(),), lambda x: x * whole.scale).doubts  # noqa: B023
+        assert [("dtype bfloat16 for float32" in each.problem) for each in doubts] == [True] * narrows
+
+
+@pytest.mark.parametrize("kind", HARD_KINDS)
+def test_inputs_without_dimensions_have_hard_inputs_too(kind: str) -> None:
+    assert not found(kind, lambda x, y: x * y, (x()[0, 0].detach(), x()[0, 1].detach()), lambda x, y: y * x).doubts
+
+
 def test_a_function_need_not_know_of_autocast() -> None:
     def exact(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x.unsqueeze(-1) * w).sum(1)  # elementwise operators keep float32

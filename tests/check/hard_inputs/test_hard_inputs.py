@@ -20,7 +20,7 @@ from perfguard.check.hard_inputs.search import HardResult, run_hard
 from perfguard.check.hard_inputs.sizes import Kept, kept_by
 from perfguard.check.hard_inputs.values import FINITE
 from perfguard.check.hard_inputs.verdict import judged
-from perfguard.check.numerics.ties import OrderOfEqual
+from perfguard.check.numerics.oracle import OrderOfEqual
 from perfguard.model.call import HARD_KINDS, Call
 from perfguard.model.errors import UsageError
 from tests.check.hard_inputs.operators import BUGGY, FOREIGN, normal

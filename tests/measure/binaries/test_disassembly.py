@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfguard.measure.binaries.disassembly import mean_bits, read_gcn, read_sass, split_sass
+from perfguard.measure.binaries.kernel_facts import mean_bits, read_gcn, read_sass, split_sass
 
 SASS = """
         /*0000*/                   LDC R1, c[0x0][0x28] ;

@@ -15,14 +15,12 @@ import torch
 import triton
 
 from perfguard._compat.triton_internals import driven_by
-from perfguard.measure.binaries.absent_driver import Driver
-from perfguard.measure.binaries.call_binaries import Binaries, of_pass
+from perfguard.measure.binaries.call_binaries import Binaries, ObservedLaunches, of_pass
 from perfguard.measure.binaries.compiler import Job, binaries_of
 from perfguard.measure.binaries.kernel_code import code_of
-from perfguard.measure.binaries.observed_launches import ObservedLaunches
-from perfguard.measure.binaries.targets import target_of
+from perfguard.measure.binaries.kernel_facts import machine_code
+from perfguard.measure.binaries.targets import Driver, target_of
 from perfguard.measure.devices.activity import ObservedActivity
-from perfguard.measure.devices.fingerprints import machine_code
 from tests.measure.binaries.test_kernel_code import A, B, X
 from tests.measure.metrics.binaries import GLUON, PRODUCT, SCALE, Reader
 from tests.nursery import Nursery

@@ -11,7 +11,7 @@ import torch
 from perfguard.check.hard_inputs.other_calls import other_calls
 from perfguard.judge.exact import judge_exact
 from perfguard.measure.binaries.call_binaries import Binaries
-from perfguard.measure.metrics import other_inputs
+from perfguard.measure.metrics import binary
 from perfguard.measure.metrics.subject import Subject
 from perfguard.model.call import Call, Hard
 from perfguard.model.records import Pass, Reading, Verdict, Word
@@ -67,7 +67,8 @@ BOTH = ("sm_90", "gfx942")
 def reading(reader: Reader, call: Call, direction: Pass = "forward", targets: tuple[str, ...] = BOTH) -> Reading | None:
     call = replace(call, others=other_calls(call))
     subject = Subject(call.run, direction=direction, call=call, binaries=Binaries(targets, reader.compiler))
-    return next(iter(other_inputs.read(subject, reader.device)), None)
+    readings = binary.read(subject, reader.device)
+    return next((each for each in readings if each.metric == "other_inputs"), None)
 
 
 def rows(reader: Reader, *pairs: tuple[str, str], grad: bool = False, **options: Any) -> Call:
@@ -110,6 +111,17 @@ def test_what_is_read_of_a_kernel(reader: Reader) -> None:
     }
     assert "grid axis of rows_kernel (argument 0 dim 1) is 1: it ends at 65,535 programs" in found.note
     assert "rows_kernel is compiled anew for each size of argument 0 dim 2: its constant D is 32, 64" in found.note
+
+
+@pytest.mark.parametrize("targets", [("sm_90",), ("sm_90", "sm_80"), ("gfx942", "sm_90")])
+def test_other_settings_of_targets_read_the_same(reader: Reader, targets: tuple[str, ...]) -> None:
+    """Of a call that copies for old chips alone."""
+    copying = "x = x.clone() if torch.cuda.get_device_capability(x.device) < (9, 0) else x"
+    call = rows(reader, ("tokens, heads, width = x.shape", f"tokens, heads, width = x.shape\n    {copying}"))
+    found, usual = reading(reader, call, targets=targets), reading(reader, call, targets=("sm_80", "sm_90"))
+    assert found is not None
+    assert usual is not None
+    assert found.value == usual.value
 
 
 OUT = "    out = torch.empty_like(x)"

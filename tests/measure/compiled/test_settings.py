@@ -10,7 +10,7 @@ import torch
 
 from perfguard import UsageError
 from perfguard._compat.torch_compiler import forget_compiled
-from perfguard.measure.compiled.settings import left_changed, settings
+from perfguard.measure.compiled import left_changed, settings
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.replay import backward, copies
 from perfguard.model.call import Call

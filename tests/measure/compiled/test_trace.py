@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.compiled.trace import Break, break_of, function_of, guard_of, traced
+from perfguard.measure.compiled import Break, break_of, function_of, guard_of, traced
 
 BREAK = """\
 Graph break in user code at /home/me/model/router.py:15

@@ -118,7 +118,7 @@ def test_whether_the_profiler_works(tmp_path: Path) -> None:
 
     assert found(tmp_path)["device profiler"] == Finding("device profiler", "works")
     finding = found(tmp_path, Blind)["device profiler"]
-    assert finding.missing == "fake-gpu: this kind of device does not tell when its work ran"
+    assert finding.missing == "fake-gpu: this kind of device reports no intervals of its work"
     assert finding.next_step
 
 
@@ -134,10 +134,10 @@ def test_what_can_be_measured_here(tmp_path: Path) -> None:
     assert "--perfguard-lane=cpu" in here["lane cpu"].value
     assert here["targets of kernels"].value == "sm_90, gfx942: registers, spills, shared memory, without these GPUs"
     assert "TRITON_INTERPRET=1" in here["Triton kernels"].value
-    assert here["times"].value == "those of cpu-mine"
-    assert here["times"].missing == "no GPU's"
+    assert here["times"].value == "times of cpu-mine"
+    assert here["times"].missing == "times of a GPU"
     gpu = findings(FakeDevice, torch=torch())
-    assert gpu["times"] == Finding("times", "those of fake-gpu")
+    assert gpu["times"] == Finding("times", "times of fake-gpu")
     assert gpu["targets of kernels"].next_step == "pip install 'perfguard[kernels]'"
 
 

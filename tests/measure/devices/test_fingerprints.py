@@ -17,8 +17,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfguard.measure.devices import fingerprints
-from perfguard.measure.devices.fingerprints import TritonLaunch, fingerprint, machine_code
+from perfguard.measure.binaries.kernel_facts import machine_code
+from perfguard.measure.devices import gpu_activity
+from perfguard.measure.devices.gpu_activity import TritonLaunch, fingerprint
 from perfguard.measure.devices.kineto import Work
 from tests.nursery import Nursery
 
@@ -67,7 +68,7 @@ CROSS_COMPILE = """
 import json, runpy, sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from perfguard.measure.devices.fingerprints import machine_code
+from perfguard.measure.binaries.kernel_facts import machine_code
 
 def build(path, target, block=256, warps=4):
     signature = dict(x="*fp32", n="i32", BLOCK="constexpr")
@@ -173,7 +174,7 @@ def test_every_part_of_a_launch_counts(work: list[Work], own_libraries: None) ->
 
 @pytest.fixture
 def own_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fingerprints, "foreign_libraries", lambda maps: "")
+    monkeypatch.setattr(gpu_activity, "foreign_libraries", lambda maps: "")
 
 
 def test_kernels_of_one_name_are_told_apart_by_the_code_behind_their_handles() -> None:
@@ -205,26 +206,26 @@ def test_without_handles_registers_and_threads_must_tell() -> None:
 @pytest.mark.parametrize("user_froze", [False, True])
 def test_the_collector_is_left_as_it_was(user_froze: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(fingerprints, "_compiled", list)
+    monkeypatch.setattr(gpu_activity, "_compiled", list)
     for name in ("freeze", "unfreeze"):
         monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
     monkeypatch.setattr(gc, "get_freeze_count", lambda: int(user_froze))
-    fingerprints.forget_objects_without_kernels()
-    fingerprints.remember_objects()
-    fingerprints.remember_objects()
+    gpu_activity.forget_objects_without_kernels()
+    gpu_activity.remember_objects()
+    gpu_activity.remember_objects()
     assert calls == ["freeze"] + ["unfreeze"] * (not user_froze)
 
 
 def test_kernels_that_come_after_the_imports_are_found_without_looking_at_those(frozen: int) -> None:
     imported: list[list[int]] = [[] for _ in range(20_000)]
-    fingerprints.forget_objects_without_kernels()
+    gpu_activity.forget_objects_without_kernels()
     assert gc.get_freeze_count() > frozen + 10_000
     assert len(gc.get_objects()) < 10_000
     kernel_made = CompiledKernel("_rows", 1, b"code")
     assert fingerprint([kernel()], [TritonLaunch("_rows", kernel_made.function)]) is not None
     del imported
     hidden = gc.get_freeze_count()
-    fingerprints.forget_objects_without_kernels()  # does nothing, since there is a kernel
+    gpu_activity.forget_objects_without_kernels()  # does nothing, since there is a kernel
     assert gc.get_freeze_count() <= hidden
 
 
@@ -276,13 +277,13 @@ def test_an_extension_with_device_code_counts_by_its_content(tmp_path: Path) -> 
         lines = [f"7f0000000000-7f0000001000 r-xp 00000000 00:1f 12 {'':20}{path}" for path in paths]
         lines.append("7ffd00000000-7ffd00001000 r-xp 00000000 00:00 0                          [vdso]")
         (tmp_path / "maps").write_text("\n".join([*lines, ""]))
-        return fingerprints.foreign_libraries(tmp_path / "maps")
+        return gpu_activity.foreign_libraries(tmp_path / "maps")
 
     assert maps(plain) == maps(plain, tmp_path / "gone.so") == ""
     assert maps(plain, extension) == maps(extension) != ""
     assert maps(other) not in ("", maps(extension))
-    assert fingerprints.foreign_libraries(tmp_path / "nothing here") is None
-    assert fingerprints.foreign_libraries(Path("/proc/self/maps")) == ""  # torch itself is of the toolchain
+    assert gpu_activity.foreign_libraries(tmp_path / "nothing here") is None
+    assert gpu_activity.foreign_libraries(Path("/proc/self/maps")) == ""  # torch itself is of the toolchain
 
 
 def test_launches_by_triton_are_listed_while_listening() -> None:
@@ -290,7 +291,7 @@ def test_launches_by_triton_are_listed_while_listening() -> None:
     compiler = pytest.importorskip("triton.compiler.compiler")
     before = list(knobs.runtime.launch_enter_hook.calls)
     kernel = SimpleNamespace(name="_rows", function=5, src=None, _init_handles=lambda: None)
-    with fingerprints.triton_launches() as launched:
+    with gpu_activity.triton_launches() as launched:
         compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0)
     compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0)
     assert launched == [TritonLaunch("_rows", 5, "[]")]
@@ -305,7 +306,7 @@ def test_the_scalars_of_a_launch_count() -> None:
 
     def launches(*args: object) -> list[TritonLaunch]:
         kernel = SimpleNamespace(name="_rows", function=5, src=None, _init_handles=lambda: None)
-        with fingerprints.triton_launches() as launched:
+        with gpu_activity.triton_launches() as launched:
             compiler.CompiledKernel.launch_metadata(kernel, (1, 1, 1), 0, *args)
         return launched
 

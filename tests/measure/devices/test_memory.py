@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from perfguard.measure.devices import memory
+from perfguard.measure.devices import allocators
 from perfguard.measure.devices.activity import Growth, MemoryUse
-from perfguard.measure.devices.memory import GpuMemory
+from perfguard.measure.devices.allocators import GpuMemory
 from tests.measure.devices.conftest import STEP
 
 SIZE = 4 << 12
@@ -62,18 +62,18 @@ def makes_a_cycle() -> torch.Tensor:
 )
 def test_a_cpu(call: Callable[[], Any], use: MemoryUse) -> None:
     call()
-    assert memory.cpu_use(call) == use
+    assert allocators.cpu_use(call) == use
 
 
 @pytest.mark.parametrize(("call", "size"), [(tensor, 0), (keeps, 0), (makes_a_cycle, 0), (grows, 7 * SIZE)])
 def test_growth_on_a_cpu(call: Callable[[], Any], size: int) -> None:
-    assert memory.cpu_growth(call, 7) == Growth(7, size)
+    assert allocators.cpu_growth(call, 7) == Growth(7, size)
 
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the pauses for threads that free memory late."""
-    monkeypatch.setattr(memory, "_PAUSES", (0.0,))
+    monkeypatch.setattr(allocators, "_PAUSES", (0.0,))
 
 
 def test_a_gpu(backend: Any, hurried: None) -> None:
@@ -171,12 +171,12 @@ def in_turn() -> None:
     ],
 )
 def test_the_peak_on_a_cpu(call: Callable[[], Any], peak: int) -> None:
-    assert memory.cpu_use(call).peak == peak
+    assert allocators.cpu_use(call).peak == peak
 
 
 def test_the_peak_of_a_backward_pass_repeats() -> None:
     x = X.clone().requires_grad_()
     y = (x * x).sum()
-    peaks = {memory.cpu_use(lambda: torch.autograd.grad(y, x, retain_graph=True)).peak for _ in range(3)}
+    peaks = {allocators.cpu_use(lambda: torch.autograd.grad(y, x, retain_graph=True)).peak for _ in range(3)}
     assert len(peaks) == 1
     assert 2 * BYTES <= peaks.pop() <= 3 * BYTES + 64

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -165,11 +164,3 @@ def test_a_wrong_replay_makes_the_case_wrong() -> None:
     assert result.word is Word.WRONG
     assert result.verdicts[0].metric == "capturable"
     assert not any(reading.timed for reading in result.readings)
-
-
-def test_an_error_outside_the_capture_is_raised() -> None:
-    def broken() -> Any:
-        raise RuntimeError("out of registers")
-
-    with pytest.raises(RuntimeError, match="out of registers"):
-        read(Subject(broken), FakeDevice(seed=1))

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from perfguard._compat.torch_compiler import forget_compiled
 from perfguard.judge.exact import judge_exact
-from perfguard.measure.compiled.settings import settings
+from perfguard.measure.compiled import settings
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import compilation
 from perfguard.measure.metrics.compilation import walk

@@ -62,25 +62,6 @@ def test_stored_timers_reach_their_times() -> None:
     assert {each.metric: each.timer for each in read_timed(subject, quiet())} == stored
 
 
-def test_blocks_and_their_spread_are_kept() -> None:
-    reading, _ = read_timed(Subject(run=work), FakeDevice(seed=1))
-    assert len(reading.blocks) >= 3
-    assert reading.spread > 0
-    assert reading.rejected_blocks == 0
-
-
-def test_a_call_that_waits_for_the_device_is_timed_by_the_profiler() -> None:
-    device = quiet()
-
-    def waits() -> None:
-        work()
-        device.synchronize()
-
-    readings = by_name(read_timed(Subject(run=waits), device))
-    assert (readings[DEVICE_TIME].timer, readings[DEVICE_TIME].value) == ("profile-cold", pytest.approx(30.0))
-    assert readings[HOST_TIME].timer == "host-low-u16-blocked"
-
-
 def test_inputs_that_a_call_uses_up_are_restored_between_two_times() -> None:
     restored: list[int] = []
     read_timed(Subject(run=work, put_back=lambda: restored.append(1)), quiet())

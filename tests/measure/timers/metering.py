@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from perfguard.measure import collector_paused
 from perfguard.measure.devices.device import Device
-from perfguard.measure.gc_pause import collector_paused
 from perfguard.measure.timers import prepare_device_time
 from perfguard.measure.timers.blocks import collect
 from perfguard.measure.timers.timing import Cache, Meter, Workload

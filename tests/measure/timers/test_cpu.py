@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from perfguard._compat.torch_compiler import forget_compiled
-from perfguard.measure.compiled.trace import traced
+from perfguard.measure.compiled import traced
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.timers import cpu
 from perfguard.measure.timers.timing import Workload

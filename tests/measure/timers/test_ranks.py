@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from perfguard.measure.timers.ranks import measure
+from perfguard.measure.metrics.rank_times import measure
 from perfguard.measure.timers.timing import Cache
 from perfguard.testing import FakeDevice
 from tests.measure.simulated_ranks import IDLE_US, MEETING_US, SPREAD_US, Simulated, on_ranks

@@ -17,12 +17,12 @@ from perfguard.judge.questions import Question
 from perfguard.model.config import Config, Settings
 from perfguard.model.records import Case, CaseResult, ReadingId, Verdict, Word
 from perfguard.session.child import ChildCommand, Request
-from perfguard.session.followed import Followed
 from perfguard.session.fresh_processes import DIED
 from perfguard.session.open_run import open_run
 from perfguard.session.pairing.asking import FIRST, GROWTH, PATIENCE, Asking, answers, in_next_pair, in_order
 from perfguard.session.pairing.pairs import Answer
 from perfguard.session.pairing.tally import Tally
+from perfguard.session.pairing.worker import Followed
 from perfguard.session.pairing.worktrees import Repository
 from perfguard.testing.fake import FakeDevice
 

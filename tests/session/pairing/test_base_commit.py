@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.checkouts import git
 from perfguard.model.errors import UsageError
 from perfguard.model.records import BaseTree
 from perfguard.session.pairing.bases import find_base
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=somebody", "-c", "user.email=somebody@localhost"]
-    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

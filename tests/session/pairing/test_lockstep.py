@@ -21,8 +21,7 @@ from perfguard.model.errors import UsageError
 from perfguard.model.records import ReadingId
 from perfguard.session.pairing import lockstep
 from perfguard.session.pairing.lockstep import Limit, run_pair
-from perfguard.session.pairing.outcome import PairOutcome
-from perfguard.session.pairing.processes import SIDES, Side
+from perfguard.session.pairing.processes import SIDES, PairOutcome, Side
 from perfguard.session.pairing.worker import (
     Announced,
     Entered,

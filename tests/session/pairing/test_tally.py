@@ -25,8 +25,7 @@ from perfguard.model.records import (
 )
 from perfguard.model.units import Unit
 from perfguard.session.child import timers_of
-from perfguard.session.pairing.outcome import PairOutcome
-from perfguard.session.pairing.processes import SIDES, Side
+from perfguard.session.pairing.processes import SIDES, PairOutcome, Side
 from perfguard.session.pairing.tally import Tally
 
 TEST = "test_ops.py::test_norm"

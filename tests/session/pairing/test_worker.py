@@ -135,7 +135,7 @@ def test_without_its_parent_a_worker_ends(line: Line) -> None:
     line.order(BEGIN)
     worker = joined(line)
     line.connection.close()
-    with pytest.raises(KeyboardInterrupt, match="conductor of this process pair is gone"):
+    with pytest.raises(KeyboardInterrupt, match="parent of this process pair has ended"):
         worker.collector(CASE)("device_time_us", meter([math.inf]), FakeDevice(), 1.0)
 
 

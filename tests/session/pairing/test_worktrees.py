@@ -42,7 +42,7 @@ def test_the_main_branch_is_the_remotes_before_the_local_one(repository: Reposit
     git(tmp_path, "clone", "-q", str(repository.root), "clone")
     assert Repository(tmp_path / "clone").main_branch() == "origin/HEAD"
     git(repository.root, "branch", "-m", "main", "trunk")
-    with pytest.raises(UsageError, match=r"none of origin/HEAD, .* is there; name one: perfguard compare BASE"):
+    with pytest.raises(UsageError, match=r"has none of origin/HEAD, .*; name a branch: perfguard compare BASE"):
         repository.main_branch()
 
 
@@ -105,7 +105,7 @@ def test_worktrees_of_killed_processes_are_removed_by_the_next_and_those_of_livi
         worktrees.lay_out(head, pairs=False)
         assert [parent.exists() for parent in parents] == [False, True, True]
         Repository(repository.root).remove_abandoned("perfguard-pairs-")  # another run, meanwhile
-        assert worktrees.has("base", "kept.py", repository.root)
+        assert worktrees.has_at_base("kept.py", repository.root)
     listed = git(repository.root, "worktree", "list")
     assert [str(parent) in listed for parent in parents] == [False, True, True]
     assert sorted(path.name for path in (tmp_path / "temporary").iterdir()) == ["mine", "perfguard-pairs-living"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
     from perfguard.measure.devices.torch_gpu import TorchGpu
 
-_SIMULATED = "perfguard.testing.fake_vendor"  # Its room is above this one and imports this one.
+_SIMULATED = "perfguard.testing.fake"  # Its room is above this one and imports this one.
 
 # These words of a marketing name do not distinguish kinds of devices.
 _NOISE = re.compile(

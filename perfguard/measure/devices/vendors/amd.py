@@ -169,7 +169,7 @@ class Amd(TorchVendor):
         kfd = root / "dev/kfd"
         if not os.access(kfd, os.R_OK | os.W_OK):
             step = "add yourself to the groups render and video"
-            yield Finding("AMD device file", "", f"{kfd} may not be opened", step)
+            yield Finding("AMD device file", "", f"{kfd} cannot be opened: permission denied", step)
 
 
 VENDOR = Amd()

@@ -77,14 +77,14 @@ class CpuDevice(Device):
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
         """Memory of torch's CPU allocator, also inside custom operators."""
-        from perfguard.measure.devices import memory
+        from perfguard.measure.devices import allocators
 
-        return memory.cpu_use(call)
+        return allocators.cpu_use(call)
 
     def growth(self, call: Callable[[], object], calls: int) -> Growth:
-        from perfguard.measure.devices import memory
+        from perfguard.measure.devices import allocators
 
-        return memory.cpu_growth(call, calls)
+        return allocators.cpu_growth(call, calls)
 
     def activity(self, call: Callable[[], object]) -> Activity:
         from perfguard.measure.devices import operators

@@ -1,4 +1,6 @@
-"""The sticky comment: created when action is needed, and kept up to date from then on.
+"""The posts of a run: the sticky comment, and commit statuses, which a branch rule can require.
+
+The comment is created when action is needed, and kept up to date from then on.
 
 Its first line is a marker with the run that wrote it, which no earlier run replaces. Anyone can write a marker, so that
 the author has to be the owner of the token as well.
@@ -11,13 +13,17 @@ Our oldest comment is kept, and duplicates of it are deleted.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from perfguard.github.api.client import OUTAGES, ApiError, Client
-from perfguard.github.api.measured_run import Pull
-from perfguard.model.errors import UsageError
+from perfguard.github.api.measured_run import Pull, WorkflowRun, order_of
+from perfguard.model.errors import GitHubError, UsageError
 
+MOST_CHARACTERS = 140  # Of a status's description.
 _KEY = re.compile("[a-z0-9-]{1,32}")
 _MARKER = re.compile(r"<!-- perfguard:v1 key=([a-z0-9-]{1,32})(?: run=([0-9]{1,18})\.([0-9]{1,9}))? -->")
 _READ_ONLY = ("locked", "archived", "blocked")
@@ -90,7 +96,7 @@ def _post(client: Client, pull: Pull, text: str, wants: bool, order: tuple[int, 
         return "no comment: nobody has to act, and there is none to keep up to date"
     newest = max(ours.values(), default=order)
     if newest > order:
-        return "comment not posted: it is that of attempt {1} of run {0}, which is newer".format(*newest)
+        return "comment not posted: attempt {1} of run {0}, which is newer, has written it".format(*newest)
     now = client.get(f"/pulls/{pull.number}", Pull)
     if now.state != "open":
         return f"comment not posted: #{now.number} is closed"
@@ -115,3 +121,57 @@ def _ours(client: Client, comments: list[Comment], key: str) -> dict[int, tuple[
     marked = {each: order for each in comments if (order := order_in(each, key)) is not None}
     login = client.login() if marked else ""
     return {each.id: order for each, order in marked.items() if each.user is not None and each.user.login == login}
+
+
+# -- commit statuses: each links to its run and attempt, which orders them --------------------------------------------
+
+
+class Status(Struct, frozen=True, omit_defaults=True):
+    """One commit status in the form of the API.
+
+    Attributes:
+        context: `perfguard` (which a branch rule requires) or `perfguard/<lane>`.
+        description: a text with counts, which is cut to 140 characters.
+        target_url: the URL of the run and attempt.
+    """
+
+    context: str
+    state: Literal["success", "failure", "error", "pending"]
+    description: str = ""
+    target_url: str = ""
+
+
+class _Standing(Struct, frozen=True):
+    context: str
+    target_url: str | None = None
+
+
+def newer_run(client: Client, run: WorkflowRun, context: str) -> str:
+    """The run or attempt after `run` that has set the status `context` of its commit, in words; empty if none has.
+
+    Raises:
+        GitHubError: a request fails.
+    """
+    for page in client.pages(f"/commits/{run.head_sha}/statuses", list[_Standing]):
+        for standing in page:  # The newest comes first.
+            order = order_of(standing.target_url or "") if standing.context == context else None
+            if order is not None:
+                return "attempt {1} of run {0}".format(*order) if order > run.order else ""
+    return ""
+
+
+def set_statuses(client: Client, sha: str, statuses: Sequence[Status]) -> list[str]:
+    """Set the statuses of a commit, in this order.
+
+    Returns:
+        The errors of GitHub, one sentence each, which are not raised.
+    """
+    problems = []
+    for status in statuses:
+        text = status.description
+        short = text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+        try:
+            client.write("POST", f"/statuses/{sha}", replace(status, description=short))
+        except GitHubError as error:
+            problems.append(f"status {status.context}: {error}")
+    return problems

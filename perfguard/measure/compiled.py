@@ -1,7 +1,11 @@
-"""A trace of torch.compile: every frame, graph break and recompilation, with its reason.
+"""Observation of torch.compile: a trace of every frame, graph break and recompilation with its reason, and the
+compiler's process-wide settings.
 
-The source is torch's structured trace, which `TORCH_TRACE` writes for tlparse. Unlike counters, its records hold the
-reason and place of a graph break, and the guard that failed. Torch is not patched.
+The source of the trace is torch's structured trace, which `TORCH_TRACE` writes for tlparse. Unlike counters, its
+records hold the reason and place of a graph break, and the guard that failed. Torch is not patched.
+
+A leaked setting changes every other compiled function of the process: `capture_scalar_outputs`, set for one layer,
+broke a loss that was compiled separately (torchtitan #2741).
 """
 
 from __future__ import annotations
@@ -10,12 +14,27 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
-from perfguard._compat.torch_compiler import COUNTERS, TRACE_LOGGER
+from perfguard._compat.torch_compiler import (
+    COUNTERS,
+    FUNCTORCH,
+    SETTINGS,
+    TRACE_LOGGER,
+    is_compiler_loaded,
+    settings_of,
+)
+
+T = TypeVar("T")
+
+_MISSING = object()
+
+# By default a compiled backward pass may overwrite tensors saved by the forward pass, and refuses to run with
+# `retain_graph=True`. perfguard times a backward pass by repeating it.
+_DONATED = "donated_buffer"
 
 
 @dataclass(frozen=True)
@@ -41,17 +60,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class Break:
-    """A graph break, at which compiled code returns to Python.
+    """A graph break, at which compiled code returns to Python."""
 
-    Attributes:
-        function: the function that contains it.
-        reason: one line of text.
-        place: `file.py:12`.
-    """
-
-    function: str
-    reason: str
-    place: str
+    function: str  # the function that contains it
+    reason: str  # one line of text
+    place: str  # `file.py:12`
 
 
 @dataclass
@@ -175,3 +188,76 @@ def cached_graphs() -> tuple[int, int]:
     """The numbers of this process's graphs that inductor took from its cache, and that it compiled."""
     counters = COUNTERS.get()["inductor"]
     return counters["fxgraph_cache_hit"], counters["fxgraph_cache_miss"] + counters["fxgraph_cache_bypass"]
+
+
+def settings() -> dict[str, str]:
+    """Every setting that differs from torch's default, e.g. {"dynamo.capture_scalar_outputs": "False -> True"}.
+
+    Besides the compiler's own these are deterministic algorithms, float32 matmul precision and default dtype, which
+    also affect compilation. Imports no module of the compiler.
+    """
+    changed: dict[str, str] = {}
+    for name, module in SETTINGS.items():
+        for key, entry in settings_of(module.loaded()).items():  # A module that is not imported is unchanged.
+            default, value = getattr(entry, "default", None), _value(entry)
+            if value is not _MISSING and value != default:
+                changed[f"{name}.{key}"] = f"{default!r} -> {value!r}"
+    return {**changed, **_switches()}
+
+
+def _value(entry: Any) -> Any:
+    """The user's value; `_MISSING` if there is none. Values set by the environment or by torch are ignored, since they
+    are the same for every test of a process."""
+    value = getattr(entry, "user_override", _MISSING)
+    value = value.get() if hasattr(value, "get") and hasattr(value, "reset") else value  # in a ContextVar
+    # torch marks an unset value by an object, so a value of any other type counts as unset.
+    return value if isinstance(value, bool | int | float | str | list | tuple | dict | set | type(None)) else _MISSING
+
+
+def _switches() -> dict[str, str]:
+    import torch
+
+    usual = {
+        "torch.deterministic_algorithms": (False, torch.are_deterministic_algorithms_enabled()),
+        "torch.float32_matmul_precision": ("highest", torch.get_float32_matmul_precision()),
+        "torch.default_dtype": (torch.float32, torch.get_default_dtype()),
+    }
+    return {name: f"{default} -> {value}" for name, (default, value) in usual.items() if default != value}
+
+
+def left_changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """The differences, sorted, e.g. `dynamo.capture_scalar_outputs: False -> True`."""
+    names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    return [f"{name}: {after[name] if name in after else f'{before[name]}, now the default'}" for name in names]
+
+
+@contextlib.contextmanager
+def replayable() -> Iterator[None]:
+    """Make backward passes that are compiled inside repeatable, if the compiler is loaded."""
+    if not is_compiler_loaded():
+        yield
+        return
+    with FUNCTORCH.get().patch({_DONATED: False}):  # The patch is part of the caches' key.
+        yield
+
+
+def replayed(run: Callable[[], T]) -> Callable[[], T]:
+    """Make `run`, a backward pass through compiled graphs, work with `retain_graph=True`.
+
+    A compiled pass reads the setting whenever it runs, possibly in a thread of autograd. A value is visible only in the
+    thread that set it, but a default is visible in all threads.
+    """
+    config = FUNCTORCH.get()
+    entry = settings_of(config)[_DONATED]
+
+    def again() -> T:
+        default, value = entry.default, getattr(config, _DONATED)
+        entry.default = False
+        setattr(config, _DONATED, False)
+        try:
+            return run()
+        finally:
+            setattr(config, _DONATED, value)
+            entry.default = default
+
+    return again

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from perfguard.measure import collect_young, collector_paused
 from perfguard.measure.devices import kineto
 from perfguard.measure.devices.activity import Growth, Ledger, MemoryUse
-from perfguard.measure.gc_pause import collect_young, collector_paused
 
 _MOST_OCCUPIED = 2 * 2**30  # Filling more bytes would take too long.
 
@@ -21,7 +21,7 @@ _LARGEST_SMALL = 2**20  # bytes
 
 # The backward pass runs in a thread of autograd, which frees its last tensors after `backward` has returned, and needs
 # Python's lock for this. So the residue is read again after pauses in which that thread can take the lock.
-_PAUSES = (0.002, 0.01, 0.05, 0.2)  # s
+_PAUSES = (0.002, 0.01, 0.05, 0.2)  # in seconds
 
 
 def cpu_use(call: Callable[[], object]) -> MemoryUse:
@@ -61,23 +61,18 @@ def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, 
     ledger, totals = Ledger(), []
     waiting = collections.deque(allocations)
     for mark in marks:
-        while waiting and waiting[0].at_ns <= mark:
-            allocation = waiting.popleft()
-            if allocation.bytes > 0:
-                ledger.add(allocation.address, allocation.bytes)
+        while waiting and waiting[0][0] <= mark:
+            _, address, count = waiting.popleft()
+            if count > 0:
+                ledger.add(address, count)
             else:
-                ledger.remove(allocation.address)
+                ledger.remove(address)
         totals.append(ledger.total)
     return ledger.peak, totals
 
 
 class GpuMemory:
-    """Memory of a GPU.
-
-    Args:
-        backend: `torch.cuda` or `torch.xpu`.
-        index: the device's number.
-    """
+    """Memory of the GPU with this index of a backend, `torch.cuda` or `torch.xpu`."""
 
     def __init__(self, backend: Any, index: int) -> None:
         self._backend = backend

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def tree_tensors(tree: object) -> list[torch.Tensor]:
-    """The tensors in the containers that a call takes or returns."""
+    """The tensors in any nesting of containers."""
     import torch
 
     from perfguard._compat import torch_utils
@@ -31,7 +31,7 @@ def graph_nodes(outputs: Iterable[torch.Tensor]) -> Iterator[torch.autograd.grap
 
 
 def tensors_held_by(value: object, above: frozenset[int] = frozenset()) -> Iterator[torch.Tensor]:
-    """Tensors in what a context holds: also in sets, dataclasses, and in what contains itself."""
+    """Tensors in an attribute of an autograd context, which may contain sets, dataclasses, and itself."""
     import torch
 
     inner: Iterable[object] = ()
@@ -58,26 +58,25 @@ def has_storage(tensor: torch.Tensor) -> bool:
 
 
 _RAW = "_raw_saved_"
-_names: dict[type, list[str]] = {}  # kind of node -> its attributes of saved tensors
+_names: dict[type, list[str]] = {}  # type of a node -> its attributes of saved tensors
 
 
 def saved_tensors(outputs: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors that the graph behind `outputs` holds, each with its node: `MulBackward0.self`.
+    """The tensors that the graph behind `outputs` holds, each with its node, e.g. `MulBackward0.self`.
 
-    Nothing is unpacked, so nothing that a checkpoint left out is computed again, and tensors that were packed away are
-    not listed. Tensors freed by an earlier backward pass are not either.
+    No saved tensor is unpacked, so checkpoints recompute nothing. Tensors that hooks have packed, or that an earlier
+    backward pass has freed, are not listed.
     """
     import torch
 
     from perfguard._compat.torch_internals import below_transforms
 
     for node in graph_nodes(outputs):
-        kind = type(node)
-        if kind not in _names:
-            _names[kind] = [name for name in dir(kind) if name.startswith(_RAW)]
-        for attribute in _names[kind]:
-            held = getattr(node, attribute, None)
-            for each in held if isinstance(held, list | tuple) else [held]:
+        if type(node) not in _names:
+            _names[type(node)] = [name for name in dir(type(node)) if name.startswith(_RAW)]
+        for attribute in _names[type(node)]:
+            saved = getattr(node, attribute, None)
+            for each in saved if isinstance(saved, list | tuple) else [saved]:
                 tensor = getattr(each, "data", None)
                 tensor = below_transforms(tensor) if isinstance(tensor, torch.Tensor) else None
                 if tensor is not None and has_storage(tensor):

@@ -1,1 +1,0 @@
-"""Observation of the exchanges between the ranks of a case, by dimension of its mesh."""
