@@ -121,7 +121,7 @@ def loaded(data: Data) -> str:
                 sum(run["status"] != 0 for run in runs),
                 _words(word for run in runs for word, count in run["words"].items() for _ in range(count)),
                 f"{first:.0f}",
-                _range(later),
+                _range(later) if later else "-",
             ]
         )
     return _table(["command", "date, commit", "runs", "red", "verdicts", "first run, s", "later runs, s"], rows)
