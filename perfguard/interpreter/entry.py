@@ -13,7 +13,6 @@ import numpy as np
 
 from perfguard._compat import triton_interpreter as names
 from perfguard._compat.private import Private
-from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import forget_driver, in_configuration
 from perfguard.interpreter.running import RUNNING, NotInterpreted, OutsideMemory, StrictRunImpossible
 from perfguard.model.errors import PerfguardError
@@ -187,6 +186,8 @@ def _as_tuples(grid: Any) -> Any:
 
 def _spans(arguments: Any) -> tuple[Any, Any] | None:
     """The first and last addresses of the storages of a launch, ascending; None if any is on another device."""
+    from perfguard._compat.torch_utils import is_fake  # It imports torch, which the fixture of a suite may lack.
+
     ends: dict[int, int] = {}
     waiting = list(arguments)
     while waiting:
