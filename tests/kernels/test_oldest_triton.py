@@ -56,8 +56,9 @@ with interpreting():
 """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(OLDEST), str(ROOT))), "TRITON_INTERPRET": "1"}
     table = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True, env=env)
-    # An fma of the oldest one rounds float32 twice.
-    assert [row for row in table.stdout.splitlines() if not row.endswith(" right")] == ["fma right wrong"]
+    rows = table.stdout.splitlines()
+    assert rows
+    assert [row for row in rows if not row.endswith(" right")] == []
     suite = ROOT / "tests" / "kernels" / "test_grouped_mm_guarded.py"
     line = [
         sys.executable,
