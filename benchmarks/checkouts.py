@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import Report, load_report
+from perfguard.session.child import own_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 HANGS = 256  # of a run that was ended for taking too long: no status that a process has
@@ -54,11 +54,6 @@ def git(folder: Path, *arguments: str) -> str:
 def import_path(*folders: Path | str) -> str:
     """PYTHONPATH with these folders in front of what it holds."""
     return os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
-
-
-def plugin() -> tuple[str, ...]:
-    """What pytest needs to know of perfguard where it is on PYTHONPATH and not installed."""
-    return () if entry_points(group="pytest11", name="perfguard") else ("-p", "perfguard.plugin")
 
 
 _REASON = "recorded by a benchmark"
@@ -131,7 +126,7 @@ def run_pytest(
 def guard(folder: Path, reports: Path, *arguments: str, **variables: str) -> Ran:
     """`pytest --perfguard` in `folder`. `reports` gets its report and what it prints (output.txt)."""
     # A warning of a version that was never tried must not end a session on a machine that is lent by the minute.
-    options = [*plugin(), "-q", "-p", "no:cacheprovider", "-W", "default", "--perfguard"]
+    options = [*own_packages().plugin, "-q", "-p", "no:cacheprovider", "-W", "default", "--perfguard"]
     whole = {**os.environ, "PYTHONPATH": import_path(folder, ROOT), **variables}
     ran = run_pytest(
         folder, *options, f"--perfguard-reports={reports}", *arguments, variables=whole, reports=reports

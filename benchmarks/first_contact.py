@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.checkouts import ROOT, commit, git, import_path, plugin
+from benchmarks.checkouts import ROOT, commit, git, import_path
 from benchmarks.rows import markdown, write_rows
+from perfguard.session.child import own_packages
 
 BEFORE = "36c4f289"  # the last commit before the round that this measures
 _TESTS = "tests/kernels/"
@@ -179,7 +180,7 @@ class Side:
         return ran
 
     def pytest(self, row: str, folder: Path, *arguments: str, **env: str) -> Ran:
-        return self.run(row, folder, sys.executable, "-m", "pytest", *plugin(), "-q", *arguments, env=env)
+        return self.run(row, folder, sys.executable, "-m", "pytest", *own_packages().plugin, "-q", *arguments, env=env)
 
     def project(self, name: str, **files: str) -> Path:
         """A repository with these files, committed."""
@@ -256,9 +257,9 @@ def compare(side: Side) -> Iterator[Ran]:
     source = "import torch" + SLOW
     folder = side.project("compare", slow=source.format("x"), test_slow=SLOW_TEST)
     (folder / "slow.py").write_text(source.format("torch.asin(torch.sin(x))"), encoding="utf-8")
-    yield side.run("perfguard compare: slower", folder, *line, *plugin())
+    yield side.run("perfguard compare: slower", folder, *line, *own_packages().plugin)
     (folder / "slow.py").write_text("unused = 1\n" + source.format("x"), encoding="utf-8")
-    yield side.run("perfguard compare: the same", folder, *line, *plugin())
+    yield side.run("perfguard compare: the same", folder, *line, *own_packages().plugin)
 
 
 ROWS_OF: dict[str, Callable[[Side], Iterator[Ran]]] = {

@@ -25,8 +25,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.checkouts import ROOT, commit, copied, git, import_path, plugin
+from benchmarks.checkouts import ROOT, commit, copied, git, import_path
 from benchmarks.rows import write_rows
+from perfguard.session.child import own_packages
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 SUITE = "tests/kernels/test_quantize_guarded.py"
@@ -161,7 +162,7 @@ def changed_project(folder: Path, clone: Path, share: float) -> Path:
 
 def pytest(folder: Path, clone: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
     """`pytest --perfguard` in `folder`, with the perfguard of `clone`."""
-    line = [sys.executable, "-m", "pytest", *plugin(), "--perfguard", *arguments]
+    line = [sys.executable, "-m", "pytest", *own_packages().plugin, "--perfguard", *arguments]
     return subprocess.run(
         line, cwd=folder, env={**os.environ, "PYTHONPATH": import_path(clone)}, capture_output=True, text=True,
         check=False,

@@ -20,9 +20,9 @@ from perfguard.model.call import CONFIGURATIONS
 # Inputs of one case that failed in the last run. They are tried first, whatever the budget, so that a fault stays one
 # until it is mended; each costs a turn and a question to the base in every run.
 MOST_KNOWN = 3
-# Seconds within which the first turns of a cheap call's kinds begin. On a CPU one input of each kind of all 350 guarded
-# cases takes at most 1.4 s together. On a GPU with cold caches each kind may compile kernels anew, 3 s a case: the next
-# run, whose caches are warm, begins with the kinds that had no turn.
+# Seconds within which the first turns of a cheap call's kinds begin. On a CPU all turns of a case take at most 1.4 s
+# (134 calls of the guarded quantisers and operators). On a GPU with cold caches each kind may compile kernels anew, 3 s
+# a case: the next run, whose caches are warm, begins with the kinds that had no turn.
 FIRST_SECONDS = 1.5
 
 Item = TypeVar("Item")

@@ -12,7 +12,7 @@ from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import CompareOptions, find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.items import BESIDE
-from perfguard.session.child import PLUGIN, has_plugin, packages_at
+from perfguard.session.child import own_packages, packages_at
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.worktrees import find_repository
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to FILE")
     parser.add_argument(
-        "pytest_arguments", nargs="*", metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
+        "pytest_arguments", nargs="*", default=[], metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
     )
 
 
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     if str(here) not in sys.path:  # `python -m pytest` does the same.
         sys.path.insert(0, str(here))
     beside = CompareOptions(options.base_python, options.setup)
-    plugin = () if has_plugin() else ("-p", PLUGIN)
+    plugin = own_packages().plugin
     given = [
         *plugin,
         *options.pytest_arguments,

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -260,27 +260,30 @@ class Worktree:
 
 @dataclass(frozen=True)
 class Packages:
-    """The environment of a child, if it is not this process's. Create it with `packages_at`.
+    """The environment of a child. Create it with `own_packages` or `packages_at`.
 
     Attributes:
         python: its interpreter; empty: this process's.
         site: a folder of packages that come before those of the interpreter; empty: none.
-        has_plugin: whether pytest finds perfguard's plugin there by itself.
+        has_plugin: whether pytest finds perfguard's plugin there by itself. It does not if perfguard is on PYTHONPATH
+            alone.
     """
 
     python: str = ""
     site: str = ""
     has_plugin: bool = True
 
-
-OWN_PACKAGES = Packages()
-PLUGIN = "perfguard.plugin"
+    @property
+    def plugin(self) -> tuple[str, ...]:
+        """The arguments with which pytest finds perfguard's plugin."""
+        return () if self.has_plugin else ("-p", "perfguard.plugin")
 
 
 @functools.cache
-def has_plugin() -> bool:
-    """Whether pytest finds perfguard's plugin here by itself. It does not where perfguard is on PYTHONPATH alone."""
-    return any(each.value == PLUGIN for each in importlib.metadata.entry_points(group="pytest11"))
+def own_packages() -> Packages:
+    """The environment of this process."""
+    points = importlib.metadata.entry_points(group="pytest11")
+    return Packages(has_plugin=any(each.value == "perfguard.plugin" for each in points))
 
 
 _LOOK = """
@@ -329,7 +332,7 @@ class ChildCommand:
     arguments: tuple[str, ...]
     folder: Path
     worktree: Worktree | None = None
-    packages: Packages = OWN_PACKAGES
+    packages: Packages = field(default_factory=own_packages)
     prefix: tuple[str, ...] = ()
 
     @property
@@ -345,10 +348,8 @@ class ChildCommand:
         if self.worktree is None:
             return [sys.executable, "-m", "pytest", *self.arguments, *options]
         moved = [self.worktree.moved(argument) for argument in self.arguments]
-        own = not (self.packages.python or self.packages.site)
-        plugin = () if (has_plugin() if own else self.packages.has_plugin) else ("-p", PLUGIN)
         python = self.packages.python or sys.executable
-        return [*self.prefix, python, "-P", "-c", _PYTEST, *plugin, *moved, *_IN_WORKTREE, *options]
+        return [*self.prefix, python, "-P", "-c", _PYTEST, *self.packages.plugin, *moved, *_IN_WORKTREE, *options]
 
     def environment(self) -> dict[str, str]:
         """The child's environment."""

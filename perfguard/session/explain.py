@@ -130,7 +130,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("case", metavar="CASE", help="a case as reports name it, or the node id of its test")
     parser.add_argument("base", metavar="BASE", nargs="?", help="default: the report's base, else the main branch")
     parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
-    parser.add_argument("pytest_arguments", nargs="*", metavar="-- PYTEST ARGUMENTS", help="as after `pytest`")
+    parser.add_argument(
+        "pytest_arguments", nargs="*", default=[], metavar="-- PYTEST ARGUMENTS", help="as after `pytest`"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

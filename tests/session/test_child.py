@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from perfguard.session.child import (
     Request,
     Worktree,
     child_command,
+    own_packages,
     read_answer,
     read_request,
     timers_of,
@@ -54,8 +56,11 @@ def test_perfguard_on_pythonpath_alone_is_named_to_pytest(
     worktree: Worktree, found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Commands such as `perfguard explain` have no `-p perfguard.plugin` to hand on."""
-    monkeypatch.setattr("perfguard.session.child.has_plugin", lambda: found)
+    points = [SimpleNamespace(value="perfguard.plugin")] * found
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+    own_packages.cache_clear()
     line = ChildCommand(GIVEN, worktree.original, worktree).line(Path("/folder"))
+    own_packages.cache_clear()
     assert (line[4:6] == ["-p", "perfguard.plugin"]) is not found
 
 

@@ -1,4 +1,4 @@
-"""The reference in a wider dtype: the oracle, and the values of 8-bit floats before rounding.
+"""The reference run in other ways: in a wider dtype, as the oracle; and with the other order of equal elements.
 
 A reference that calls `x.float()` or `.to(torch.bfloat16)` would also round inside the oracle. So every narrow dtype
 that it requests is first replaced by the wide one. If that run fails (bit tricks, checks of dtypes, custom operators),

@@ -25,7 +25,7 @@ from perfguard.model.records.code import CODE
 from perfguard.model.units import counted
 from perfguard.render.tables import kernel_rows, kernel_table
 from perfguard.render.words import most_common, toolchain_moves
-from perfguard.session.child import OWN_PACKAGES, ChildCommand, Request, packages_at, timers_of
+from perfguard.session.child import ChildCommand, Request, own_packages, packages_at, timers_of
 from perfguard.session.explain import explain_slower
 from perfguard.session.fresh_processes import DIED, Tell
 from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
@@ -98,7 +98,7 @@ class Asking:
             command = with_fields(command, folder=run.config.root)
         settings, slug, ahead = run.config.settings, run.device.identity.slug, starts_ahead(run.device)
         beside = run.config.beside or CompareOptions()
-        packages = OWN_PACKAGES if beside.python is None else packages_at(beside.python)
+        packages = own_packages() if beside.python is None else packages_at(beside.python)
         with (
             Interrupts() as interrupts,
             PairWorktrees(repository, command, slug, settings, interrupts, self.tell, ahead, packages) as worktrees,

@@ -21,12 +21,12 @@ from perfguard.model.config import Settings
 from perfguard.model.records import CaseResult, ReadingId, Report, Toolchain
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import (
-    OWN_PACKAGES,
     ChildCommand,
     Following,
     Packages,
     Request,
     Worktree,
+    own_packages,
     read_answer,
     write_request,
 )
@@ -86,7 +86,7 @@ class PairWorktrees:
     interrupts: Interrupts
     tell: Tell
     starts_ahead: bool
-    packages: Packages = OWN_PACKAGES
+    packages: Packages = field(default_factory=own_packages)
     toolchain: Toolchain | None = None
     _processes: list[SideProcess] = field(default_factory=list)  # All that may be alive.
     _started: int = 0  # Number of pairs whose processes have started.
@@ -110,7 +110,7 @@ class PairWorktrees:
 
     def command_of(self, side: Side) -> ChildCommand:
         """The command that starts pytest in the worktree of a side."""
-        packages = self.packages if side != "work" else OWN_PACKAGES
+        packages = self.packages if side != "work" else own_packages()
         return replace(self.command, worktree=Worktree(self._temporary / side, self.repository.root), packages=packages)
 
     def has_at_base(self, nodeid: str, root: Path) -> bool:
