@@ -6,9 +6,10 @@ A run begins with what failed in the last one, and goes on where each kind stopp
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -20,9 +21,9 @@ from perfguard.model.call import CONFIGURATIONS
 # Inputs of one case that failed in the last run. They are tried first, whatever the budget, so that a fault stays one
 # until it is mended; each costs a turn and a question to the base in every run.
 MOST_KNOWN = 3
-# Seconds within which the first turns of a cheap call's kinds begin. On a CPU all turns of a case take at most 1.4 s
-# (134 calls of the guarded quantisers and operators). On a GPU with cold caches each kind may compile kernels anew, 3 s
-# a case: the next run, whose caches are warm, begins with the kinds that had no turn.
+# Seconds within which the kinds of a cheap call begin that have had no turn with its code. On a CPU all turns of a case
+# take at most 1.4 s (134 calls of the guarded quantisers and operators). On a GPU with cold caches each may compile
+# kernels anew: the next run, whose caches are warm, begins with the kinds that had no turn.
 FIRST_SECONDS = 1.5
 
 Item = TypeVar("Item")
@@ -50,14 +51,16 @@ class Budget:
 
     Attributes:
         seconds: after which nothing starts that need not.
-        cheap: whether the given call is cheap enough that first turns of kinds begin within `FIRST_SECONDS`.
-        clock: of the thread, so that other processes do not decide what runs.
+        cheap: whether the given call is cheap enough that new kinds begin within `FIRST_SECONDS`.
+        tried: kinds that have had a turn with this code, in an earlier run or with other inputs. They are not new.
+        clock: of this thread and of compilers that it started, so that other processes do not decide what runs.
         agreed: whether a flag is set on any of the ranks that make the call.
     """
 
     seconds: float
     cheap: bool = True
-    clock: Callable[[], float] = time.thread_time
+    tried: Set[str] = frozenset()
+    clock: Callable[[], float] = lambda: time.thread_time() + sum(os.times()[2:4])
     agreed: Callable[[bool], bool] = bool
 
 
@@ -126,9 +129,9 @@ class Turns(Generic[Item]):
         """Let `attempt` try one item after the other.
 
         What failed in the last run comes first. Then each kind has one before any has a second one. In this first round
-        one starts as long as the budget is not over, or within `FIRST_SECONDS` if the call is cheap, and at least one
-        does; later ones, if they are likely to end within the budget. The first new failure ends the turns, but for
-        configurations.
+        one starts as long as the budget is not over, or within `FIRST_SECONDS` if the call is cheap and the kind new,
+        and at least one does; later ones, if they are likely to end within the budget. The first new failure ends the
+        turns, but for configurations.
         """
         began = self._budget.clock()
         while self._known:
@@ -147,7 +150,8 @@ class Turns(Generic[Item]):
         took, budget = self._took.get(kind), self._budget
         gone = budget.clock() - began
         if took is None:
-            may = gone < max(budget.seconds, FIRST_SECONDS * budget.cheap) or not self._took
+            is_new = budget.cheap and kind not in budget.tried
+            may = gone < max(budget.seconds, FIRST_SECONDS * is_new) or not self._took
         else:  # it, and as much for the given inputs, which come last
             may = gone + 2 * sum(took) / len(took) <= budget.seconds
         return not budget.agreed(not may)
@@ -173,10 +177,8 @@ class Turns(Generic[Item]):
         return tried
 
     @property
-    def reached(self) -> Reached | None:
-        """How far the kinds have come; None if there is nothing to remember: all had their turn, and none failed."""
-        if not self.waiting and not self._failed and not self._kept:
-            return None
+    def reached(self) -> Reached:
+        """How far the kinds have come."""
         done = {kind: self._reached.done.get(kind, 0) + self._finished(kind) for kind in self._plan}
         return replace(self._reached, done=done, failed=self._failed)
 

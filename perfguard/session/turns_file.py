@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Set
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,11 @@ class TurnsFile:
             self._new[key] = reached
         if reached is not None:
             self._known[key] = reached
+
+    def tried(self, code: str) -> Set[str]:
+        """The kinds that have had a turn with a code, in any case of the lane."""
+        known = [known for key, known in self._known.items() if known.code == code and key.startswith(f"{self._lane} ")]
+        return {kind for each in known for kind, number in each.done.items() if number}
 
     def save(self) -> None:
         """Write the new entries, beside those of other processes."""

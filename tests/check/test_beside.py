@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -62,7 +63,36 @@ def test_the_next_run_goes_on_in_the_order_that_the_first_began_with() -> None:
     second = run_hard(CALL, ONE_EACH, rotation=5, reached=first.reached)
     done = dict.fromkeys(first.reached.done, 2)
     assert second.reached == Reached(first.reached.plan, done, code=first.reached.code)
-    assert run_hard(CALL, EVERYTHING, rotation=5, reached=second.reached).reached is None
+    third = run_hard(CALL, EVERYTHING, rotation=5, reached=second.reached).reached
+    assert third is not None
+    assert all(number > 2 for number in third.done.values())
+
+
+def test_a_kind_is_new_for_each_code_and_for_each_option() -> None:
+    """Functions that differ in nothing but a constant that they are given are other code; other sizes are not."""
+
+    def first(call: Call, hard: Hard | None = None) -> str:
+        reached = run_hard(replace(call, hard=hard or call.hard), ONE_EACH).reached
+        assert reached is not None
+        return reached.code
+
+    calls = [
+        CALL,
+        replace(CALL, fn=partial(doubled, factor=3)),
+        replace(CALL, args=(plain(8, 16).double(),)),
+        replace(CALL, fn=lambda x: x * 2.0),
+    ]
+    assert len({first(call, SIZES) for call in calls}) == len(calls)
+    assert first(replace(CALL, args=(plain(8, 20),)), SIZES) == first(CALL, SIZES)
+    code = first(CALL, SIZES)
+    asked: list[str] = []
+
+    def tried(name: str) -> set[str]:
+        asked.append(name)
+        return set()
+
+    run_hard(CALL, ONE_EACH, tried=tried)
+    assert asked == [code]
 
 
 def test_another_plan_starts_anew() -> None:

@@ -45,9 +45,10 @@ def turned(
     plan: Mapping[str, Sequence[str]] | None = None,
     reached: Reached | None = None,
     cheap: bool = True,
+    tried: Sequence[str] = (),
 ) -> Turns[str]:
     attempts.seen.clear()
-    budget = Budget(seconds, cheap, clock=lambda: attempts.now)
+    budget = Budget(seconds, cheap, frozenset(tried), clock=lambda: attempts.now)
     turns = Turns(plan_of() if plan is None else plan, reached or Reached("plan"), budget)
     turns.take(attempts)
     return turns
@@ -96,6 +97,14 @@ def test_the_first_round_of_a_cheap_call_has_more_than_the_budget(cheap: bool, e
     assert attempts.seen == seen
 
 
+def test_kinds_that_were_tried_with_this_code_have_the_budget_alone() -> None:
+    attempts = Attempts(lambda item: 0.3)
+    turned(attempts, seconds=0.5, tried=KINDS)
+    assert attempts.seen == ["v0", "l0"]
+    turned(attempts, seconds=0.5, tried=["values", "layouts", "sizes"])
+    assert attempts.seen == ["v0", "l0", "c0"]
+
+
 def test_the_next_run_goes_on_where_each_kind_stopped_and_begins_with_those_that_had_no_turn() -> None:
     attempts = Attempts(lambda item: 0.4)
     first = turned(attempts, cheap=False)
@@ -107,11 +116,11 @@ def test_the_next_run_goes_on_where_each_kind_stopped_and_begins_with_those_that
     assert third.reached == Reached("plan", {"values": 3, "layouts": 2, "sizes": 2, "configurations": 2})
 
 
-def test_a_kind_that_is_through_begins_again_and_what_is_all_tried_is_forgotten() -> None:
+def test_a_kind_that_is_through_begins_again() -> None:
     attempts = Attempts()
     turns = turned(attempts, plan=plan_of(2, ("values",)), reached=Reached("plan", {"values": 3}))
     assert attempts.seen == ["v1", "v0"]
-    assert (turns.waiting, turns.reached) == ({}, None)
+    assert (turns.waiting, turns.reached) == ({}, Reached("plan", {"values": 5}))
 
 
 def test_the_first_failure_ends_derived_inputs_and_the_next_run_begins_with_it_and_gets_behind_it() -> None:

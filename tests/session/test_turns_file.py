@@ -99,3 +99,13 @@ def test_those_that_were_not_written_for_longest_are_forgotten(tmp_path: Path, m
         file.put(case(name), REACHED)
         file.save()
     assert [TurnsFile(path, "gpu").of(case(name)) for name in "abc"] == [None, REACHED, REACHED]
+
+
+def test_kinds_that_any_case_of_the_lane_has_tried_with_a_code(tmp_path: Path) -> None:
+    file = TurnsFile(tmp_path / "turns.json", "gpu")
+    file.put(case("a"), Reached("plan", {"values": 2, "sizes": 0}, code="mine"))
+    file.put(case("b"), Reached("other plan", {"layouts": 1}, code="mine"))
+    file.put(case("c"), Reached("plan", {"dtypes": 1}, code="another's"))
+    file.save()
+    assert TurnsFile(tmp_path / "turns.json", "gpu").tried("mine") == file.tried("mine") == {"values", "layouts"}
+    assert TurnsFile(tmp_path / "turns.json", "cpu").tried("mine") == set()

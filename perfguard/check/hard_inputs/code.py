@@ -24,6 +24,7 @@ from perfguard.check.turns import hash_of
 _MOST_FUNCTIONS = 64  # a launch, its helpers and its kernels are far fewer
 _LEAST = 4  # Smaller numbers count dimensions, or distinguish one from several, which other kinds try.
 _MOST = 2**16  # rows or columns beyond which no input is cheap
+_PLAIN = (bool, int, float, str, torch.dtype)
 EPSILON = 1e-2  # at most; larger numbers are factors
 _FOREIGN = {"torch", "triton", "numpy", "perfguard", *sys.stdlib_module_names}
 _LIMITS = {"min", "max", "minimum", "maximum", "clamp", "range"}  # functions whose arguments bound each other
@@ -43,7 +44,7 @@ class Code:
     Attributes:
         thresholds: integers that it compares with, ascending.
         epsilons: small positive numbers in it, ascending.
-        name: a hash of it.
+        name: a hash of it, and of the plain values that it is called and configured with, apart from sizes of tensors.
     """
 
     thresholds: tuple[int, ...] = ()
@@ -64,8 +65,20 @@ def code_of(fn: Any, device: torch.device) -> Code:
     return Code(
         tuple(sorted(each for each in found.integers if _LEAST <= each <= _MOST)),
         tuple(sorted(each for each in found.floats if 0 < each <= EPSILON)),
-        hash_of(*(_said(function.__code__) for function in functions)),
+        hash_of(
+            *(_said(function.__code__) for function in functions),
+            *([(name, value) for name, value in names.items() if type(value) in _PLAIN] for _, names in sources),
+            _options(fn),
+        ),
     )
+
+
+def _options(fn: Any) -> list[Any]:
+    """The plain values that a `functools.partial` holds."""
+    if not isinstance(fn, functools.partial):
+        return []
+    values = [value for value in (*fn.args, *fn.keywords.values()) if type(value) in _PLAIN]
+    return [*values, *_options(fn.func)]
 
 
 @dataclass

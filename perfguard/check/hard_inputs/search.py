@@ -10,7 +10,7 @@ import functools
 import random
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -81,6 +81,7 @@ def run_hard(
     others: Sequence[Other] = (),
     check_seconds: float = 0.0,
     reached: Reached | None = None,
+    tried: Callable[[str], Set[str]] | None = None,
 ) -> HardResult:
     """Judge derived inputs and other configurations by turns, for about `seconds` of processor time; 0: none.
 
@@ -92,13 +93,16 @@ def run_hard(
         others: configurations, of `check_given`.
         check_seconds: processor time of the given call's own check. Within the budget, first turns have more.
         reached: what the last run left of this case.
+        tried: given a hash of code, the kinds that have had a turn with it, in this case or another; None: none.
 
     Raises:
         Exception: the device is lost, or what a configuration raises.
     """
-    budget = Budget(seconds, cheap=not call.on_any_rank(check_seconds > seconds), agreed=call.on_any_rank)
     with _aside(call) as devices:
-        return _Hard(call, devices).run(budget, rotation, kept, others, reached)
+        hard = _Hard(call, devices)
+        cheap = not call.on_any_rank(check_seconds > seconds)
+        budget = Budget(seconds, cheap, tried(hard.code_name()) if tried else frozenset(), agreed=call.on_any_rank)
+        return hard.run(budget, rotation, kept, others, reached)
 
 
 def wrong_of(call: Call, seconds: float) -> list[str]:
@@ -140,11 +144,18 @@ def _aside(call: Call) -> Iterator[list[torch.device]]:
         yield devices
 
 
+def _options(call: Call) -> list[str]:
+    """What the inputs choose in the code, apart from sizes: dtypes, and plain values other than numbers."""
+    leaves = (leaf.dtype if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves_of(call))
+    return [repr(leaf) for leaf in leaves if leaf is None or type(leaf) in (bool, str, torch.dtype)]
+
+
 class _Hard:
     def __init__(self, call: Call, devices: Sequence[torch.device]) -> None:
         self.call = self.base = replace(call, walk=(), rival=None)  # as given, and as it is derived from
         self.devices = devices  # without the CPU
         self.code = functools.cache(lambda: Code() if call.hard is None else code_of(call.fn, Inputs(call).device))
+        self.code_name = functools.cache(lambda: hash_of(self.code().name, *_options(call)))
         self.cut: Part | None = None  # from the call as given to the base
         self.usual = functools.cache(lambda: usual_scales(self.base))
         self.state = functools.cache(lambda: State(self.base))
@@ -178,7 +189,7 @@ class _Hard:
             self._make_small(self.call.hard, kept)
         plan, name = self._plan(rotation, kept, others)
         if reached is None or reached.plan != name:
-            reached = Reached(name, code=self.code().name)
+            reached = Reached(name, code=self.code_name())
         if self.call.every:
             plan.pop(CONFIGURATIONS)
         left = replace(budget, seconds=budget.seconds - (budget.clock() - began))
@@ -188,10 +199,10 @@ class _Hard:
 
     def _of_this_code(self, reached: Reached) -> Reached:
         """How far the kinds have come with this code. With another one, what tells most is tried again."""
-        if reached.code == self.code().name:
+        if reached.code == self.code_name():
             return reached
         done = {kind: number for kind, number in reached.done.items() if kind not in ORDERED}
-        return replaced(reached, code=self.code().name, done=done)
+        return replaced(reached, code=self.code_name(), done=done)
 
     def _make_small(self, hard: Hard, kept: Kept) -> None:
         part = None if "sizes" in hard.without else sizes_of(self.call, kept).small()

@@ -15,6 +15,8 @@ from perfguard.model.errors import UsageError
 from perfguard.model.records import BaseTree
 from perfguard.session.pairing.worktrees import Repository, UnknownCommit, all_code, changed_code, find_repository
 
+_DATA = {".cfg", ".csv", ".ini", ".json", ".toml", ".txt", ".yaml", ".yml"}
+
 
 class TreesOfRecords:
     """The trees of the commits that records name, looked up when they are needed.
@@ -29,14 +31,12 @@ class TreesOfRecords:
         self._found: dict[str, tuple[BaseTree, list[str]]] = {}  # With the code that changed since then.
 
     def at(self, name: str) -> BaseTree:
-        """The tree of a commit as a record names it. It counts as equal to the working tree if only Python files have
-        changed since then, of which this process has loaded none."""
+        """The tree of a commit as a record names it. It counts as equal to the working tree if all that changed since
+        then are modules that this process has not loaded, and data that belongs to such modules."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
         tree, changed = self._found[name]
-        is_python = all(path.endswith(".py") for path in changed)
-        equal = tree.commit is not None and is_python and not _is_loaded([self._repository.root / p for p in changed])
-        return replace(tree, equal=equal)
+        return replace(tree, equal=tree.commit is not None and not _is_used(self._repository.root, changed))
 
     def looked_up(self) -> dict[str, BaseTree]:
         """Commit as a record names it -> its tree, for the commits looked up so far."""
@@ -58,12 +58,27 @@ class TreesOfRecords:
             return BaseTree(problem=str(error)), []
 
 
-def _is_loaded(files: Sequence[Path]) -> bool:
-    """Whether this process has imported one of these modules. perfguard's own do not count: both sides run them."""
+def _is_used(root: Path, changed: Sequence[str]) -> bool:
+    """Whether this process may have used one of these files, relative to `root`: a module that it has loaded, data that
+    belongs to one, or anything else, such as C++. perfguard's own files do not count: both sides run them."""
     own = _real(os.path.dirname(perfguard.__file__)) + os.sep
-    wanted = {path for file in files if not (path := _real(str(file))).startswith(own)}
-    loaded = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-    return bool(wanted) and any(_real(file) in wanted for file in loaded if file)
+    files = {path for each in changed if not (path := _real(str(root / each))).startswith(own)}
+    if not files:
+        return False
+    loaded = {_real(file) for module in [*sys.modules.values()] if (file := getattr(module, "__file__", None))}
+    owners = {_owner(path, _real(str(root))) for path in files if not path.endswith(".py")}
+    return not loaded.isdisjoint(files) or any(file.startswith(owner) for owner in owners for file in loaded)
+
+
+@functools.cache
+def _owner(path: str, top: str) -> str:
+    """The folder of the modules that a data file belongs to, with a separator: the nearest below `top` that holds
+    Python files or is called docs. "" if any code may use the file."""
+    if Path(path).suffix.lower() not in _DATA:
+        return ""
+    below = [folder for folder in Path(path).parents if folder.is_relative_to(top) and str(folder) != top]
+    own = (folder for folder in below if folder.name == "docs" or next(folder.glob("*.py"), None) is not None)
+    return next((f"{folder}{os.sep}" for folder in own), "")
 
 
 @functools.cache  # A run asks for thousands of modules in each case that it judges.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 from benchmarks.checkouts import git
 from perfguard.model.errors import UsageError
 from perfguard.model.records import BaseTree
-from perfguard.session.pairing.bases import find_base
+from perfguard.session.pairing.bases import TreesOfRecords, find_base
+from perfguard.session.pairing.worktrees import find_repository
 
 
 @pytest.fixture
@@ -62,6 +65,38 @@ def written(name: str) -> Callable[[Path], None]:
 def test_a_tree_is_its_base_as_long_as_no_code_differs(root: Path, change: Callable[[Path], None], equal: bool) -> None:
     change(root)
     assert base(root) == BaseTree(git(root, "rev-parse", "HEAD"), equal=equal)
+
+
+@pytest.mark.parametrize(
+    ("changed", "equal"),
+    [
+        (["docs/figures.json", "guide.md"], True),
+        (["bench/speed.py", "bench/runs/table.csv", "bench/known.toml"], True),  # data of a module that is not loaded
+        (["loaded/module.py"], False),
+        (["loaded/configs/h100.json"], False),  # data of a module that is
+        (["configs/h100.json"], False),  # of no module: any may read it
+        (["pyproject.toml"], False),
+        (["bench/kernel.cu"], False),  # may have been built into an extension
+    ],
+)
+def test_what_no_loaded_module_uses_is_no_difference_from_the_commit_of_a_record(
+    root: Path, changed: list[str], equal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("loaded/module.py", "bench/speed.py"):
+        written(name)(root)
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "recorded")
+    spec = importlib.util.spec_from_file_location("loaded_of_a_test", root / "loaded" / "module.py")
+    assert spec is not None
+    monkeypatch.setitem(sys.modules, "loaded_of_a_test", importlib.util.module_from_spec(spec))
+    commit = git(root, "rev-parse", "HEAD").strip()
+    for name in changed:
+        written(name)(root)
+        with (root / name).open("a") as file:
+            file.write("changed\n")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "since then")
+    assert TreesOfRecords(find_repository(root), []).at(commit).equal == equal
 
 
 def test_a_named_base_is_where_the_branch_left_it(root: Path) -> None:
