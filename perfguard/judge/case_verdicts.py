@@ -309,7 +309,7 @@ class _Case:
 
     @property
     def _same_tree(self) -> str:
-        return f"the working tree is {(self._base.commit or '')[:12]}, but for documentation"
+        return f"the working tree is {(self._base.commit or '')[:12]}, but for files that the run does not use"
 
     def _outside_record(self, record: Record, controls: Mapping[str, Controls]) -> str:
         entry = record.entry

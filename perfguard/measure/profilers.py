@@ -219,7 +219,7 @@ def moved(base: Sequence[Launch], work: Sequence[Launch]) -> Moved:
             ranked.append((against, -most / least if least > 0 else -math.inf, name))
     names = [name for *_, name in sorted(ranked)[:_MOST]]
     waits = sorted(after.keys() & before.keys() - {"us", *COUNTERS}, key=lambda name: -after[name])
-    names += [name for name in waits[:_MOST_REASONS] if round(before[name]) != round(after[name])]
+    names += [name for name in waits[:_MOST_REASONS] if abs(after[name] - before[name]) >= _POINTS]
     readings = [[_reading(name, side[name], rank) for rank, name in enumerate(names)] for side in (before, after)]
     return Moved(kernel, us, *readings)
 

@@ -202,7 +202,7 @@ def test_a_lane_learns_its_noise_per_timer() -> None:
 
 # -- times -------------------------------------------------------------------------------------------------------------
 
-SAME_TREE = "the working tree is c0ffee000000, but for documentation"
+SAME_TREE = "the working tree is c0ffee000000, but for files that the run does not use"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_what_the_record_cannot_judge_is_paired_and_else_says_what_stands_in_the
 def test_an_equal_tree_under_another_toolchain_is_the_toolchain_s_doing() -> None:
     verdict = judged(result(SLOW), lane({"span": TIME}, base=EQUAL, toolchain=replace(TOOLCHAIN, triton="3.7.0")))
     assert verdict["span"].word is Word.UNCHANGED
-    assert verdict["span"].reason == "the working tree is c0ffee000000, but for documentation"
+    assert verdict["span"].reason == "the working tree is c0ffee000000, but for files that the run does not use"
     assert words(result(SLOW), lane(base=EQUAL)) == {"span": Word.UNCHANGED}  # though it is new
 
 

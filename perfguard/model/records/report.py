@@ -18,8 +18,8 @@ class BaseTree(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         commit: the full hash; None if there is no commit, for the reason in `problem`.
-        equal: whether the working tree differs from the commit at most in documentation, baselines and reports, so that
-            the code cannot have changed any time.
+        equal: whether the working tree differs from the commit at most in files that the run does not use, such as
+            documentation, baselines, reports and modules that it has not loaded, so that no time can have changed.
         problem: the reason why nothing can be compared, with the next step.
     """
 
