@@ -180,14 +180,9 @@ class Runner:
 
         started, turns, first = time.monotonic(), self.services.turns, results[0]
         search = run_hard(
-            call,
-            self.settings.extra_seconds,
-            kept=given.kept,
-            others=given.others,
-            check_seconds=given.seconds,
-            reached=None if turns is None else turns.of(first.case),
-            tried=None if turns is None else turns.tried,
-        )
+            call, self.settings.extra_seconds, kept=given.kept, others=given.others, check_seconds=given.seconds,
+            reached=None if turns is None else turns.of(first.case), tried=None if turns is None else turns.tried,
+        )  # fmt: skip
         if turns is not None:
             turns.put(first.case, search.reached)
         seconds, notes = round(first.seconds + time.monotonic() - started, 3), [*first.notes, *search.notes]
