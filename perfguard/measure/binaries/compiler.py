@@ -33,7 +33,7 @@ from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.atomic_files import write_atomically
 
-_FORMAT = 7  # This is the version of the cache's content.
+_FORMAT = 8  # This is the version of the cache's content.
 _MOST_WORKERS = 8
 _START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # A process, an IR, a binary take this processor time.
 _MOST_STDERR = 300  # An error quotes so many characters of the compiler's last output.
