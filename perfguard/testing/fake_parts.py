@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from perfguard.measure.devices.activity import Ledger
 from perfguard.model.errors import DeviceError
 from perfguard.model.units import format_bytes
 
@@ -62,11 +61,13 @@ class FakeGraph:
         self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)
 
 
-class FakeMemory(Ledger):
-    """Memory of `capacity` bytes, which is counted but never written. Each address is used once."""
+class FakeMemory:
+    """Memory of `capacity` bytes, which is counted but never written: live allocations by address, with their total and
+    its peak. Each address is used once."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__()
+        self.alive: dict[int, int] = {}
+        self.total = self.peak = 0
         self._capacity = capacity
         self._addresses = itertools.count(1)
 
@@ -85,8 +86,14 @@ class FakeMemory(Ledger):
                 f"{format_bytes(self._capacity)} of which {format_bytes(free)} is free."
             )
         address = next(self._addresses)
-        self.add(address, count)
+        self.alive[address] = count
+        self.total += count
+        self.peak = max(self.peak, self.total)
         return address
+
+    def remove(self, address: int) -> None:
+        """Free an allocation; unknown addresses are ignored."""
+        self.total -= self.alive.pop(address, 0)
 
 
 class Allocation:

@@ -54,12 +54,13 @@ def test_normalized(name: str, readable: str) -> None:
     assert kineto.normalized(name) == readable
 
 
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
 def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    kineto.allocations(lambda mark: None)
+    kineto.raw_events(lambda: None, "cuda")
     assert "KINETO_LOG_LEVEL" not in os.environ
     monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
-    kineto.allocations(lambda mark: None)
+    kineto.raw_events(lambda: None, "cuda")
     assert os.environ["KINETO_LOG_LEVEL"] == "3"
 
 
