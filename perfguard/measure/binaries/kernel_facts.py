@@ -85,6 +85,11 @@ class Built(Struct, frozen=True, omit_defaults=True):
     code: bytes = b""  # the machine code whose instructions are not yet counted
     kept: bool = True  # whether a cache may keep it
 
+    @classmethod
+    def failed(cls, error: str, *, passing: bool, kept: bool) -> Built:
+        """The result of a compilation without a binary."""
+        return cls(Facts(error=error, passing=passing), kept=kept)
+
 
 def unfit(facts: Facts, target: Target) -> str:
     """The reason why a block cannot run on the target, e.g. `needs 96 KB, gfx942 has 64 KB`; empty if it can. Compilers
