@@ -35,6 +35,7 @@ DESCRIBED = Private("torch._library.simple_registry", "singleton", _FAKES)
 IMPLEMENTED = Private("torch.library", "_impls", _FAKES)
 DEFINED = Private("torch.library", "_defs", _FAKES)
 FAKE_MODE = Private("torch._subclasses.fake_tensor", "FakeTensorMode", _FAKES)
+EVENT = Private("torch._C._profiler", "_EventType", "reading the profiler's allocations")
 DEVICE_TYPE = Private("torch.autograd", "DeviceType", "telling the profiler's device work from the host's")
 END_ALLOCATE = Private("torch", "_C._cuda_endAllocateToPool", _CAPTURE)
 RUN_BACKWARD = Private("torch.autograd", "_engine_run_backward", "seeing the graphs that a test differentiates")
@@ -62,6 +63,7 @@ NAMES = (
     Private("torch", "ops.aten.add.Tensor._op", "calling operators that are followed"),
     Private("torch", "UntypedStorage._cdata", "telling storages apart"),
     *privates("torch._C._autograd", "counting what a graph has saved", "SavedTensor.data"),
+    Private("torch._C._profiler", "_EventType.Allocation", "reading the profiler's allocations"),
 )
 
 

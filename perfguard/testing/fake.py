@@ -295,12 +295,12 @@ class FakeDevice(Device):
         activity = seen.activity
         copies = [Copied(each.name, each.bytes) for each in launched if each.name.startswith("Memcpy")]
         seen.kernels = {**seen.kernels, **collections.Counter((each.name, each.grid) for each in launched)}
+        seen.left = {**seen.left, "simulated memory": memory.total - before} if memory.total > before else seen.left
         seen.activity = dataclasses.replace(
             activity,
             copies=[*activity.copies, *copies],
             waits=[*activity.waits, *waits],
             tensor_bytes=(activity.tensor_bytes or 0) + memory.peak - before,
-            left={**activity.left, **({"simulated memory": memory.total - before} if memory.total > before else {})},
         )
 
     def copy_bytes_per_second(self) -> float:

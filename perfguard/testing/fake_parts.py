@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
+from perfguard.measure.devices.activity import Ledger
 from perfguard.model.errors import DeviceError
 from perfguard.model.units import format_bytes
 
@@ -61,13 +62,11 @@ class FakeGraph:
         self._device.enqueue(*self._works_us, host_us=_REPLAY_HOST_US)
 
 
-class FakeMemory:
-    """Memory of `capacity` bytes, which is counted but never written: live allocations by address, with their total and
-    its peak. Each address is used once."""
+class FakeMemory(Ledger):
+    """Memory of `capacity` bytes, which is counted but never written. Each address is used once."""
 
     def __init__(self, capacity: int) -> None:
-        self.alive: dict[int, int] = {}
-        self.total = self.peak = 0
+        super().__init__()
         self._capacity = capacity
         self._addresses = itertools.count(1)
 
@@ -86,14 +85,8 @@ class FakeMemory:
                 f"{format_bytes(self._capacity)} of which {format_bytes(free)} is free."
             )
         address = next(self._addresses)
-        self.alive[address] = count
-        self.total += count
-        self.peak = max(self.peak, self.total)
+        self.add(address, count)
         return address
-
-    def remove(self, address: int) -> None:
-        """Free an allocation; unknown addresses are ignored."""
-        self.total -= self.alive.pop(address, 0)
 
 
 class Allocation:

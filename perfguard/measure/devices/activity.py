@@ -81,8 +81,6 @@ class Activity:
         waits: waits of the host for the device, and reads of a tensor's data by the host.
         tensor_bytes: peak of the bytes in tensors that operators returned, which is the same on every machine; None
             except on a CPU.
-        whole_bytes: the same with tensors that were made inside operators of libraries.
-        left: line of Python -> bytes of the tensors made there that are alive after the call; empty except on a CPU.
         exchanges: the exchanges with other ranks, in order of their launches; empty without a process group.
         work: work of interpreted kernels by kernel and kind: elements that loads, stores and atomics accessed (without
             masked lanes), products of dots, programs. Empty on a GPU.
@@ -95,8 +93,6 @@ class Activity:
     copies: Sequence[Copied] = ()
     waits: Sequence[Waited] = ()
     tensor_bytes: int | None = None
-    whole_bytes: int = 0
-    left: Mapping[str, int] = field(default_factory=dict)
     exchanges: Sequence[Exchange] = ()
     work: Mapping[tuple[str, str], int] = field(default_factory=dict)
     code: str | None = None
@@ -108,6 +104,7 @@ class ObservedActivity:
 
     Attributes:
         activity: operators, copies and reads of the host, each kind once with its count.
+        left: line of Python -> bytes of the tensors made there that are alive after the test.
         saved: node of a differentiated graph, e.g. `MulBackward0.self at layers.py:31 in forward` -> bytes that it had
             saved when the backward pass began.
         kernels: number of launches of Triton kernels, including interpreted ones, by kernel and grid.
@@ -115,6 +112,7 @@ class ObservedActivity:
     """
 
     activity: Activity = field(default_factory=lambda: Activity())
+    left: Mapping[str, int] = field(default_factory=dict)
     saved: Counter[str] = field(default_factory=Counter)
     kernels: Mapping[tuple[str, str], int] = field(default_factory=dict)
     compiled: Sequence[Any] = ()
@@ -122,7 +120,26 @@ class ObservedActivity:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory of one call on a GPU, bytes."""
+    """Memory of one call, bytes."""
 
     peak: int  # most bytes requested at once, above the level before the call; the result counts, inputs do not
     residue: int  # bytes still allocated after the result is freed
+
+
+@dataclass
+class Ledger:
+    """Live allocations by address, with their total and its peak."""
+
+    alive: dict[int, int] = field(default_factory=dict)
+    total: int = 0
+    peak: int = 0
+
+    def add(self, address: int, count: int) -> None:
+        """Add `count` bytes at `address`, in place of an allocation that is already known there."""
+        self.total += count - self.alive.get(address, 0)
+        self.alive[address] = count
+        self.peak = max(self.peak, self.total)
+
+    def remove(self, address: int) -> None:
+        """Remove a freed allocation; unknown addresses are ignored."""
+        self.total -= self.alive.pop(address, 0)

@@ -1,4 +1,4 @@
-"""Memory of one call from torch's caching allocator of a GPU."""
+"""Memory of one call from torch's allocators: the CPU's, and the caching allocator of a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from perfguard.measure import collect_young, collector_paused
-from perfguard.measure.devices.activity import MemoryUse
+from perfguard.measure.devices import kineto
+from perfguard.measure.devices.activity import Ledger, MemoryUse
 
 _MOST_OCCUPIED = 2 * 2**30  # Filling more bytes would take too long.
 
@@ -20,6 +21,26 @@ _LARGEST_SMALL = 2**20  # bytes
 # The backward pass runs in a thread of autograd, which frees its last tensors after `backward` has returned, and needs
 # Python's lock for this. So the residue is read again after pauses in which that thread can take the lock.
 _PAUSES = (0.002, 0.01, 0.05, 0.2)  # in seconds
+
+
+def cpu_use(call: Callable[[], object]) -> MemoryUse:
+    """Bytes of torch's CPU allocator, also inside custom operators: at the peak, and left after the result is freed."""
+
+    def once() -> None:
+        result = call()
+        del result  # A caller holds its result, so the peak includes it.
+        collect_young()
+
+    with collector_paused():
+        collect_young()
+        allocations = kineto.allocations(once)
+    ledger = Ledger()
+    for address, count in allocations:
+        if count > 0:
+            ledger.add(address, count)
+        else:
+            ledger.remove(address)
+    return MemoryUse(ledger.peak, ledger.total)
 
 
 class GpuMemory:

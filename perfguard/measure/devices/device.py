@@ -207,10 +207,9 @@ class Device(abc.ABC):
         if unknown. Times of several ranks are comparable only if it is equal."""
         return ""
 
+    @abc.abstractmethod
     def memory(self, call: Callable[[], object]) -> MemoryUse:
-        """Memory of a warm `call`: its peak, and the bytes left behind. Only asynchronous devices have it; for others
-        `activity` counts both."""
-        raise NotImplementedError
+        """Memory of a warm `call`: its peak, and the bytes left behind."""
 
     def occupy(self) -> list[torch.Tensor]:
         """Take every free block of the allocator and fill it with bytes 0xFF; returns the blocks."""

@@ -103,7 +103,7 @@ def activity_of(events: Sequence[Mapping[str, Any]], *, part: bool = False) -> A
 
 def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:
     """Add lines of Python to the runtime's waits, if known. Waits that C++ causes have no line."""
-    lines = [f"{each.place} ({each.name})" for each in located if each.place for _ in range(each.count)]
+    lines = [f"{each.place} ({each.name})" for each in located if each.place]
     spare = len(activity.waits) - len(lines)
     lines += [""] * spare
     waits = [Waited(wait.name, line) for wait, line in zip(activity.waits, lines, strict=False)]

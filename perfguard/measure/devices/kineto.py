@@ -1,5 +1,5 @@
-"""Reports of torch.profiler (Kineto): device work in order, with details; intervals of calls; readable
-names of kernels. The `kind` of a device is 'cuda' or 'xpu', as torch names it."""
+"""Reports of torch.profiler (Kineto): device work in order, with details; intervals of calls; allocations of the CPU;
+readable names of kernels. The `kind` of a device is 'cuda' or 'xpu', as torch names it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any
 # The class of torch.profiler imports torch's whole compiler to look at one setting: 1.5 s in every process.
 from torch.autograd.profiler import profile, record_function
 
-from perfguard._compat.torch_internals import DEVICE_TYPE
+from perfguard._compat.torch_internals import DEVICE_TYPE, EVENT
 from perfguard.measure.devices.device import Interval
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -31,6 +31,7 @@ _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|f
 
 _DEVICES = {"cuda": DEVICE_TYPE.get().CUDA, "xpu": DEVICE_TYPE.get().XPU}
 
+_ALLOCATION = EVENT.get().Allocation
 _CALL = "perfguard call"
 
 # Launching functions of CUDA's, ROCm's and oneAPI's runtimes and drivers. Other host events have separate correlation
@@ -201,6 +202,21 @@ def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
     return times_us
 
 
+def allocations(call: Callable[[], object]) -> list[tuple[int, int]]:
+    """Actions of torch's CPU allocator during `call`, in order: an address, and a number of bytes that are allocated,
+    or freed if it is negative. Memory allocated before the call may be freed without having been allocated here."""
+    results = _results(call, memory=True)
+    actions: list[tuple[int, int, int]] = []
+    waiting = [] if results is None else list(results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
+            fields = event.extra_fields
+            actions.append((event.start_time_ns, fields.ptr, fields.alloc_size))
+    return [(address, count) for _, address, count in sorted(actions, key=lambda action: action[0])]
+
+
 def normalized(name: str) -> str:
     """A kernel's name without the parts that change between builds and calls.
 
@@ -244,9 +260,10 @@ def raw_events(call: Callable[[], object], kind: str) -> list[Any]:
     return list(results.events()) if results is not None else []
 
 
-def _results(call: Callable[[], object], kind: str) -> Any:
-    """Kineto's recording of `call` on the host and on the device of this kind; None if it recorded nothing."""
-    with _quiet(), profile(use_device=kind, use_kineto=True, acc_events=True) as profiler:
+def _results(call: Callable[[], object], kind: str | None = None, *, memory: bool = False) -> Any:
+    """Kineto's recording of `call` on the host, and on the device of this kind if one is named; None if it recorded
+    nothing."""
+    with _quiet(), profile(use_device=kind, use_kineto=True, profile_memory=memory, acc_events=True) as profiler:
         result = call()  # The result is held until the profile ends, as a caller would hold it.
     del result
     return profiler.kineto_results

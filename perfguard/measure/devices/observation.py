@@ -22,10 +22,10 @@ from perfguard._compat.torch_utils import is_fake
 from perfguard._compat.triton_internals import launches_noted
 from perfguard.interpreter.running import counted
 from perfguard.measure.devices import operators
-from perfguard.measure.devices.activity import ObservedActivity
+from perfguard.measure.devices.activity import Activity, Copied, ObservedActivity, Waited
 from perfguard.model.modules import entered_when_loaded
 from perfguard.tensors.autograd_graph import saved_tensors
-from perfguard.tensors.user_frames import Line, text_of
+from perfguard.tensors.user_frames import Line, line_in_python, text_of
 
 # The arguments are kernel, arguments, grid, keywords.
 Interpreted = Callable[[Any, Sequence[Any], Sequence[int], Mapping[str, Any]], None]
@@ -50,7 +50,7 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Obse
 
 
 class _Tally(operators.Operators):
-    """Counts operators, without their order, and kernels."""
+    """Counts operators, copies and waits, by operator and line of Python."""
 
     counts_fakes = False
 
@@ -58,12 +58,15 @@ class _Tally(operators.Operators):
         super().__init__(kind)
         self._interpreted = interpreted
         self.compiled: dict[str, Any] = {}  # It holds the kernels launched on a GPU, by hash.
-        self.counted: Counter[str] = Counter()
+        self.names: Counter[str] = Counter()
         self.kernels: Counter[tuple[str, str]] = Counter()
+        self._copies: Counter[tuple[str, Line | None]] = Counter()
+        self._copied: Counter[tuple[str, Line | None]] = Counter()  # bytes
+        self._waits: Counter[tuple[str, Line | None]] = Counter()
         self._collections = _collections()
 
     def on_operator(self, name: str) -> None:
-        self.counted[name] += 1  # A test may call more operators than a list can hold.
+        self.names[name] += 1
 
     def on_launch(self, kernel: Any, grid: Any, args: Sequence[Any]) -> None:
         """Count a launch of a compiled Triton kernel."""
@@ -74,6 +77,14 @@ class _Tally(operators.Operators):
         self.kernels[kernel.fn.__name__, str(tuple(grid))] += 1
         if self._interpreted is not None:
             self._interpreted(kernel, args, grid, kwargs)
+
+    def on_copy(self, name: str, moved: int) -> None:
+        at = name, line_in_python()
+        self._copies[at] += 1
+        self._copied[at] += moved
+
+    def on_wait(self, name: str) -> None:
+        self._waits[name, line_in_python()] += 1
 
     def maker(self, address: int) -> Line | None:
         """The line that made the storage at `address`; None if unknown."""
@@ -90,7 +101,16 @@ class _Tally(operators.Operators):
         for generation in range(self._oldest() + 1):  # Most cycles are in the youngest generation.
             if self.alive:
                 gc.collect(generation)
-        seen.activity = replace(self.activity(), launches=self.counted, left=self.left(inside=False))
+        left: Counter[str] = Counter()
+        for storage in list(self.alive.values()):
+            left[text_of(storage.line)] += storage.bytes
+        seen.left = left
+        seen.activity = Activity(
+            launches=self.names,
+            copies=[Copied(name, self._copied[name, at], text_of(at), n) for (name, at), n in self._copies.items()],
+            waits=[Waited(name, text_of(at), n) for (name, at), n in self._waits.items()],
+            tensor_bytes=self.peak,
+        )
         seen.kernels = self.kernels
         seen.compiled = list(self.compiled.values())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from perfguard._compat.torch_internals import DISPATCH_KEY, KEYS, KEYSET_AFTER, 
 from perfguard._compat.torch_utils import PLAIN, DispatchMode
 from perfguard._compat.triton_internals import INTERPRETED
 from perfguard.interpreter.running import counted
-from perfguard.measure import collect_young, collector_paused
+from perfguard.measure import collector_paused
 from perfguard.measure.devices.activity import Activity, Copied, Waited
 from perfguard.measure.devices.operator_kinds import (
     COMPOSITE,
@@ -33,7 +32,7 @@ from perfguard.measure.devices.operator_kinds import (
 )
 from perfguard.model.modules import entered_when_loaded
 from perfguard.tensors.step import Step
-from perfguard.tensors.user_frames import Line, line_in_python, text_of
+from perfguard.tensors.user_frames import Line, line_in_python, place_in_python
 
 if TYPE_CHECKING:
     from perfguard._compat.torch_internals import OpOverload
@@ -55,19 +54,19 @@ class Storage(weakref.ref[torch.UntypedStorage]):
         address: the storage's address.
         bytes: the storage's size.
         line: the line of Python that called the operator; None if no line did.
-        inside: whether it was made within a library's operator that has not returned it.
     """
 
-    __slots__ = ("address", "bytes", "inside", "line")
+    __slots__ = ("address", "bytes", "line")
 
     address: int
     bytes: int
-    inside: bool
     line: Line | None
 
 
 class Operators(DispatchMode):
-    """Follows every operator that reaches a kernel: names, copies, waits, and the memory of its results.
+    """Follows every operator that reaches a kernel, and the memory of its results.
+
+    Subclasses define the hooks that record operators, copies and waits.
 
     Args:
         kind: device type whose tensors count, for memory and for reads by the host.
@@ -82,24 +81,23 @@ class Operators(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = kind
         self.recorder = recorder
-        self.names: list[str] = []  # operators, and kernels in Triton's interpreter, in order
         self.alive: dict[int, Storage] = {}  # The key is the address.
-        self.bytes = self.peak = 0  # of the storages that are alive, without those inside operators of libraries
-        self.whole_bytes = self.whole_peak = 0  # with them
-        self._copies: Counter[tuple[str, Line | None]] = Counter()
-        self._moved_bytes: Counter[tuple[str, Line | None]] = Counter()
-        self._waits: Counter[tuple[str, Line | None]] = Counter()
+        self.bytes = self.peak = 0  # of the storages that are alive
         self.inside = 0  # the nesting depth of operators implemented by libraries
         self.interpreting = False
         self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
     def on_operator(self, name: str) -> None:
         """Record a call of an operator, or of a kernel in Triton's interpreter."""
-        self.names.append(name)
+        raise NotImplementedError
+
+    def on_copy(self, name: str, moved: int) -> None:
+        """Record an operator that has moved `moved` bytes."""
+        raise NotImplementedError
 
     def on_wait(self, name: str) -> None:
         """Record a read of a tensor's data by the host, or a wait for the device."""
-        self._waits[name, line_in_python()] += 1
+        raise NotImplementedError
 
     def on_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
         """Record a launch by Triton's interpreter."""
@@ -135,11 +133,11 @@ class Operators(DispatchMode):
             results = self._run(func, kind, args, kwargs)
         else:
             results = kind.run(*args, **kwargs)
+        if self.inside:
+            return results
         returned = (results,) if type(results) in PLAIN else tensors_in((results,))
-        if kind.copies and not self.inside:
-            at = kind.packet, line_in_python()
-            self._copies[at] += 1
-            self._moved_bytes[at] += sum(each.numel() * each.itemsize for each in returned)
+        if kind.copies:
+            self.on_copy(kind.packet, sum(each.numel() * each.itemsize for each in returned))
         self._count_storages(returned, given, args, kwargs)
         return results
 
@@ -162,11 +160,7 @@ class Operators(DispatchMode):
                 if storage in map(_storage_of, given):  # Storages are compared by identity.
                     continue
                 self.alive[address] = known = Storage(storage, self._freed)
-                known.address, known.bytes, known.line, known.inside = address, 0, line_in_python(), bool(self.inside)
-            elif known.inside and not self.inside:
-                known.inside, known.line = False, line_in_python()
-                self.bytes += known.bytes
-                self.peak = max(self.peak, self.bytes)
+                known.address, known.bytes, known.line = address, 0, line_in_python()
             if known.bytes != (size := storage.nbytes()):
                 self._sized(known, size)
 
@@ -205,13 +199,10 @@ class Operators(DispatchMode):
             self.inside -= 1
 
     def _sized(self, storage: Storage, size: int) -> None:
-        grown = size - storage.bytes
+        self.bytes += size - storage.bytes
         storage.bytes = size
-        self.whole_bytes += grown
-        self.whole_peak = max(self.whole_peak, self.whole_bytes)
-        if not storage.inside:
-            self.bytes += grown
-            self.peak = max(self.peak, self.bytes)
+        if self.bytes > self.peak:
+            self.peak = self.bytes
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Count a storage that was resized without an operator."""
@@ -221,31 +212,30 @@ class Operators(DispatchMode):
 
     def _freed(self, storage: Storage) -> None:
         del self.alive[storage.address]
-        self.whole_bytes -= storage.bytes
-        if not storage.inside:
-            self.bytes -= storage.bytes
-
-    def left(self, *, inside: bool) -> Counter[str]:
-        """Line of Python -> bytes of the storages made there that are alive. With `inside`, also of those that only
-        operators of libraries know."""
-        left: Counter[str] = Counter()
-        for storage in list(self.alive.values()):
-            if inside or not storage.inside:
-                left[text_of(storage.line)] += storage.bytes
-        return left
-
-    def activity(self) -> Activity:
-        """The operators, copies and waits so far, and the peak."""
-        return Activity(
-            self.names,
-            [Copied(name, self._moved_bytes[name, at], text_of(at), n) for (name, at), n in self._copies.items()],
-            [Waited(name, text_of(at), n) for (name, at), n in self._waits.items()],
-            tensor_bytes=self.peak,
-        )
+        self.bytes -= storage.bytes
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True  # Otherwise torch.compile is skipped, and eager operators are counted.
+
+
+class _OrderedOperators(Operators):
+    """Lists operators, copies and waits in order."""
+
+    def __init__(self, kind: str, recorder: ExchangeRecorder | None) -> None:
+        super().__init__(kind, recorder)
+        self.names: list[str] = []
+        self.copies: list[Copied] = []
+        self.waits: list[Waited] = []
+
+    def on_operator(self, name: str) -> None:
+        self.names.append(name)
+
+    def on_copy(self, name: str, moved: int) -> None:
+        self.copies.append(Copied(name, moved, place_in_python()))
+
+    def on_wait(self, name: str) -> None:
+        self.waits.append(Waited(name, place_in_python()))
 
 
 def device_waits(kind: str) -> list[Method]:
@@ -275,7 +265,7 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         from perfguard.measure.exchanges import ExchangeRecorder
 
         recorder = ExchangeRecorder(step.call)
-    seen = Operators(kind, recorder)
+    seen = _OrderedOperators(kind, recorder)
     with collector_paused(), counted() as work:
         if step is None:
             with followed(seen, waiting):
@@ -283,11 +273,10 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         else:
             result = step.within(followed(seen, waiting))
         del result
-        collect_young()
-    activity = replace(seen.activity(), work=work)
-    if recorder is not None:
-        return replace(activity, exchanges=recorder.exchanges)
-    return replace(activity, whole_bytes=seen.whole_peak, left=seen.left(inside=True))
+    activity = Activity(seen.names, seen.copies, seen.waits, seen.peak, work=work)
+    if recorder is None:
+        return activity
+    return replace(activity, exchanges=recorder.exchanges)
 
 
 @contextmanager

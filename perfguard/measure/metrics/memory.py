@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,10 +77,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
     if subject.test is not None:
         seen = subject.test.seen
-        left = seen.activity.left
         return [
-            reading("residue_bytes", sum(left.values()), 55),
-            by_place(left, lambda **parts: reading("residue_places", rank=55, details="residue_bytes", **parts)),
+            reading("residue_bytes", sum(seen.left.values()), 55),
+            by_place(seen.left, lambda **parts: reading("residue_places", rank=55, details="residue_bytes", **parts)),
             reading("saved_bytes", sum(seen.saved.values()), 54),
             by_place(seen.saved, lambda **parts: reading("saved_by", rank=54, details="saved_bytes", **parts)),
         ]
@@ -99,30 +98,23 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 def _allocated(subject: Subject, device: Device, reading: Callable[..., Reading]) -> list[Reading]:
     """The readings of allocated memory: peak and residue."""
-    alone = subject.ranks.alone  # Threads of a process group free a call's tensors a moment after its return.
-    if device.asynchronous:
-        use = device.memory(subject.run)
-        peak, residue, floor = use.peak, use.residue, float(_FLOOR_BYTES)
-        left = _left_by(subject, device) if alone and residue > 0 else {}
-    elif alone:
-        activity = subject.activity(device)
-        peak, left, floor = activity.whole_bytes, activity.left, float(_CPU_FLOOR_BYTES)
-        residue = sum(left.values())
-    else:
-        return []
-    sizes = [f"{format_value(count, Unit.BYTES)} of {place}" for place, count in sorted(left.items()) if place]
-    note = f"left behind: {', '.join(sizes)}" if sizes else ""
-    readings = [reading("peak_memory_bytes", peak, 50, floor=floor)]
-    return [*readings, reading("residue_bytes", residue, 55, drifts=False, note=note)] if alone else readings
+    use = device.memory(subject.run)
+    floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
+    readings = [reading("peak_memory_bytes", use.peak, 50, floor=floor)]
+    if not isinstance(subject.run, Step):  # Threads of a process group free a call's tensors a moment after its return.
+        left = _left_by(subject, device) if use.residue > 0 else ""
+        readings.append(reading("residue_bytes", use.residue, 55, drifts=False, note=left))
+    return readings
 
 
-def _left_by(subject: Subject, device: Device) -> Mapping[str, int]:
-    """Line of Python -> bytes that are alive after one more call; empty if it cannot be observed."""
+def _left_by(subject: Subject, device: Device) -> str:
+    """The lines of Python that made the tensors that are alive after one more call; empty if it cannot be observed."""
     with contextlib.suppress(Exception):  # Some calls refuse to run under a dispatch mode.
         with device.observed() as seen:
             subject.run()
-        return seen.activity.left
-    return {}
+        sizes = {place: format_value(count, Unit.BYTES) for place, count in sorted(seen.left.items()) if place}
+        return f"left behind: {', '.join(f'{size} of {place}' for place, size in sizes.items())}" if sizes else ""
+    return ""
 
 
 @dataclass(frozen=True)

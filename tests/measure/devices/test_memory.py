@@ -1,4 +1,4 @@
-"""Memory of a call: by its operators on a CPU, and by a stand-in for a GPU's allocator."""
+"""Memory of a call: by the CPU's allocator, and by a stand-in for a GPU's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from perfguard.measure.devices import allocators
 from perfguard.measure.devices.activity import MemoryUse
 from perfguard.measure.devices.allocators import GpuMemory
-from perfguard.measure.devices.operators import of_call
 
 SIZE = 4 << 12
 MIB = 2**20
@@ -51,20 +50,19 @@ def makes_a_cycle() -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("call", "peak", "residue"),
+    ("call", "use"),
     [
-        (lambda: None, 0, 0),
-        (tensor, SIZE, 0),
-        (through_a_temporary, 2 * SIZE, 0),
-        (keeps, 2 * SIZE, SIZE),
-        (grows, 2 * SIZE, SIZE),
-        (makes_a_cycle, 2 * SIZE, 0),  # garbage is no residue
+        (lambda: None, MemoryUse(0, 0)),
+        (tensor, MemoryUse(SIZE, 0)),
+        (through_a_temporary, MemoryUse(2 * SIZE, 0)),
+        (keeps, MemoryUse(2 * SIZE, SIZE)),
+        (grows, MemoryUse(2 * SIZE, SIZE)),
+        (makes_a_cycle, MemoryUse(2 * SIZE, 0)),  # garbage is no residue
     ],
 )
-def test_a_cpu(call: Callable[[], Any], peak: int, residue: int) -> None:
+def test_a_cpu(call: Callable[[], Any], use: MemoryUse) -> None:
     call()
-    activity = of_call(call)
-    assert (activity.whole_bytes, sum(activity.left.values())) == (peak, residue)
+    assert allocators.cpu_use(call) == use
 
 
 @pytest.fixture
@@ -149,22 +147,6 @@ def in_turn() -> None:
         torch.ones(1 << 16)
 
 
-cached: list[torch.Tensor] = []
-
-
-@torch.library.custom_op("perfguard_tests::caching", mutates_args=())
-def caching(x: torch.Tensor) -> torch.Tensor:
-    cached[:] = [x * 2]
-    return x * 3
-
-
-def test_what_a_custom_operator_keeps_to_itself_is_residue() -> None:
-    caching(X)
-    activity = of_call(lambda: caching(X))
-    assert (activity.tensor_bytes, activity.whole_bytes, sum(activity.left.values())) == (BYTES, 2 * BYTES, BYTES)
-    cached.clear()
-
-
 @pytest.mark.parametrize(
     ("call", "peak"),
     [
@@ -176,12 +158,12 @@ def test_what_a_custom_operator_keeps_to_itself_is_residue() -> None:
     ],
 )
 def test_the_peak_on_a_cpu(call: Callable[[], Any], peak: int) -> None:
-    assert of_call(call).whole_bytes == peak
+    assert allocators.cpu_use(call).peak == peak
 
 
 def test_the_peak_of_a_backward_pass_repeats() -> None:
     x = X.clone().requires_grad_()
     y = (x * x).sum()
-    peaks = {of_call(lambda: torch.autograd.grad(y, x, retain_graph=True)).whole_bytes for _ in range(3)}
+    peaks = {allocators.cpu_use(lambda: torch.autograd.grad(y, x, retain_graph=True)).peak for _ in range(3)}
     assert len(peaks) == 1
     assert 2 * BYTES <= peaks.pop() <= 3 * BYTES + 64

@@ -25,7 +25,7 @@ def test_a_cycle_is_freed(collected: int | None) -> None:
         if collected is not None:
             gc.collect(collected)
         del cycle
-    assert seen.activity.left == {}
+    assert seen.left == {}
 
 
 def test_a_tensor_that_is_left_costs_no_full_collection() -> None:
@@ -34,5 +34,5 @@ def test_a_tensor_that_is_left_costs_no_full_collection() -> None:
     before = gc.get_stats()[2]["collections"]
     with observed("cpu") as seen:
         left = torch.ones(8)
-    assert list(seen.activity.left.values()) == [left.nbytes]
+    assert list(seen.left.values()) == [left.nbytes]
     assert gc.get_stats()[2]["collections"] == before

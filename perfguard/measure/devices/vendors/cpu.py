@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from perfguard.measure.devices.activity import Activity
+from perfguard.measure.devices.activity import Activity, MemoryUse
 from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.vendors import Vendor, read_text, slugify
 from perfguard.model.records import Conditions, Hardware
@@ -74,6 +74,12 @@ class CpuDevice(Device):
 
     def take_memory(self, count: int) -> object:
         return bytearray(count)
+
+    def memory(self, call: Callable[[], object]) -> MemoryUse:
+        """Memory of torch's CPU allocator, also inside custom operators."""
+        from perfguard.measure.devices import allocators
+
+        return allocators.cpu_use(call)
 
     def activity(self, call: Callable[[], object]) -> Activity:
         from perfguard.measure.devices import operators
