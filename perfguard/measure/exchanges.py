@@ -64,21 +64,17 @@ class ExchangeRecorder:
 
     def __init__(self, call: Call) -> None:
         self._mesh = call.mesh
-        self._module = call.fn
         self.exchanges: list[Exchange] = []
         self.flop = 0
-        self.gathered: Mapping[str, int] = {}  # bytes of parameters that are gathered at the end
         self._implicit = ""  # the operator for which DTensor is moving data
         self._pending: dict[int, _Launch] = {}  # The key is the address of the result's storage.
         self._flop_of = torch_distributed.flop_formulas()
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Mark exchanges that DTensor makes by itself while inside, and note the gathered parameters at the end."""
-        before = sharded(self._module)
+        """Mark exchanges that DTensor makes by itself while inside."""
         with torch_distributed.implicit_redistributions(self._entering):
             yield
-        self.gathered = still_gathered(self._module, before)
         for launch in self._pending.values():  # These results are not used in this pass.
             self._end(launch)
         self._pending.clear()
@@ -203,15 +199,3 @@ def padded(module: object, mesh: Mesh) -> Iterator[Padded]:
         yield Padded(
             name, dimension_of(ranks, mesh), rows, len(ranks), math.ceil(value.numel() * value.itemsize / taken)
         )
-
-
-def still_gathered(module: object, before: Mapping[str, object]) -> Mapping[str, int]:
-    """Bytes by name of the parameters that were DTensors `before` a pass and are plain tensors now."""
-    if not before:
-        return {}
-    assert isinstance(module, torch.nn.Module)
-    return {
-        name: value.numel() * value.itemsize
-        for name, value in module.named_parameters()
-        if name in before and type(value) is not type(before[name])
-    }

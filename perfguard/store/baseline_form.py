@@ -30,6 +30,8 @@ from perfguard.model.records.baseline import as_stored
 SCHEMA = 3
 #: Fields of a case's block other than metrics.
 CASE_FIELDS = ("facts", "inputs", "recording")
+#: Metrics of earlier versions, which only repeated others. Files that hold them are read without them.
+GONE = frozenset({"fills", "gathered_bytes_left", "growth_bytes", "reserved_growth_bytes"})
 
 _DEEPEST = 8  # Levels of nesting, of which perfguard writes five.
 _SHORT = 40  # The most characters of a text among the facts.
@@ -150,8 +152,10 @@ def _case(key: str, block: Mapping[str, Any], path: Path) -> CaseBaseline:
     if twice:
         raise _mistake(path, f"{place}: {twice[0]} among the facts and beside them, expected it once")
     metrics |= fields.facts
-    entries = {metric: _entry_of(entry, path, f"{place}.{metric}") for metric, entry in metrics.items()}
-    if not entries:
+    entries = {
+        metric: _entry_of(entry, path, f"{place}.{metric}") for metric, entry in metrics.items() if metric not in GONE
+    }
+    if not metrics:
         raise _mistake(path, f"{place}: no metric, expected one at least")
     return CaseBaseline(entries, fields.inputs, fields.recording)
 

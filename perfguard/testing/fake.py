@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from perfguard.measure import collect_young, collector_paused
-from perfguard.measure.devices.activity import Activity, Copied, Growth, MemoryUse, ObservedActivity, Waited
+from perfguard.measure.devices.activity import Activity, Copied, MemoryUse, ObservedActivity, Waited
 from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.vendors import Vendor
 from perfguard.model.errors import DeviceError
@@ -264,22 +264,11 @@ class FakeDevice(Device):
             known, before = set(memory.alive), memory.total
             memory.peak = before
             result = call()
-            peak, held = memory.peak, memory.total
+            peak = memory.peak
             del result  # The result is kept until the peak is read, as a caller would keep it.
             collect_young()
         residue = sum(count for address, count in memory.alive.items() if address not in known)
-        return MemoryUse(peak - before, held - before, residue)
-
-    def growth(self, call: Callable[[], object], calls: int) -> Growth:
-        with collector_paused():
-            call()
-            collect_young()
-            before = self.device_memory.total
-            for _ in range(calls):
-                call()
-            collect_young()
-        growth = self.device_memory.total - before
-        return Growth(calls, growth, growth)
+        return MemoryUse(peak - before, residue)
 
     def activity(self, call: Callable[[], object]) -> Activity:
         waits: list[Waited] = []
@@ -290,7 +279,7 @@ class FakeDevice(Device):
         code = [(each.name, each.binary) for each in launched]
         known = bool(code) and all(binary is not None for _, binary in code)
         digest = hashlib.sha256(repr(code).encode()).hexdigest()[:16] if known else None
-        return Activity(names, copies, sum(name.startswith("Memset") for name in names), waits, code=digest)
+        return Activity(names, copies, waits, code=digest)
 
     @contextlib.contextmanager
     def observed(self, interpreted: Callable[..., None] | None = None) -> Iterator[ObservedActivity]:

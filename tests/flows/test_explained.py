@@ -44,7 +44,7 @@ def test_a_heavier_call_says_what_came_and_which_line_waits(recorded: Project) -
             "E *CHANGED peak_memory_bytes: 1 MiB -> 8 MiB*",
             "SLOWER  double?64?/forward  host_time_us *",  # by pairs: the host waits now
             # The base has told what ran there.
-            "    because:   syncs 0 -> 1, launches 1 -> 2 *, kernels + check_kernel, *workspace_bytes 1 MiB -> 8 MiB*",
+            "    because:   syncs 0 -> 1, launches 1 -> 2 *, kernels + check_kernel, *peak_memory_bytes 1 MiB -> 8*",
         ]
     )
 

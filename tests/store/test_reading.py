@@ -56,6 +56,11 @@ def test_the_example_of_the_design() -> None:
     assert read(GOOD) == Baseline("nvidia-h200", "fp8", {"1234567": recording}, {KEY: case})
 
 
+def test_metrics_of_earlier_versions_are_left_out() -> None:
+    """Their readings are gone, and a record of a metric that nobody reads would be a finding."""
+    assert read(GOOD.replace("launches: 1,", "launches: 1, growth_bytes: 0, fills: 2,")) == read(GOOD)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -43,7 +43,6 @@ LIMITS_OF_TARGETS = {
     "shared_bytes": Limits(Better.LOWER, gated=False),
     "special": Limits(Better.SAME),
     "spills": Limits(Better.LOWER),
-    "stack_bytes": Limits(Better.LOWER),
     "store_bits": Limits(Better.HIGHER, tolerance=_TOLERANCE),
     "tunings": Limits(Better.LOWER),
     "unfit": Limits(Better.LOWER),
@@ -51,12 +50,12 @@ LIMITS_OF_TARGETS = {
 
 # The facts that are compared, in the order of the readings; and the way in which those of several kernels are joined.
 _FACTS = (
-    "spills", "stack_bytes", "resident_warps", "load_bits", "store_bits", "sector_bytes", "fp64", "special",
+    "spills", "resident_warps", "load_bits", "store_bits", "sector_bytes", "fp64", "special",
     "registers", "shared_bytes", "instructions",
 )  # fmt: skip
 _UNKNOWN_AT_0 = ("load_bits", "store_bits", "sector_bytes")  # A kernel has no accesses, or none can be followed.
 _SUMS: dict[str, Callable[[list[int]], int]] = {
-    "spills": sum, "stack_bytes": sum, "registers": max, "shared_bytes": max, "instructions": sum,
+    "spills": sum, "registers": max, "shared_bytes": max, "instructions": sum,
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from perfguard._compat.triton_internals import compiled_for, driven_by, first_ir, function_in, source_of
-from perfguard.measure.binaries.kernel_facts import Built, Facts, read_facts
+from perfguard.measure.binaries.kernel_facts import Built, read_facts
 from perfguard.measure.binaries.launch_recorder import Launch
 from perfguard.measure.binaries.targets import Driver, target_of
 from perfguard.model.orphans import end_with
@@ -63,12 +63,21 @@ class FirstIr(Struct, frozen=True, omit_defaults=True):
     wide: tuple[int, ...] = (0, 0)
     narrow: tuple[int, ...] = (0, 0)
 
+    @classmethod
+    def failed(cls, error: str, *, passing: bool, kept: bool) -> FirstIr:
+        """The result without an IR; whether the machine is at fault shows only in `kept`."""
+        return cls(error=error, kept=kept)
+
     def is_narrower_than(self, other: FirstIr) -> bool:
         """Whether addresses that the other IR computes in 64 bits are computed in 32: of offsets, or of products, fewer
         have 64 bits and more have 32. If a pointer is moved in 64 bits, and then by less in 32 bits, no fewer have
         64."""
         sides = zip(self.wide, other.wide, self.narrow, other.narrow, strict=True)
         return any(wide < before and narrow > then for wide, before, narrow, then in sides)
+
+
+#: The type of the answer to each kind of request.
+RESULTS: dict[Literal["binary", "ir"], type[Built | FirstIr]] = {"binary": Built, "ir": FirstIr}
 
 
 def main() -> None:
@@ -140,9 +149,7 @@ class _LocalKernel(ValueError):
 
 def _failed(request: Request, error: BaseException, *, passing: bool) -> Built | FirstIr:
     text = f"{NOT_COMPILED_HERE if passing else UNCOMPILABLE}: {type(error).__name__}: {_reason(str(error))}"
-    if request.wanted == "ir":
-        return FirstIr(error=text, kept=not passing)
-    return Built(Facts(error=text, passing=passing), kept=not passing)
+    return RESULTS[request.wanted].failed(text, passing=passing, kept=not passing)
 
 
 def _is_of_the_machine(error: BaseException) -> bool:

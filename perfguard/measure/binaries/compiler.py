@@ -16,14 +16,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -33,9 +32,9 @@ from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.atomic_files import write_atomically
 
-_FORMAT = 7  # This is the version of the cache's content.
+_FORMAT = 8  # This is the version of the cache's content.
 _MOST_WORKERS = 8
-_START_SECONDS, _IR_SECONDS, _BINARY_SECONDS = 4.0, 0.05, 0.5  # A process, an IR, a binary take this processor time.
+_START_SECONDS, _SECONDS = 4.0, {"ir": 0.05, "binary": 0.5}  # Starting a process, an IR, a binary: processor time.
 _MOST_STDERR = 300  # An error quotes so many characters of the compiler's last output.
 _OWN_FAULTS = (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGFPE, -signal.SIGILL)  # The kernel is at fault.
 _PACKAGE = Path(__file__).parents[2] / "__init__.py"
@@ -80,10 +79,8 @@ class Compiler:
     compiled: int = 0
     front_ends: int = 0
     _known: dict[str, Any] = field(default_factory=dict)
-    _workers: _Workers = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._workers = _Workers(lambda: _Worker(self.python or sys.executable, self.modules or []))
+    _started: list[_Worker] = field(default_factory=list)
+    _idle: list[_Worker] = field(default_factory=list)
 
     @cached_property
     def toolchain(self) -> str:
@@ -91,9 +88,26 @@ class Compiler:
         triton = sys.modules.get("triton")
         if triton is not None and self.path is None and not self.python:
             return f"triton {triton.__version__}"
-        with contextlib.suppress(_Failed), self._workers.lent() as worker:
+        with contextlib.suppress(_Failed), self._lent() as worker:
             return worker.toolchain(self.seconds)
         return ""
+
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[_Worker]:
+        """Lend an idle process, or a new one. A process ends with the thread that started it, so that thread must
+        last."""
+        worker = None
+        while worker is None or not worker.alive:
+            try:
+                worker = self._idle.pop()
+            except IndexError:
+                worker = _Worker(self.python or sys.executable, self.modules or [])
+                self._started.append(worker)
+                break
+        try:
+            yield worker
+        finally:
+            self._idle.append(worker)
 
     @property
     def modules(self) -> list[str] | None:
@@ -108,16 +122,13 @@ class Compiler:
         Raises:
             _Failed: the process gave no answer.
         """
-        with self._workers.lent() as worker:
+        with self._lent() as worker:
             return worker.ask(request, self.seconds)
-
-    def expect(self, seconds: float) -> None:
-        """Set the limit of child processes for work of this processor time, since starting each process takes time."""
-        self._workers.limit = 1 + int(seconds / _START_SECONDS)
 
     def close(self) -> None:
         """End all child processes, including busy ones."""
-        self._workers.close()
+        for worker in self._started:
+            worker.stop()
 
     def cached(self, key: str, kind: type[T]) -> T | None:
         if key not in self._known:
@@ -153,20 +164,20 @@ def first_irs(jobs: Iterable[Job]) -> dict[Job, FirstIr]:
     """The first IR of each launch, made once for all targets with equal specialisations, unless the kernel queries its
     target."""
     keys = {job: job.key("ir", front_end_of(job.launch)) for job in jobs}
-    made = _made(keys, FirstIr, _make_ir)
+    made = _made(keys, "ir", FirstIr)
     asking = {job: job.key("ir", job.target, job.launch.data) for job in keys if made[job].of_target}
-    return made | _made(asking, FirstIr, _make_ir)
+    return made | _made(asking, "ir", FirstIr)
 
 
 def binaries_of(jobs: Iterable[Job]) -> dict[Job, Facts]:
     """The facts of each launch's binary, without the instruction counts of NVIDIA's binaries."""
-    return {job: built.facts for job, built in _made(_binary_keys(jobs), Built, _make_binary).items()}
+    return {job: built.facts for job, built in _made(_binary_keys(jobs), "binary", Built).items()}
 
 
 def facts_of(jobs: Iterable[Job]) -> dict[Job, Facts]:
     """The facts of each launch's binary, with all instruction counts."""
     keys = _binary_keys(jobs)
-    built = _made(keys, Built, _make_binary)
+    built = _made(keys, "binary", Built)
     uncounted: dict[str, dict[str, Job]] = {}
     for job, key in keys.items():
         if built[job].code:
@@ -183,58 +194,61 @@ def _binary_keys(jobs: Iterable[Job]) -> dict[Job, str]:
     return {job: job.key("binary", job.target, job.launch.data) for job in jobs}
 
 
-def _make_binary(job: Job) -> Built:
+def _asked(job: Job, wanted: Literal["binary", "ir"], kind: type[T]) -> T:
+    """The result of a job by its compiler."""
     compiler = job.compiler
-    compiler.compiled += 1
+    compiler.compiled += wanted == "binary"
+    compiler.front_ends += wanted == "ir"
     try:
-        answer = compiler.ask(Request("binary", job.target, job.launch, compiler.modules))
+        answer = compiler.ask(Request(wanted, job.target, job.launch, compiler.modules))
     except _Failed as failed:
-        return Built(Facts(error=_error_text(failed), passing=not failed.own), kept=False)
-    return msgspec.json.decode(answer, type=Built)
+        text = f"{UNCOMPILABLE if failed.own else NOT_COMPILED_HERE}: {failed}"
+        return kind.failed(text, passing=not failed.own, kept=False)
+    return msgspec.json.decode(answer, type=kind)
 
 
-def _make_ir(job: Job) -> FirstIr:
-    compiler = job.compiler
-    compiler.front_ends += 1
-    try:
-        answer = compiler.ask(Request("ir", job.target, job.launch, compiler.modules))
-    except _Failed as failed:
-        return FirstIr(error=_error_text(failed), kept=False)
-    return msgspec.json.decode(answer, type=FirstIr)
-
-
-def _error_text(failed: _Failed) -> str:
-    return f"{UNCOMPILABLE if failed.own else NOT_COMPILED_HERE}: {failed}"
-
-
-def _made(keys: Mapping[Job, str], kind: type[T], make: Callable[[Job], T]) -> dict[Job, T]:
+def _made(keys: Mapping[Job, str], wanted: Literal["binary", "ir"], kind: type[T]) -> dict[Job, T]:
     """The result of each job, from the cache or from its compiler. Jobs with equal keys are done once."""
     leaders: dict[str, Job] = {}
     for job, key in keys.items():
         leaders.setdefault(key, job)
     known = {key: result for key, job in leaders.items() if (result := job.compiler.cached(key, kind)) is not None}
 
-    def done(key: str) -> T:
-        compiler = leaders[key].compiler
-        result = compiler.cached(key, kind)  # Another worker of pytest may have written it since.
-        if result is None:
-            result = make(leaders[key])
-            compiler.keep(key, result)
-        return result
+    def work_off(waiting: deque[str]) -> None:
+        while waiting:
+            try:
+                key = waiting.popleft()
+            except IndexError:  # Another thread has taken the last one.
+                return
+            known[key] = _cached_or_asked(leaders[key], key, wanted, kind)
 
-    missing = [key for key in leaders if key not in known]
-    for compiler, count in Counter(leaders[key].compiler for key in missing).items():
-        compiler.expect(count * (_IR_SECONDS if kind is FirstIr else _BINARY_SECONDS))
-    futures = [_pool().submit(done, key) for key in missing]
+    missing: dict[Compiler, deque[str]] = {}
+    for key in [key for key in leaders if key not in known]:
+        missing.setdefault(leaders[key].compiler, deque()).append(key)
+    futures = []
+    for waiting in missing.values():
+        # More processes than this would take longer to start than to compile.
+        processes = 1 + int(len(waiting) * _SECONDS[wanted] / _START_SECONDS)
+        futures += [_pool().submit(work_off, waiting) for _ in range(min(processes, len(waiting)))]
     try:
-        known |= {key: future.result() for key, future in zip(missing, futures, strict=True)}
+        for future in futures:
+            future.result()
     except BaseException:  # Ctrl-C, above all
         for future in futures:
             future.cancel()
-        for compiler in {job.compiler for job in leaders.values()}:
+        for compiler, waiting in missing.items():
+            waiting.clear()
             compiler.close()
         raise
     return {job: known[key] for job, key in keys.items()}
+
+
+def _cached_or_asked(job: Job, key: str, wanted: Literal["binary", "ir"], kind: type[T]) -> T:
+    result = job.compiler.cached(key, kind)  # Another worker of pytest may have written it since.
+    if result is None:
+        result = _asked(job, wanted, kind)
+        job.compiler.keep(key, result)
+    return result
 
 
 @functools.cache
@@ -257,47 +271,6 @@ def _counted(target: str, built: Mapping[str, Built]) -> dict[str, Facts]:
         for key, each in built.items():
             facts |= _counted(target, {key: each})
         return facts
-
-
-class _Workers:
-    """The compiling processes of one compiler. A process ends with the thread that started it, so a thread that starts
-    processes must last."""
-
-    def __init__(self, start: Callable[[], _Worker]) -> None:
-        self.limit = 1
-        self._start = start
-        self._started: list[_Worker] = []
-        self._free: list[_Worker] = []
-        self._changed = threading.Condition()
-
-    @contextlib.contextmanager
-    def lent(self) -> Iterator[_Worker]:
-        """Lend an idle process, or a new one; wait if the limit is reached."""
-        with self._changed:
-            self._changed.wait_for(self._can_lend)
-            if not self._free:
-                self._free.append(self._start())
-                self._started += self._free
-            worker = self._free.pop()
-        try:
-            yield worker
-        finally:
-            with self._changed:
-                self._free.append(worker)
-                self._changed.notify()
-
-    def _can_lend(self) -> bool:
-        """Whether there is an idle process, or room for a new one. Ended processes are removed."""
-        self._started = [each for each in self._started if each.alive]
-        self._free = [each for each in self._free if each.alive]
-        return bool(self._free) or len(self._started) < self.limit
-
-    def close(self) -> None:
-        """End all processes."""
-        with self._changed:
-            for worker in self._started:
-                worker.stop()
-            self._changed.notify_all()
 
 
 class _Worker:

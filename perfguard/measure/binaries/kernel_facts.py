@@ -53,7 +53,6 @@ class Facts(Struct, frozen=True, omit_defaults=True):
         binary: hash of the machine code.
         registers: registers per thread (AMD: vector registers, including accumulation registers).
         spills: number of instructions that move spilled or local values (AMD: number of spilled vector registers).
-        stack_bytes: memory per thread for spilled registers and local arrays.
         shared_bytes: shared memory per block.
         resident_warps: most warps on a processor; None if a block does not fit.
         load_bits, store_bits: the mean width of a thread's accesses to global memory; 0 without accesses.
@@ -69,7 +68,6 @@ class Facts(Struct, frozen=True, omit_defaults=True):
     threads: int = 0
     registers: int = 0
     spills: int = 0
-    stack_bytes: int = 0
     shared_bytes: int = 0
     resident_warps: int | None = None
     load_bits: float = 0.0
@@ -86,6 +84,11 @@ class Built(Struct, frozen=True, omit_defaults=True):
     facts: Facts
     code: bytes = b""  # the machine code whose instructions are not yet counted
     kept: bool = True  # whether a cache may keep it
+
+    @classmethod
+    def failed(cls, error: str, *, passing: bool, kept: bool) -> Built:
+        """The result of a compilation without a binary."""
+        return cls(Facts(error=error, passing=passing), kept=kept)
 
 
 def unfit(facts: Facts, target: Target) -> str:
@@ -124,12 +127,11 @@ def read_facts(compiled: Any, target: Target) -> Built:
     )
     if target.backend == "cuda":
         usage = _resources(binary)
-        registers, stack, shared = (int(re.findall(rf"{name}:(\d+)", usage)[0]) for name in ("REG", "STACK", "SHARED"))
+        registers, shared = (int(re.findall(rf"{name}:(\d+)", usage)[0]) for name in ("REG", "SHARED"))
         shared = max(metadata.shared, shared)
         facts = msgspec.structs.replace(
             facts,
             registers=registers,
-            stack_bytes=stack,
             shared_bytes=shared,
             resident_warps=_nvidia_warps(target, threads, registers, shared),
         )
@@ -140,7 +142,6 @@ def read_facts(compiled: Any, target: Target) -> Built:
         facts,
         registers=_amd(text, "vgpr_count"),
         spills=_amd(text, "vgpr_spill_count"),
-        stack_bytes=_amd(text, "private_segment_fixed_size"),
         shared_bytes=metadata.shared,
         resident_warps=_amd_warps(target, threads, int(occupancy[0]) if occupancy else 8, metadata.shared),
     )

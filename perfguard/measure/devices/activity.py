@@ -78,12 +78,10 @@ class Activity:
         launches: names of kernels, copies and fills on a device with a queue, or of dispatched operators on a CPU. A
             test always has operators, with their counts.
         copies: the launches that only move bytes: transfers, and layout or dtype copies.
-        fills: number of memory fills (memset) among the launches; 0 on a CPU.
         waits: waits of the host for the device, and reads of a tensor's data by the host.
         tensor_bytes: peak of the bytes in tensors that operators returned, which is the same on every machine; None
             except on a CPU.
         exchanges: the exchanges with other ranks, in order of their launches; empty without a process group.
-        gathered: parameters that FSDP has gathered and not freed when the call ends, bytes by name.
         work: work of interpreted kernels by kernel and kind: elements that loads, stores and atomics accessed (without
             masked lanes), products of dots, programs. Empty on a GPU.
         code: a short hash of everything that ran on the device, in order: binaries, grids, copies. Equal hashes under
@@ -93,11 +91,9 @@ class Activity:
 
     launches: Sequence[str] | Counter[str] = ()
     copies: Sequence[Copied] = ()
-    fills: int = 0
     waits: Sequence[Waited] = ()
     tensor_bytes: int | None = None
     exchanges: Sequence[Exchange] = ()
-    gathered: Mapping[str, int] = field(default_factory=dict)
     work: Mapping[tuple[str, str], int] = field(default_factory=dict)
     code: str | None = None
 
@@ -127,22 +123,7 @@ class MemoryUse:
     """Memory of one call, bytes."""
 
     peak: int  # most bytes requested at once, above the level before the call; the result counts, inputs do not
-    held: int  # the bytes that the call still holds when it returns, for its result and otherwise
     residue: int  # bytes still allocated after the result is freed
-
-    @property
-    def workspace(self) -> int:
-        """Temporaries at the peak: bytes beyond those that the call still holds at its end."""
-        return max(0, self.peak - self.held)
-
-
-@dataclass(frozen=True)
-class Growth:
-    """Growth of memory after `calls` further calls whose results are freed, bytes."""
-
-    calls: int
-    allocated: int
-    reserved: int = 0
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 
 from perfguard.measure import collect_young, collector_paused
 from perfguard.measure.devices import kineto
-from perfguard.measure.devices.activity import Growth, Ledger, MemoryUse
+from perfguard.measure.devices.activity import Ledger, MemoryUse
 
 _MOST_OCCUPIED = 2 * 2**30  # Filling more bytes would take too long.
 
@@ -25,50 +24,23 @@ _PAUSES = (0.002, 0.01, 0.05, 0.2)  # in seconds
 
 
 def cpu_use(call: Callable[[], object]) -> MemoryUse:
-    """Bytes of torch's CPU allocator, also inside custom operators: at the peak, held at the end, and left after the
-    result is freed."""
+    """Bytes of torch's CPU allocator, also inside custom operators: at the peak, and left after the result is freed."""
 
-    def once(mark: Callable[[], None]) -> None:
+    def once() -> None:
         result = call()
-        mark()
-        del result
+        del result  # A caller holds its result, so the peak includes it.
         collect_young()
-        mark()
 
-    peak, (held, residue) = _account_at_marks(once)
-    return MemoryUse(peak, held, residue)
-
-
-def cpu_growth(call: Callable[[], object], calls: int) -> Growth:
-    """Growth of allocated memory on a CPU from one call to `calls` further ones."""
-
-    def several(mark: Callable[[], None]) -> None:
-        for number in range(calls + 1):
-            call()
-            if number in (0, calls):
-                collect_young()
-                mark()
-
-    _, (after_one, after_all) = _account_at_marks(several)
-    return Growth(calls, after_all - after_one)
-
-
-def _account_at_marks(call: Callable[[Callable[[], None]], None]) -> tuple[int, list[int]]:
-    """Bytes that `call` has allocated and not freed: their peak, and their total at each of its marks."""
     with collector_paused():
         collect_young()
-        allocations, marks = kineto.allocations(call)
-    ledger, totals = Ledger(), []
-    waiting = collections.deque(allocations)
-    for mark in marks:
-        while waiting and waiting[0][0] <= mark:
-            _, address, count = waiting.popleft()
-            if count > 0:
-                ledger.add(address, count)
-            else:
-                ledger.remove(address)
-        totals.append(ledger.total)
-    return ledger.peak, totals
+        allocations = kineto.allocations(once)
+    ledger = Ledger()
+    for address, count in allocations:
+        if count > 0:
+            ledger.add(address, count)
+        else:
+            ledger.remove(address)
+    return MemoryUse(ledger.peak, ledger.total)
 
 
 class GpuMemory:
@@ -79,7 +51,7 @@ class GpuMemory:
         self._index = index
 
     def use_of(self, call: Callable[[], object]) -> MemoryUse:
-        """Bytes requested at the peak, held at the end, and left after the result is freed.
+        """Bytes requested at the peak, and left after the result is freed.
 
         The residue consists of blocks with new addresses: a call that replaces its cached tensor leaves the total
         unchanged, but keeps a block.
@@ -96,7 +68,7 @@ class GpuMemory:
             start, _ = self._requested()
             result = call()
             backend.synchronize(index)
-            held, peak = self._requested()
+            _, peak = self._requested()
             del result  # A caller holds its result, so the peak includes it.
             collect_young()
 
@@ -106,26 +78,8 @@ class GpuMemory:
                 after = self.blocks() or {}
                 return sum(count for address, count in after.items() if address not in before)
 
-            residue = _settled(left, 0)
-        return MemoryUse(max(0, peak - start), max(0, held - start), max(0, residue))
-
-    def growth_of(self, call: Callable[[], object], calls: int) -> Growth:
-        """Growth of allocated and reserved memory from one call to `calls` further ones."""
-
-        def taken(at_best: int) -> tuple[int, int]:
-            self._backend.synchronize(self._index)
-            collect_young()
-            time.sleep(_PAUSES[0])
-            return _settled(self._allocated, at_best), int(self._backend.memory_reserved(self._index))
-
-        with collector_paused():
-            start = self._allocated()
-            call()
-            before = taken(start)
-            for _ in range(calls):
-                call()
-            after = taken(before[0])
-        return Growth(calls, after[0] - before[0], after[1] - before[1])
+            residue = _settled(left)
+        return MemoryUse(max(0, peak - start), max(0, residue))
 
     def occupy(self, device: torch.device) -> list[torch.Tensor]:
         """Take the allocator's free blocks, largest first, except those of graphs, and fill them with bytes 0xFF."""
@@ -188,11 +142,11 @@ class GpuMemory:
         return int(stats.get(f"{name}.all.current", 0)), int(stats.get(f"{name}.all.peak", 0))
 
 
-def _settled(read: Callable[[], int], at_best: int) -> int:
-    """The minimum of several readings. A reading of `at_best` or less ends the series."""
+def _settled(read: Callable[[], int]) -> int:
+    """The minimum of several readings, up to the first that is not above 0."""
     least = read()
     for pause in _PAUSES:
-        if least <= at_best:
+        if least <= 0:
             break
         time.sleep(pause)
         least = min(least, read())

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from typing import TYPE_CHECKING, Protocol
 
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse, ObservedActivity
+from perfguard.measure.devices.activity import Activity, MemoryUse, ObservedActivity
 from perfguard.model.errors import DeviceError
 from perfguard.model.records import Conditions, Hardware, Toolchain
 
@@ -209,11 +209,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def memory(self, call: Callable[[], object]) -> MemoryUse:
-        """Memory of a warm `call`: its peak, the bytes held at the end, and the bytes left behind."""
-
-    @abc.abstractmethod
-    def growth(self, call: Callable[[], object], calls: int) -> Growth:
-        """Growth of memory from one call to `calls` further ones, whose results are freed."""
+        """Memory of a warm `call`: its peak, and the bytes left behind."""
 
     def occupy(self) -> list[torch.Tensor]:
         """Take every free block of the allocator and fill it with bytes 0xFF; returns the blocks."""

@@ -98,7 +98,7 @@ def activity_of(events: Sequence[Mapping[str, Any]], *, part: bool = False) -> A
         if item.kind == "copy" or _COPY_KERNEL.search(name):
             copies.append(Copied(name, int(item.facts.get("bytes", 0)) if item.kind == "copy" else 0))
     waits = [Waited(name) for name in kineto.runtime_calls(events, _REGION) if _WAIT.search(name)]
-    return Activity(launches, copies, sum(item.kind == "fill" for item in work), waits)
+    return Activity(launches, copies, waits)
 
 
 def with_places(activity: Activity, located: Sequence[Waited]) -> Activity:

@@ -32,7 +32,6 @@ _WRAPPERS = re.compile(r"gpu_kernel|[AB]UnaryFunctor$|BinaryFunctor$|ReduceOp$|f
 _DEVICES = {"cuda": DEVICE_TYPE.get().CUDA, "xpu": DEVICE_TYPE.get().XPU}
 
 _ALLOCATION = EVENT.get().Allocation
-_MARK = "perfguard: mark"
 _CALL = "perfguard call"
 
 # Launching functions of CUDA's, ROCm's and oneAPI's runtimes and drivers. Other host events have separate correlation
@@ -203,30 +202,19 @@ def by_kernel(events: Sequence[Any], device: Any) -> dict[str, float]:
     return times_us
 
 
-def allocations(call: Callable[[Callable[[], None]], object]) -> tuple[list[tuple[int, int, int]], list[int]]:
-    """Actions of torch's CPU allocator during `call`, in order, and the times of the calls of its `mark`, ns.
-
-    An action has a time, an address, and a number of bytes that are allocated, or freed if it is negative. Memory
-    allocated before the call may be freed without having been allocated here.
-    """
-
-    def mark() -> None:
-        with record_function(_MARK):
-            pass
-
-    results = _results(lambda: call(mark), memory=True)
+def allocations(call: Callable[[], object]) -> list[tuple[int, int]]:
+    """Actions of torch's CPU allocator during `call`, in order: an address, and a number of bytes that are allocated,
+    or freed if it is negative. Memory allocated before the call may be freed without having been allocated here."""
+    results = _results(call, memory=True)
     actions: list[tuple[int, int, int]] = []
-    marks: list[int] = []
     waiting = [] if results is None else list(results.experimental_event_tree())
     while waiting:
         event = waiting.pop()
         waiting += event.children
-        if event.name == _MARK:
-            marks.append(event.start_time_ns)
-        elif event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
+        if event.tag == _ALLOCATION and event.extra_fields.device.type == "cpu":
             fields = event.extra_fields
             actions.append((event.start_time_ns, fields.ptr, fields.alloc_size))
-    return sorted(actions, key=lambda action: action[0]), sorted(marks)
+    return [(address, count) for _, address, count in sorted(actions, key=lambda action: action[0])]
 
 
 def normalized(name: str) -> str:

@@ -273,10 +273,10 @@ def of_call(call: Callable[[], object], kind: str = "cpu", waiting: Sequence[Met
         else:
             result = step.within(followed(seen, waiting))
         del result
-    activity = Activity(seen.names, seen.copies, 0, seen.waits, seen.peak, work=work)
+    activity = Activity(seen.names, seen.copies, seen.waits, seen.peak, work=work)
     if recorder is None:
         return activity
-    return replace(activity, exchanges=recorder.exchanges, gathered=recorder.gathered)
+    return replace(activity, exchanges=recorder.exchanges)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
+from perfguard.measure.devices.activity import Activity, MemoryUse
 from perfguard.measure.devices.device import Device, Event, Graph, Interval
 from perfguard.model.errors import DeviceError
 
@@ -183,9 +183,6 @@ class TorchGpu(Device):
 
     def memory(self, call: Callable[[], object]) -> MemoryUse:
         return self._memory.use_of(call)
-
-    def growth(self, call: Callable[[], object], calls: int) -> Growth:
-        return self._memory.growth_of(call, calls)
 
     def occupy(self) -> list[torch.Tensor]:
         blocks = self._memory.occupy(self.torch_device)

@@ -31,7 +31,6 @@ LIMITS = {
     "collective_bytes": Limits(Better.LOWER, portable=True),
     "exchange_bytes": Limits(Better.LOWER, portable=True),
     "gather_padding": Limits(Better.LOWER, portable=True),
-    "gathered_bytes_left": Limits(Better.LOWER, portable=True),
     "implicit_redistributions": Limits(Better.LOWER, portable=True),
     "messages": Limits(Better.SAME, portable=True),
     "overlap_flop": Limits(Better.HIGHER, portable=True),
@@ -48,8 +47,8 @@ _NOTABLE_PADDING = 1.05
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`collectives` in order; `collective_bytes` and `exchange_bytes` by collective; `messages` between ranks;
-    `unwaited`, any of which is a fault; `implicit_redistributions`; `overlap_flop`; and for a module under FSDP
-    `gather_padding` and `gathered_bytes_left`. Empty outside of a process group."""
+    `unwaited`, any of which is a fault; `implicit_redistributions`; `overlap_flop`; and for the forward pass of a
+    module under FSDP `gather_padding`. Empty outside of a process group."""
     if subject.ranks.alone:
         return []
     activity = subject.dispatched(device)
@@ -75,32 +74,28 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         ways = {"sent": sent, "received": received}
         parts: Parts = {f"{name} {way}": count for way, sums in ways.items() for name, count in sums.items()}
         readings.append(_reading("exchange_bytes", parts))
-    if isinstance(subject.run, Step):
-        readings += _of_parameters(subject.run, activity.gathered)
+    if isinstance(subject.run, Step) and subject.run.direction == "forward":
+        readings += _padding_of(subject.run)
     if messages:
         readings.append(_reading("messages", [f"{each.name} {each.bytes} B" for each in messages]))
     return readings
 
 
-def _of_parameters(step: Step, gathered: Mapping[str, int]) -> list[Reading]:
-    """The padding that FSDP gathers in the forward pass, and the bytes that it leaves gathered after either pass."""
-    from perfguard.measure.exchanges import padded, sharded
+def _padding_of(step: Step) -> list[Reading]:
+    """The padding that FSDP gathers; empty without such parameters."""
+    from perfguard.measure.exchanges import padded
 
-    if not sharded(step.call.fn):
-        return []
-    note = f"still gathered: {', '.join([*gathered][:_MOST_NAMED])}" if gathered else ""
-    readings = [_reading("gathered_bytes_left", sum(gathered.values()), note=note)]
     parts: dict[str, list[Padded]] = {}
     for each in padded(step.call.fn, step.call.mesh):
         parts.setdefault(each.dimension, []).append(each)
-    if step.direction == "forward" and parts:
-        factors: Parts = {
-            name: sum(each.factor * each.bytes for each in all_) / sum(each.bytes for each in all_)
-            for name, all_ in parts.items()
-        }
-        worst = max((each for all_ in parts.values() for each in all_), key=lambda each: each.factor)
-        readings.append(_reading("gather_padding", factors, note=_padding(worst, factors)))
-    return readings
+    if not parts:
+        return []
+    factors: Parts = {
+        name: sum(each.factor * each.bytes for each in all_) / sum(each.bytes for each in all_)
+        for name, all_ in parts.items()
+    }
+    worst = max((each for all_ in parts.values() for each in all_), key=lambda each: each.factor)
+    return [_reading("gather_padding", factors, note=_padding(worst, factors))]
 
 
 def _padding(worst: Padded, factors: Mapping[str, Any]) -> str:

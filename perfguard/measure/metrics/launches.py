@@ -52,7 +52,6 @@ LIMITS = {
     "copies": Limits(Better.LOWER, portable=EITHER),
     "copy_bytes": Limits(Better.LOWER, tolerance=_TOLERANCE, portable=EITHER),
     "copy_places": Limits(Better.SAME, gated=False, portable=EITHER),
-    "fills": Limits(Better.LOWER),
     "fingerprint": Limits(Better.SAME, gated=False, covers=("device_time_us",)),
     "grids": Limits(Better.SAME, gated=False, portable=EITHER, covers=(KERNEL_TIME,)),
     "host_read_places": Limits(Better.SAME, gated=False, portable=EITHER),
@@ -158,7 +157,6 @@ def _launched(activity: Activity, subject: Subject, device: Device) -> list[Read
         reading("launches", count),
         reading("kernels", names, Unit.TEXT, details="launches"),
         *readings,
-        reading("fills", activity.fills, rank=_RANK + 1),
         reading("syncs", waits.total(), rank=_RANK - 3, note=_note("the host waits for the device", waits)),
     ]
     if subject.timed and not subject.ranks.in_step:  # Times of several ranks depend on more than this rank's code.

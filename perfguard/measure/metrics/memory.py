@@ -1,7 +1,7 @@
-"""Memory of a call: at its peak, between calls, after many calls, and kept for the backward pass.
+"""Memory of a call: at its peak, after it, and kept for the backward pass.
 
-Peak and workspace are bytes requested above the level before the call; outputs count, inputs do not. Bytes left after
-the outputs are freed are residue, such as a cache of results or a tensor in a closure. Growth over 50 calls is a leak.
+The peak is in bytes requested above the level before the call; outputs count, inputs do not. Bytes left after the
+outputs are freed are residue, such as a cache of results, a tensor in a closure, or a leak.
 
 Memory that a forward pass keeps for the backward pass is counted by unique storage. Autograd passes saved tensors to
 `saved_tensors_hooks`, and a walk over the graph finds tensors that a custom function keeps on its context. Each storage
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfguard._compat.torch_internals import storage_address
-from perfguard.measure.devices.activity import Growth
 from perfguard.measure.metrics.subject import Subject, by_place
 from perfguard.measure.replay import weights
 from perfguard.model.limits import EITHER, Limits
@@ -40,17 +39,9 @@ _FLOOR_BYTES = 2**20
 # On a CPU allocations are counted exactly and cases are small, so a temporary of one page counts.
 _CPU_FLOOR_BYTES = 2**12
 
-# The allocator takes memory from the device in segments of up to 20 MiB, so one more segment is no leak.
-_SEGMENT_BYTES = 20 * 2**20
-
-_CALLS = 50  # Memory must not grow over so many calls.
-_CALLS_US = 25_000.0  # These calls take no longer than this. The growth over fewer slow calls is scaled up.
-
 LIMITS = {
-    "growth_bytes": Limits(Better.LOWER, portable=EITHER),
     # The peak includes the libraries' scratch memory, which changes with their versions.
     "peak_memory_bytes": Limits(Better.LOWER, tolerance=0.005, floor=_FLOOR_BYTES),
-    "reserved_growth_bytes": Limits(Better.LOWER, floor=_SEGMENT_BYTES),
     "residue_bytes": Limits(Better.LOWER, portable=EITHER),
     "residue_places": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_activation_bytes": Limits(Better.LOWER, portable=EITHER),
@@ -59,15 +50,13 @@ LIMITS = {
     "saved_by": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_tensors": Limits(Better.SAME, gated=False, portable=EITHER),
     "saved_weight_bytes": Limits(Better.LOWER, gated=False, portable=EITHER),
-    "workspace_bytes": Limits(Better.LOWER, gated=False),
 }
 
 Kind = Literal["activation", "input", "weight"]
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`peak_memory_bytes`, gated by 0.5 % and 1 MiB (4 KiB on a CPU); `residue_bytes` and `growth_bytes`, which fail
-    on any rise. `workspace_bytes` explains the peak.
+    """`peak_memory_bytes`, gated by 0.5 % and 1 MiB (4 KiB on a CPU), and `residue_bytes`, which fails on any rise.
 
     A forward pass with a backward pass also has `saved_activation_bytes` and `saved_input_bytes`, which fail on any
     rise; `saved_weight_bytes`, which exist anyway; and `saved_tensors`, the list that explains them. Activations are
@@ -108,24 +97,13 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _allocated(subject: Subject, device: Device, reading: Callable[..., Reading]) -> list[Reading]:
-    """The readings of allocated memory: peak, workspace, residue and growth."""
+    """The readings of allocated memory: peak and residue."""
     use = device.memory(subject.run)
     floor = float(_FLOOR_BYTES if device.asynchronous else _CPU_FLOOR_BYTES)
-    readings = [
-        reading("peak_memory_bytes", use.peak, 50, floor=floor),
-        reading("workspace_bytes", use.workspace, 50, details="peak_memory_bytes"),
-    ]
-    # Ranks that make different numbers of calls would wait for each other. Threads of a process group free a call's
-    # tensors a moment after its return.
-    if not isinstance(subject.run, Step):
-        # Counting is slow on a CPU, because the profiler observes its allocator. On a CPU no residue means no growth.
-        growth = _growth(subject, device) if device.asynchronous or use.residue > 0 else Growth(_CALLS, 0)
-        left = _left_by(subject, device) if use.residue > 0 or growth.allocated > 0 else ""
-        notes = (left, "") if use.residue > 0 else ("", left)
-        readings.append(reading("residue_bytes", use.residue, 55, drifts=False, note=notes[0]))
-        readings.append(reading("growth_bytes", _scaled(growth.allocated, growth), 55, drifts=False, note=notes[1]))
-        if device.asynchronous:
-            readings.append(reading("reserved_growth_bytes", _scaled(growth.reserved, growth), 56))
+    readings = [reading("peak_memory_bytes", use.peak, 50, floor=floor)]
+    if not isinstance(subject.run, Step):  # Threads of a process group free a call's tensors a moment after its return.
+        left = _left_by(subject, device) if use.residue > 0 else ""
+        readings.append(reading("residue_bytes", use.residue, 55, drifts=False, note=left))
     return readings
 
 
@@ -137,24 +115,6 @@ def _left_by(subject: Subject, device: Device) -> str:
         sizes = {place: format_value(count, Unit.BYTES) for place, count in sorted(seen.left.items()) if place}
         return f"left behind: {', '.join(f'{size} of {place}' for place, size in sizes.items())}" if sizes else ""
     return ""
-
-
-def _growth(subject: Subject, device: Device) -> Growth:
-    """Growth over 50 calls, or as many as fit into the limit. If memory grows only once, like a cache that fills, it is
-    no leak, so the growth is measured again."""
-    started = device.now_us()
-    subject.run()
-    device.synchronize()
-    calls = max(1, min(_CALLS, int(_CALLS_US / max(device.now_us() - started, 1.0))))
-    growth = device.growth(subject.run, calls)
-    if growth.allocated > 0:
-        again = device.growth(subject.run, calls)
-        growth = Growth(calls, min(growth.allocated, again.allocated), growth.reserved)
-    return growth
-
-
-def _scaled(count: int, growth: Growth) -> int:
-    return max(0, round(count * _CALLS / growth.calls))
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Mutant:
 MUTANTS = {
     "spills": Mutant(  # K06
         (SPILLING,),
-        {"sm_90.spills": "0 -> *", "sm_90.stack_bytes": "0 B -> *"},
+        {"sm_90.spills": "0 -> *"},
         source=BIG,
     ),
     "divisibility of loads": Mutant(  # K13
@@ -192,7 +192,7 @@ def test_a_renamed_kernel_is_found_by_its_place(reader: Reader) -> None:
     )
     work = replaced(base, ("scale_kernel", "rows_kernel"), SPILLING)
     found = reasons(compared(reader, base, work))
-    assert set(found) == {"sm_90.spills", "sm_90.stack_bytes"}
+    assert set(found) == {"sm_90.spills"}
     assert found["sm_90.spills"].startswith("sm_90.spills rows_kernel 0 -> ")
     assert "other_kernel" not in found["sm_90.spills"]
 
@@ -212,7 +212,7 @@ def test_kernels_that_nothing_matches_are_compared_by_the_sums_of_their_case(rea
     harmless = compared(reader, BIG, other)
     assert reasons(harmless) == {}
     found = reasons(compared(reader, BIG, replaced(other, SPILLING)))
-    assert set(found) == {"sm_90.spills", "sm_90.stack_bytes"}
+    assert set(found) == {"sm_90.spills"}
     assert found["sm_90.spills"].startswith("sm_90.spills all kernels 0 -> ")
 
 

@@ -56,10 +56,10 @@ def test_normalized(name: str, readable: str) -> None:
 
 def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-    kineto.allocations(lambda mark: None)
+    kineto.allocations(lambda: None)
     assert "KINETO_LOG_LEVEL" not in os.environ
     monkeypatch.setenv("KINETO_LOG_LEVEL", "3")
-    kineto.allocations(lambda mark: None)
+    kineto.allocations(lambda: None)
     assert os.environ["KINETO_LOG_LEVEL"] == "3"
 
 

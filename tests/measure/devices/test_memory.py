@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from perfguard.measure.devices import allocators
-from perfguard.measure.devices.activity import Growth, MemoryUse
+from perfguard.measure.devices.activity import MemoryUse
 from perfguard.measure.devices.allocators import GpuMemory
-from tests.measure.devices.conftest import STEP
 
 SIZE = 4 << 12
 MIB = 2**20
@@ -53,21 +52,17 @@ def makes_a_cycle() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("call", "use"),
     [
-        (lambda: None, MemoryUse(0, 0, 0)),
-        (tensor, MemoryUse(SIZE, SIZE, 0)),
-        (through_a_temporary, MemoryUse(2 * SIZE, SIZE, 0)),
-        (keeps, MemoryUse(2 * SIZE, 2 * SIZE, SIZE)),
-        (makes_a_cycle, MemoryUse(2 * SIZE, 2 * SIZE, 0)),  # garbage is no residue
+        (lambda: None, MemoryUse(0, 0)),
+        (tensor, MemoryUse(SIZE, 0)),
+        (through_a_temporary, MemoryUse(2 * SIZE, 0)),
+        (keeps, MemoryUse(2 * SIZE, SIZE)),
+        (grows, MemoryUse(2 * SIZE, SIZE)),
+        (makes_a_cycle, MemoryUse(2 * SIZE, 0)),  # garbage is no residue
     ],
 )
 def test_a_cpu(call: Callable[[], Any], use: MemoryUse) -> None:
     call()
     assert allocators.cpu_use(call) == use
-
-
-@pytest.mark.parametrize(("call", "size"), [(tensor, 0), (keeps, 0), (makes_a_cycle, 0), (grows, 7 * SIZE)])
-def test_growth_on_a_cpu(call: Callable[[], Any], size: int) -> None:
-    assert allocators.cpu_growth(call, 7) == Growth(7, size)
 
 
 @pytest.fixture
@@ -85,19 +80,12 @@ def test_a_gpu(backend: Any, hurried: None) -> None:
         return machine.allocate(100)
 
     keeping()
-    assert GpuMemory(machine, 0).use_of(keeping) == MemoryUse(100, 100, 10)
+    assert GpuMemory(machine, 0).use_of(keeping) == MemoryUse(100, 10)
     machine.memory_snapshot = None  # a torch that does not tell: only the totals speak
     assert GpuMemory(machine, 0).use_of(keeping).residue == 0
 
 
-def test_growth_on_a_gpu(backend: Any, hurried: None) -> None:
-    machine = backend()
-    gpu = GpuMemory(machine, 0)
-    assert gpu.growth_of(lambda: held.append(machine.allocate(STEP)), 5) == Growth(5, 5 * STEP, 5 * STEP)
-    assert gpu.growth_of(lambda: machine.allocate(STEP), 5) == Growth(5, 0, 0)
-
-
-def test_what_another_thread_lets_go_of_late_is_neither_residue_nor_growth(backend: Any) -> None:
+def test_what_another_thread_lets_go_of_late_is_no_residue(backend: Any) -> None:
     """As the thread that runs a backward pass does."""
     machine = backend()
     late: list[threading.Timer] = []
@@ -109,7 +97,6 @@ def test_what_another_thread_lets_go_of_late_is_neither_residue_nor_growth(backe
         return machine.allocate(100)
 
     assert GpuMemory(machine, 0).use_of(backward).residue == 0
-    assert GpuMemory(machine, 0).growth_of(backward, 5).allocated == 0
     for timer in late:
         timer.join()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-from perfguard.measure.devices.activity import Activity, Growth, MemoryUse
+from perfguard.measure.devices.activity import Activity, MemoryUse
 from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.vendors import Vendor, read_text, slugify
 from perfguard.model.records import Conditions, Hardware
@@ -80,11 +80,6 @@ class CpuDevice(Device):
         from perfguard.measure.devices import allocators
 
         return allocators.cpu_use(call)
-
-    def growth(self, call: Callable[[], object], calls: int) -> Growth:
-        from perfguard.measure.devices import allocators
-
-        return allocators.cpu_growth(call, calls)
 
     def activity(self, call: Callable[[], object]) -> Activity:
         from perfguard.measure.devices import operators
