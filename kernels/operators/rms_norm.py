@@ -4,9 +4,9 @@
     m = grad * (weight + offset),    dx = r * (m - n * mean(m * n)),    dweight = sum over rows of grad * n
 
 fp32 inside, one rounding at the store; the weight may have a dtype of its own. dweight is summed in fp32 over a fixed
-number of rows by each program, and over these sums by torch: no atomics, the same bits each time. Saved for backward: x
-and the weight by reference, and r, one fp32 a row. Source: Zhang and Sennrich (arXiv 1910.07467); as one kernel in
-Liger's `rms_norm.py`, whose casting mode "gemma" is this rounding, and Apex.
+number of rows by each program, and over these sums by a second launch: no atomics, the same bits each time. Saved for
+backward: x and the weight by reference, and r, one fp32 a row. Source: Zhang and Sennrich (arXiv 1910.07467); as one
+kernel in Liger's `rms_norm.py`, whose casting mode "gemma" is this rounding, and Apex.
 
 Shape suffixes: R rows of a tile, C columns of a tile.
 """
@@ -28,6 +28,7 @@ from kernels.operators.launch import strides
 from kernels.rounding import rounded
 
 TILES = 16  # that a program of the backward pass has, one below another; their sum of dweight stays in registers
+SUM_COLUMNS = 32  # of dweight, that a program of the second launch has: one line of memory a row
 
 
 def reference(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, offset: float = 0.0) -> Tensor:
@@ -106,7 +107,9 @@ def _rms_norm_backward(
     partial = x.new_empty((programs, width), dtype=torch.float32) if sums else None
     operands = grads, rows, None if weight is None else weight.contiguous(), scales, dx, partial
     launch(x.device, programs, *operands, *rows.shape, *strides(grads, rows), offset)
-    return dx, dweight if partial is None else partial.sum(0).to(dweight.dtype)
+    if partial is not None:
+        _sums(arch_of(x.device))(x.device, cdiv(width, SUM_COLUMNS), partial, dweight, programs, width)
+    return dx, dweight
 
 
 @_rms_norm_backward.register_fake
@@ -150,6 +153,11 @@ def _plan(kernel: Any, arch: str, width: int, candidate: int | None) -> tuple[Ti
     if kernel is _backward:
         sizes["TILES"] = _tiles(config, width)
     return config, Launch(kernel, BY_HAND=arch == "cpu", **sizes)
+
+
+@cache
+def _sums(arch: str) -> Launch:
+    return Launch(_sum_partial, BY_HAND=arch == "cpu", AHEAD=4, R=64, C=SUM_COLUMNS, num_warps=4)
 
 
 @jit()
@@ -252,3 +260,18 @@ def _backward(  # type: ignore[no-untyped-def]
                     tl.store(partial_ptr + program * width + at_C, sum_C, mask=at_C < width)
     if WHOLE and partial_ptr is not None:
         tl.store(partial_ptr + program * width + column_C, tl.sum(sum_RC, 0), mask=column_C < width)
+
+
+@jit(do_not_specialize=["count"])
+def _sum_partial(  # type: ignore[no-untyped-def]
+    partial_ptr, dweight_ptr, count, width,
+    BY_HAND: tl.constexpr, AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """dweight, from what each of `count` programs has summed."""
+    column_C = tl.program_id(0).to(tl.int64) * C + tl.arange(0, C)
+    sum_RC = tl.zeros((R, C), tl.float32)
+    for first in tl.range(0, count, R, num_stages=AHEAD):
+        row_R = first + tl.arange(0, R).to(tl.int64)
+        sum_RC += _load(partial_ptr, row_R, row_R < count, column_C, width, width, 1)
+    sum_C = rounded(tl.sum(sum_RC, 0), dweight_ptr.dtype.element_ty, BY_HAND)
+    tl.store(dweight_ptr + column_C, sum_C, mask=column_C < width)

@@ -11,9 +11,9 @@ from tests.nursery import Nursery
 KERNELS = {
     "silu_mul": {"_forward", "_backward"},
     "clamped_swiglu": {"_forward", "_backward"},
-    "rms_norm": {"_forward", "_backward"},
-    "rms_norm, heads": {"_forward", "_backward"},
-    "rms_norm, wide": {"_forward", "_backward"},
+    "rms_norm": {"_forward", "_backward", "_sum_partial"},
+    "rms_norm, heads": {"_forward", "_backward", "_sum_partial"},
+    "rms_norm, wide": {"_forward", "_backward", "_sum_partial"},
     "rope": {"_turn"},
     "rope, halves": {"_turn"},
     "cross_entropy": {"_kept", "_rows", "_total", "_scale"},
