@@ -47,6 +47,14 @@ def rms_norm(
     1 for Gemma's, whose weights begin at 0. Squares are summed in fp32, so fp32 rows with entries beyond 1.8e19 become
     0. `candidate` picks an entry of the configuration table; forward all give the same bits up to the order of a sum.
     """
+    require_norm(x, weight, eps)
+    refuse_tangents("rms_norm", x, weight)
+    out: Tensor = _rms_norm(x, weight, float(eps), float(offset), candidate)[0]
+    return out
+
+
+def require_norm(x: Tensor, weight: Tensor | None, eps: float) -> None:
+    """What a norm of rows takes."""
     require_floats(x, "x")
     if x.ndim == 0:
         raise ValueError("x: has no dimension; may have one or more, of which the last is normalised")
@@ -56,9 +64,6 @@ def rms_norm(
         require_floats(weight, "weight", ndim=1)
         require_length(weight, "weight", x.shape[-1], "column of x")
         require_device(weight, "weight", x, "x")
-    refuse_tangents("rms_norm", x, weight)
-    out: Tensor = _rms_norm(x, weight, float(eps), float(offset), candidate)[0]
-    return out
 
 
 @operator("rms_norm")
@@ -87,7 +92,7 @@ def _outputs(
 
 
 @operator("rms_norm_backward")
-def _rms_norm_backward(
+def rms_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, scales: Tensor, offset: float, sums: bool, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
     """grad (..., H) any strides -> dx (..., H) contiguous; dweight (H,) in the weight's dtype, none of it unless
@@ -112,7 +117,7 @@ def _rms_norm_backward(
     return dx, dweight
 
 
-@_rms_norm_backward.register_fake
+@rms_norm_backward.register_fake
 def _gradients(
     grad: Tensor, x: Tensor, weight: Tensor | None, scales: Tensor, offset: float, sums: bool, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
@@ -129,7 +134,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
     x, weight, scales = ctx.saved_tensors
     needs_weight = ctx.needs_input_grad[1]
-    dx, dweight = _rms_norm_backward(grad, x, weight, scales, ctx.offset, needs_weight, ctx.candidate)
+    dx, dweight = rms_norm_backward(grad, x, weight, scales, ctx.offset, needs_weight, ctx.candidate)
     return dx, dweight if needs_weight else None, None, None, None
 
 
@@ -161,7 +166,7 @@ def _sums(arch: str) -> Launch:
 
 
 @jit()
-def _load(ptr, row_R, real_R, column_C, width, step_row, step_column):  # type: ignore[no-untyped-def]
+def load_tile(ptr, row_R, real_R, column_C, width, step_row, step_column):  # type: ignore[no-untyped-def]
     """(R, C) in fp32, 0 where there is nothing."""
     inside_RC = real_R[:, None] & (column_C < width)[None, :]
     at_RC = row_R[:, None] * step_row + column_C[None, :] * step_column
@@ -169,7 +174,7 @@ def _load(ptr, row_R, real_R, column_C, width, step_row, step_column):  # type: 
 
 
 @jit()
-def _factors(weight_ptr, column_C, width, offset):  # type: ignore[no-untyped-def]
+def factors(weight_ptr, column_C, width, offset):  # type: ignore[no-untyped-def]
     return tl.load(weight_ptr + column_C, mask=column_C < width, other=0.0).to(tl.float32) + offset
 
 
@@ -181,21 +186,21 @@ def _forward(  # type: ignore[no-untyped-def]
     row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     real_R = row_R < rows
     column_C = tl.arange(0, C).to(tl.int64)
-    x_RC = _load(x_ptr, row_R, real_R, column_C, width, x_row, x_column)
+    x_RC = load_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column)
     sum_R = tl.sum(x_RC * x_RC, 1)
     if not WHOLE:
         for first in range(C, width, C):
-            x_RC = _load(x_ptr, row_R, real_R, first + column_C, width, x_row, x_column)
+            x_RC = load_tile(x_ptr, row_R, real_R, first + column_C, width, x_row, x_column)
             sum_R += tl.sum(x_RC * x_RC, 1)
     scale_R = tl.rsqrt(sum_R / width + eps)
     tl.store(scales_ptr + row_R, scale_R, mask=real_R)
     for first in range(0, width, C):
         at_C = first + column_C
         if not WHOLE:
-            x_RC = _load(x_ptr, row_R, real_R, at_C, width, x_row, x_column)
+            x_RC = load_tile(x_ptr, row_R, real_R, at_C, width, x_row, x_column)
         out_RC = x_RC * scale_R[:, None]
         if weight_ptr is not None:
-            out_RC *= _factors(weight_ptr, at_C, width, offset)[None, :]
+            out_RC *= factors(weight_ptr, at_C, width, offset)[None, :]
         to_RC = out_ptr + row_R[:, None] * width + at_C[None, :]
         inside_RC = real_R[:, None] & (at_C < width)[None, :]
         tl.store(to_RC, rounded(out_RC, out_ptr.dtype.element_ty, BY_HAND), mask=inside_RC)
@@ -207,11 +212,11 @@ def _slopes(  # type: ignore[no-untyped-def]
     offset,
 ):  # fmt: skip
     """grad, m and n of a tile, (R, C)."""
-    grad_RC = _load(grad_ptr, row_R, real_R, column_C, width, grad_row, grad_column)
-    n_RC = _load(x_ptr, row_R, real_R, column_C, width, x_row, x_column) * scale_R[:, None]
+    grad_RC = load_tile(grad_ptr, row_R, real_R, column_C, width, grad_row, grad_column)
+    n_RC = load_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column) * scale_R[:, None]
     m_RC = grad_RC
     if weight_ptr is not None:
-        m_RC *= _factors(weight_ptr, column_C, width, offset)[None, :]
+        m_RC *= factors(weight_ptr, column_C, width, offset)[None, :]
     return grad_RC, m_RC, n_RC
 
 
@@ -272,6 +277,6 @@ def _sum_partial(  # type: ignore[no-untyped-def]
     sum_RC = tl.zeros((R, C), tl.float32)
     for first in tl.range(0, count, R, num_stages=AHEAD):
         row_R = first + tl.arange(0, R).to(tl.int64)
-        sum_RC += _load(partial_ptr, row_R, row_R < count, column_C, width, width, 1)
+        sum_RC += load_tile(partial_ptr, row_R, row_R < count, column_C, width, width, 1)
     sum_C = rounded(tl.sum(sum_RC, 0), dweight_ptr.dtype.element_ty, BY_HAND)
     tl.store(dweight_ptr + column_C, sum_C, mask=column_C < width)
