@@ -174,7 +174,32 @@ def load_tile(ptr, row_R, real_R, column_C, width, step_row, step_column):  # ty
 
 
 @jit()
-def factors(weight_ptr, column_C, width, offset):  # type: ignore[no-untyped-def]
+def first_tile(  # type: ignore[no-untyped-def]
+    x_ptr, row_R, real_R, column_C, width, x_row, x_column, eps, WHOLE: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """The first columns of rows, all of them where WHOLE, and r of each row."""
+    x_RC = load_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column)
+    sum_R = tl.sum(x_RC * x_RC, 1)
+    if not WHOLE:
+        for first in range(C, width, C):
+            x_RC = load_tile(x_ptr, row_R, real_R, first + column_C, width, x_row, x_column)
+            sum_R += tl.sum(x_RC * x_RC, 1)
+    return x_RC, tl.rsqrt(sum_R / width + eps)
+
+
+@jit()
+def normed(  # type: ignore[no-untyped-def]
+    x_RC, scale_R, weight_ptr, at_C, width, offset, DTYPE: tl.constexpr, BY_HAND: tl.constexpr,
+):  # fmt: skip
+    """The normed tile as it is stored, (R, C); 0 past the width, or NaN in a row that is NaN."""
+    out_RC = x_RC * scale_R[:, None]
+    if weight_ptr is not None:
+        out_RC *= _factors(weight_ptr, at_C, width, offset)[None, :]
+    return rounded(out_RC, DTYPE, BY_HAND)
+
+
+@jit()
+def _factors(weight_ptr, column_C, width, offset):  # type: ignore[no-untyped-def]
     return tl.load(weight_ptr + column_C, mask=column_C < width, other=0.0).to(tl.float32) + offset
 
 
@@ -186,24 +211,15 @@ def _forward(  # type: ignore[no-untyped-def]
     row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     real_R = row_R < rows
     column_C = tl.arange(0, C).to(tl.int64)
-    x_RC = load_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column)
-    sum_R = tl.sum(x_RC * x_RC, 1)
-    if not WHOLE:
-        for first in range(C, width, C):
-            x_RC = load_tile(x_ptr, row_R, real_R, first + column_C, width, x_row, x_column)
-            sum_R += tl.sum(x_RC * x_RC, 1)
-    scale_R = tl.rsqrt(sum_R / width + eps)
+    x_RC, scale_R = first_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column, eps, WHOLE, C)
     tl.store(scales_ptr + row_R, scale_R, mask=real_R)
     for first in range(0, width, C):
         at_C = first + column_C
         if not WHOLE:
             x_RC = load_tile(x_ptr, row_R, real_R, at_C, width, x_row, x_column)
-        out_RC = x_RC * scale_R[:, None]
-        if weight_ptr is not None:
-            out_RC *= factors(weight_ptr, at_C, width, offset)[None, :]
+        out_RC = normed(x_RC, scale_R, weight_ptr, at_C, width, offset, out_ptr.dtype.element_ty, BY_HAND)
         to_RC = out_ptr + row_R[:, None] * width + at_C[None, :]
-        inside_RC = real_R[:, None] & (at_C < width)[None, :]
-        tl.store(to_RC, rounded(out_RC, out_ptr.dtype.element_ty, BY_HAND), mask=inside_RC)
+        tl.store(to_RC, out_RC, mask=real_R[:, None] & (at_C < width)[None, :])
 
 
 @jit()
@@ -216,7 +232,7 @@ def _slopes(  # type: ignore[no-untyped-def]
     n_RC = load_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column) * scale_R[:, None]
     m_RC = grad_RC
     if weight_ptr is not None:
-        m_RC *= factors(weight_ptr, column_C, width, offset)[None, :]
+        m_RC *= _factors(weight_ptr, column_C, width, offset)[None, :]
     return grad_RC, m_RC, n_RC
 
 

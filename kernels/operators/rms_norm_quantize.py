@@ -27,9 +27,8 @@ from kernels.jit import jit, path_of, tl, triton
 from kernels.launch import Launch, cdiv, operator, pick, refuse_tangents
 from kernels.operators.configs import TileConfig, norm_candidates
 from kernels.operators.launch import strides
-from kernels.operators.rms_norm import factors, load_tile, require_norm, rms_norm_backward
+from kernels.operators.rms_norm import first_tile, load_tile, normed, require_norm, rms_norm_backward
 from kernels.operators.rms_norm import reference as norm_reference
-from kernels.rounding import rounded
 
 if triton is not None:
     from kernels.fp8.encode import Encoding, encode, magnitude_bits, scale_of, stored_scale
@@ -120,9 +119,8 @@ def _rms_norm_quantize(
     candidate: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The result, none of it unless `keep_output`, r of each row, (M,) fp32, codes and scales."""
-    out, norms, codes, scales = found = _outputs(
-        x, weight, eps, offset, block, dtype, power_of_two, keep_output, candidate
-    )
+    found = _outputs(x, weight, eps, offset, block, dtype, power_of_two, keep_output, candidate)
+    out, norms, codes, scales = found
     rows, width = x.shape
     if path_of(_norm_and_quantize, x.device) == "eager" or x.numel() == 0:
         scaling: Scaling = "rowwise" if block is None else "1x128"
@@ -143,17 +141,8 @@ def _rms_norm_quantize(
 
 
 @_rms_norm_quantize.register_fake
-def _outputs(
-    x: Tensor,
-    weight: Tensor | None,
-    eps: float,
-    offset: float,
-    block: int | None,
-    dtype: torch.dtype | None,
-    power_of_two: bool,
-    keep_output: bool,
-    candidate: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _outputs(x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    _, _, _, block, dtype, _, keep_output, _ = given
     rows, width = x.shape
     codes = x.new_empty(rows, width, dtype=default_fp8_dtype(x.device) if dtype is None else dtype)
     wide = x.new_empty(1 if block is None else -(-width // block), rows, dtype=torch.float32)
@@ -186,17 +175,6 @@ def _plan(how: How, width: int, block: int | None) -> tuple[TileConfig, Launch]:
     return config, Launch(_norm_and_quantize, **constants, R=config.rows, C=columns, num_warps=config.warps)
 
 
-@jit()
-def _normed(  # type: ignore[no-untyped-def]
-    x_RC, scale_R, weight_ptr, at_C, width, offset, DTYPE: tl.constexpr, BY_HAND: tl.constexpr,
-):  # fmt: skip
-    """The normed tile as it is stored, (R, C); 0 past the width, or NaN in a row that is NaN."""
-    out_RC = x_RC * scale_R[:, None]
-    if weight_ptr is not None:
-        out_RC *= factors(weight_ptr, at_C, width, offset)[None, :]
-    return rounded(out_RC, DTYPE, BY_HAND)
-
-
 @jit(do_not_specialize=["rows", "eps", "offset"])
 def _norm_and_quantize(  # type: ignore[no-untyped-def]
     x_ptr, weight_ptr, out_ptr, norms_ptr, codes_ptr, scales_ptr, rows, width, x_row, x_column, scale_row, scale_block,
@@ -209,13 +187,7 @@ def _norm_and_quantize(  # type: ignore[no-untyped-def]
     row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     real_R = row_R < rows
     column_C = tl.arange(0, C).to(tl.int64)
-    x_RC = load_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column)
-    sum_R = tl.sum(x_RC * x_RC, 1)
-    if not WHOLE:
-        for first in range(C, width, C):
-            x_RC = load_tile(x_ptr, row_R, real_R, first + column_C, width, x_row, x_column)
-            sum_R += tl.sum(x_RC * x_RC, 1)
-    norm_R = tl.rsqrt(sum_R / width + eps)
+    x_RC, norm_R = first_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column, eps, WHOLE, C)
     tl.store(norms_ptr + row_R, norm_R, mask=real_R)
 
     if B is None:
@@ -224,7 +196,7 @@ def _norm_and_quantize(  # type: ignore[no-untyped-def]
             at_C = first + column_C
             if not WHOLE:
                 x_RC = load_tile(x_ptr, row_R, real_R, at_C, width, x_row, x_column)
-            out_RC = _normed(x_RC, norm_R, weight_ptr, at_C, width, offset, DTYPE, BY_HAND)
+            out_RC = normed(x_RC, norm_R, weight_ptr, at_C, width, offset, DTYPE, BY_HAND)
             amax_R = tl.maximum(amax_R, tl.max(magnitude_bits(out_RC).to(tl.int32), 1))
         scale_R, spoilt_R = scale_of(amax_R, DTYPE, ENCODING)
         tl.store(scales_ptr + row_R * scale_row, stored_scale(scale_R, ENCODING), mask=real_R)
@@ -233,7 +205,7 @@ def _norm_and_quantize(  # type: ignore[no-untyped-def]
         at_C = first + column_C
         if not WHOLE:
             x_RC = load_tile(x_ptr, row_R, real_R, at_C, width, x_row, x_column)
-        out_RC = _normed(x_RC, norm_R, weight_ptr, at_C, width, offset, DTYPE, BY_HAND)
+        out_RC = normed(x_RC, norm_R, weight_ptr, at_C, width, offset, DTYPE, BY_HAND)
         at_RC = row_R[:, None] * width + at_C[None, :]
         inside_RC = real_R[:, None] & (at_C < width)[None, :]
         if out_ptr is not None:
