@@ -132,6 +132,7 @@ BUDGETS = [
     ("kernels/**/*.py", 14_400, ""),
     ("kernels/**/*.py", 800, "RMSNorm and RoPE, also by Liger's names; how DTensors are placed"),
     ("kernels/**/*.py", 300, "block scales of 1x128 and 128x128, MXFP8: reference, kernel, operators, DTensors"),
+    ("kernels/**/*.py", 250, "RMSNorm that writes the fp8 codes of its result in the same pass"),
     ("tests/**/*.py", 62_900, ""),
     ("tests/**/*.py", 400, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
     ("benchmarks/**/*.py", 9_050, ""),
