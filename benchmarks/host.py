@@ -114,6 +114,7 @@ def calls(device: torch.device) -> dict[str, Call]:
     heads, table = bf16(1, tokens, 16, 128, grad=True), torch.zeros(tokens, 64, 2, device=device)
     few, head = bf16(16, 32, grad=True), torch.zeros(64, 32, device=device, requires_grad=True)
     few_fp32 = torch.zeros(16, 32, device=device, requires_grad=True)  # a CPU has no product of bf16 into fp32
+    unrouted = bf16(tokens // 4, inner, grad=True)
     ids = torch.arange(tokens, device=device).view(tokens // 4, 4) % experts
     routed, shares = plan(ids, experts), torch.zeros(tokens // 4, 4, device=device, requires_grad=True)
     layer = MoE(MoEConfig(dim=32, hidden=64, experts=experts, top_k=2), device=device, dtype=torch.bfloat16)
@@ -159,7 +160,7 @@ def calls(device: torch.device) -> dict[str, Call]:
             lambda: operators.linear_cross_entropy(few_fp32, head, target[:16]),
             [few_fp32, head],
         ),
-        "moe spread": (lambda: spread(trained_a[: tokens // 4], shares, routed), [trained_a, shares]),
+        "moe spread": (lambda: spread(unrouted, shares, routed), [unrouted, shares]),
         "moe collect": (lambda: collect(trained_a, shares, routed), [trained_a, shares]),
         "moe layer": (lambda: layer(few), [few, *layer.parameters()]),
         "attention": (lambda: attention(sequence, turns), [sequence, *attention.parameters()]),
