@@ -6,13 +6,17 @@ A training step of many small kernels is as fast as its host. With a GPU the lau
 for within a batch of calls. Without one they are those of an H100 up to the driver: kernels are compiled for it, its
 plans are taken, and a stub stands where the driver would be called; tensors lie in host memory and nothing is written.
 
+What runs torch's own operators beside launches, `linear_cross_entropy`, the MoE layer and attention, is small in all
+widths, because the stub computes these on the CPU; they are not among `launches`.
+
 "recorded" is the forward of a training step, with what autograd keeps; without the word nothing is to be
 differentiated. Views of weights are made before.
 
 `launches` counts launches of Triton kernels in a call. `median` and `least` are microseconds a call, over batches of
-CALLS calls; `x bare` is `least` beside that of the bare launch with as many arguments as a quantiser has. On a machine
-that others use `least` is the figure to read. `--beside` reads the kernels of a commit, or of another checkout's
-folder, by turns with these, in fresh processes of TURNS turns each, and keeps the least of them.
+CALLS calls; `x bare` is `least` beside that of the bare launch with as many arguments as a quantiser has, and `each`
+that by launches. Without a GPU seconds are the processor's, so that what else runs there counts little; `least` is the
+figure to read. `--beside` reads the kernels of a commit, or of another checkout's folder, by turns with these, in fresh
+processes of TURNS turns each, and keeps the least of them.
 """
 
 from __future__ import annotations
@@ -41,8 +45,11 @@ from torch import Tensor
 from benchmarks.rows import write_rows
 from kernels import fp8, grouped, operators
 from kernels.fp8 import scaled
-from kernels.moe import plan
+from kernels.layers.attention import Attention
+from kernels.layers.config import BlockConfig
+from kernels.moe import MoE, MoEConfig, collect, plan, spread
 from kernels.moe import rows as moe_rows
+from kernels.moe.weighted_gate import weighted_gate_backward
 
 CALLS = 20  # of a batch: fewer than a stream takes without making the host wait
 TURNS = 3
@@ -93,10 +100,11 @@ def calls(device: torch.device) -> dict[str, Call]:
     def bf16(*shape: int, grad: bool = False) -> Tensor:
         return torch.zeros(shape, dtype=torch.bfloat16, device=device, requires_grad=grad)
 
-    experts, tokens, inner, outer = 8, 128, 2048, 1408
+    experts, tokens, inner, outer = 8, 128, 2048, 768  # a stub's memory is mapped anew above 32 MiB, 10 us a tensor
     a, grad_out, weight = bf16(tokens, inner), bf16(tokens, outer), bf16(experts, outer, inner).mT
     ends = torch.arange(1, experts + 1, dtype=torch.int32, device=device) * (tokens // experts)
     expert = torch.arange(tokens, device=device) % experts
+    gate = bf16(tokens, outer), bf16(tokens, outer)
     trained_a, trained_weight = bf16(tokens, inner, grad=True), bf16(experts, outer, inner, grad=True)
     view = trained_weight.mT
     g, u, gu = bf16(tokens, outer, grad=True), bf16(tokens, outer, grad=True), bf16(tokens, 2 * outer, grad=True)
@@ -104,6 +112,14 @@ def calls(device: torch.device) -> dict[str, Call]:
     target = torch.zeros(tokens, dtype=torch.int64, device=device)
     bias, norm = bf16(experts, inner, grad=True), bf16(inner, grad=True)
     heads, table = bf16(1, tokens, 16, 128, grad=True), torch.zeros(tokens, 64, 2, device=device)
+    few, head = bf16(16, 32, grad=True), torch.zeros(64, 32, device=device, requires_grad=True)
+    few_fp32 = torch.zeros(16, 32, device=device, requires_grad=True)  # a CPU has no product of bf16 into fp32
+    unrouted = bf16(tokens // 4, inner, grad=True)
+    ids = torch.arange(tokens, device=device).view(tokens // 4, 4) % experts
+    routed, shares = plan(ids, experts), torch.zeros(tokens // 4, 4, device=device, requires_grad=True)
+    layer = MoE(MoEConfig(dim=32, hidden=64, experts=experts, top_k=2), device=device, dtype=torch.bfloat16)
+    attention = Attention(BlockConfig(dim=32, heads=2, hidden=64), device=device, dtype=torch.bfloat16)
+    sequence, turns = bf16(1, 16, 32, grad=True), torch.zeros(16, 8, 2, device=device)
     inverse = torch.arange(tokens, device=device).view(tokens // 4, 4)
     weights = torch.zeros(tokens // 4, 4, device=device)
     forward: dict[str, Call] = {
@@ -123,6 +139,7 @@ def calls(device: torch.device) -> dict[str, Call]:
         "moe spread_rows": lambda: moe_rows.spread_rows(a[: tokens // 4], weights, inverse),
         "moe plan": lambda: plan(inverse, experts),
         "moe sum_rows": lambda: moe_rows.sum_rows(a, weights, inverse),
+        "moe weighted_gate_backward": lambda: weighted_gate_backward(grad_out, *gate, weights, inverse),
     }
     trained: dict[str, tuple[Call, list[Tensor]]] = {
         "fp8.grouped_mm": (lambda: fp8.grouped_mm(trained_a, view, ends), [trained_a, trained_weight]),
@@ -136,8 +153,17 @@ def calls(device: torch.device) -> dict[str, Call]:
             [trained_a],
         ),
         "rms_norm": (lambda: operators.rms_norm(trained_a, norm), [trained_a, norm]),
+        "rms_norm_quantize": (lambda: operators.rms_norm_quantize(trained_a, norm).out, [trained_a, norm]),
         "rope": (lambda: operators.rope(heads, table), [heads]),
         "cross_entropy": (lambda: operators.cross_entropy(logits, target), [logits]),
+        "linear_cross_entropy": (
+            lambda: operators.linear_cross_entropy(few_fp32, head, target[:16]),
+            [few_fp32, head],
+        ),
+        "moe spread": (lambda: spread(unrouted, shares, routed), [unrouted, shares]),
+        "moe collect": (lambda: collect(trained_a, shares, routed), [trained_a, shares]),
+        "moe layer": (lambda: layer(few), [few, *layer.parameters()]),
+        "attention": (lambda: attention(sequence, turns), [sequence, *attention.parameters()]),
     }
     for name, (call, inputs) in trained.items():
         forward[name] = torch.no_grad()(call)
@@ -205,6 +231,7 @@ def _fresh_on_the_host() -> Iterator[None]:
 
 def measure(name: str, call: Call, batches: int, wait: Call) -> Row:
     """The first calls compile; then so many batches."""
+    clock = time.perf_counter if torch.cuda.is_available() else time.thread_time
     launched = 0
 
     def count(_: Any) -> None:
@@ -219,10 +246,10 @@ def measure(name: str, call: Call, batches: int, wait: Call) -> Row:
     times = []
     for _ in range(batches):
         wait()
-        started = time.perf_counter()
+        started = clock()
         for _ in range(CALLS):
             call()
-        times.append((time.perf_counter() - started) / CALLS * 1e6)
+        times.append((clock() - started) / CALLS * 1e6)
     return Row(name, launched, round(statistics.median(times), 1), round(min(times), 1))
 
 
@@ -230,7 +257,7 @@ def by_turns(options: argparse.Namespace) -> None:
     """Both checkouts' figures, in a table and in the form of docs/h200-launches.json."""
     from benchmarks.checkouts import ROOT, copied, git, import_path
 
-    least: dict[str, dict[str, float]] = {}
+    least: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="host-") as name:
         other, kept = Path(name, "other"), Path(name, "rows.json")
         if Path(options.beside).is_dir():
@@ -250,7 +277,7 @@ def by_turns(options: argparse.Namespace) -> None:
     rows = [{"name": name, **found} for name, found in least.items()]
     print(f"{'operator':38}{options.beside[:12]:>13}{'here, least us':>16}")
     for each in rows:
-        print(f"{each['name']:38}{each['before_us']:13}{each['us']:16}")
+        print(f"{each['name']:38}{each.get('before_us', '-'):>13}{each['us']:>16}")
     if options.json:
         commit = git(ROOT, "rev-parse", "HEAD") if (ROOT / ".git").exists() else ""
         command = " ".join(["python -m benchmarks.host", *sys.argv[1:]])
@@ -274,14 +301,19 @@ def main() -> None:
         found = calls(torch.device("cuda", 0))
         device = torch.cuda.get_device_name() if has_gpu else f"{TARGET}, launches stubbed"
         print(f"{device}, torch {torch.__version__}, triton {triton.__version__}")
-        print(f"{'operator':38}{'launches':>9}{'median us':>11}{'least us':>10}{'x bare':>8}")
+        print(f"{'operator':38}{'launches':>9}{'median us':>11}{'least us':>10}{'x bare':>8}{'each':>7}")
         for name, call in found.items():
             if rows and options.names and not any(part in name for part in options.names):
                 continue
-            rows.append(measure(name, call, options.batches, torch.cuda.synchronize if has_gpu else lambda: None))
+            try:
+                rows.append(measure(name, call, options.batches, torch.cuda.synchronize if has_gpu else lambda: None))
+            except AttributeError as error:  # of kernels of a commit that had no such operator
+                print(f"{name:38} not measured: {error}")
+                continue
             row = rows[-1]
             ratio = row.least_us / rows[0].least_us
-            print(f"{name:38}{row.launches:9}{row.median_us:11}{row.least_us:10}{ratio:8.1f}", flush=True)
+            each = f"{ratio / row.launches:7.1f}" if row.launches else ""
+            print(f"{name:38}{row.launches:9}{row.median_us:11}{row.least_us:10}{ratio:8.1f}{each}", flush=True)
     if options.json:
         report = {"device": device, "torch": torch.__version__, "triton": triton.__version__}
         write_rows(options.json, report | {"rows": [asdict(row) for row in rows]})

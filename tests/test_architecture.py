@@ -132,6 +132,7 @@ BUDGETS = [
     ("kernels/**/*.py", 14_400, ""),
     ("kernels/**/*.py", 800, "RMSNorm and RoPE, also by Liger's names; how DTensors are placed"),
     ("kernels/**/*.py", 300, "block scales of 1x128 and 128x128, MXFP8: reference, kernel, operators, DTensors"),
+    ("kernels/**/*.py", 250, "RMSNorm that writes the fp8 codes of its result in the same pass"),
     ("tests/**/*.py", 62_900, ""),
     ("tests/**/*.py", 400, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
     ("benchmarks/**/*.py", 9_050, ""),
@@ -140,6 +141,7 @@ BUDGETS = [
     ("baselines/**/*.yaml", 50, "MoE on an H200, with what its kernels compile and start on other inputs"),
     ("baselines/**/*.yaml", 500, "what a call starts on other layouts, sizes and dtypes; RMSNorm and rotary positions"),
     ("baselines/**/*.yaml", 800, "an H200 holds RMSNorm, rotary positions and quantisers of blocks, too"),
+    ("baselines/**/*.yaml", 300, "the norm with codes, on the CPU and on an H200"),
     ("docs/*.json", 3_800, ""),
     ("docs/*.json", 50, "six functions guarded on a busy machine, 31 runs"),
 ]

@@ -17,6 +17,7 @@ from kernels.operators.grouped_linear import GroupedLinear
 from kernels.operators.indexed_bias_add import indexed_bias_add
 from kernels.operators.linear_cross_entropy import linear_cross_entropy
 from kernels.operators.rms_norm import rms_norm
+from kernels.operators.rms_norm_quantize import Normed, rms_norm_quantize
 from kernels.operators.rope import rope
 from kernels.operators.rows import path
 from kernels.operators.scatter import Scattered, scatter_for_grouped_gemm
@@ -25,6 +26,7 @@ from kernels.operators.weight_grad_store import WeightGradStore
 
 __all__ = [
     "GroupedLinear",
+    "Normed",
     "Scattered",
     "WeightGradStore",
     "clamped_swiglu",
@@ -35,6 +37,7 @@ __all__ = [
     "path",
     "reference",
     "rms_norm",
+    "rms_norm_quantize",
     "rope",
     "scatter_for_grouped_gemm",
     "silu_mul",

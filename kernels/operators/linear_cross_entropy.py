@@ -121,7 +121,8 @@ def linear_cross_entropy(
     losses, *gradients = _in_chunks(*fixed, target, None, kept, wanted, ignore_index, chunk_rows, *options)
     if not any(wanted):
         return results(summed(losses, kept, reduction, options), losses, kept, reduction, options, shape)
-    loss = _reduce(*layer, own(losses, options), kept, gradients)
+    found = iter(gradients)
+    loss = _reduce(*layer, own(losses, options), kept, *(next(found) if each else None for each in wanted))
     return results(loss, losses, kept, reduction, options, shape)
 
 
@@ -216,10 +217,11 @@ def _reduce(
     linear_bias: Tensor | None,
     losses: Tensor,
     kept: Tensor | None,
-    gradients: list[Tensor],
+    dx: Tensor | None,
+    dw: Tensor | None,
+    db: Tensor | None,
 ) -> Tensor:
-    """losses (N,) -> their sum or mean, whose gradients in those of the layer's tensors that need one are `gradients`,
-    in order."""
+    """losses (N,) -> their sum or mean, whose gradients in the layer's tensors are dx, dw and db."""
     return reduced(losses, kept)
 
 
@@ -233,15 +235,13 @@ def _refuse_second_derivative() -> None:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[5])
-    ctx.gradients = len(inputs[5])
+    ctx.save_for_backward(*inputs[5:])
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     _refuse_second_derivative()
-    gradients = iter(ctx.saved_tensors)
-    found = [arrived(next(gradients), grad) if needed else None for needed in ctx.needs_input_grad[:3]]
-    return *found, None, None, [None] * ctx.gradients
+    wanted = zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)
+    return *(arrived(gradient, grad) if needed else None for gradient, needed in wanted), *[None] * 5
 
 
 _reduce.register_autograd(_differentiate, setup_context=_save)

@@ -7,6 +7,7 @@ from kernels.operators.grouped_linear import reference as grouped_linear
 from kernels.operators.indexed_bias_add import reference as indexed_bias_add
 from kernels.operators.linear_cross_entropy import reference as linear_cross_entropy
 from kernels.operators.rms_norm import reference as rms_norm
+from kernels.operators.rms_norm_quantize import reference as rms_norm_quantize
 from kernels.operators.rope import reference as rope
 from kernels.operators.scatter import reference as scatter_for_grouped_gemm
 from kernels.operators.silu_mul import reference as silu_mul
@@ -19,6 +20,7 @@ __all__ = [
     "linear_cross_entropy",
     "padded_index_gather",
     "rms_norm",
+    "rms_norm_quantize",
     "rope",
     "scatter_for_grouped_gemm",
     "silu_mul",

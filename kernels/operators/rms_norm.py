@@ -4,9 +4,9 @@
     m = grad * (weight + offset),    dx = r * (m - n * mean(m * n)),    dweight = sum over rows of grad * n
 
 fp32 inside, one rounding at the store; the weight may have a dtype of its own. dweight is summed in fp32 over a fixed
-number of rows by each program, and over these sums by torch: no atomics, the same bits each time. Saved for backward: x
-and the weight by reference, and r, one fp32 a row. Source: Zhang and Sennrich (arXiv 1910.07467); as one kernel in
-Liger's `rms_norm.py`, whose casting mode "gemma" is this rounding, and Apex.
+number of rows by each program, and over these sums by a second launch: no atomics, the same bits each time. Saved for
+backward: x and the weight by reference, and r, one fp32 a row. Source: Zhang and Sennrich (arXiv 1910.07467); as one
+kernel in Liger's `rms_norm.py`, whose casting mode "gemma" is this rounding, and Apex.
 
 Shape suffixes: R rows of a tile, C columns of a tile.
 """
@@ -28,6 +28,7 @@ from kernels.operators.launch import strides
 from kernels.rounding import rounded
 
 TILES = 16  # that a program of the backward pass has, one below another; their sum of dweight stays in registers
+SUM_COLUMNS = 32  # of dweight, that a program of the second launch has: one line of memory a row
 
 
 def reference(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6, *, offset: float = 0.0) -> Tensor:
@@ -46,6 +47,14 @@ def rms_norm(
     1 for Gemma's, whose weights begin at 0. Squares are summed in fp32, so fp32 rows with entries beyond 1.8e19 become
     0. `candidate` picks an entry of the configuration table; forward all give the same bits up to the order of a sum.
     """
+    require_norm(x, weight, eps)
+    refuse_tangents("rms_norm", x, weight)
+    out: Tensor = _rms_norm(x, weight, float(eps), float(offset), candidate)[0]
+    return out
+
+
+def require_norm(x: Tensor, weight: Tensor | None, eps: float) -> None:
+    """What a norm of rows takes."""
     require_floats(x, "x")
     if x.ndim == 0:
         raise ValueError("x: has no dimension; may have one or more, of which the last is normalised")
@@ -55,9 +64,6 @@ def rms_norm(
         require_floats(weight, "weight", ndim=1)
         require_length(weight, "weight", x.shape[-1], "column of x")
         require_device(weight, "weight", x, "x")
-    refuse_tangents("rms_norm", x, weight)
-    out: Tensor = _rms_norm(x, weight, float(eps), float(offset), candidate)[0]
-    return out
 
 
 @operator("rms_norm")
@@ -86,7 +92,7 @@ def _outputs(
 
 
 @operator("rms_norm_backward")
-def _rms_norm_backward(
+def rms_norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor | None, scales: Tensor, offset: float, sums: bool, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
     """grad (..., H) any strides -> dx (..., H) contiguous; dweight (H,) in the weight's dtype, none of it unless
@@ -106,10 +112,12 @@ def _rms_norm_backward(
     partial = x.new_empty((programs, width), dtype=torch.float32) if sums else None
     operands = grads, rows, None if weight is None else weight.contiguous(), scales, dx, partial
     launch(x.device, programs, *operands, *rows.shape, *strides(grads, rows), offset)
-    return dx, dweight if partial is None else partial.sum(0).to(dweight.dtype)
+    if partial is not None:
+        _sums(arch_of(x.device))(x.device, cdiv(width, SUM_COLUMNS), partial, dweight, programs, width)
+    return dx, dweight
 
 
-@_rms_norm_backward.register_fake
+@rms_norm_backward.register_fake
 def _gradients(
     grad: Tensor, x: Tensor, weight: Tensor | None, scales: Tensor, offset: float, sums: bool, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
@@ -126,7 +134,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
     x, weight, scales = ctx.saved_tensors
     needs_weight = ctx.needs_input_grad[1]
-    dx, dweight = _rms_norm_backward(grad, x, weight, scales, ctx.offset, needs_weight, ctx.candidate)
+    dx, dweight = rms_norm_backward(grad, x, weight, scales, ctx.offset, needs_weight, ctx.candidate)
     return dx, dweight if needs_weight else None, None, None, None
 
 
@@ -152,12 +160,42 @@ def _plan(kernel: Any, arch: str, width: int, candidate: int | None) -> tuple[Ti
     return config, Launch(kernel, BY_HAND=arch == "cpu", **sizes)
 
 
+@cache
+def _sums(arch: str) -> Launch:
+    return Launch(_sum_partial, BY_HAND=arch == "cpu", AHEAD=4, R=64, C=SUM_COLUMNS, num_warps=4)
+
+
 @jit()
-def _load(ptr, row_R, real_R, column_C, width, step_row, step_column):  # type: ignore[no-untyped-def]
+def load_tile(ptr, row_R, real_R, column_C, width, step_row, step_column):  # type: ignore[no-untyped-def]
     """(R, C) in fp32, 0 where there is nothing."""
     inside_RC = real_R[:, None] & (column_C < width)[None, :]
     at_RC = row_R[:, None] * step_row + column_C[None, :] * step_column
     return tl.load(ptr + at_RC, mask=inside_RC, other=0.0).to(tl.float32)
+
+
+@jit()
+def first_tile(  # type: ignore[no-untyped-def]
+    x_ptr, row_R, real_R, column_C, width, x_row, x_column, eps, WHOLE: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """The first columns of rows, all of them where WHOLE, and r of each row."""
+    x_RC = load_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column)
+    sum_R = tl.sum(x_RC * x_RC, 1)
+    if not WHOLE:
+        for first in range(C, width, C):
+            x_RC = load_tile(x_ptr, row_R, real_R, first + column_C, width, x_row, x_column)
+            sum_R += tl.sum(x_RC * x_RC, 1)
+    return x_RC, tl.rsqrt(sum_R / width + eps)
+
+
+@jit()
+def normed(  # type: ignore[no-untyped-def]
+    x_RC, scale_R, weight_ptr, at_C, width, offset, DTYPE: tl.constexpr, BY_HAND: tl.constexpr,
+):  # fmt: skip
+    """The normed tile as it is stored, (R, C); 0 past the width, or NaN in a row that is NaN."""
+    out_RC = x_RC * scale_R[:, None]
+    if weight_ptr is not None:
+        out_RC *= _factors(weight_ptr, at_C, width, offset)[None, :]
+    return rounded(out_RC, DTYPE, BY_HAND)
 
 
 @jit()
@@ -173,24 +211,15 @@ def _forward(  # type: ignore[no-untyped-def]
     row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     real_R = row_R < rows
     column_C = tl.arange(0, C).to(tl.int64)
-    x_RC = _load(x_ptr, row_R, real_R, column_C, width, x_row, x_column)
-    sum_R = tl.sum(x_RC * x_RC, 1)
-    if not WHOLE:
-        for first in range(C, width, C):
-            x_RC = _load(x_ptr, row_R, real_R, first + column_C, width, x_row, x_column)
-            sum_R += tl.sum(x_RC * x_RC, 1)
-    scale_R = tl.rsqrt(sum_R / width + eps)
+    x_RC, scale_R = first_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column, eps, WHOLE, C)
     tl.store(scales_ptr + row_R, scale_R, mask=real_R)
     for first in range(0, width, C):
         at_C = first + column_C
         if not WHOLE:
-            x_RC = _load(x_ptr, row_R, real_R, at_C, width, x_row, x_column)
-        out_RC = x_RC * scale_R[:, None]
-        if weight_ptr is not None:
-            out_RC *= _factors(weight_ptr, at_C, width, offset)[None, :]
+            x_RC = load_tile(x_ptr, row_R, real_R, at_C, width, x_row, x_column)
+        out_RC = normed(x_RC, scale_R, weight_ptr, at_C, width, offset, out_ptr.dtype.element_ty, BY_HAND)
         to_RC = out_ptr + row_R[:, None] * width + at_C[None, :]
-        inside_RC = real_R[:, None] & (at_C < width)[None, :]
-        tl.store(to_RC, rounded(out_RC, out_ptr.dtype.element_ty, BY_HAND), mask=inside_RC)
+        tl.store(to_RC, out_RC, mask=real_R[:, None] & (at_C < width)[None, :])
 
 
 @jit()
@@ -199,8 +228,8 @@ def _slopes(  # type: ignore[no-untyped-def]
     offset,
 ):  # fmt: skip
     """grad, m and n of a tile, (R, C)."""
-    grad_RC = _load(grad_ptr, row_R, real_R, column_C, width, grad_row, grad_column)
-    n_RC = _load(x_ptr, row_R, real_R, column_C, width, x_row, x_column) * scale_R[:, None]
+    grad_RC = load_tile(grad_ptr, row_R, real_R, column_C, width, grad_row, grad_column)
+    n_RC = load_tile(x_ptr, row_R, real_R, column_C, width, x_row, x_column) * scale_R[:, None]
     m_RC = grad_RC
     if weight_ptr is not None:
         m_RC *= _factors(weight_ptr, column_C, width, offset)[None, :]
@@ -252,3 +281,18 @@ def _backward(  # type: ignore[no-untyped-def]
                     tl.store(partial_ptr + program * width + at_C, sum_C, mask=at_C < width)
     if WHOLE and partial_ptr is not None:
         tl.store(partial_ptr + program * width + column_C, tl.sum(sum_RC, 0), mask=column_C < width)
+
+
+@jit(do_not_specialize=["count"])
+def _sum_partial(  # type: ignore[no-untyped-def]
+    partial_ptr, dweight_ptr, count, width,
+    BY_HAND: tl.constexpr, AHEAD: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+):  # fmt: skip
+    """dweight, from what each of `count` programs has summed."""
+    column_C = tl.program_id(0).to(tl.int64) * C + tl.arange(0, C)
+    sum_RC = tl.zeros((R, C), tl.float32)
+    for first in tl.range(0, count, R, num_stages=AHEAD):
+        row_R = first + tl.arange(0, R).to(tl.int64)
+        sum_RC += load_tile(partial_ptr, row_R, row_R < count, column_C, width, width, 1)
+    sum_C = rounded(tl.sum(sum_RC, 0), dweight_ptr.dtype.element_ty, BY_HAND)
+    tl.store(dweight_ptr + column_C, sum_C, mask=column_C < width)

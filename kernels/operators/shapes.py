@@ -221,6 +221,7 @@ RMS_NORM = (
     RowsShape(262144, 128),  # 32 heads of Qwen3's queries
     RowsShape(1023, 777),  # nothing is aligned
 )
+NORM_AND_CODES = (RowsShape(8192, 2048), RowsShape(4096, 7168), RowsShape(1023, 777))
 ROPE = (RopeShape(8192, 32, 128), RopeShape(4096, 128, 64), RopeShape(1023, 7, 90, 20))  # Llama, DeepSeek, part of each
 CROSS_ENTROPY = (
     LogitsShape(8192, 128256),  # Llama 3

@@ -55,6 +55,7 @@ RULES: tuple[tuple[str, Dims, Kinds, Kinds], ...] = (
     ("clamped_swiglu_backward", _rows, (SPLIT,), (SPLIT, SPLIT)),
     ("rms_norm", _but_last, (SPLIT, SPLIT), (SPLIT, WHOLE)),
     ("rms_norm_backward", _but_last, (SPLIT, SUM), (SPLIT, SPLIT, WHOLE, SPLIT)),
+    ("rms_norm_quantize", _rows, (SPLIT, SPLIT, SPLIT, SPLIT), (SPLIT, WHOLE)),
     ("rope", _turned, (SPLIT,), (SPLIT, WHOLE)),
     ("padded_index_gather", _columns, (SPLIT,), (SPLIT, WHOLE)),
     ("padded_index_gather_backward", _columns, (SPLIT,), (SPLIT, WHOLE)),

@@ -92,12 +92,13 @@ def test_results_and_gradients_lie_with_their_rank(case: str, mesh: DeviceMesh) 
 @pytest.mark.parametrize(
     ("quantise", "shape"),
     [
+        (lambda x: operators.rms_norm_quantize(x, scaling="1x128"), (6, 140)),
         (fp8.quantize_rowwise, (6, 32)),
         (fp8.quantize_1x128, (6, 140)),
         (fp8.quantize_mx, (6, 40)),
         (fp8.quantize_128x128, (2, 6, 32)),
     ],
-    ids=["rowwise", "1x128", "mx", "128x128"],
+    ids=["norm", "rowwise", "1x128", "mx", "128x128"],
 )
 def test_quantised_rows_stay_with_their_rank(
     quantise: Callable[..., Any], shape: tuple[int, ...], mesh: DeviceMesh

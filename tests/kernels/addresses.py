@@ -32,7 +32,7 @@ from kernels.operators.clamped_swiglu import _clamped_swiglu_backward
 from kernels.operators.cross_entropy_rows import gradient_, gradient_of, losses_of
 from kernels.operators.gather import sum_rows_by
 from kernels.operators.indexed_bias_add import _bias_gradient
-from kernels.operators.rms_norm import _rms_norm_backward
+from kernels.operators.rms_norm import rms_norm_backward
 from kernels.operators.scaling import scale_, scaled
 from kernels.operators.scatter import _scatter_backward
 from kernels.operators.silu_mul import _silu_mul_backward
@@ -181,8 +181,13 @@ def calls(
             operators.clamped_swiglu(x()), _clamped_swiglu_backward(x(width // 2), x(), 1.7, 7.0, None)
         ),
         "rms_norm": lambda: [
-            (operators.rms_norm(each, of), _rms_norm_backward(each, each, of, floats(len(each)), 0.0, True, None))
+            (operators.rms_norm(each, of), rms_norm_backward(each, each, of, floats(len(each)), 0.0, True, None))
             for each, of in ((x(), meta(width)), (x(16), meta(16)))
+        ],
+        "rms_norm_quantize": lambda: [
+            operators.rms_norm_quantize(each, of, scaling=scaling)
+            for each, of in ((x(), meta(width)), (x(16), meta(16)))
+            for scaling in ("rowwise", "1x128")
         ],
         "rope": lambda: [
             operators.rope(

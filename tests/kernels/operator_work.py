@@ -26,6 +26,11 @@ def norm_work(shape: RowsShape) -> Work:
     return Work(bytes=4 * shape.elements, backward_bytes=6 * shape.elements)
 
 
+def norm_and_codes_work(shape: RowsShape) -> Work:
+    """The norm's, and a byte of code an element."""
+    return Work(bytes=5 * shape.elements, backward_bytes=6 * shape.elements)
+
+
 def rope_work(shape: RopeShape) -> Work:
     """Turned, and turned back."""
     return Work(bytes=4 * shape.elements, backward_bytes=4 * shape.elements)

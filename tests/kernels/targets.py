@@ -230,6 +230,11 @@ def memory_savers() -> dict[str, Call]:
         "rms_norm": partial(both_ways, operators.rms_norm, RowsShape(64, 7168).weighted("cpu")),
         "rms_norm, heads": partial(both_ways, operators.rms_norm, RowsShape(64, 128).weighted("cpu")),
         "rms_norm, wide": partial(both_ways, operators.rms_norm, RowsShape(64, 16384).weighted("cpu")),
+        "norm and codes": partial(both_ways, operators.rms_norm_quantize, RowsShape(64, 7168).weighted("cpu")),
+        "norm and codes, blocks": partial(
+            both_ways, operators.rms_norm_quantize, RowsShape(64, 7168).weighted("cpu"), scaling="1x128"
+        ),
+        "norm and codes, wide": partial(both_ways, operators.rms_norm_quantize, RowsShape(64, 16384).weighted("cpu")),
         "rope": partial(both_ways, operators.rope, RopeShape(16, 32, 128).inputs("cpu")),
         "rope, halves": partial(both_ways, operators.rope, RopeShape(16, 32, 128).inputs("cpu"), interleaved=False),
         "cross_entropy": partial(both_ways, operators.cross_entropy, logits.inputs("cpu")),

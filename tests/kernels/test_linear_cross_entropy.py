@@ -257,7 +257,7 @@ def test_opcheck(compiled_path: KernelPath) -> None:
     )
     losses = torch.randn(ROWS, device=input.device)
     torch.library.opcheck(
-        operators.linear_cross_entropy_reduce.default, (input, weight, bias, losses, kept, [f.clone() for f in fixed])
+        operators.linear_cross_entropy_reduce.default, (input, weight, bias, losses, kept, *(f.clone() for f in fixed))
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from kernels import operators
 from kernels.operators import reference, shapes
 from kernels.operators.shapes import RopeShape, RowsShape
-from tests.kernels.operator_work import norm_work, rope_work
+from tests.kernels.operator_work import norm_and_codes_work, norm_work, rope_work
 from tests.kernels.paths import Candidates, cases, other_rows
 
 pytestmark = pytest.mark.usefixtures("on_path")
@@ -25,6 +25,22 @@ def test_rms_norm(perfguard: Any, candidates: Candidates, shape: RowsShape, path
         work=norm_work(shape),
         timed=path != "interpreter",
         configurations=candidates(operators.rms_norm, *inputs),
+        walk=other_rows(shape, lambda s: s.weighted(perfguard.device)),
+    )
+
+
+@cases(shapes.NORM_AND_CODES, shapes.RMS_NORM_CPU, shapes.RMS_NORM_SMALL)
+@pytest.mark.parametrize("scaling", ["rowwise", "1x128"])
+def test_rms_norm_quantize(perfguard: Any, candidates: Candidates, shape: RowsShape, path: str, scaling: str) -> None:
+    inputs, how = shape.weighted(perfguard.device), {"scaling": scaling}
+    perfguard(
+        operators.rms_norm_quantize,
+        *inputs,
+        reference=reference.rms_norm_quantize,
+        kwargs=how,
+        work=norm_and_codes_work(shape),
+        timed=path != "interpreter",
+        configurations=candidates(operators.rms_norm_quantize, *inputs, **how),
         walk=other_rows(shape, lambda s: s.weighted(perfguard.device)),
     )
 
