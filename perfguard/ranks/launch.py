@@ -27,7 +27,7 @@ from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import CaseResult
 from perfguard.ranks.rank_group import launch_environment
 from perfguard.session.child import ChildCommand, Request, write_request
-from perfguard.session.fresh_processes import stop
+from perfguard.session.child_process import stop
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15

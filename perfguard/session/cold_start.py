@@ -24,11 +24,11 @@ from perfguard.measure.compiled import cached_graphs, traced
 from perfguard.measure.metrics import times
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call
-from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.errors import MeasurementError
 from perfguard.model.records import Case, CaseResult, Reading
 from perfguard.model.units import Unit
-from perfguard.session.child import ChildCommand, Cold, Request, read_answer, write_request
-from perfguard.session.fresh_processes import run_fresh
+from perfguard.session.child import ChildCommand, Cold, Request
+from perfguard.session.child_process import ask_child
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -127,24 +127,18 @@ class ColdStarts:
         Raises:
             MeasurementError: it gave none.
         """
-        with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
-            folder = Path(name)
-            variables = {variable: str(caches / folder_name) for variable, folder_name in _CACHES.items()}
-            cold = Cold(case.suite, case.name, time.monotonic(), layers)
-            write_request(folder, Request(self.slug, tests=[case.nodeid], cold=cold))
-            problem = run_fresh(self.command, folder, self.minutes, variables)
-            try:
-                answer = read_answer(folder, self.slug)
-            except UsageError as error:
-                raise MeasurementError(f"cold_start_us: the process that started cold {error}") from error
-            results = answer.results if answer is not None else []
-            result = next((each for each in results if each.case.name == case.name and each.readings), None)
-            if result is None:
-                raise MeasurementError(
-                    f"cold_start_us: the process that started cold gave no result ({problem or 'it ended well'}); "
-                    "run the test alone, or leave cold_start out"
-                )
-            return result.readings
+        variables = {variable: str(caches / name) for variable, name in _CACHES.items()}
+        cold = Cold(case.suite, case.name, time.monotonic(), layers)
+        request = Request(self.slug, tests=[case.nodeid], cold=cold)
+        reply = ask_child(self.command, request, self.minutes, name="the cold process", variables=variables)
+        results = [] if reply.report is None else reply.report.results
+        result = next((each for each in results if each.case.name == case.name and each.readings), None)
+        if result is None:
+            raise MeasurementError(
+                f"cold_start_us: the process that started cold gave no result ({reply.problem or 'it ended well'}); "
+                "run the test alone, or leave cold_start out"
+            )
+        return result.readings
 
 
 def _compiling(readings: Sequence[Reading]) -> list[Reading]:

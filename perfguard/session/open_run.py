@@ -65,7 +65,7 @@ def open_run(
     own_folders = [config.reports_dir, config.cache_dir.parent]
     bases: BaseTree | TreesOfRecords = NO_BASE
     lost: list[str] = []
-    if config.beside is not None or (request is not None and request.is_of_worktree):
+    if config.beside is not None or (request is not None and request.worktree):
         suites = []  # Another commit's baselines decide nothing, and may be of another schema.
     elif request is None:
         # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
@@ -136,8 +136,7 @@ def _cold_starts(command: ChildCommand, slug: str, minutes: float) -> Callable[[
 
 def _binaries(config: Config, request: Request | None) -> Binaries | None:
     """The follower of launches on the targets; None in a process that only measures again."""
-    follow = None if request is None else request.follow
-    targets = config.settings.targets if request is None else tuple(follow.targets) if follow is not None else ()
+    targets = config.settings.targets if request is None else tuple(request.follow or ())
     if not targets:
         return None
     from perfguard.measure.binaries.call_binaries import Binaries

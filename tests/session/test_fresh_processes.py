@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from perfguard.session.child import ChildCommand, Request
-from perfguard.session.fresh_processes import could_not_start, measure_fresh, session_of
+from perfguard.session.child_process import could_not_start
+from perfguard.session.fresh_processes import measure_fresh, session_of
 from perfguard.store.report_file import save_report
 from tests.store.test_report_file import READINGS, REPORT
 

@@ -27,10 +27,10 @@ from perfguard.render.tables import kernel_rows, kernel_table
 from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import ChildCommand, Request, own_packages, packages_at, timers_of
 from perfguard.session.explain import explain_slower
-from perfguard.session.fresh_processes import DIED, Tell
+from perfguard.session.fresh_processes import Tell
 from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
-from perfguard.session.pairing.processes import Interrupts
-from perfguard.session.pairing.tally import Tally, why_not_compared
+from perfguard.session.pairing.sides import Interrupts
+from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worker import Followed
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
@@ -147,10 +147,10 @@ class Asking:
                 self.problems[case] = problems.get(result.case.nodeid, new)
                 continue
             self.answers[case] = base
-            if why := why_not_compared(base, result):
+            if why := _why_not_compared(base, result):
                 self.problems[case] = why
         self._compare_kernels(worktrees, followed)
-        self.tally.answered(self.answers)
+        self.tally.leave_out_unchanged(self.answers)
         self.keep("")
 
     def _compare_kernels(self, worktrees: PairWorktrees, followed: Followed) -> None:
@@ -253,7 +253,7 @@ def answers(
         tests = tests[max((at for at, test in enumerate(tests, 1) if test in answered), default=0) :]
         if not answer.problem or not tests:
             break
-        if DIED not in answer.problem or number == _MOST_DEATHS:
+        if not answer.died or number == _MOST_DEATHS:
             problems |= dict.fromkeys(tests, answer.problem)
             break
         problems[tests[0]] = answer.problem
@@ -267,6 +267,15 @@ def _exact(base: CaseResult) -> CaseResult:
     """The base's answer without times and notes."""
     readings = [replace(each, note="") for each in base.readings if not each.timed]
     return CaseResult(base.case, base.inputs, readings=readings, doubts=base.doubts)
+
+
+def _why_not_compared(base: CaseResult, work: CaseResult) -> str:
+    """The reason why the two results of a case are not compared; empty if they are."""
+    for result, at in ((work, ""), (base, " at the base, not compared")):
+        for word in (Word.WRONG, Word.BROKEN):
+            if reasons := [verdict.reason for verdict in result.verdicts if verdict.word is word]:
+                return f"{word}{at}: {'; '.join(reasons)}"
+    return "" if base.inputs == work.inputs else f"other inputs: {base.inputs or 'none'} -> {work.inputs or 'none'}"
 
 
 def _most_common_reason(verdicts: Sequence[Verdict]) -> str:

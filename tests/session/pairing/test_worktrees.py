@@ -12,7 +12,7 @@ from perfguard.model.config import Settings
 from perfguard.model.errors import UsageError
 from perfguard.session.child import ChildCommand
 from perfguard.session.pairing.pairs import PairWorktrees
-from perfguard.session.pairing.processes import Interrupts
+from perfguard.session.pairing.sides import Interrupts
 from perfguard.session.pairing.worktrees import Repository, find_repository, lock_in
 
 
