@@ -16,7 +16,8 @@ from statistics import median
 from msgspec.structs import replace
 
 from perfguard.judge.exact import describe_difference
-from perfguard.judge.lane import Lane, same_board, timer_class
+from perfguard.judge.lane import Lane, timer_class
+from perfguard.judge.record import same_board
 from perfguard.judge.statistics import COARSE, Prior, history_of, least_effect, moderate
 from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time, timed_kernel
 from perfguard.model.records import (
