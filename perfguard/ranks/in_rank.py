@@ -35,7 +35,7 @@ from perfguard.model.records import Case, CaseResult
 from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import OPENED, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
-from perfguard.ranks.launch import Collective, Ended, RankExit, RankOutcome, append_outcome
+from perfguard.ranks.launch import Collective, Ended, RankExit, RankOutcome, write_outcome
 from perfguard.ranks.rank_group import END, RANK_GUARD, Peers, RankGroup, local_rank, meet, rank_here
 from perfguard.ranks.rank_reports import decoded_report
 from perfguard.ranks.ranked_items import replay
@@ -219,7 +219,7 @@ class InRank:
 
     def _write(self) -> None:
         if self._folder is not None:
-            append_outcome(self._folder, rank_here(), self._outcome)
+            write_outcome(self._folder, rank_here(), self._outcome)
 
     def _write_exit(self, rank_exit: RankExit) -> None:
         if self._folder is not None:
