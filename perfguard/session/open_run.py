@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from perfguard import __version__
 from perfguard.judge.lane import Lane, is_own
 from perfguard.judge.screen import ControlDraw, covering
-from perfguard.measure.timers.blocks import Interleaved, collect
+from perfguard.measure.timers.blocks import collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
@@ -111,18 +111,15 @@ def open_run(
         preheats=wanted.times and not any_machine and (worker is None or worker.options.preheats),
         doubts_of=lambda case: wanted.doubts.get(case.suite, {}).get(case.name, ()),
     )
-    # Blocks are ordered by the parent of a pair, spread over later passes, or read all at once.
-    interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
-    collector = (lambda case: interleaved.of(case.id)) if interleaved else lambda case: collect
     services = Services(
-        collect=collector if worker is None else worker.collector,
+        collect=(lambda case: collect) if worker is None else worker.collector,
         cold=None if command is None else _cold_starts(command, device.identity.slug, settings.session_minutes),
         binaries=_binaries(config, request),
         turns=TurnsFile(config.cache_dir / "turns.json", report.lane) if request is None else None,
     )
     runner = Runner(device, settings, plan, services)
     trees = bases if isinstance(bases, TreesOfRecords) else None
-    return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost), trees)
+    return Run(config, device, store, runner, lane, report, request, frozenset(lost), trees)
 
 
 def _cold_starts(command: ChildCommand, slug: str, minutes: float) -> Callable[[Case, Sequence[int]], list[Reading]]:
