@@ -128,7 +128,7 @@ class Measuring(Ending):
         if self.worker is not None:
             tests = self.worker.begin([item.nodeid for item in session.items])
             session.items[:] = in_order(session.items, tests)
-            device = self._open()  # Opening takes seconds, so all sides do it at once, before any has its turn.
+            device = self._open(session)  # Opening takes seconds, so all sides do it at once, before any has its turn.
             device.settle()
             forget_compiled()  # The first call takes seconds, too.
         guarded = [item for item in session.items if is_guarded(item)]
@@ -157,7 +157,7 @@ class Measuring(Ending):
 
             for line in outgrown(self._collected.selected, self._config):
                 self._progress(session.config)(f"warning: {line}")
-        device = device or self._open()
+        device = device or self._open(session)
         with usage_errors():
             self._take(device.key, session)
             if self.worker is not None:
@@ -172,7 +172,7 @@ class Measuring(Ending):
                 device.settle()
         session.config.stash[RUN] = self._run
 
-    def _open(self) -> Device:
+    def _open(self, session: pytest.Session) -> Device:
         with usage_errors():
             return open_device(self._config.settings.device)
 
