@@ -40,7 +40,7 @@ from perfguard.ranks.rank_group import END, RANK_GUARD, Peers, RankGroup, local_
 from perfguard.ranks.rank_reports import decoded_report
 from perfguard.ranks.ranked_items import replay
 from perfguard.session.case_pipeline import ReadingPlan, Runner
-from perfguard.session.child import Request
+from perfguard.session.child import EVERYTHING, Request
 from perfguard.session.watchdog import describe_step
 
 _STATUS = 3  # The exit status of a rank that ends itself is pytest's status for an internal error.
@@ -99,10 +99,8 @@ class RankGuard(Peers):
 
 def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
     """The runner that reads a rank's metrics. `request` is that of the launch, or None under torchrun."""
-    asked = request or Request(numerics=True)
     exact_only = config.lane != "" and config.lane == device.identity.target
-    plan = ReadingPlan(numerics=asked.numerics, beside=asked.numerics, times=asked.times, exact_only=exact_only)
-    return Runner(device, config.settings, plan)
+    return Runner(device, config.settings, ReadingPlan(request or EVERYTHING, exact_only))
 
 
 class InRank:

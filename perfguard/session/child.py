@@ -124,9 +124,21 @@ class Request(Struct, frozen=True, omit_defaults=True):
     measure: bool = False
     doubts: dict[str, dict[str, list[Doubt]]] = {}
 
+    @property
+    def beside(self) -> bool:
+        """Whether derived inputs and configurations are checked. A process of a base only answers."""
+        return self.numerics and not self.worktree
+
+    def doubts_about(self, case: Case) -> Sequence[Doubt]:
+        """The faults of a case that the child is asked about; it derives no other inputs then."""
+        return self.doubts.get(case.suite, {}).get(case.name, ())
+
     def timers_for(self, case: Case) -> dict[str, str]:
         """The timers of a case, by metric."""
         return self.timers.get(case.suite, {}).get(case.key, {})
+
+
+EVERYTHING = Request(numerics=True)  # What a process reads that measures for itself.
 
 
 def timers_of(results: Iterable[CaseResult]) -> Timers:

@@ -22,8 +22,8 @@ from perfguard.model.errors import UsageError
 from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Invocation, Report, TimedEntry
 from perfguard.model.records.report import VARIABLES
 from perfguard.model.suite_names import file_of
-from perfguard.session.case_pipeline import ReadingPlan, Runner, Services, StoredTimers
-from perfguard.session.child import ChildCommand, Request
+from perfguard.session.case_pipeline import ReadingPlan, Runner, StoredTimers
+from perfguard.session.child import EVERYTHING, ChildCommand, Request
 from perfguard.session.pairing.bases import TreesOfRecords, find_bases
 from perfguard.session.pairing.worktrees import commit_of
 from perfguard.session.run import Run
@@ -94,30 +94,24 @@ def open_run(
         exact_only=any_machine,
         base=bases if isinstance(bases, BaseTree) and bases is not NO_BASE else None,
     )
-    wanted = request or Request(numerics=True)
+    wanted = request or EVERYTHING
     # A metric that is recorded, or that another process will judge, has to be read.
     compares = request is None and config.update is None
     controls = ControlDraw(lane, selected, report.started) if compares else None
     plan = ReadingPlan(
-        timers=_timers(lane, request, worker),
-        numerics=wanted.numerics,
-        beside=request is None,
-        exact=wanted.exact,
-        times=wanted.times,
+        wanted,
         exact_only=any_machine,
+        preheats=wanted.times and not any_machine and (worker is None or worker.options.preheats),
+        timers=_timers(lane, request, worker),
         known_code=lambda case: lane.code_of(*case.id),
         unchanged=_unchanged(lane, controls),
-        unread=frozenset(wanted.unread),
-        preheats=wanted.times and not any_machine and (worker is None or worker.options.preheats),
-        doubts_of=lambda case: wanted.doubts.get(case.suite, {}).get(case.name, ()),
-    )
-    services = Services(
+        # The parent of a pair orders blocks.
         collect=(lambda case: collect) if worker is None else worker.collector,
         cold=None if command is None else _cold_starts(command, device.identity.slug, settings.session_minutes),
         binaries=_binaries(config, request),
         turns=TurnsFile(config.cache_dir / "turns.json", report.lane) if request is None else None,
     )
-    runner = Runner(device, settings, plan, services)
+    runner = Runner(device, settings, plan)
     trees = bases if isinstance(bases, TreesOfRecords) else None
     return Run(config, device, store, runner, lane, report, request, frozenset(lost), trees)
 

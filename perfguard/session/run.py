@@ -361,8 +361,8 @@ class Run:
         """Write the report so far, and the progress of the cases."""
         started = time.monotonic()
         save_report(self.report_path, self.snapshot())
-        if self.runner.services.turns is not None:
-            self.runner.services.turns.save()
+        if self.runner.plan.turns is not None:
+            self.runner.plan.turns.save()
         ended = time.monotonic()
         self._save_again = ended + _REST * (ended - started) if ended - started > _QUICK_SECONDS else ended
 

@@ -156,7 +156,7 @@ class Asking:
     def _compare_kernels(self, worktrees: PairWorktrees, followed: Followed) -> None:
         """Add to both sides the code that the compilers make of kernels that differ."""
         run, question = self.run, self.question
-        binaries = run.runner.services.binaries
+        binaries = run.runner.plan.binaries
         cases = [
             case
             for case in self.answers.keys() - self.problems.keys()
