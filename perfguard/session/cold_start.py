@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import linear_regression
 from typing import TYPE_CHECKING
@@ -82,55 +82,27 @@ def _count(metric: str, value: int, details: str = "warm_compile_time_us", gated
     return Reading(metric, Unit.COUNT, value, drifts=True, rank=20, details=details, gated=gated)
 
 
-@dataclass(frozen=True)
-class ColdStarts:
-    """Starts cold processes for a case.
+def cold_starts(
+    command: ChildCommand, slug: str, minutes: float, case: Case, depths: Sequence[int] = ()
+) -> list[Reading]:
+    """`cold_start_us`, and on a GPU `compiled_kernels`, the number of Triton kernels compiled. With torch.compile also
+    `compile_time_us`, the same with caches kept (`warm_compile_time_us`, `graph_cache_misses`, `graph_cache_hits`), and
+    the cost of one more layer over the numbers of layers in `depths` (`compile_layer_us`, `warm_compile_layer_us`).
 
-    Attributes:
+    Args:
         command: starts a process as this one was started.
         slug: name of the run's hardware.
         minutes: time limit of one process.
+
+    Raises:
+        MeasurementError: a process gave no reading.
     """
 
-    command: ChildCommand
-    slug: str
-    minutes: float
-
-    def read(self, case: Case, depths: Sequence[int] = ()) -> list[Reading]:
-        """`cold_start_us`, and on a GPU `compiled_kernels`, the number of Triton kernels compiled. With torch.compile
-        also `compile_time_us`, the same with caches kept (`warm_compile_time_us`, `graph_cache_misses`,
-        `graph_cache_hits`), and the cost of one more layer over the numbers of layers in `depths` (`compile_layer_us`,
-        `warm_compile_layer_us`)."""
-        readings, warm = self._cold_and_warm(case, None)
-        if warm:
-            points = [self._cold_and_warm(case, layers) for layers in depths]
-            for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
-                seconds = [_compile_seconds(pair[at]) for pair in points]
-                readings += [_time(name, linear_regression(depths, seconds).slope)] if depths else []
-            (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
-            readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
-        return readings
-
-    def _cold_and_warm(self, case: Case, layers: int | None) -> tuple[list[Reading], list[Reading]]:
-        """Readings of a process with empty caches, and of one with the caches it left. The latter are empty if nothing
-        was compiled."""
-        with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
-            cold = self._answer(case, layers, Path(caches))
-            compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
-            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # The empty cache has no hits.
-            warm = self._answer(case, layers, Path(caches)) if _compiling(cold) else []
-        return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
-
-    def _answer(self, case: Case, layers: int | None, caches: Path) -> list[Reading]:
-        """The readings of one process.
-
-        Raises:
-            MeasurementError: it gave none.
-        """
+    def started(layers: int | None, caches: Path) -> list[Reading]:
+        """The readings of one process."""
         variables = {variable: str(caches / name) for variable, name in _CACHES.items()}
-        cold = Cold(case.suite, case.name, time.monotonic(), layers)
-        request = Request(self.slug, tests=[case.nodeid], cold=cold)
-        reply = ask_child(self.command, request, self.minutes, name="the cold process", variables=variables)
+        request = Request(slug, tests=[case.nodeid], cold=Cold(case.suite, case.name, time.monotonic(), layers))
+        reply = ask_child(command, request, minutes, name="the cold process", variables=variables)
         results = [] if reply.report is None else reply.report.results
         result = next((each for each in results if each.case.name == case.name and each.readings), None)
         if result is None:
@@ -139,6 +111,26 @@ class ColdStarts:
                 "run the test alone, or leave cold_start out"
             )
         return result.readings
+
+    def cold_and_warm(layers: int | None) -> tuple[list[Reading], list[Reading]]:
+        """Readings of a process with empty caches, and of one with the caches it left. The latter are empty if nothing
+        was compiled."""
+        with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
+            cold = started(layers, Path(caches))
+            compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
+            cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # The empty cache has no hits.
+            warm = started(layers, Path(caches)) if _compiling(cold) else []
+        return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
+
+    readings, warm = cold_and_warm(None)
+    if warm:
+        points = [cold_and_warm(layers) for layers in depths]
+        for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
+            seconds = [_compile_seconds(pair[at]) for pair in points]
+            readings += [_time(name, linear_regression(depths, seconds).slope)] if depths else []
+        (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
+        readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
+    return readings
 
 
 def _compiling(readings: Sequence[Reading]) -> list[Reading]:

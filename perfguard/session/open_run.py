@@ -118,9 +118,9 @@ def open_run(
 
 def _cold_starts(command: ChildCommand, slug: str, minutes: float) -> Callable[[Case, Sequence[int]], list[Reading]]:
     def read(case: Case, depths: Sequence[int]) -> list[Reading]:
-        from perfguard.session.cold_start import ColdStarts
+        from perfguard.session.cold_start import cold_starts
 
-        return ColdStarts(command, slug, minutes).read(case, depths)
+        return cold_starts(command, slug, minutes, case, depths)
 
     return read
 

@@ -17,7 +17,7 @@ from perfguard.model.units import Unit
 from perfguard.session import cold_start
 from perfguard.session.child import ChildCommand, Cold, Request
 from perfguard.session.child_process import Reply
-from perfguard.session.cold_start import ColdStarts, first_results
+from perfguard.session.cold_start import cold_starts, first_results
 from perfguard.testing.fake import FakeDevice
 
 CASE = Case("suite", "f[64]", "forward", "test_suite.py::test_f[64]")
@@ -96,7 +96,7 @@ class Compiling:
 def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
     monkeypatch.setattr(cold_start, "ask_child", started)
-    readings = ColdStarts(COMMAND, "any", minutes=1.0).read(CASE, (1, 4))
+    readings = cold_starts(COMMAND, "any", 1.0, CASE, (1, 4))
     values = {reading.metric: reading.value for reading in readings}
     assert started.begun == [(layers, caches) for layers in (None, 1, 4) for caches in ("cold", "warm")]
     assert len(values) == len(readings)
@@ -111,7 +111,7 @@ def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.Monk
 def test_without_layers_there_is_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
     monkeypatch.setattr(cold_start, "ask_child", started)
-    names = {reading.metric for reading in ColdStarts(COMMAND, "any", minutes=1.0).read(CASE)}
+    names = {reading.metric for reading in cold_starts(COMMAND, "any", 1.0, CASE)}
     assert started.begun == [(None, "cold"), (None, "warm")]
     assert "warm_compile_time_us" in names
     assert not any("layer" in name for name in names)
@@ -144,4 +144,4 @@ def test_what_compiling_takes_is_told_from_running() -> None:
 def test_a_process_without_a_result_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold_start, "ask_child", lambda *_, **__: Reply(None, "the process ended with status 7"))
     with pytest.raises(MeasurementError, match=r"^cold_start_us: .*status 7.*leave cold_start out$"):
-        ColdStarts(COMMAND, "any", minutes=1.0).read(CASE)
+        cold_starts(COMMAND, "any", 1.0, CASE)

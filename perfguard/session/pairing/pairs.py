@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import msgspec
 from filelock import FileLock
 
-from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseResult, ReadingId, Report, Toolchain
-from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import (
     ChildCommand,
     Packages,
@@ -96,7 +94,7 @@ class PairWorktrees:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stop(self._alive)
+        self.stop()
         if self._temporary.exists():
             self.repository.remove_worktrees(self._temporary)
         if self._lock is not None:
@@ -182,47 +180,19 @@ class PairWorktrees:
         if self.starts_ahead:
             self._ahead = self._start(tally, tally.left())
 
-    def measure(
-        self,
-        tally: Tally,
-        tracks: Sequence[ReadingId],
-        deadline: float,
-        choose: Callable[[Sequence[ReadingId]], Sequence[ReadingId]] = list,
-    ) -> None:
-        """Measure process pairs until all of `tracks` are decided, the deadline is over, or processes died in too many
-        tests to blame single ones.
-
-        Args:
-            deadline: s on the monotonic clock.
-            choose: returns, of the undecided times, those that the next pair measures; none ends the series.
-
-        Raises:
-            UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
-        """
-        started, first = time.monotonic(), tally.pairs
-        # A pair that misses a time counts against it only if the one before missed it, too.
-        most = 2 * MOST_PAIRS * len(tracks)
-        while not tally.problem and tally.pairs - first < most:
-            left = tally.left(tracks)
-            chosen = list(choose(left))
-            if not chosen:
-                break
-            some = f"{len(chosen)} of " if len(chosen) < len(left) else ""
-            expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
-            question = f"{some}{counted(len(left), 'time')} in question{expected}"
-            self.tell(f"process pair {tally.pairs + 1}: {question}", passing=True)
-            outcome = self._pair(tally, left, chosen, deadline)
-            tally.take(outcome, chosen)
-            spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
-            self.tell(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}", detail=True)
-        self._stop(self._alive)
-
-    def _pair(
+    def pair(
         self, tally: Tally, left: Sequence[ReadingId], chosen: Sequence[ReadingId], deadline: float
     ) -> PairOutcome:
         """Measure the times `chosen` of those `left` in new processes. Meanwhile the next pair's processes start, if
         they disturb nothing. They collect the tests of all that are left, since this pair decides which of them the
-        next one measures."""
+        next one measures.
+
+        Args:
+            deadline: s on the monotonic clock.
+
+        Raises:
+            UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
+        """
         processes, self._ahead = self._ahead or self._start(tally, left), {}
 
         def start_next() -> None:
@@ -273,6 +243,10 @@ class PairWorktrees:
             return Limit(hang, name, hangs=True)
         return Limit(deadline, out_of_time(self.settings))
 
+    def stop(self) -> None:
+        """End the processes of the next pair."""
+        self._stop(self._alive)
+
     def _stop(self, children: Sequence[Child]) -> None:
         """End these processes, which may be all, the latest first."""
         for child in reversed([*children]):
@@ -309,12 +283,3 @@ def starts_ahead(device: Device) -> bool:
 def out_of_time(settings: Settings) -> str:
     """The reason why no more pairs were measured."""
     return f"the {settings.pair_minutes:g} minutes for process pairs were over ([tool.perfguard] pair_minutes)"
-
-
-def _expected(pairs: int, seconds: float, deadline: float) -> str:
-    """`, 0:41 elapsed, about 0:20 to 3:05 to go`, after the first of the `pairs` so far."""
-    if not pairs:
-        return ""
-    budget = max(0.0, deadline - time.monotonic())
-    least, most = (min(max(1, count - pairs) * seconds / pairs, budget) for count in (LEAST_PAIRS, MOST_PAIRS))
-    return f", {format_minutes(seconds)} elapsed, about {format_minutes(least)} to {format_minutes(most)} to go"
