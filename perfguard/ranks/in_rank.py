@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -25,18 +25,15 @@ import msgspec
 import pytest
 
 from perfguard._compat.pytest_internals import run_protocol
-from perfguard.judge.across_ranks import with_ranks
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.measure.devices.device import Device
-from perfguard.model.call import Call
 from perfguard.model.config import Config
-from perfguard.model.errors import ExitStatus, UsageError, WrongResult
-from perfguard.model.records import Case, CaseResult
+from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import OPENED, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
 from perfguard.ranks.launch import Collective, Ended, RankExit, RankOutcome, write_outcome
-from perfguard.ranks.rank_group import END, RANK_GUARD, Peers, RankGroup, local_rank, meet, rank_here
+from perfguard.ranks.rank_group import END, RANK_GUARD, RankGroup, RankGuard, local_rank, meet, rank_here
 from perfguard.ranks.rank_reports import decoded_report
 from perfguard.ranks.ranked_items import replay
 from perfguard.session.case_pipeline import ReadingPlan, Runner
@@ -49,52 +46,6 @@ _GRACE_SECONDS = 5.0  # A rank whose peer has failed ends itself after this time
 _OTHERS_SECONDS = 10.0  # The other ranks have this time to write their state, before the launch ends them.
 _WAITING_SECONDS = 2.0  # The time is shorter if the ranks wait for one that has failed, which writes no state.
 _RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
-
-
-@dataclass(kw_only=True)
-class RankGuard(Peers):
-    """The ranks of a launch. Each of them guards the calls of a test.
-
-    Attributes:
-        runner: reads metrics; if None, calls are only checked.
-        extra_seconds: processor time for other configurations of a call that is only checked.
-        results: results of the running test's calls.
-        reason: the reason why this hardware cannot run the test; empty if it can.
-    """
-
-    runner: Runner | None = None
-    extra_seconds: float = 0.0
-    results: list[CaseResult] = field(default_factory=list)
-    reason: str = ""
-
-    def enter_test(self) -> None:
-        super().enter_test()
-        self.results, self.reason = [], ""
-
-    def unsupported(self, reason: str) -> None:
-        self.reason = reason
-
-    def given(self, call: Call) -> Call:
-        """The call without derived inputs, because ranks could derive different ones, and without its work, because the
-        throughput of a rank is not that of the call."""
-        return replace(super().given(call), hard=None, work=None)
-
-    def guard(self, call: Call, case: Case) -> bool:
-        """Check and measure `call`, which every rank makes.
-
-        Raises:
-            WrongResult: the run only checks, and the result is wrong on any rank. A measuring run judges later.
-        """
-        __tracebackhide__ = True
-        if self.runner is not None:
-            self.results += self.runner.measure(call, case)
-            return True
-        from perfguard.check.hard_inputs.search import wrong_of
-
-        problems = with_ranks(self.exchange("the check's problems", wrong_of(call, self.extra_seconds)))
-        if problems:
-            raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
-        return True
 
 
 def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
