@@ -122,7 +122,7 @@ class Lane:
         histories: dict[str, list[History]] = defaultdict(list)
         for entry in self.timed.values():
             histories[timer_class(entry.timer)].append(history_of(entry.sessions))
-        return {name: fit_prior(found) for name, found in histories.items()}
+        return {name: fit_prior(of_class) for name, of_class in histories.items()}
 
     def prior(self, name: str) -> Prior:
         """The noise between the stored sessions of a timer class."""
@@ -167,8 +167,8 @@ class Lane:
 
     def code_of(self, suite: str, key: str) -> Mapping[str, str]:
         """The fingerprints of a case's kernels, by kernel."""
-        found = [case.entries.get(CODE) for case in self.stored_cases(suite, key)]
-        return {kernel: str(code) for each in found if isinstance(each, dict) for kernel, code in each.items()}
+        stored = [case.entries.get(CODE) for case in self.stored_cases(suite, key)]
+        return {kernel: str(code) for each in stored if isinstance(each, dict) for kernel, code in each.items()}
 
     def to_read(self, suite: str, key: str) -> set[str]:
         """The stored metrics of a case that a run reads. Times of kernels in tests are read in recordings only."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import hashlib
+import math
 import os
 import re
 import sys
@@ -38,7 +39,7 @@ from perfguard.ranks.rank_reports import decoded_report
 from perfguard.ranks.ranked_items import replay
 from perfguard.session.case_pipeline import ReadingPlan, Runner
 from perfguard.session.child import EVERYTHING, Request
-from perfguard.session.watchdog import describe_step
+from perfguard.session.watchdog import describe_step, watched
 
 _STATUS = 3  # The exit status of a rank that ends itself is pytest's status for an internal error.
 _POLL_SECONDS = 0.2
@@ -231,25 +232,29 @@ class Watch:
     stderr: int
     _number: int = 0
     _arrived: bool = False
+    _failed_at: float = math.inf  # Seconds after which another rank was seen to have failed.
 
     @contextlib.contextmanager
     def over(self) -> Iterator[None]:
         """Watch the body: one test, and the wait for the other ranks at its end."""
         self._number += 1
-        self._arrived = False
-        ended = threading.Event()
-        main = threading.get_ident()
-        thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
-        thread.start()
-        # If C code never releases the interpreter's lock, that thread cannot run.
+        self._arrived, self._failed_at = False, math.inf
+        main, store = threading.get_ident(), self.group.store.clone()
+        limit = f"took longer than {self.group.minutes:g} minutes"
+        # If C code never releases the interpreter's lock, the watching thread cannot run.
         seconds = 60 * self.group.minutes + 2 * _OTHERS_SECONDS
         faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
         try:
-            yield
+            with watched(
+                self.group.minutes,
+                lambda step: self._end(main, store, limit, _OTHERS_SECONDS),
+                _POLL_SECONDS,
+                lambda step, seconds: self._look(main, store, seconds),
+                first=_POLL_SECONDS,
+            ):
+                yield
         finally:
             faulthandler.cancel_dump_traceback_later()
-            ended.set()
-            thread.join()
 
     def arrive(self, failed: bool) -> None:
         """Note that this rank has ended the test and waits for the others. With `failed` it has left the test early, so
@@ -258,20 +263,13 @@ class Watch:
         if failed:
             self.group.store.set(f"failed-{self._number}", str(self.group.rank))
 
-    def _watch(self, main: int, ended: threading.Event) -> None:
-        store, key = self.group.store.clone(), f"failed-{self._number}"
-        started, failed = time.monotonic(), 0.0
-        while not ended.wait(_POLL_SECONDS):
-            now = time.monotonic()
-            if now - started > 60 * self.group.minutes:
-                self._end(main, store, f"took longer than {self.group.minutes:g} minutes", _OTHERS_SECONDS)
-            if self._arrived:
-                continue
-            if failed == 0.0 and store.check([key]):
-                failed = now
-            if failed and now - failed > _GRACE_SECONDS:
-                rank = int(store.get(key))
-                self._end(main, store, f"rank {rank} had left the test", _WAITING_SECONDS)
+    def _look(self, main: int, store: Any, seconds: float) -> None:
+        """End this rank if it still waits some time after another one has failed."""
+        key = f"failed-{self._number}"
+        if not self._arrived and self._failed_at == math.inf and store.check([key]):
+            self._failed_at = seconds
+        if not self._arrived and seconds - self._failed_at > _GRACE_SECONDS:
+            self._end(main, store, f"rank {int(store.get(key))} had left the test", _WAITING_SECONDS)
 
     def _end(self, main: int, store: Any, cause: str, seconds: float) -> None:
         frame = sys._current_frames().get(main)

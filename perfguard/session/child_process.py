@@ -57,12 +57,14 @@ class Child:
         *,
         variables: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
+        **attributes: Any,
     ) -> Self:
         """Start pytest with a request, or a command of the shell, in the place of `command`.
 
         Args:
             variables: of its environment, besides this process's.
             pass_fds: file descriptors that it inherits.
+            attributes: those that a subclass adds.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if isinstance(asked, Request):
@@ -71,7 +73,7 @@ class Child:
         with open(folder / _OUTPUT, "wb") as output:
             options: dict[str, Any] = {"shell": isinstance(asked, str), "pass_fds": pass_fds}
             process = command.popen(line, variables, stdout=output, stderr=subprocess.STDOUT, **options)
-        return cls(name, folder, process)
+        return cls(name, folder, process, **attributes)
 
     def __enter__(self) -> Self:
         return self

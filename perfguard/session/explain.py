@@ -112,9 +112,9 @@ def explain_slower(
     try:
         for result in results:
             tell(f"counting with {profiler.name} why {result.case.key} is slower")
-            found = _compared(worktrees, result.case, profiler, _SECONDS / 60)
-            run.measured[result.id] = with_readings(result, found.work)
-            answers[result.id] = with_readings(answers[result.id], found.base)
+            counted = _compared(worktrees, result.case, profiler, _SECONDS / 60)
+            run.measured[result.id] = with_readings(result, counted.work)
+            answers[result.id] = with_readings(answers[result.id], counted.base)
     except (PerfguardError, OSError) as error:
         tell(f"not explained by hardware counters: {error}")
 
@@ -166,11 +166,11 @@ def run(options: argparse.Namespace) -> int:
             if options.setup:
                 worktrees.set_up(options.setup)
             _tell(f"counting with {profiler.name}: {asked.case.key} at {base[:12]}, then in the working tree")
-            found = _compared(worktrees, asked.case, profiler)
-        pairs = zip(found.base, found.work, strict=True)
+            counted = _compared(worktrees, asked.case, profiler)
+        pairs = zip(counted.base, counted.work, strict=True)
         counters = ", ".join(describe_difference(now, then.value) for then, now in pairs) or "none moved"
-        times = " -> ".join(map(format_time, found.us))
-        kernel = f"kernel: {found.kernel} {times} in {profiler.name}, from {base[:12]}"
+        times = " -> ".join(map(format_time, counted.us))
+        kernel = f"kernel: {counted.kernel} {times} in {profiler.name}, from {base[:12]}"
         lines[1:1] = [f"counters: {counters}", kernel]
     print("\n    ".join(clean(line, None) for line in lines))
     return int(ExitStatus.PASSED)

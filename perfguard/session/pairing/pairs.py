@@ -230,8 +230,10 @@ class PairWorktrees:
             options = PairOptions(theirs.fileno(), secrets.randbelow(_MOST_PAD), preheats=side == SIDES[-1])
             request = msgspec.structs.replace(request, pair=options)
             with self.interrupts.delayed():
-                child = Child.start(describe(side), command, folder, request, pass_fds=[theirs.fileno()])
-                process = SideProcess(child.name, folder, child.process, connection=Connection(ours.detach()))
+                process = SideProcess.start(
+                    describe(side), command, folder, request,
+                    pass_fds=[theirs.fileno()], connection=Connection(ours.detach()),
+                )  # fmt: skip
                 self._alive.append(process)
         return process
 
