@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Struct
 
 from perfguard._compat.pytest_internals import worker_input
 from perfguard.measure.devices import find_devices, open_device
@@ -34,8 +35,22 @@ from perfguard.session.settle import settle
 from perfguard.store.report_file import read_report
 
 FOLDER = "perfguard_folder"  # The key of a worker's folder in its input.
-_COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "reported.json"
+_STATE = "state.json"
 _CRASHED = "???"  # xdist's phase of a test in which its worker crashed.
+
+
+class WorkerState(Struct):
+    """What a worker leaves in its folder, beside its report.
+
+    Attributes:
+        collected: its collection, which is the same in all workers.
+        error: the error that stops the run; otherwise empty.
+        reported: suite, key and verdicts of the cases whose tests reported them.
+    """
+
+    collected: Collected
+    error: str = ""
+    reported: list[tuple[str, str, list[Verdict]]] = []
 
 
 class XdistWorker(Measuring):
@@ -43,22 +58,22 @@ class XdistWorker(Measuring):
 
     def __init__(self, config: Config, stderr: int) -> None:
         super().__init__(config, stderr)
-        self._error = ""  # The error that stops the run.
+        self._state = WorkerState(self._collected)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Begin as in one process; the controlling process reports any error."""
         try:
             super().pytest_collection_finish(session)
         except pytest.UsageError as error:
-            self._fail(str(error))
-        self._write(_COLLECTED, self._collected)
+            self._state.error = str(error)
+        self._write()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Set up as in one process; after an error no test runs."""
-        if self._error:
-            item.session.shouldstop = self._error
-            pytest.fail(self._error, pytrace=False)
+        if error := self._state.error:
+            item.session.shouldstop = error
+            pytest.fail(error, pytrace=False)
         super().pytest_runtest_setup(item)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -93,17 +108,14 @@ class XdistWorker(Measuring):
             with tell.after_tests():
                 settle(run, self._command(session.config), tell)
         except PerfguardError as error:
-            self._fail(str(error))
+            self._state.error = str(error)
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
         run.save()
-        self._write(_REPORTED, [(*case, verdicts) for case, verdicts in run.reported.items()])
+        self._state.reported = [(*case, verdicts) for case, verdicts in run.reported.items()]
+        self._write()
 
-    def _fail(self, error: str) -> None:
-        self._error = error
-        self._write(_ERROR, error)
-
-    def _write(self, name: str, data: object) -> None:
-        write_atomically(self._config.reports_dir / name, msgspec.json.encode(data, enc_hook=str))
+    def _write(self) -> None:
+        write_atomically(self._config.reports_dir / _STATE, msgspec.json.encode(self._state, enc_hook=str))
 
 
 class Controller(Ending):
@@ -154,19 +166,19 @@ class Controller(Ending):
 
     def _gather(self, session: pytest.Session, folder: Path, ended: bool) -> None:
         workers = sorted(path for path in folder.iterdir() if path.is_dir())
-        error = next(filter(None, (_read(path / _ERROR, str) for path in workers)), None)
+        paths = [path for worker in workers if (path := worker / _STATE).exists()]
+        states = [msgspec.json.decode(path.read_bytes(), type=WorkerState) for path in paths]
+        error = next((state.error for state in states if state.error), None)
         if error is not None:
             raise pytest.UsageError(error)
-        # All workers collect the same tests.
-        collected = next(filter(None, (_read(path / _COLLECTED, Collected) for path in workers)), None)
         reports = [read_report(path) for worker in workers for path in worker.glob("report-*.json")]
+        collected = next((state.collected for state in states), None)
         if collected is None or not collected.selected:
             return
         with usage_errors():
             run = self._run = self._merged(reports, collected)
-            for worker in workers:
-                for suite, key, verdicts in _read(worker / _REPORTED, list[tuple[str, str, list[Verdict]]]) or ():
-                    run.reported[suite, key] = verdicts
+            for suite, key, verdicts in (each for state in states for each in state.reported):
+                run.reported[suite, key] = verdicts
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
@@ -229,8 +241,3 @@ def _joined(pairings: Iterable[Pairing]) -> list[Pairing]:
             problem=known.problem or pairing.problem,
         )  # fmt: skip
     return list(joined.values())
-
-
-def _read(path: Path, kind: Any) -> Any:
-    """The content of a worker's file; None if there is none."""
-    return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None

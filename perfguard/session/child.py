@@ -6,6 +6,7 @@ started. The child answers with a report that grows while it measures, so the me
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import functools
@@ -382,6 +383,14 @@ def _expanded(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
             lines = None
         expanded += [argument] if lines is None else _expanded(lines, folder)
     return tuple(expanded)
+
+
+def add_pytest_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that runs pytest in worktrees."""
+    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
+    parser.add_argument(
+        "pytest_arguments", nargs="*", default=[], metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
+    )
 
 
 def environment() -> dict[str, str]:

@@ -29,7 +29,7 @@ from perfguard.model.suite_names import name_of, suite_of
 from perfguard.model.units import format_time
 from perfguard.render.escaping import clean
 from perfguard.render.words import more_lines, one_line
-from perfguard.session.child import Request, child_command
+from perfguard.session.child import Request, add_pytest_arguments, child_command
 from perfguard.session.child_process import TOO_LONG
 from perfguard.session.device_lock import DeviceLock
 from perfguard.session.fresh_processes import Tell
@@ -130,10 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("case", metavar="CASE", help="a case as reports name it, or the node id of its test")
     parser.add_argument("base", metavar="BASE", nargs="?", help="default: the report's base, else the main branch")
-    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
-    parser.add_argument(
-        "pytest_arguments", nargs="*", default=[], metavar="-- PYTEST ARGUMENTS", help="as after `pytest`"
-    )
+    add_pytest_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
