@@ -35,7 +35,7 @@ from perfguard.session.device_lock import DeviceLock
 from perfguard.session.fresh_processes import Tell
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.pairs import PairWorktrees
-from perfguard.session.pairing.sides import SIDES, Interrupts, describe
+from perfguard.session.pairing.sides import SIDES, describe
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.store.report_file import read_report
 
@@ -154,9 +154,8 @@ def run(options: argparse.Namespace) -> int:
         command = child_command(options.pytest_arguments, project, asked.device or settings.device)
         with (
             DeviceLock(device.key) as lock,
-            Interrupts() as interrupts,
-            PairWorktrees(find_repository(project), command, slug, settings, interrupts, _tell, False) as worktrees,
-            interrupts.armed(),
+            PairWorktrees(find_repository(project), command, slug, settings, _tell) as worktrees,
+            worktrees.interrupts.armed(),
         ):
             lock.acquire(settings.lock_minutes, _tell)
             worktrees.lay_out(base, pairs=True)

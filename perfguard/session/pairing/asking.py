@@ -30,7 +30,6 @@ from perfguard.session.child import ChildCommand, Request, own_packages, package
 from perfguard.session.explain import explain_slower
 from perfguard.session.fresh_processes import Tell
 from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
-from perfguard.session.pairing.sides import Interrupts
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worker import Followed
 from perfguard.session.pairing.worktrees import find_repository
@@ -101,9 +100,8 @@ class Asking:
         beside = run.config.beside or CompareOptions()
         packages = own_packages() if beside.python is None else packages_at(beside.python)
         with (
-            Interrupts() as interrupts,
-            PairWorktrees(repository, command, slug, settings, interrupts, self.tell, ahead, packages) as worktrees,
-            interrupts.armed(),
+            PairWorktrees(repository, command, slug, settings, self.tell, ahead, packages) as worktrees,
+            worktrees.interrupts.armed(),
         ):
             times = self.question.times if settings.pair_minutes else {}
             worktrees.lay_out(self.base, pairs=bool(times))

@@ -181,9 +181,10 @@ class _Lockstep:
             if track is not None and all(self.at[side] == track for side in SIDES) and self.has_one_timer(track):
                 with self.outcome.spending("measuring"):
                     self.measure(track)
-        for side in followers:  # The base's call raised, or the base has ended.
-            if self.inside.get(side) == test:
-                self.go(side, Go())
+        with self.outcome.spending("tests"):
+            for side in followers:  # The base's call raised, or the base has ended.
+                if self.inside.get(side) == test:
+                    self.go(side, Go())
 
     def has_one_timer(self, track: ReadingId) -> bool:
         """Whether all sides that have come to a time read it with the same timer."""
@@ -209,7 +210,7 @@ class _Lockstep:
             self.outcome.timers.setdefault(message.time, {})[side] = message.timer
 
     def end(self, side: Side) -> None:
-        """Wait for the end of a process, whose tests have run."""
+        """Wait for the end of a process that has run its tests or has hung up."""
         if problem := self.processes[side].wait(_END_MINUTES, " to end after its tests"):
             self._lose(side, problem)
 

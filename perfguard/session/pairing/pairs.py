@@ -61,7 +61,7 @@ class Answer(NamedTuple):
 
 @dataclass
 class PairWorktrees:
-    """Worktrees and processes of one set of process pairs. As a context manager, it removes them.
+    """Worktrees and processes of one set of process pairs. As a context manager, it removes them, despite signals.
 
     Attributes:
         command: starts pytest in the user's checkout.
@@ -76,11 +76,11 @@ class PairWorktrees:
     command: ChildCommand
     slug: str
     settings: Settings
-    interrupts: Interrupts
     tell: Tell
-    starts_ahead: bool
+    starts_ahead: bool = False
     packages: Packages = field(default_factory=own_packages)
     toolchain: Toolchain | None = None
+    interrupts: Interrupts = field(default_factory=Interrupts)
     _alive: list[Child] = field(default_factory=list)  # All processes that may be alive.
     _orders: list[list[Side]] = field(default_factory=list)  # Starting orders of the next pairs.
     _ahead: dict[Side, SideProcess] = field(default_factory=dict)  # The processes of the next pair.
@@ -91,14 +91,18 @@ class PairWorktrees:
     _random: random.Random = field(default_factory=random.SystemRandom)
 
     def __enter__(self) -> Self:
+        self.interrupts.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.stop()
-        if self._temporary.exists():
-            self.repository.remove_worktrees(self._temporary)
-        if self._lock is not None:
-            self._lock.release()
+        try:
+            self.stop()
+            if self._temporary.exists():
+                self.repository.remove_worktrees(self._temporary)
+            if self._lock is not None:
+                self._lock.release()
+        finally:
+            self.interrupts.__exit__(*exc_info)
 
     def command_of(self, side: Side) -> ChildCommand:
         """The command that starts pytest in the worktree of a side."""

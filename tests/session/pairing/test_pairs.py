@@ -10,18 +10,14 @@ from perfguard.model.config import Settings
 from perfguard.model.errors import UsageError
 from perfguard.session.child import ChildCommand
 from perfguard.session.pairing.pairs import PairWorktrees
-from perfguard.session.pairing.sides import Interrupts
 from perfguard.session.pairing.worktrees import Repository
 
 
 def test_the_set_up_runs_in_the_worktree_and_tells_why_it_failed(tmp_path: Path) -> None:
     def set_up(command: str, minutes: float = 1.0) -> None:
         settings, at = Settings(session_minutes=minutes), tmp_path / "pairs"
-        with Interrupts() as interrupts:
-            worktrees = PairWorktrees(
-                Repository(tmp_path), ChildCommand((), tmp_path), "", settings, interrupts, quiet, False, _temporary=at
-            )
-            worktrees.set_up(command)
+        command_line = ChildCommand((), tmp_path)
+        PairWorktrees(Repository(tmp_path), command_line, "", settings, quiet, _temporary=at).set_up(command)
 
     def quiet(*_: object, **__: object) -> None: ...
 
