@@ -23,8 +23,8 @@ from perfguard.github.desk import find_run
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again
 from perfguard.github.lanes.untrusted_report import Received, read_untrusted_file, receive_all
-from perfguard.judge.lane import Lane, differing_versions
-from perfguard.judge.time_record import TimeRecord
+from perfguard.judge.lane import Lane
+from perfguard.judge.record import differing_versions
 from perfguard.judge.update_plan import plan
 from perfguard.model.config import Category, find_project, read_settings
 from perfguard.model.errors import ExitStatus, LaneError, UsageError
@@ -257,7 +257,7 @@ def _measured_changes(lane: Lane, judged: Report, result: CaseResult) -> list[Ch
     provenance = judged.provenance
     timed = [each for each in result.readings if each.timed and each.is_recorded]
     for reading in timed if lane.stored_cases(*result.id) else ():  # A new case is recorded as read.
-        record, why = TimeRecord(result, reading, lane), "no process pair judged it; record it there"
+        record, why = lane.record(result, reading), "no process pair judged it; record it there"
         if record.entry is not None:
             if judged.commit is not None and record.provenance.commit == judged.commit:
                 continue  # It was accepted before.

@@ -149,8 +149,8 @@ def by_rank(stored: Value, now: Value) -> tuple[Value, Value]:
 
 def _ranks_in(value: Value) -> int:
     """The number of ranks that a value has parts of; 0 if it is the same on all ranks."""
-    found = [_OF_RANK.match(name) for name in value] if isinstance(value, dict) else []
-    return max((int(each[1]) + 1 for each in found if each), default=0)
+    parts = [_OF_RANK.match(name) for name in value] if isinstance(value, dict) else []
+    return max((int(each[1]) + 1 for each in parts if each), default=0)
 
 
 def _accuracies(own: Sequence[CaseResult]) -> list[Accuracy]:

@@ -13,28 +13,17 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from perfguard.judge.across_ranks import by_rank
 from perfguard.judge.exact import describe_difference, judge_exact, machine_change, spelled_out, word_by
-from perfguard.judge.lane import (
-    Lane,
-    Record,
-    differing_versions,
-    folder_of_ranks,
-    other_power,
-    same_board,
-    timer_class,
-    unstable_id,
-)
+from perfguard.judge.lane import Lane, folder_of_ranks, timer_class, unstable_id
 from perfguard.judge.pair_test import judge_rival
+from perfguard.judge.record import Record, same_board
 from perfguard.judge.screen import NO_CONTROLS, Controls, covering, has_other_code, judge_kernel_times, within_record
 from perfguard.judge.statistics import history_of
 from perfguard.model.limits import timed_kernel
 from perfguard.model.records import (
-    BY_TOOLCHAIN,
     NO_BASE,
     NO_RECORD,
     OTHER_CONDITIONS,
-    Across,
     BaseTree,
     Better,
     CaseResult,
@@ -231,11 +220,10 @@ class _Case:
             return self._unknown(reading, record)
         if entry == UNSTABLE and self.result.case.direction == "test":
             return _unjudged(Word.PASS, reading, "not gated: it differed between processes when it was recorded")
-        changed = self._other_method(record, entry)
+        changed = record.other_method(entry)
         if changed or isinstance(entry, TimedEntry):
             return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
-        drift = differing_versions(record.provenance, self.lane.toolchain, portable=self.lane.is_portable(reading))
-        return self._explained(judge_exact(reading, entry, drift), reading)
+        return self._explained(judge_exact(reading, entry, record.drift), reading)
 
     def _explained(self, verdict: Verdict, reading: Reading) -> Verdict:
         if verdict.word is not Word.CHANGED:
@@ -322,19 +310,13 @@ class _Case:
     def _why_not_comparable(self, reading: Reading) -> Verdict | None:
         """The verdict on a time that cannot be compared with its record, with the reason; None if it can."""
         record = self.lane.record(self.result, reading)
-        entry = record.entry
-        if entry is None:
+        if record.entry is None:
             return self._unknown(reading, record)
-        changed = other_power(record.provenance, self.lane.hardware)
-        if changed:
-            return _unjudged(Word.OTHER_HARDWARE, reading, changed, entry)
-        changed = self._other_method(record, entry)
-        if changed or not isinstance(entry, TimedEntry):
-            return _unjudged(Word.METHOD_CHANGED, reading, changed, entry)
-        drift = differing_versions(record.provenance, self.lane.toolchain)
-        if not drift:
+        if record.why_time_differs is None:
             return None
-        return replace(self._shown(reading), word=Word.DRIFT, reason=f"{BY_TOOLCHAIN}{', '.join(drift)}")
+        word, why = record.why_time_differs
+        shown = self._shown(reading) if word is Word.DRIFT else _unjudged(word, reading, "", record.entry)
+        return replace(shown, word=word, reason=why)
 
     def _shown(self, reading: Reading) -> Verdict:
         """A verdict with the time and the record of the same timer, if any. The caller sets word and reason."""
@@ -363,31 +345,10 @@ class _Case:
         why = unstable_id(record.key)
         return replace(_unjudged(Word.NEW, reading, why or f"no baseline on {folder}"), storable=not why)
 
-    def _other_method(self, record: Record, entry: Entry) -> str:
-        stored, inputs = record.case, self.result.inputs
-        if stored is not None and stored.inputs and stored.inputs != inputs:
-            if self.result.case.direction == "test":
-                return "the test was edited since it was recorded"
-            return f"other inputs: {stored.inputs} -> {inputs or 'unknown'}"
-        reading = record.reading
-        before, now = _method(entry), _method(reading)
-        if reading.across is Across.EACH and not reading.timed and not isinstance(entry, TimedEntry):
-            before, now = map(_method, by_rank(entry, reading.value))
-        return f"read otherwise: {before} -> {now}" if before != now else ""
-
 
 def _unjudged(word: Word, reading: Reading, reason: str, entry: Entry | None = None) -> Verdict:
     before = None if isinstance(entry, TimedEntry) else entry
     return Verdict(word, reading.metric, reason, before=before, after=reading.value, unit=reading.unit)
-
-
-def _method(read: Reading | Entry) -> str:
-    if isinstance(read, Reading | TimedEntry) and read.timer is not None:
-        return f"timer {read.timer}"
-    value = read.value if isinstance(read, Reading) else read
-    if isinstance(value, dict):
-        return "parts"
-    return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "a number"
 
 
 def not_read(metric: str) -> str:

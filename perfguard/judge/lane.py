@@ -10,6 +10,7 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
+from perfguard.judge.record import Record, differing_versions, other_power
 from perfguard.judge.statistics import UNLEARNT, History, Prior, fit_prior, history_of
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
@@ -23,7 +24,6 @@ from perfguard.model.records import (
     CaseResult,
     Entry,
     Hardware,
-    Provenance,
     Reading,
     ReadingId,
     TimedEntry,
@@ -32,59 +32,8 @@ from perfguard.model.records import (
 from perfguard.model.records.baseline import EVERY_CPU, entries_of
 from perfguard.model.records.code import CODE, same_parts
 
-#: Type of a reading -> the value that is implied if the record of an observed test lacks the reading.
-NOTHING: Mapping[type, Entry] = {int: 0, list: [], dict: {}}
-
 #: Metrics that only older records hold: their values depended on the process.
 _NO_LONGER_READ = {"reserved_bytes"}
-
-
-@dataclass(frozen=True)
-class Record:
-    """The stored counterpart of one reading of a case.
-
-    Attributes:
-        baseline: the file that holds the reading; None if there is none.
-        key: the key of the case.
-        reading: the reading.
-    """
-
-    baseline: Baseline | None
-    key: str
-    reading: Reading
-
-    @property
-    def case(self) -> CaseBaseline | None:
-        """The case in that file."""
-        return None if self.baseline is None else self.baseline.cases.get(self.key)
-
-    @property
-    def entry(self) -> Entry | None:
-        """The stored value, or sessions."""
-        return None if self.case is None else self.case.entries.get(self.reading.metric)
-
-    @property
-    def is_of_test(self) -> bool:
-        """Whether the case is an observed test, whose empty readings are not stored."""
-        return self.key.endswith("/test")
-
-    @property
-    def implied(self) -> Entry | None:
-        """The stored value, or the one that a record without the metric implies."""
-        if not self.reading.is_recorded:
-            return None
-        value, implied = self.reading.value, self.reading.unrecorded
-        if self.case is not None and self.entry is None and self.is_of_test:
-            return NOTHING.get(type(value))
-        if self.case is None or self.entry is not None or implied is None:
-            return self.entry
-        return dict.fromkeys(value, implied) if isinstance(value, dict) else implied
-
-    @property
-    def provenance(self) -> Provenance:
-        """The provenance of the stored case."""
-        assert self.baseline is not None
-        return self.baseline.provenance_of(self.key)
 
 
 @dataclass(frozen=True)
@@ -173,7 +122,7 @@ class Lane:
         histories: dict[str, list[History]] = defaultdict(list)
         for entry in self.timed.values():
             histories[timer_class(entry.timer)].append(history_of(entry.sessions))
-        return {name: fit_prior(found) for name, found in histories.items()}
+        return {name: fit_prior(of_class) for name, of_class in histories.items()}
 
     def prior(self, name: str) -> Prior:
         """The noise between the stored sessions of a timer class."""
@@ -201,7 +150,7 @@ class Lane:
         """The record of a reading of the case."""
         files = self._by_folder.get(folder_of(self.hardware, reading, result.ranks), {})
         file = files.get(result.case.suite)
-        return Record(file, key_of_record(file, result), reading)
+        return Record(self, result, reading, file, key_of_record(file, result))
 
     def moved(self, results: Iterable[CaseResult]) -> set[CaseId]:
         """The records that were found for cases with other keys."""
@@ -218,8 +167,8 @@ class Lane:
 
     def code_of(self, suite: str, key: str) -> Mapping[str, str]:
         """The fingerprints of a case's kernels, by kernel."""
-        found = [case.entries.get(CODE) for case in self.stored_cases(suite, key)]
-        return {kernel: str(code) for each in found if isinstance(each, dict) for kernel, code in each.items()}
+        stored = [case.entries.get(CODE) for case in self.stored_cases(suite, key)]
+        return {kernel: str(code) for each in stored if isinstance(each, dict) for kernel, code in each.items()}
 
     def to_read(self, suite: str, key: str) -> set[str]:
         """The stored metrics of a case that a run reads. Times of kernels in tests are read in recordings only."""
@@ -272,39 +221,6 @@ def joined(files: Iterable[Baseline]) -> dict[str, Baseline]:
 def timer_class(timer: str) -> str:
     """The class of timers with similar noise: the id without its counts, `graph-cold-u64-r12` -> `graph-cold`."""
     return re.sub(r"-[a-z]+\d+", "", timer)
-
-
-def other_power(stored: Provenance, now: Hardware) -> str:
-    """The difference of the power limit from the record's; empty if equal. The partition is part of the slug."""
-    before, after = stored.power_limit_watts, now.power_limit_watts
-    if before is None or after is None or abs(after - before) < 1:
-        return ""
-    return f"recorded under a power limit of {before:g} W, now {after:g} W"
-
-
-def same_board(stored: Provenance, result: CaseResult) -> bool:
-    """Whether the case is known to be timed on the same board as its record."""
-    now = result.conditions.board if result.conditions is not None else None
-    return now is not None and stored.board == now
-
-
-def differing_versions(stored: Provenance, now: Toolchain, *, portable: bool = False) -> list[str]:
-    """`triton 3.6.0 -> 3.7.0` for every recorded version that differs now.
-
-    Python counts by its minor version. Portable metrics do not depend on the machine's driver and toolkit.
-    """
-    changes = []
-    for name in ("torch", "triton", "python") if portable else Toolchain.__struct_fields__:
-        before, after = getattr(stored, name), getattr(now, name)
-        if name == "python":
-            before, after = _minor(before), _minor(after)
-        if before is not None and before != after:
-            changes.append(f"{name} {before} -> {after or 'unknown'}")
-    return changes
-
-
-def _minor(version: str | None) -> str | None:
-    return None if version is None else ".".join(version.split(".")[:2])
 
 
 # -- ids of parameters -------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def judge_paired(tracks: Mapping[Name, PairedReadings], family: int) -> dict[Nam
             seen[name].append(reading)
             history = spread_of([contrast(each) for each in seen[name]], [each.control for each in seen[name]])
             classes[tracks[name].timer_class][name] = history
-        priors = {name: fit_prior(list(found.values())) for name, found in classes.items()}
+        priors = {name: fit_prior(list(histories.values())) for name, histories in classes.items()}
         undecided = sum(name not in verdicts or verdicts[name].word is None for name in seen)
         for name, _ in open_now:
             track, name_of_class = tracks[name], tracks[name].timer_class

@@ -90,7 +90,7 @@ def judge_session(
         result.id: without_both_ways(result, beside_base(result, by_record[result.id], lane, answers.get(result.id)))
         for result in results
     }
-    asked = {name: {each.metric for each in found if each.word is Word.SUSPECT} for name, found in verdicts.items()}
+    asked = {name: {each.metric for each in given if each.word is Word.SUSPECT} for name, given in verdicts.items()}
     tracks = {
         ReadingId(*result.id, time.metric): track
         for result in results
@@ -126,7 +126,7 @@ def while_uncommitted(verdict: Verdict) -> Verdict:
 def count_suspects(verdicts: Mapping[CaseId, Sequence[Verdict]]) -> int:
     """The number of times in question: the family over which the error of a run is spent."""
     return sum(
-        verdict.word is Word.SUSPECT and bool(verdict.metric) for found in verdicts.values() for verdict in found
+        verdict.word is Word.SUSPECT and bool(verdict.metric) for given in verdicts.values() for verdict in given
     )
 
 

@@ -16,7 +16,8 @@ from statistics import median
 from msgspec.structs import replace
 
 from perfguard.judge.exact import describe_difference
-from perfguard.judge.lane import Lane, same_board, timer_class
+from perfguard.judge.lane import Lane, timer_class
+from perfguard.judge.record import same_board
 from perfguard.judge.statistics import COARSE, Prior, history_of, least_effect, moderate
 from perfguard.model.limits import KERNEL_TIME, KERNEL_TIME_LIMITS, kernel_time, timed_kernel
 from perfguard.model.records import (
@@ -176,16 +177,16 @@ def slowest_asked(
     moved = [
         (-(verdict.ratio or 1.0), result.id, verdict.metric)
         for result in results
-        if (own := covering(result, lane)) and (found := [v for v in verdicts[result.id] if v.word is Word.SUSPECT])
-        if all(each.metric not in own and each.reason.endswith((_OUTSIDE, _FEW)) for each in found)
-        if all((time := result.reading(each.metric)) and time.promise >= COARSE for each in found)
-        for verdict in found
+        if (own := covering(result, lane)) and (asked := [v for v in verdicts[result.id] if v.word is Word.SUSPECT])
+        if all(each.metric not in own and each.reason.endswith((_OUTSIDE, _FEW)) for each in asked)
+        if all((time := result.reading(each.metric)) and time.promise >= COARSE for each in asked)
+        for verdict in asked
     ]
     others = {(case, metric) for _, case, metric in sorted(moved)[MOST_ASKED:]}
     why = f"not asked: {MOST_ASKED} host times of unchanged device code moved more beside their records"
     return {
-        case: [replace(each, word=Word.PASS, reason=why) if (case, each.metric) in others else each for each in found]
-        for case, found in verdicts.items()
+        case: [replace(each, word=Word.PASS, reason=why) if (case, each.metric) in others else each for each in given]
+        for case, given in verdicts.items()
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from msgspec.structs import replace
 
 from perfguard.judge.case_verdicts import not_read
 from perfguard.judge.exact import word_by
-from perfguard.judge.lane import NOTHING, Lane, Record, folder_of, is_own, unstable_id
+from perfguard.judge.lane import Lane, folder_of, is_own, unstable_id
+from perfguard.judge.record import NOTHING, Growth, anchor_of, grow
 from perfguard.judge.statistics import without_wild
-from perfguard.judge.time_record import Growth, TimeRecord, anchor_of, grow
 from perfguard.model.config import Category
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import (
@@ -119,7 +120,7 @@ def _category(result: CaseResult, reading: Reading, entry: Entry | None) -> Cate
 
 def is_implied(result: CaseResult, reading: Reading) -> bool:
     """Whether a record without the metric implies the reading's value."""
-    if Record(None, result.case.key, reading).is_of_test and reading.value == NOTHING.get(type(reading.value)):
+    if result.case.direction == "test" and reading.value == NOTHING.get(type(reading.value)):
         return True
     values = reading.value.values() if isinstance(reading.value, dict) else [reading.value]
     if reading.is_empty:
@@ -238,7 +239,7 @@ class _Planner:
 
         `is_other`: whether an exact metric shows that the case is no longer the recorded one.
         """
-        record = TimeRecord(self.result, reading, self.lane, self.same_tree)
+        record = dataclasses.replace(self.lane.record(self.result, reading), same_tree=self.same_tree)
         scaled = None if self.paired is None else self.paired.get(reading.metric)
         given: Sequence[object] = scaled or [reading.value]
         values = [float(value) for value in given if isinstance(value, int | float) and 0 < value < 1e12]

@@ -16,7 +16,7 @@ from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import CaseId, Word
 from perfguard.render.words import one_line
-from perfguard.session.child import environment
+from perfguard.session.child import add_pytest_arguments, environment
 from perfguard.session.pairing.worktrees import Repository, find_repository, lock_in
 from perfguard.store.report_file import read_report
 
@@ -55,10 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PACKAGE==V1,V2,…",
         help="instead of commits: releases of a package, oldest first, each beside the installed one",
     )
-    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
-    parser.add_argument(
-        "pytest_arguments", nargs="*", default=[], metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
-    )
+    add_pytest_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

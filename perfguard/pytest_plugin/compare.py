@@ -12,7 +12,7 @@ from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import CompareOptions, find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.items import BESIDE
-from perfguard.session.child import own_packages, packages_at
+from perfguard.session.child import add_pytest_arguments, own_packages, packages_at
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.worktrees import find_repository
 
@@ -39,11 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an interpreter, or a folder of site-packages, that the base runs with: compares two environments "
         "(torch, Triton, the driver's libraries), with HEAD as BASE of the same code",
     )
-    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to FILE")
-    parser.add_argument(
-        "pytest_arguments", nargs="*", default=[], metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
-    )
+    add_pytest_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:

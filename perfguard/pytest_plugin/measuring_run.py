@@ -87,10 +87,10 @@ class Measuring(Ending):
         folder = config.session_folder
         self.request = None if folder is None else read_request(folder)  # None: this process has no parent.
         self.worker: PairWorker | None = None  # This process in a process pair.
-        if self.request is not None and self.request.conductor is not None:
+        if self.request is not None and self.request.pair is not None:
             from perfguard.session.pairing.worker import join
 
-            self.worker = join(self.request.conductor)
+            self.worker = join(self.request)
         self._uncollected: dict[str, str] = {}
         self._lock: DeviceLock | None = None
         self._shown_progress: Progress | None = None
@@ -126,12 +126,11 @@ class Measuring(Ending):
         """Open the device and the baselines if any test needs them."""
         device = None
         if self.worker is not None:
-            tests = self.worker.begin([item.nodeid for item in session.items], self._uncollected)
+            tests = self.worker.begin([item.nodeid for item in session.items])
             session.items[:] = in_order(session.items, tests)
-            device = self._open()  # Opening takes seconds, so all sides do it at once, before any has its turn.
+            device = self._open(session)  # Opening takes seconds, so all sides do it at once, before any has its turn.
             device.settle()
             forget_compiled()  # The first call takes seconds, too.
-            self.worker.opened()
         guarded = [item for item in session.items if is_guarded(item)]
         if not guarded or session.config.option.collectonly:
             return
@@ -158,7 +157,7 @@ class Measuring(Ending):
 
             for line in outgrown(self._collected.selected, self._config):
                 self._progress(session.config)(f"warning: {line}")
-        device = device or self._open()
+        device = device or self._open(session)
         with usage_errors():
             self._take(device.key, session)
             if self.worker is not None:
@@ -173,7 +172,7 @@ class Measuring(Ending):
                 device.settle()
         session.config.stash[RUN] = self._run
 
-    def _open(self) -> Device:
+    def _open(self, session: pytest.Session) -> Device:
         with usage_errors():
             return open_device(self._config.settings.device)
 
@@ -367,7 +366,7 @@ class Measuring(Ending):
             from perfguard.session.pairing.worker import write_followed
 
             followed = {} if self._run is None else self._run.runner.followed
-            write_followed(folder, request.follow, followed, self._uncollected)
+            write_followed(folder, request, followed, self._uncollected)
         super().pytest_sessionfinish(session, exitstatus)
 
     def _finish(self, session: pytest.Session, run: Run) -> None:

@@ -92,7 +92,7 @@ class Observer:
 
             meter, seconds = Meter(_TIMER, block, KERNEL_TIME_LIMITS.floor), run.config.settings.case_seconds
             try:
-                run.runner.services.collect(case_of(item))(kernel_time(kernel), meter, run.device, seconds)
+                run.runner.plan.collect(case_of(item))(kernel_time(kernel), meter, run.device, seconds)
             except MeasurementError:  # The test no longer passes, which the parent knows.
                 return
 
@@ -137,7 +137,7 @@ class Observer:
         run, request = self._hooks.run_of(item.session), self._hooks.request
         if request is not None and request.alone:
             forget_compiled()
-        if run.runner.plan.exact:
+        if run.runner.plan.asked.exact:
             observation.enter_context(run.observe(case_of(item), body_of(item)))
 
     def _end(self, item: pytest.Item, observation: ExitStack) -> None:

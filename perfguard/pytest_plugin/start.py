@@ -50,23 +50,24 @@ def start(config: pytest.Config) -> None:
             _refuse_uncommitted(built)
         workers = len(config.option.tx) if getattr(config.option, "numprocesses", None) else 0
         if workers:
+            _check_devices(built, workers)
             from perfguard.pytest_plugin.xdist_workers import Controller
 
-            config.pluginmanager.register(Controller(built, _devices(built, workers), workers), "perfguard-hooks")
+            config.pluginmanager.register(Controller(built), "perfguard-hooks")
         else:
             # pytest captures nothing yet: hanging cases are reported to this stderr.
             _register(config, built, Measuring(built, os.dup(2)))
 
 
 def start_worker(config: pytest.Config) -> None:
-    """Turn measuring on in an xdist worker, on the device that the controlling process holds for it."""
-    from perfguard.pytest_plugin.xdist_workers import DEVICE, FOLDER, XdistWorker
+    """Turn measuring on in an xdist worker."""
+    from perfguard.pytest_plugin.xdist_workers import FOLDER, XdistWorker
 
     given = worker_input(config)
-    if DEVICE not in given:
+    if FOLDER not in given:
         return  # The controlling process measures nothing.
     built = build_config(config)
-    settings = msgspec.structs.replace(built.settings, device=given[DEVICE], reports=given[FOLDER])
+    settings = msgspec.structs.replace(built.settings, reports=given[FOLDER])
     _register(config, built, XdistWorker(msgspec.structs.replace(built, settings=settings), os.dup(2)))
 
 
@@ -156,24 +157,21 @@ def count_devices(config: pytest.Config) -> int | None:
         return None  # The start of the run reports the error.
 
 
-def _devices(config: Config, workers: int) -> dict[str, str]:
-    """Names and keys of the devices that `workers` may measure on. Workers may share them if nothing is timed.
+def _check_devices(config: Config, workers: int) -> None:
+    """Refuse more workers than there are devices. Workers may share them if nothing is timed.
 
     Raises:
         UsageError: fewer devices than workers, or the CPU, which all workers would share.
     """
     devices = find_devices(config.settings.device)
-    if config.untimed:
-        return devices
     shared = "cpu" in devices.values()
-    if shared or workers > len(devices):
+    if not config.untimed and (shared or workers > len(devices)):
         use = f"use -n {len(devices)}, or run without -n" if len(devices) > 1 else "run without -n"
         raise UsageError(
             f"-n {workers}: workers would time on one device at once and disturb each other; this machine has "
             f"{'no GPU' if shared else len(devices)} for {config.settings.device!r}: {use} (exact metrics alone, with "
             "--perfguard-lane=cpu, and numerics, without --perfguard, may use any -n)"
         )
-    return devices
 
 
 def reset_options(config: pytest.Config) -> None:

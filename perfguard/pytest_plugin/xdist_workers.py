@@ -1,22 +1,25 @@
 """`pytest --perfguard -n 2`: one worker per GPU, each on a device of its own, and one judgement of all.
 
-The controlling process holds the devices' locks and gives each worker a device and a folder. A worker is a measuring
-run like any other, up to the process pairs for the times in question on its device. It writes into its folder its
-report after every case and its collected tests. The controlling process merges these and ends the run.
+The controlling process gives each worker a folder. A worker is a measuring run like any other, up to the process pairs
+for the times in question on its device, the first that is free. It writes into its folder its report after every case
+and its collected tests. The controlling process merges these and ends the run.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec import Struct
 
-from perfguard.measure.devices import open_device
+from perfguard._compat.pytest_internals import worker_input
+from perfguard.measure.devices import find_devices, open_device
+from perfguard.measure.devices.device import Device
 from perfguard.model.atomic_files import make_folder, write_atomically
 from perfguard.model.config import Config
 from perfguard.model.errors import PerfguardError
@@ -25,45 +28,73 @@ from perfguard.pytest_plugin.ending import Ending, cut_short, is_verbose
 from perfguard.pytest_plugin.failures import usage_errors
 from perfguard.pytest_plugin.measuring_run import Measuring
 from perfguard.pytest_plugin.progress import Progress
-from perfguard.session.device_lock import DeviceLock
+from perfguard.session.device_lock import DeviceLock, acquire_any
 from perfguard.session.open_run import open_run
 from perfguard.session.run import Collected, Run
 from perfguard.session.settle import settle
 from perfguard.store.report_file import read_report
 
-DEVICE, FOLDER = "perfguard_device", "perfguard_folder"  # Keys of a worker's input.
-_COLLECTED, _ERROR, _REPORTED = "collected.json", "error.json", "reported.json"
+FOLDER = "perfguard_folder"  # The key of a worker's folder in its input.
+_STATE = "state.json"
 _CRASHED = "???"  # xdist's phase of a test in which its worker crashed.
 
 
+class WorkerState(Struct):
+    """What a worker leaves in its folder, beside its report.
+
+    Attributes:
+        collected: its collection, which is the same in all workers.
+        error: the error that stops the run; otherwise empty.
+        reported: suite, key and verdicts of the cases whose tests reported them.
+    """
+
+    collected: Collected
+    error: str = ""
+    reported: list[tuple[str, str, list[Verdict]]] = []
+
+
 class XdistWorker(Measuring):
-    """In an xdist worker: measures on its given device, and leaves the end of the run to the controlling process."""
+    """In an xdist worker: measures on a device of its own, and leaves the end of the run to the controlling process."""
 
     def __init__(self, config: Config, stderr: int) -> None:
         super().__init__(config, stderr)
-        self._error = ""  # The error that stops the run.
+        self._state = WorkerState(self._collected)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Begin as in one process; the controlling process reports any error."""
         try:
             super().pytest_collection_finish(session)
         except pytest.UsageError as error:
-            self._fail(str(error))
-        self._write(_COLLECTED, self._collected)
+            self._state.error = str(error)
+        self._write()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Set up as in one process; after an error no test runs."""
-        if self._error:
-            item.session.shouldstop = self._error
-            pytest.fail(self._error, pytrace=False)
+        if error := self._state.error:
+            item.session.shouldstop = error
+            pytest.fail(error, pytrace=False)
         super().pytest_runtest_setup(item)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Do nothing: the controlling process ends the run."""
 
+    def _open(self, session: pytest.Session) -> Device:
+        """Open a device that no other process uses. Without times, workers may share devices."""
+        settings = self._config.settings
+        with usage_errors():
+            devices = find_devices(settings.device)
+            name = [*devices][_number(session.config) % len(devices)]
+            if not self._config.untimed:
+                locks = {DeviceLock(key): each for each, key in devices.items()}
+                self._lock = acquire_any([*locks], settings.lock_minutes, self._progress(session.config))
+                name = locks[self._lock]
+            settings = msgspec.structs.replace(settings, device=name)
+            self._config = msgspec.structs.replace(self._config, settings=settings)
+            return open_device(name)
+
     def _take(self, key: str, session: pytest.Session) -> None:
-        """Do nothing: the controlling process holds the lock."""
+        """Do nothing: the device is locked already."""
 
     def _here(self) -> list[Case]:
         return []  # Another worker takes over the remaining tests.
@@ -77,82 +108,38 @@ class XdistWorker(Measuring):
             with tell.after_tests():
                 settle(run, self._command(session.config), tell)
         except PerfguardError as error:
-            self._fail(str(error))
+            self._state.error = str(error)
         run.report = msgspec.structs.replace(run.report, copy_bytes_per_second=run.runner.copy_bytes_per_second)
         run.save()
-        self._write(_REPORTED, [(*case, verdicts) for case, verdicts in run.reported.items()])
+        self._state.reported = [(*case, verdicts) for case, verdicts in run.reported.items()]
+        self._write()
 
-    def _fail(self, error: str) -> None:
-        self._error = error
-        self._write(_ERROR, error)
-
-    def _write(self, name: str, data: object) -> None:
-        write_atomically(self._config.reports_dir / name, msgspec.json.encode(data, enc_hook=str))
+    def _write(self) -> None:
+        write_atomically(self._config.reports_dir / _STATE, msgspec.json.encode(self._state, enc_hook=str))
 
 
 class Controller(Ending):
-    """In the process that starts the workers: assigns devices, merges the results, judges the run.
+    """In the process that starts the workers: merges the results, judges the run."""
 
-    Args:
-        devices: the usable devices: name -> key of the lock.
-        workers: number of needed devices.
-    """
-
-    def __init__(self, config: Config, devices: dict[str, str], workers: int) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self._devices = devices
-        self._workers = workers
-        self._locks: dict[str, DeviceLock] = {}
-        self._used: dict[str, str] = {}  # worker -> device
         self._folder: Path | None = None
         self._crashed: list[str] = []
 
-    # -- devices ------------------------------------------------------------------------------------------
-
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Take the devices before xdist starts its workers (it does so last): free ones first."""
-        if session.config.option.collectonly:
-            return
-        locks = {name: DeviceLock(key) for name, key in self._devices.items()}
-        with usage_errors():
-            if self._config.untimed:
-                self._locks = locks  # Not acquired.
-            else:
-                self._lock_devices(locks, Progress(session.config, 2))
-            make_folder(self._config.reports_dir)
-        self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
-
-    def _lock_devices(self, locks: dict[str, DeviceLock], tell: Callable[[str], None]) -> None:
-        """Lock as many devices as there are workers: free ones, then busy ones, for which it waits."""
-        for minutes in (None, self._config.settings.lock_minutes):
-            for name in [name for name in locks if name not in self._locks]:
-                if len(self._locks) == self._workers:
-                    return
-                if minutes is not None:
-                    locks[name].acquire(minutes, tell)
-                elif not locks[name].try_acquire():
-                    continue
-                self._locks[name] = locks[name]
+        """Make the folder of the workers before xdist starts them (it does so last)."""
+        if not session.config.option.collectonly:
+            with usage_errors():
+                make_folder(self._config.reports_dir)
+            self._folder = Path(tempfile.mkdtemp(prefix="workers-", dir=self._config.reports_dir)).absolute()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Assign a starting worker the first of the devices with the fewest workers. There are more workers than
-        devices only if nothing is timed."""
-        taken = list(self._used.values())
-        worker = node.workerinput["workerid"]
-        self._used[worker] = min(sorted(self._locks, key=list(self._devices).index), key=taken.count)
-        node.workerinput[DEVICE] = self._used[worker]
+        """Give a starting worker its folder."""
         assert self._folder is not None
-        node.workerinput[FOLDER] = str(self._folder / worker)
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Free the device of a worker that is gone, for its replacement."""
-        self._used.pop(node.workerinput["workerid"], None)
+        node.workerinput[FOLDER] = str(self._folder / node.workerinput["workerid"])
 
     def pytest_unconfigure(self) -> None:
-        for lock in self._locks.values():
-            lock.release()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -179,19 +166,19 @@ class Controller(Ending):
 
     def _gather(self, session: pytest.Session, folder: Path, ended: bool) -> None:
         workers = sorted(path for path in folder.iterdir() if path.is_dir())
-        error = next(filter(None, (_read(path / _ERROR, str) for path in workers)), None)
+        paths = [path for worker in workers if (path := worker / _STATE).exists()]
+        states = [msgspec.json.decode(path.read_bytes(), type=WorkerState) for path in paths]
+        error = next((state.error for state in states if state.error), None)
         if error is not None:
             raise pytest.UsageError(error)
-        # All workers collect the same tests.
-        collected = next(filter(None, (_read(path / _COLLECTED, Collected) for path in workers)), None)
         reports = [read_report(path) for worker in workers for path in worker.glob("report-*.json")]
+        collected = next((state.collected for state in states), None)
         if collected is None or not collected.selected:
             return
         with usage_errors():
             run = self._run = self._merged(reports, collected)
-            for worker in workers:
-                for suite, key, verdicts in _read(worker / _REPORTED, list[tuple[str, str, list[Verdict]]]) or ():
-                    run.reported[suite, key] = verdicts
+            for suite, key, verdicts in (each for state in states for each in state.reported):
+                run.reported[suite, key] = verdicts
             self._name_crashed(run, collected.selected)
             cut_short(run, [] if ended else collected.selected, "its worker ended before")
             if ended:
@@ -208,11 +195,11 @@ class Controller(Ending):
         slugs = sorted({report.hardware.slug for report in reports})
         if len(slugs) > 1:
             raise PerfguardError(
-                f"-n {self._workers}: measured on {' and '.join(slugs)}, but one run guards one kind of device; "
+                f"-n: measured on {' and '.join(slugs)}, but one run guards one kind of device; "
                 "leave only one kind visible, e.g. by CUDA_VISIBLE_DEVICES"
             )
         suites = sorted({case.suite for case in collected.selected})
-        run = open_run(self._config, open_device(next(iter(self._locks))), suites, collected.selected)
+        run = open_run(self._config, open_device(self._config.settings.device), suites, collected.selected)
         results = [result for report in reports for result in report.results]
         order = {case.nodeid: position for position, case in enumerate(collected.selected)}
         for result in sorted(results, key=lambda result: order.get(result.case.nodeid, len(order))):
@@ -239,6 +226,11 @@ class Controller(Ending):
                 run.add_verdict(case, Verdict(Word.BROKEN, reason="its process crashed while it ran; see above"))
 
 
+def _number(config: pytest.Config) -> int:
+    """The number of this worker."""
+    return int(worker_input(config)["workerid"].removeprefix("gw"))
+
+
 def _joined(pairings: Iterable[Pairing]) -> list[Pairing]:
     """One pairing for each base and device: workers of a run without times share a device, each with its cases."""
     joined: dict[tuple[str, int], Pairing] = {}
@@ -249,8 +241,3 @@ def _joined(pairings: Iterable[Pairing]) -> list[Pairing]:
             problem=known.problem or pairing.problem,
         )  # fmt: skip
     return list(joined.values())
-
-
-def _read(path: Path, kind: Any) -> Any:
-    """The content of a worker's file; None if there is none."""
-    return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None

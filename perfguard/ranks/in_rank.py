@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import hashlib
+import math
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -25,23 +26,20 @@ import msgspec
 import pytest
 
 from perfguard._compat.pytest_internals import run_protocol
-from perfguard.judge.across_ranks import with_ranks
 from perfguard.measure.devices import find_devices, open_device
 from perfguard.measure.devices.device import Device
-from perfguard.model.call import Call
 from perfguard.model.config import Config
-from perfguard.model.errors import ExitStatus, UsageError, WrongResult
-from perfguard.model.records import Case, CaseResult
+from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.failures import describe_error, raised_otherwise, usage_errors
 from perfguard.pytest_plugin.fixture import OPENED, RUN
 from perfguard.pytest_plugin.items import case_of, in_order, mark_of
-from perfguard.ranks.launch import Collective, Ended, RankExit, RankOutcome, append_outcome
-from perfguard.ranks.rank_group import END, RANK_GUARD, Peers, RankGroup, local_rank, meet, rank_here
+from perfguard.ranks.launch import Collective, Ended, RankExit, RankOutcome, write_outcome
+from perfguard.ranks.rank_group import END, RANK_GUARD, RankGroup, RankGuard, local_rank, meet, rank_here
 from perfguard.ranks.rank_reports import decoded_report
 from perfguard.ranks.ranked_items import replay
 from perfguard.session.case_pipeline import ReadingPlan, Runner
-from perfguard.session.child import Request
-from perfguard.session.watchdog import describe_step
+from perfguard.session.child import EVERYTHING, Request
+from perfguard.session.watchdog import describe_step, watched
 
 _STATUS = 3  # The exit status of a rank that ends itself is pytest's status for an internal error.
 _POLL_SECONDS = 0.2
@@ -51,58 +49,10 @@ _WAITING_SECONDS = 2.0  # The time is shorter if the ranks wait for one that has
 _RUNNER = re.compile(r"[/\\](_pytest|pluggy)[/\\]")
 
 
-@dataclass(kw_only=True)
-class RankGuard(Peers):
-    """The ranks of a launch. Each of them guards the calls of a test.
-
-    Attributes:
-        runner: reads metrics; if None, calls are only checked.
-        extra_seconds: processor time for other configurations of a call that is only checked.
-        results: results of the running test's calls.
-        reason: the reason why this hardware cannot run the test; empty if it can.
-    """
-
-    runner: Runner | None = None
-    extra_seconds: float = 0.0
-    results: list[CaseResult] = field(default_factory=list)
-    reason: str = ""
-
-    def enter_test(self) -> None:
-        super().enter_test()
-        self.results, self.reason = [], ""
-
-    def unsupported(self, reason: str) -> None:
-        self.reason = reason
-
-    def given(self, call: Call) -> Call:
-        """The call without derived inputs, because ranks could derive different ones, and without its work, because the
-        throughput of a rank is not that of the call."""
-        return replace(super().given(call), hard=None, work=None)
-
-    def guard(self, call: Call, case: Case) -> bool:
-        """Check and measure `call`, which every rank makes.
-
-        Raises:
-            WrongResult: the run only checks, and the result is wrong on any rank. A measuring run judges later.
-        """
-        __tracebackhide__ = True
-        if self.runner is not None:
-            self.results += self.runner.measure(call, case)
-            return True
-        from perfguard.check.hard_inputs.search import wrong_of
-
-        problems = with_ranks(self.exchange("the check's problems", wrong_of(call, self.extra_seconds)))
-        if problems:
-            raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
-        return True
-
-
 def rank_runner(config: Config, device: Device, request: Request | None) -> Runner:
     """The runner that reads a rank's metrics. `request` is that of the launch, or None under torchrun."""
-    asked = request or Request(numerics=True)
     exact_only = config.lane != "" and config.lane == device.identity.target
-    plan = ReadingPlan(numerics=asked.numerics, beside=asked.numerics, times=asked.times, exact_only=exact_only)
-    return Runner(device, config.settings, plan)
+    return Runner(device, config.settings, ReadingPlan(request or EVERYTHING, exact_only))
 
 
 class InRank:
@@ -219,7 +169,7 @@ class InRank:
 
     def _write(self) -> None:
         if self._folder is not None:
-            append_outcome(self._folder, rank_here(), self._outcome)
+            write_outcome(self._folder, rank_here(), self._outcome)
 
     def _write_exit(self, rank_exit: RankExit) -> None:
         if self._folder is not None:
@@ -282,25 +232,29 @@ class Watch:
     stderr: int
     _number: int = 0
     _arrived: bool = False
+    _failed_at: float = math.inf  # Seconds after which another rank was seen to have failed.
 
     @contextlib.contextmanager
     def over(self) -> Iterator[None]:
         """Watch the body: one test, and the wait for the other ranks at its end."""
         self._number += 1
-        self._arrived = False
-        ended = threading.Event()
-        main = threading.get_ident()
-        thread = threading.Thread(target=self._watch, args=(main, ended), name="perfguard: watch", daemon=True)
-        thread.start()
-        # If C code never releases the interpreter's lock, that thread cannot run.
+        self._arrived, self._failed_at = False, math.inf
+        main, store = threading.get_ident(), self.group.store.clone()
+        limit = f"took longer than {self.group.minutes:g} minutes"
+        # If C code never releases the interpreter's lock, the watching thread cannot run.
         seconds = 60 * self.group.minutes + 2 * _OTHERS_SECONDS
         faulthandler.dump_traceback_later(seconds, exit=True, file=self.stderr)
         try:
-            yield
+            with watched(
+                self.group.minutes,
+                lambda step: self._end(main, store, limit, _OTHERS_SECONDS),
+                _POLL_SECONDS,
+                lambda step, seconds: self._look(main, store, seconds),
+                first=_POLL_SECONDS,
+            ):
+                yield
         finally:
             faulthandler.cancel_dump_traceback_later()
-            ended.set()
-            thread.join()
 
     def arrive(self, failed: bool) -> None:
         """Note that this rank has ended the test and waits for the others. With `failed` it has left the test early, so
@@ -309,20 +263,13 @@ class Watch:
         if failed:
             self.group.store.set(f"failed-{self._number}", str(self.group.rank))
 
-    def _watch(self, main: int, ended: threading.Event) -> None:
-        store, key = self.group.store.clone(), f"failed-{self._number}"
-        started, failed = time.monotonic(), 0.0
-        while not ended.wait(_POLL_SECONDS):
-            now = time.monotonic()
-            if now - started > 60 * self.group.minutes:
-                self._end(main, store, f"took longer than {self.group.minutes:g} minutes", _OTHERS_SECONDS)
-            if self._arrived:
-                continue
-            if failed == 0.0 and store.check([key]):
-                failed = now
-            if failed and now - failed > _GRACE_SECONDS:
-                rank = int(store.get(key))
-                self._end(main, store, f"rank {rank} had left the test", _WAITING_SECONDS)
+    def _look(self, main: int, store: Any, seconds: float) -> None:
+        """End this rank if it still waits some time after another one has failed."""
+        key = f"failed-{self._number}"
+        if not self._arrived and self._failed_at == math.inf and store.check([key]):
+            self._failed_at = seconds
+        if not self._arrived and seconds - self._failed_at > _GRACE_SECONDS:
+            self._end(main, store, f"rank {int(store.get(key))} had left the test", _WAITING_SECONDS)
 
     def _end(self, main: int, store: Any, cause: str, seconds: float) -> None:
         frame = sys._current_frames().get(main)

@@ -1,23 +1,23 @@
 """A launch: pytest runs on several ranks, which report the outcome of each test to the process that started them.
 
-Each rank writes `rank-0.jsonl` (its own number) in the launch's folder, with two lines per test: its start and its
-outcome. A rank that ends itself in the middle of a test adds a line with its position. In the parent a thread starts
-the ranks and waits for them, and outcomes are read as tests end. If ranks end in the middle of a test, that test is
-lost, and another launch runs the tests after it.
+In the launch's folder each rank has a file for each test, which it writes when the test begins, when it ends, and when
+the rank ends itself in the middle of it. In the parent a thread starts the ranks and waits for them, and outcomes are
+read as tests end. If ranks end in the middle of a test, that test is lost, and another launch runs the tests after it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 from filelock import FileLock, Timeout
@@ -27,7 +27,7 @@ from perfguard.model.atomic_files import write_atomically
 from perfguard.model.records import CaseResult
 from perfguard.ranks.rank_group import launch_environment
 from perfguard.session.child import ChildCommand, Request, write_request
-from perfguard.session.fresh_processes import stop
+from perfguard.session.child_process import stop
 
 _POLL_SECONDS = 0.05
 _LAST_LINES = 15
@@ -75,7 +75,7 @@ class RankOutcome(Struct, omit_defaults=True):
 
     Attributes:
         nodeid: the test.
-        ended: False in the line that is written at its start.
+        ended: False while it runs.
         reports: pytest's reports of its phases, serialised by pytest.
         results: results of its guarded calls, without verdicts.
         broken: the reason why it raised, other than a verdict; otherwise empty.
@@ -97,45 +97,13 @@ class RankOutcome(Struct, omit_defaults=True):
         return [str(report["outcome"]) for report in self.reports]
 
 
-def append_outcome(folder: Path, rank: int, outcome: RankOutcome) -> None:
-    """Add a line to the file of a rank, which this process is."""
-    with (folder / f"rank-{rank}.jsonl").open("ab") as file:
-        file.write(msgspec.json.encode(outcome) + b"\n")
+def write_outcome(folder: Path, rank: int, outcome: RankOutcome) -> None:
+    """Write the outcome so far of a test on one rank, which this process is."""
+    write_atomically(_path(folder, rank, outcome.nodeid), msgspec.json.encode(outcome))
 
 
-@dataclass
-class RankFile:
-    """Reads a rank's file while it grows.
-
-    Attributes:
-        begun: the tests that the rank has begun.
-        ended: the outcomes of the tests that it has ended.
-        exit: its position if it ended itself.
-    """
-
-    folder: Path
-    rank: int
-    begun: set[str] = field(default_factory=set)
-    ended: dict[str, RankOutcome] = field(default_factory=dict)
-    exit: RankExit | None = None
-    _position: int = 0
-
-    def read(self) -> Self:
-        """Read the lines that are new."""
-        try:
-            with (self.folder / f"rank-{self.rank}.jsonl").open("rb") as file:
-                file.seek(self._position)
-                lines = file.read().split(b"\n")[:-1]  # The last line may still grow.
-        except FileNotFoundError:
-            return self
-        self._position += sum(len(line) + 1 for line in lines)
-        for line in lines:
-            outcome = msgspec.json.decode(line, type=RankOutcome)
-            self.begun.add(outcome.nodeid)
-            self.exit = outcome.exit
-            if outcome.ended:
-                self.ended[outcome.nodeid] = outcome
-        return self
+def _path(folder: Path, rank: int, nodeid: str) -> Path:
+    return folder / f"rank-{rank}-{hashlib.sha256(nodeid.encode()).hexdigest()[:32]}.json"
 
 
 class Lost(Struct, frozen=True):
@@ -157,14 +125,17 @@ class Ended:
     """The known outcome of one test.
 
     Attributes:
-        outcomes: the outcomes on the ranks that ended the test.
-        lost: the reason why other ranks did not end it; None if all did.
-        rank_exits: the positions of the ranks that ended themselves.
+        outcomes: the outcomes on the ranks that have begun the test.
+        lost: the reason why not all ranks ended it; None if all did.
     """
 
     outcomes: dict[int, RankOutcome]
     lost: Lost | None = None
-    rank_exits: dict[int, RankExit] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> dict[int, RankOutcome]:
+        """The outcomes on the ranks that ended the test."""
+        return {rank: outcome for rank, outcome in self.outcomes.items() if outcome.ended}
 
 
 class Launched:
@@ -186,7 +157,6 @@ class Launched:
         self._request = request
         self._thread: threading.Thread | None = None
         self._stopped = False
-        self._files: dict[Path, list[RankFile]] = {}
         self._lock = FileLock(folder / "lock", timeout=0)
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -226,18 +196,20 @@ class Launched:
     def _find(self, nodeid: str) -> Ended | None:
         for launch in self._launches():
             lost = _lost(launch)  # This is read first, because nothing is written after it.
-            outcomes = {file.rank: file.ended[nodeid] for file in self._read(launch) if nodeid in file.ended}
-            if len(outcomes) == self.ranks:
-                return Ended(outcomes)
+            ended = Ended(self._outcomes(launch, nodeid))
+            if len(ended.whole) == self.ranks:
+                return ended
             if lost is not None and lost.nodeid in (nodeid, ""):
-                return Ended(outcomes, lost, {file.rank: file.exit for file in self._read(launch) if file.exit})
+                return Ended(ended.outcomes, lost)
         return None
 
-    def _read(self, launch: Path) -> list[RankFile]:
-        """The files of all ranks, with the lines that are written so far."""
-        if launch not in self._files:
-            self._files[launch] = [RankFile(launch, rank) for rank in range(self.ranks)]
-        return [file.read() for file in self._files[launch]]
+    def _outcomes(self, launch: Path, nodeid: str) -> dict[int, RankOutcome]:
+        outcomes = {}
+        for rank in range(self.ranks):
+            with contextlib.suppress(FileNotFoundError):
+                data = _path(launch, rank, nodeid).read_bytes()
+                outcomes[rank] = msgspec.json.decode(data, type=RankOutcome)
+        return outcomes
 
     def _launches(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("launch-*") if path.is_dir())
@@ -250,11 +222,9 @@ class Launched:
                 folder.mkdir(parents=True)
                 write_request(folder, msgspec.structs.replace(self._request, ranks=self.ranks, tests=left))
                 exits, output = self._launch(folder)
-                files = [RankFile(folder, rank).read() for rank in range(self.ranks)]
-                left = [test for test in left if not all(test in file.ended for file in files)]
+                left = [test for test in left if len(Ended(self._outcomes(folder, test)).whole) < self.ranks]
                 if left:
-                    begun = any(left[0] in file.begun for file in files)
-                    lost = Lost(left[0] if begun else "", exits, output)
+                    lost = Lost(left[0] if self._outcomes(folder, left[0]) else "", exits, output)
                     write_atomically(folder / "lost.json", msgspec.json.encode(lost))
                     left = left[1:] if lost.nodeid else []
         finally:
@@ -281,7 +251,7 @@ class Launched:
         if not exits:
             return {}, ""
         first = next(iter(exits))
-        begun = bool(RankFile(folder, first).read().begun)
+        begun = any(folder.glob(f"rank-{first}-*.json"))
         return exits, _tail(folder, first, ["stderr"] if begun else ["stderr", "stdout"])
 
     def _start(self, folder: Path, rank: int, port: int) -> subprocess.Popen[bytes]:

@@ -8,19 +8,23 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from perfguard.judge.across_ranks import with_ranks
 from perfguard.model.call import ALONE, Call, Ranks
-from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.errors import MeasurementError, UsageError, WrongResult
 from perfguard.model.mesh import mesh_call
 from perfguard.pytest_plugin.items import mark_of
 
 if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
+
+    from perfguard.model.records import Case, CaseResult
+    from perfguard.session.case_pipeline import Runner
 
 # Both torchrun and perfguard's launch set these variables.
 _RANK, _WORLD, _LOCAL, _RESTARTS = "RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"
@@ -189,15 +193,54 @@ class OutOfStep(MeasurementError):
 
 
 @dataclass
-class Peers(RankGroup):
-    """All ranks of a test, with which this one exchanges data, so that all take the same decisions.
+class RankGuard(RankGroup):
+    """The ranks of a launch. Each of them guards the calls of a test, and all take the same decisions.
 
-    Each rank puts its part into the store of the launch, and takes the parts of the others. No collective is issued.
-    Exchanges have the same numbers on all ranks.
+    For that each rank puts its part of an exchange into the store of the launch, and takes the parts of the others. No
+    collective is issued. Exchanges have the same numbers on all ranks.
+
+    Attributes:
+        runner: reads metrics; if None, calls are only checked.
+        extra_seconds: processor time for other configurations of a call that is only checked.
+        results: results of the running test's calls.
+        reason: the reason why this hardware cannot run the test; empty if it can.
     """
 
     in_step = True
+    runner: Runner | None = None
+    extra_seconds: float = 0.0
+    results: list[CaseResult] = field(default_factory=list)
+    reason: str = ""
     _number: int = 0
+
+    def enter_test(self) -> None:
+        super().enter_test()
+        self.results, self.reason = [], ""
+
+    def unsupported(self, reason: str) -> None:
+        self.reason = reason
+
+    def given(self, call: Call) -> Call:
+        """The call without derived inputs, because ranks could derive different ones, and without its work, because the
+        throughput of a rank is not that of the call."""
+        return replace(super().given(call), hard=None, work=None)
+
+    def guard(self, call: Call, case: Case) -> bool:
+        """Check and measure `call`, which every rank makes.
+
+        Raises:
+            WrongResult: the run only checks, and the result is wrong on any rank. A measuring run judges later.
+        """
+        __tracebackhide__ = True
+        if self.runner is not None:
+            self.results += self.runner.measure(call, case)
+            return True
+        from perfguard.check.hard_inputs.search import wrong_of
+
+        problems = with_ranks(self.exchange("the check's problems", wrong_of(call, self.extra_seconds)))
+        if problems:
+            raise WrongResult("\n".join([f"{case.name} is WRONG", *problems]))
+        return True
 
     def exchange(self, purpose: str, data: object = None) -> list[Any]:
         """Wait for the parts of all ranks; returns them by rank.

@@ -35,7 +35,7 @@ class Merged:
 
 def merge(item: pytest.Item, ended: Ended, ranks: int) -> Merged:
     """The test's reports and results, merged from those of `ranks` ranks."""
-    reports = {rank: _decoded(item.config, outcome) for rank, outcome in ended.outcomes.items()}
+    reports = {rank: _decoded(item.config, outcome) for rank, outcome in ended.whole.items()}
     phases = [_phase(item, when, reports, ended, ranks) for when in PHASES]
     shown = [report for report in phases if report is not None]
     if ended.lost is not None:
@@ -122,10 +122,11 @@ def _add(report: pytest.TestReport, text: str, which: str = "") -> None:
 def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
     """The reason why ranks did not end a test: the cause in one line, each rank's position, stacks, and output."""
     if not lost.nodeid:
-        exits = [f"rank {rank}: {how}" for rank, how in lost.exits.items()]
-        return "\n".join([f"no rank began the tests: {'; '.join(exits) or 'the launch failed'}", lost.output])
+        ends = [f"rank {rank}: {how}" for rank, how in lost.exits.items()]
+        return "\n".join([f"no rank began the tests: {'; '.join(ends) or 'the launch failed'}", lost.output])
     first = next(iter(lost.exits), None)
-    waiting = {rank: each for rank, each in ended.rank_exits.items() if rank not in ended.outcomes}
+    exits = {rank: outcome.exit for rank, outcome in ended.outcomes.items() if outcome.exit is not None}
+    waiting = {rank: rank_exit for rank, rank_exit in exits.items() if rank not in ended.whole}
     if waiting:
         lines = [_cause(ended, waiting, ranks)]
     elif first is not None:
@@ -133,9 +134,9 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
     else:
         lines = [lost.output.partition("\n")[0] or "the ranks ended in the middle of the test"]
     for rank in range(ranks):
-        facts = [_issued(ended.rank_exits[rank])] if rank in ended.rank_exits else []
-        if rank in ended.outcomes:
-            facts.insert(0, _ended(ended.outcomes[rank]))
+        facts = [_issued(exits[rank])] if rank in exits else []
+        if rank in ended.whole:
+            facts.insert(0, _ended(ended.whole[rank]))
         elif rank in waiting:
             facts.insert(0, f"in {waiting[rank].step}")
         elif rank in lost.exits:
@@ -143,7 +144,7 @@ def describe_lost(ended: Ended, lost: Lost, ranks: int) -> str:
         lines.append(f"  rank {rank}: {'; '.join(facts) or 'left no report'}")
     for rank, rank_exit in waiting.items():
         lines += [f"stack of rank {rank}, the innermost call last:", rank_exit.stack.rstrip()]
-    if first is not None and first not in ended.rank_exits and lost.output:
+    if first is not None and first not in exits and lost.output:
         lines += [f"last output of rank {first}:", lost.output]
     return "\n".join(lines)
 
@@ -154,12 +155,12 @@ def _cause(ended: Ended, waiting: Mapping[int, RankExit], ranks: int) -> str:
     collectives = {rank: rank_exit.collective for rank, rank_exit in waiting.items()}
     issued = {rank: collective.number if collective else 0 for rank, collective in collectives.items()}
     pending = {collective.name for collective in collectives.values() if collective and collective.pending}
-    silent = [rank for rank in range(ranks) if rank not in waiting and rank not in ended.outcomes]
+    silent = [rank for rank in range(ranks) if rank not in waiting and rank not in ended.whole]
     behind = [rank for rank, number in issued.items() if number < max(issued.values())]
     if silent:
         return f"{cause}; {ranks_of(silent, ranks)} did not answer"
-    if ended.outcomes and pending:
-        return f"{cause}: {ranks_of(ended.outcomes, ranks)} did not come to {', '.join(sorted(pending))}"
+    if ended.whole and pending:
+        return f"{cause}: {ranks_of(ended.whole, ranks)} did not come to {', '.join(sorted(pending))}"
     if behind:
         return f"{cause}: {ranks_of(behind, ranks)} did not come to {', '.join(sorted(pending)) or 'a collective'}"
     if len(pending) > 1:

@@ -133,7 +133,7 @@ class RankedItems:
         tell(f"another launch of {ranks} ranks: {counted(len(tests), 'test')}")
         request = Request(measure=True, times=False)
         again = Launched(self._folder / f"ranks-{ranks}-again", ranks, tests, self._command(), request)
-        outcomes = [again.wait(test).outcomes for test in tests]
+        outcomes = [again.wait(test).whole for test in tests]
         again.join()
         whole = [[own[rank].results for rank in range(ranks)] for own in outcomes if len(own) == ranks]
         merged = [result for of_ranks in whole for result in merge_ranks(of_ranks)]

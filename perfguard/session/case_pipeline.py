@@ -48,6 +48,7 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import format_bandwidth, format_percent
+from perfguard.session.child import EVERYTHING, Request
 from perfguard.session.turns_file import TurnsFile
 from perfguard.tensors.step import Step
 
@@ -67,43 +68,18 @@ CONDITIONS_SECONDS = 5.0  # Greatest age of the device state that is reported wi
 MOST_OF_COPY = 1.05  # A cold reading cannot beat a plain copy of its bytes; 5 % allow for the copy's noise.
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ReadingPlan:
-    """The readings that a run takes of every case.
+    """How a process reads its cases.
 
     Attributes:
-        timers: the timers of a case's earlier readings, by metric, which are used again.
-        numerics: whether results are checked. Off in fresh processes: their parent has checked.
-        beside: whether derived inputs and configurations are checked; off in processes that measure for another run.
-        exact: whether exact metrics are read. Off in fresh processes that read times alone.
-        times: whether times are read. Off in a process of a base that answers.
+        asked: what is read. By default everything, as in a process that measures for itself.
         exact_only: whether times and other metrics of one machine are left out: the run holds for the whole target.
+        preheats: whether the device is heated before the first case.
+        timers: the timers of a case's earlier readings, by metric, which are used again.
         known_code: the record's fingerprints of a case's kernels, by kernel.
         unchanged: given a case's exact readings, the timed metrics that need no reading because the device runs the
             same code as when they were recorded.
-        unread: timed metrics that are not judged, and so not read.
-        preheats: whether the device is heated before the first case.
-        doubts_of: faults that this process, which runs a base, is asked about; it derives no other inputs.
-    """
-
-    timers: StoredTimers = lambda case: {}
-    numerics: bool = True
-    beside: bool = True
-    exact: bool = True
-    times: bool = True
-    exact_only: bool = False
-    known_code: Callable[[Case], Mapping[str, str]] = lambda case: {}
-    unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
-    unread: frozenset[str] = frozenset()
-    preheats: bool = True
-    doubts_of: Callable[[Case], Sequence[Doubt]] = lambda case: ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Services:
-    """The parts of a reading that this process may leave to others.
-
-    Attributes:
         collect: collector of the blocks of a case's timed metrics; by default this process gathers them at once.
         cold: starter of cold processes for a case that asks for them, and for the numbers of layers that it names;
             None: no cold starts.
@@ -111,6 +87,12 @@ class Services:
         turns: stores how far each case came with derived inputs and configurations; None: each run begins anew.
     """
 
+    asked: Request = EVERYTHING
+    exact_only: bool = False
+    preheats: bool = True
+    timers: StoredTimers = lambda case: {}
+    known_code: Callable[[Case], Mapping[str, str]] = lambda case: {}
+    unchanged: Callable[[CaseResult], frozenset[str]] = lambda result: frozenset()
     collect: Callable[[Case], Collect] = lambda case: collect
     cold: Callable[[Case, Sequence[int]], list[Reading]] | None = None
     binaries: Binaries | None = None
@@ -124,7 +106,6 @@ class Runner:
     device: Device
     settings: Settings
     plan: ReadingPlan = ReadingPlan()
-    services: Services = Services()
     copy_bytes_per_second: float | None = None
     followed: dict[CaseId, list[OnTarget]] = field(default_factory=dict)  # Launches of each case on the targets.
     _seen: tuple[float, Conditions] | None = None  # Time of the last query, and the device's state then.
@@ -136,11 +117,11 @@ class Runner:
             Exception: whatever the candidate or the reference raises.
         """
         self._preheat()
-        doubts = self.plan.doubts_of(case)
+        doubts = self.plan.asked.doubts_about(case)
         results, given = self._measured(call, case)
         if doubts:
             results = self._answered(call, results, doubts)
-        elif self.plan.beside and given is not None:
+        elif self.plan.asked.beside and given is not None:
             results = self._beside(call, results, given)
         # A rank keeps empty readings: the other ranks may have found something.
         return [each for each in results if each.readings or each.verdicts or each.doubts or call.ranks.in_step]
@@ -154,7 +135,7 @@ class Runner:
         """
         from perfguard.measure.binaries.call_binaries import ObservedLaunches
 
-        started, binaries = time.monotonic(), self.services.binaries
+        started, binaries = time.monotonic(), self.plan.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)
         with (
             interpreting(self.settings.interpreter == "perfguard"),
@@ -178,7 +159,7 @@ class Runner:
             return results
         from perfguard.check.hard_inputs.search import run_hard
 
-        started, turns, first = time.monotonic(), self.services.turns, results[0]
+        started, turns, first = time.monotonic(), self.plan.turns, results[0]
         search = run_hard(
             call, self.settings.extra_seconds, kept=given.kept, others=given.others, check_seconds=given.seconds,
             reached=None if turns is None else turns.of(first.case), tried=None if turns is None else turns.tried,
@@ -202,9 +183,9 @@ class Runner:
         from perfguard.check.hard_inputs.other_calls import other_calls
         from perfguard.check.numerics.trial import Inputs
 
-        if self.services.binaries is not None and self.plan.exact:
+        if self.plan.binaries is not None and self.plan.asked.exact:
             call = replace(call, others=other_calls(call))
-        given = check_given(call) if self.plan.numerics else None
+        given = check_given(call) if self.plan.asked.numerics else None
         checked = None if given is None else given.checked
         results = []
         for direction in _passes(call, checked):
@@ -240,13 +221,13 @@ class Runner:
     def _read(self, call: Call, result: CaseResult, checked: Checked | None) -> CaseResult:
         """Read the exact metrics, then the times, except those that the exact metrics show to be unchanged."""
         subject = self._subject(call, result.case, checked)
-        exact = read_exact(subject, self.device) if self.plan.exact else []
-        if subject.binaries is not None and self.plan.exact:
+        exact = read_exact(subject, self.device) if self.plan.asked.exact else []
+        if subject.binaries is not None and self.plan.asked.exact:
             launches = subject.binaries.of(call, self.device)
             self.followed[result.id] = of_pass(launches, result.case.direction)
         if self.plan.exact_only:
             exact = [reading for reading in exact if reading.portable or reading.target]
-        if checked is not None and self.plan.exact:
+        if checked is not None and self.plan.asked.exact:
             outputs = [each.output for each in checked.of_pass(result.case.direction)]
             exact.append(nondeterministic([each for each in outputs if each in checked.varying]))
         wrong = [Verdict(Word.WRONG, each.metric, each.problem) for each in exact if each.problem]
@@ -254,7 +235,7 @@ class Runner:
         if wrong:
             return result
         unchanged = self.plan.unchanged(result)
-        timed = read_timed(subject, self.device, unchanged | self.plan.unread) if self.plan.times else []
+        timed = read_timed(subject, self.device, unchanged | {*self.plan.asked.unread}) if self.plan.asked.times else []
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Throughput is computed from the first time, which is not read if it is unchanged.
         return result if unchanged else self._with_throughput(call, result)
@@ -296,12 +277,12 @@ class Runner:
             weights=weights(call),
             copies=copies(call, case.direction),
             bytes=touched_bytes(call, run()) if timed and alone else 0,  # Only timers use it.
-            collect=self.services.collect(case),
+            collect=self.plan.collect(case),
             call=call,
-            binaries=self.services.binaries if alone else None,  # Only tests on one rank guard kernels.
+            binaries=self.plan.binaries if alone else None,  # Only tests on one rank guard kernels.
             known_code=self.plan.known_code(case),
             # The parent counts over the steps; fresh processes only measure times.
-            steps=steps_of(call) if self.plan.numerics and case.direction == "forward" else (),
+            steps=steps_of(call) if self.plan.asked.numerics and case.direction == "forward" else (),
             settings=call.settings,
             rival=_rival(call, case) if timed and alone else None,
             cold=self._cold(call, case),
@@ -312,7 +293,7 @@ class Runner:
 
     def _cold(self, call: Call, case: Case) -> Callable[[], list[Reading]] | None:
         """The start of cold processes for a forward case, which includes both passes; None for other cases."""
-        start = self.services.cold
+        start = self.plan.cold
         wanted = (
             call.cold_start is not False and call.timed and not self.plan.exact_only and case.direction == "forward"
         )
@@ -347,7 +328,7 @@ class Runner:
     def _beside_product(self, call: Call, through: Throughput) -> Throughput:
         """Add the share of what a large matrix product reaches, except beside pairs and on ranks."""
         rate = through.flop_per_second
-        dtype = main_dtype(call) if rate and self.plan.numerics and call.ranks.alone else None
+        dtype = main_dtype(call) if rate and self.plan.asked.numerics and call.ranks.alone else None
         if rate is None or dtype is None or not (most := self.device.matmul_flop_per_second(dtype)):
             return through
         return msgspec.structs.replace(through, matmul_fraction=rate / most, matmul=str(dtype).removeprefix("torch."))

@@ -6,6 +6,7 @@ started. The child answers with a report that grows while it measures, so the me
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import contextlib
 import functools
@@ -64,32 +65,14 @@ class PairOptions(Struct, frozen=True):
 
     Attributes:
         handle: file descriptor of the socket to the parent, inherited by the worker.
-        worktree: the checkout whose code the worker measures.
-        original: the user's checkout: code loaded from there would be measured in place of the worktree's.
         pad_bytes: memory to take before the first case, so that no two processes have the same layout.
         preheats: whether the worker heats the device before its first case. One side does, the last to come to its
             first case, since all share one device.
     """
 
     handle: int
-    worktree: str
-    original: str
     pad_bytes: int = 0
     preheats: bool = False
-
-
-class Following(Struct, frozen=True):
-    """How a child follows launches, which it returns beside its report (`pairing.worker`).
-
-    Attributes:
-        targets: architectures to follow them on.
-        worktree: the checkout whose code it runs.
-        original: the user's checkout: code loaded from there would be followed in place of the worktree's.
-    """
-
-    targets: list[str]
-    worktree: str
-    original: str
 
 
 class Request(Struct, frozen=True, omit_defaults=True):
@@ -107,12 +90,14 @@ class Request(Struct, frozen=True, omit_defaults=True):
         numerics: whether results are also checked against their references.
         exact: whether exact metrics are also read.
         times: whether times are read.
-        follow: how launches are followed; None: they are not.
+        follow: architectures on which launches are followed, and returned beside the report; None: they are not.
         unread: timed metrics to skip.
         kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
         profiled: the case of which one warm call alone is made, for the profiler that has started the child.
-        conductor: how the child takes part in a process pair; None: it takes no part in one.
+        pair: how the child takes part in a process pair; None: it takes no part in one.
+        worktree: the checkout whose code the child runs, which may be another commit; empty: the user's.
+        original: the user's checkout: code loaded from there would be measured in place of the worktree's.
         ranks: number of ranks of the launch that the child is one of (perfguard/ranks); 0: it is alone.
         parent: number of the process that starts the child, which ends with it.
         measure: whether ranks read metrics, besides checking results.
@@ -127,25 +112,34 @@ class Request(Struct, frozen=True, omit_defaults=True):
     numerics: bool = False
     exact: bool = True
     times: bool = True
-    follow: Following | None = None
+    follow: list[str] | None = None
     unread: list[str] = []
     kernels: dict[str, list[str]] = {}
     cold: Cold | None = None
     profiled: Case | None = None
-    conductor: PairOptions | None = None
+    pair: PairOptions | None = None
+    worktree: str = ""
+    original: str = ""
     ranks: int = 0
     parent: int = 0
     measure: bool = False
     doubts: dict[str, dict[str, list[Doubt]]] = {}
 
     @property
-    def is_of_worktree(self) -> bool:
-        """Whether the child runs the code of a worktree, which may be another commit."""
-        return self.follow is not None or self.conductor is not None
+    def beside(self) -> bool:
+        """Whether derived inputs and configurations are checked. A process of a base only answers."""
+        return self.numerics and not self.worktree
+
+    def doubts_about(self, case: Case) -> Sequence[Doubt]:
+        """The faults of a case that the child is asked about; it derives no other inputs then."""
+        return self.doubts.get(case.suite, {}).get(case.name, ())
 
     def timers_for(self, case: Case) -> dict[str, str]:
         """The timers of a case, by metric."""
         return self.timers.get(case.suite, {}).get(case.key, {})
+
+
+EVERYTHING = Request(numerics=True)  # What a process reads that measures for itself.
 
 
 def timers_of(results: Iterable[CaseResult]) -> Timers:
@@ -157,9 +151,12 @@ def timers_of(results: Iterable[CaseResult]) -> Timers:
     return by_suite
 
 
-def write_request(folder: Path, request: Request) -> None:
-    """Write the request into the folder of the next child of this process."""
+def write_request(folder: Path, request: Request, worktree: Worktree | None = None) -> None:
+    """Write the request into the folder of the next child of this process, which runs the code of a `worktree`."""
     whole = msgspec.structs.replace(request, parent=os.getpid())
+    if worktree is not None:
+        own, original = str(worktree.folder), str(worktree.original)
+        whole = msgspec.structs.replace(whole, worktree=own, original=original)
     write_atomically(folder / REQUEST, msgspec.json.encode(whole))
 
 
@@ -361,7 +358,7 @@ class ChildCommand:
         self, line: str | Sequence[str], variables: Mapping[str, str] | None = None, **options: Any
     ) -> subprocess.Popen[Any]:
         """Start `line`, the child's or a user's, in its folder and environment, at the head of a process group, so that
-        `fresh_processes.stop` ends all of it. `options`: Popen's for the output."""
+        `child_process.stop` ends all of it. `options`: Popen's for the output."""
         whole = {**self.environment(), **(variables or {})}
         return subprocess.Popen(
             line, cwd=self.start, env=whole, stdin=subprocess.DEVNULL, start_new_session=True, **options
@@ -386,6 +383,14 @@ def _expanded(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
             lines = None
         expanded += [argument] if lines is None else _expanded(lines, folder)
     return tuple(expanded)
+
+
+def add_pytest_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of a command that runs pytest in worktrees."""
+    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
+    parser.add_argument(
+        "pytest_arguments", nargs="*", default=[], metavar="-- PYTEST ARGUMENTS", help="which tests; as after `pytest`"
+    )
 
 
 def environment() -> dict[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import linear_regression
 from typing import TYPE_CHECKING
@@ -24,11 +24,11 @@ from perfguard.measure.compiled import cached_graphs, traced
 from perfguard.measure.metrics import times
 from perfguard.measure.replay import steps
 from perfguard.model.call import Call
-from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.errors import MeasurementError
 from perfguard.model.records import Case, CaseResult, Reading
 from perfguard.model.units import Unit
-from perfguard.session.child import ChildCommand, Cold, Request, read_answer, write_request
-from perfguard.session.fresh_processes import run_fresh
+from perfguard.session.child import ChildCommand, Cold, Request
+from perfguard.session.child_process import ask_child
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
@@ -82,69 +82,55 @@ def _count(metric: str, value: int, details: str = "warm_compile_time_us", gated
     return Reading(metric, Unit.COUNT, value, drifts=True, rank=20, details=details, gated=gated)
 
 
-@dataclass(frozen=True)
-class ColdStarts:
-    """Starts cold processes for a case.
+def cold_starts(
+    command: ChildCommand, slug: str, minutes: float, case: Case, depths: Sequence[int] = ()
+) -> list[Reading]:
+    """`cold_start_us`, and on a GPU `compiled_kernels`, the number of Triton kernels compiled. With torch.compile also
+    `compile_time_us`, the same with caches kept (`warm_compile_time_us`, `graph_cache_misses`, `graph_cache_hits`), and
+    the cost of one more layer over the numbers of layers in `depths` (`compile_layer_us`, `warm_compile_layer_us`).
 
-    Attributes:
+    Args:
         command: starts a process as this one was started.
         slug: name of the run's hardware.
         minutes: time limit of one process.
+
+    Raises:
+        MeasurementError: a process gave no reading.
     """
 
-    command: ChildCommand
-    slug: str
-    minutes: float
+    def started(layers: int | None, caches: Path) -> list[Reading]:
+        """The readings of one process."""
+        variables = {variable: str(caches / name) for variable, name in _CACHES.items()}
+        request = Request(slug, tests=[case.nodeid], cold=Cold(case.suite, case.name, time.monotonic(), layers))
+        reply = ask_child(command, request, minutes, name="the cold process", variables=variables)
+        results = [] if reply.report is None else reply.report.results
+        result = next((each for each in results if each.case.name == case.name and each.readings), None)
+        if result is None:
+            raise MeasurementError(
+                f"cold_start_us: the process that started cold gave no result ({reply.problem or 'it ended well'}); "
+                "run the test alone, or leave cold_start out"
+            )
+        return result.readings
 
-    def read(self, case: Case, depths: Sequence[int] = ()) -> list[Reading]:
-        """`cold_start_us`, and on a GPU `compiled_kernels`, the number of Triton kernels compiled. With torch.compile
-        also `compile_time_us`, the same with caches kept (`warm_compile_time_us`, `graph_cache_misses`,
-        `graph_cache_hits`), and the cost of one more layer over the numbers of layers in `depths` (`compile_layer_us`,
-        `warm_compile_layer_us`)."""
-        readings, warm = self._cold_and_warm(case, None)
-        if warm:
-            points = [self._cold_and_warm(case, layers) for layers in depths]
-            for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
-                seconds = [_compile_seconds(pair[at]) for pair in points]
-                readings += [_time(name, linear_regression(depths, seconds).slope)] if depths else []
-            (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
-            readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
-        return readings
-
-    def _cold_and_warm(self, case: Case, layers: int | None) -> tuple[list[Reading], list[Reading]]:
+    def cold_and_warm(layers: int | None) -> tuple[list[Reading], list[Reading]]:
         """Readings of a process with empty caches, and of one with the caches it left. The latter are empty if nothing
         was compiled."""
         with tempfile.TemporaryDirectory(prefix="perfguard-") as caches:
-            cold = self._answer(case, layers, Path(caches))
+            cold = started(layers, Path(caches))
             compiled = sum(1 for pattern in _BINARIES for _ in (Path(caches) / "triton").rglob(pattern))
             cold = [each for each in cold if not each.metric.startswith("graph_cache")]  # The empty cache has no hits.
-            warm = self._answer(case, layers, Path(caches)) if _compiling(cold) else []
+            warm = started(layers, Path(caches)) if _compiling(cold) else []
         return [*cold, _count("compiled_kernels", compiled, "cold_start_us")], warm
 
-    def _answer(self, case: Case, layers: int | None, caches: Path) -> list[Reading]:
-        """The readings of one process.
-
-        Raises:
-            MeasurementError: it gave none.
-        """
-        with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
-            folder = Path(name)
-            variables = {variable: str(caches / folder_name) for variable, folder_name in _CACHES.items()}
-            cold = Cold(case.suite, case.name, time.monotonic(), layers)
-            write_request(folder, Request(self.slug, tests=[case.nodeid], cold=cold))
-            problem = run_fresh(self.command, folder, self.minutes, variables)
-            try:
-                answer = read_answer(folder, self.slug)
-            except UsageError as error:
-                raise MeasurementError(f"cold_start_us: the process that started cold {error}") from error
-            results = answer.results if answer is not None else []
-            result = next((each for each in results if each.case.name == case.name and each.readings), None)
-            if result is None:
-                raise MeasurementError(
-                    f"cold_start_us: the process that started cold gave no result ({problem or 'it ended well'}); "
-                    "run the test alone, or leave cold_start out"
-                )
-            return result.readings
+    readings, warm = cold_and_warm(None)
+    if warm:
+        points = [cold_and_warm(layers) for layers in depths]
+        for name, at in (("compile_layer_us", 0), ("warm_compile_layer_us", 1)):
+            seconds = [_compile_seconds(pair[at]) for pair in points]
+            readings += [_time(name, linear_regression(depths, seconds).slope)] if depths else []
+        (time_us,) = (msgspec.structs.replace(each, metric=f"warm_{each.metric}") for each in _compiling(warm))
+        readings += [time_us, *(each for each in warm if each.metric.startswith("graph_cache"))]
+    return readings
 
 
 def _compiling(readings: Sequence[Reading]) -> list[Reading]:

@@ -15,7 +15,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -50,27 +50,8 @@ class DeviceLock:
         self.release()
 
     def acquire(self, minutes: float, tell: Callable[[str], None]) -> None:
-        """Take the lock. If another process holds it, report that once through `tell` and wait.
-
-        Args:
-            minutes: longest wait.
-
-        Raises:
-            DeviceError: another process still holds it after that, or no lock can be made.
-        """
-        end = time.monotonic() + 60 * minutes
-        is_announced = False
-        while not self.try_acquire():
-            who = self.holder() or "another process"
-            if time.monotonic() >= end:
-                raise DeviceError(
-                    f"device {self.key}: still in use by {who} after {minutes:g} minutes; wait for it to end, or "
-                    "raise lock_minutes in [tool.perfguard]"
-                )
-            if not is_announced:
-                tell(f"device {self.key} is in use by {who}; waiting up to {minutes:g} minutes")
-                is_announced = True
-            time.sleep(POLL_SECONDS)
+        """Take the lock, as `acquire_any` does."""
+        acquire_any([self], minutes, tell)
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free, and return whether it is held now.
@@ -127,3 +108,30 @@ class DeviceLock:
                 os.fchmod(handle, 0o644)
                 file.write(text)
             os.replace(temporary, self._holder_path)
+
+
+def acquire_any(locks: Sequence[DeviceLock], minutes: float, tell: Callable[[str], None]) -> DeviceLock:
+    """Take the first lock that is free. If other processes hold all of them, report that once through `tell` and wait.
+
+    Args:
+        minutes: longest wait.
+
+    Raises:
+        DeviceError: other processes still hold all of them after that, or no lock can be made.
+    """
+    end = time.monotonic() + 60 * minutes
+    is_announced = False
+    while True:
+        for lock in locks:
+            if lock.try_acquire():
+                return lock
+        key, who = ", ".join(lock.key for lock in locks), locks[0].holder() or "another process"
+        if time.monotonic() >= end:
+            raise DeviceError(
+                f"device {key}: still in use by {who} after {minutes:g} minutes; wait for it to end, or raise "
+                "lock_minutes in [tool.perfguard]"
+            )
+        if not is_announced:
+            tell(f"device {key} is in use by {who}; waiting up to {minutes:g} minutes")
+            is_announced = True
+        time.sleep(POLL_SECONDS)

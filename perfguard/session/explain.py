@@ -29,12 +29,13 @@ from perfguard.model.suite_names import name_of, suite_of
 from perfguard.model.units import format_time
 from perfguard.render.escaping import clean
 from perfguard.render.words import more_lines, one_line
-from perfguard.session.child import Request, child_command
+from perfguard.session.child import Request, add_pytest_arguments, child_command
+from perfguard.session.child_process import TOO_LONG
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.fresh_processes import TOO_LONG, Tell
+from perfguard.session.fresh_processes import Tell
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.pairs import PairWorktrees
-from perfguard.session.pairing.processes import SIDES, Interrupts, describe
+from perfguard.session.pairing.sides import SIDES, describe
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.store.report_file import read_report
 
@@ -111,9 +112,9 @@ def explain_slower(
     try:
         for result in results:
             tell(f"counting with {profiler.name} why {result.case.key} is slower")
-            found = _compared(worktrees, result.case, profiler, _SECONDS / 60)
-            run.measured[result.id] = with_readings(result, found.work)
-            answers[result.id] = with_readings(answers[result.id], found.base)
+            counted = _compared(worktrees, result.case, profiler, _SECONDS / 60)
+            run.measured[result.id] = with_readings(result, counted.work)
+            answers[result.id] = with_readings(answers[result.id], counted.base)
     except (PerfguardError, OSError) as error:
         tell(f"not explained by hardware counters: {error}")
 
@@ -129,10 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("case", metavar="CASE", help="a case as reports name it, or the node id of its test")
     parser.add_argument("base", metavar="BASE", nargs="?", help="default: the report's base, else the main branch")
-    parser.add_argument("--setup", metavar="CMD", default="", help="run in each worktree first, to build extensions")
-    parser.add_argument(
-        "pytest_arguments", nargs="*", default=[], metavar="-- PYTEST ARGUMENTS", help="as after `pytest`"
-    )
+    add_pytest_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -156,20 +154,19 @@ def run(options: argparse.Namespace) -> int:
         command = child_command(options.pytest_arguments, project, asked.device or settings.device)
         with (
             DeviceLock(device.key) as lock,
-            Interrupts() as interrupts,
-            PairWorktrees(find_repository(project), command, slug, settings, interrupts, _tell, False) as worktrees,
-            interrupts.armed(),
+            PairWorktrees(find_repository(project), command, slug, settings, _tell) as worktrees,
+            worktrees.interrupts.armed(),
         ):
             lock.acquire(settings.lock_minutes, _tell)
             worktrees.lay_out(base, pairs=True)
             if options.setup:
                 worktrees.set_up(options.setup)
             _tell(f"counting with {profiler.name}: {asked.case.key} at {base[:12]}, then in the working tree")
-            found = _compared(worktrees, asked.case, profiler)
-        pairs = zip(found.base, found.work, strict=True)
+            counted = _compared(worktrees, asked.case, profiler)
+        pairs = zip(counted.base, counted.work, strict=True)
         counters = ", ".join(describe_difference(now, then.value) for then, now in pairs) or "none moved"
-        times = " -> ".join(map(format_time, found.us))
-        kernel = f"kernel: {found.kernel} {times} in {profiler.name}, from {base[:12]}"
+        times = " -> ".join(map(format_time, counted.us))
+        kernel = f"kernel: {counted.kernel} {times} in {profiler.name}, from {base[:12]}"
         lines[1:1] = [f"counters: {counters}", kernel]
     print("\n    ".join(clean(line, None) for line in lines))
     return int(ExitStatus.PASSED)

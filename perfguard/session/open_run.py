@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from perfguard import __version__
 from perfguard.judge.lane import Lane, is_own
 from perfguard.judge.screen import ControlDraw, covering
-from perfguard.measure.timers.blocks import Interleaved, collect
+from perfguard.measure.timers.blocks import collect
 from perfguard.model.atomic_files import make_folder
 from perfguard.model.config import Config
 from perfguard.model.errors import UsageError
 from perfguard.model.records import NO_BASE, SCHEMA, BaseTree, Case, CaseResult, Invocation, Report, TimedEntry
 from perfguard.model.records.report import VARIABLES
 from perfguard.model.suite_names import file_of
-from perfguard.session.case_pipeline import ReadingPlan, Runner, Services, StoredTimers
-from perfguard.session.child import ChildCommand, Request
+from perfguard.session.case_pipeline import ReadingPlan, Runner, StoredTimers
+from perfguard.session.child import EVERYTHING, ChildCommand, Request
 from perfguard.session.pairing.bases import TreesOfRecords, find_bases
 from perfguard.session.pairing.worktrees import commit_of
 from perfguard.session.run import Run
@@ -65,7 +65,7 @@ def open_run(
     own_folders = [config.reports_dir, config.cache_dir.parent]
     bases: BaseTree | TreesOfRecords = NO_BASE
     lost: list[str] = []
-    if config.beside is not None or (request is not None and request.is_of_worktree):
+    if config.beside is not None or (request is not None and request.worktree):
         suites = []  # Another commit's baselines decide nothing, and may be of another schema.
     elif request is None:
         # A renamed or deleted file is not collected, so its missing cases would go unnoticed.
@@ -94,50 +94,40 @@ def open_run(
         exact_only=any_machine,
         base=bases if isinstance(bases, BaseTree) and bases is not NO_BASE else None,
     )
-    wanted = request or Request(numerics=True)
+    wanted = request or EVERYTHING
     # A metric that is recorded, or that another process will judge, has to be read.
     compares = request is None and config.update is None
     controls = ControlDraw(lane, selected, report.started) if compares else None
     plan = ReadingPlan(
-        timers=_timers(lane, request, worker),
-        numerics=wanted.numerics,
-        beside=request is None,
-        exact=wanted.exact,
-        times=wanted.times,
+        wanted,
         exact_only=any_machine,
+        preheats=wanted.times and not any_machine and (worker is None or worker.options.preheats),
+        timers=_timers(lane, request, worker),
         known_code=lambda case: lane.code_of(*case.id),
         unchanged=_unchanged(lane, controls),
-        unread=frozenset(wanted.unread),
-        preheats=wanted.times and not any_machine and (worker is None or worker.options.preheats),
-        doubts_of=lambda case: wanted.doubts.get(case.suite, {}).get(case.name, ()),
-    )
-    # Blocks are ordered by the parent of a pair, spread over later passes, or read all at once.
-    interleaved = Interleaved(device, seed=os.getpid()) if request is not None and worker is None else None
-    collector = (lambda case: interleaved.of(case.id)) if interleaved else lambda case: collect
-    services = Services(
-        collect=collector if worker is None else worker.collector,
+        # The parent of a pair orders blocks.
+        collect=(lambda case: collect) if worker is None else worker.collector,
         cold=None if command is None else _cold_starts(command, device.identity.slug, settings.session_minutes),
         binaries=_binaries(config, request),
         turns=TurnsFile(config.cache_dir / "turns.json", report.lane) if request is None else None,
     )
-    runner = Runner(device, settings, plan, services)
+    runner = Runner(device, settings, plan)
     trees = bases if isinstance(bases, TreesOfRecords) else None
-    return Run(config, device, store, runner, lane, report, request, interleaved, frozenset(lost), trees)
+    return Run(config, device, store, runner, lane, report, request, frozenset(lost), trees)
 
 
 def _cold_starts(command: ChildCommand, slug: str, minutes: float) -> Callable[[Case, Sequence[int]], list[Reading]]:
     def read(case: Case, depths: Sequence[int]) -> list[Reading]:
-        from perfguard.session.cold_start import ColdStarts
+        from perfguard.session.cold_start import cold_starts
 
-        return ColdStarts(command, slug, minutes).read(case, depths)
+        return cold_starts(command, slug, minutes, case, depths)
 
     return read
 
 
 def _binaries(config: Config, request: Request | None) -> Binaries | None:
     """The follower of launches on the targets; None in a process that only measures again."""
-    follow = None if request is None else request.follow
-    targets = config.settings.targets if request is None else tuple(follow.targets) if follow is not None else ()
+    targets = config.settings.targets if request is None else tuple(request.follow or ())
     if not targets:
         return None
     from perfguard.measure.binaries.call_binaries import Binaries

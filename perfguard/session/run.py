@@ -50,7 +50,6 @@ from perfguard.store.report_file import save_report
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
-    from perfguard.measure.timers.blocks import Interleaved
     from perfguard.model.call import Call
     from perfguard.session.case_pipeline import Runner
     from perfguard.session.pairing.bases import TreesOfRecords
@@ -84,7 +83,6 @@ class Run:
     lane: Lane
     report: Report
     request: Request | None = None  # Set in a child, which only measures.
-    interleaved: Interleaved | None = None  # Set in a child: it holds the meters for the later passes.
     lost: frozenset[str] = frozenset()  # Recorded suites whose file is gone.
     trees: TreesOfRecords | None = None  # Set if each case has the base of its record.
     measured: dict[CaseId, CaseResult] = field(default_factory=dict)  # Results as measured, to be judged.
@@ -266,9 +264,7 @@ class Run:
             outcomes: node id -> reason why its test did not run to its end; empty if it did.
             verbose: show each case that the update writes, even if there are many.
         """
-        if self.is_session:
-            self._read_later_passes()
-        else:
+        if not self.is_session:
             self._find_stale(collected, outcomes)
             self._find_unmeasured(collected, outcomes)
             if self.config.update is not None:
@@ -280,17 +276,6 @@ class Run:
             copy_bytes_per_second=self.runner.copy_bytes_per_second,
         )
         self.save()
-
-    def _read_later_passes(self) -> None:
-        from perfguard.measure.timers.timing import renewed
-
-        blocks = {} if self.interleaved is None else self.interleaved.finish()
-        for case, result in self.results.items():
-            readings = [
-                renewed(reading, blocks[case, reading.metric]) if (case, reading.metric) in blocks else reading
-                for reading in result.readings
-            ]
-            self.results[case] = msgspec.structs.replace(result, readings=readings)
 
     def _find_stale(self, collected: Collected, outcomes: Mapping[str, str]) -> None:
         reached = {result.case.nodeid for result in self.results.values()}
@@ -376,8 +361,8 @@ class Run:
         """Write the report so far, and the progress of the cases."""
         started = time.monotonic()
         save_report(self.report_path, self.snapshot())
-        if self.runner.services.turns is not None:
-            self.runner.services.turns.save()
+        if self.runner.plan.turns is not None:
+            self.runner.plan.turns.save()
         ended = time.monotonic()
         self._save_again = ended + _REST * (ended - started) if ended - started > _QUICK_SECONDS else ended
 

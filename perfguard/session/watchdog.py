@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
-_FIRST_SECONDS = 10.0  # Seconds before the first call of `seen`: most bodies end sooner.
+_FIRST_SECONDS = 10.0  # Most bodies end sooner.
 _PACKAGE = str(Path(__file__).parents[1])
 # Path -> step. The innermost of perfguard's own files on the stack names the step, by the first path that contains it.
 _STEPS = {
@@ -36,6 +36,8 @@ def watched(
     expired: Callable[[str], None],
     every: float = math.inf,
     seen: Callable[[str, float], None] = lambda step, seconds: None,
+    *,
+    first: float = _FIRST_SECONDS,
 ) -> Iterator[None]:
     """The body must end within the limit.
 
@@ -44,12 +46,13 @@ def watched(
             `expired` is expected to end the process.
         every: seconds between two calls of `seen`; a short body ends before the first.
         seen: called on that thread with the step, and the seconds since the start.
+        first: the least seconds before the first call of `seen`.
     """
     thread, lock, ended = threading.get_ident(), threading.Lock(), threading.Event()
     started, limit = time.monotonic(), 60 * minutes
 
     def watch() -> None:
-        due, seconds = max(_FIRST_SECONDS, every), 0.0
+        due, seconds = max(first, every), 0.0
         while not ended.wait(min(max(0.0, min(due, limit) - seconds), threading.TIMEOUT_MAX)):
             seconds = time.monotonic() - started
             with lock:

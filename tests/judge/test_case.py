@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from perfguard.judge.case_verdicts import judge_case, unpaired
 from perfguard.judge.exact import because, machine_change
-from perfguard.judge.lane import Lane, differing_versions, timer_class
+from perfguard.judge.lane import Lane, timer_class
+from perfguard.judge.record import differing_versions
 from perfguard.judge.run_verdicts import count_guarded
 from perfguard.judge.screen import Controls, covered_beside, covering
 from perfguard.judge.statistics import UNLEARNT

@@ -29,7 +29,7 @@ from perfguard.model.records import (
     TimedEntry,
 )
 from perfguard.model.units import Unit, significant
-from perfguard.session.pairing.processes import SIDES, starting_orders
+from perfguard.session.pairing.sides import SIDES, starting_orders
 
 Logs = npt.NDArray[np.float64]
 Random = np.random.Generator

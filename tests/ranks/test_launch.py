@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.ranks.launch import Launched, RankExit, RankOutcome, append_outcome
+from perfguard.ranks.launch import Launched, RankExit, RankOutcome, write_outcome
 from perfguard.session.child import ChildCommand, Request, child_command, read_request
 
 TESTS = ["a", "b", "c", "d"]
@@ -17,9 +17,9 @@ TESTS = ["a", "b", "c", "d"]
 
 def begin(folder: Path, test: str, *, ended: tuple[int, ...] = (0, 1)) -> None:
     for rank in (0, 1):
-        append_outcome(folder, rank, RankOutcome(test))
+        write_outcome(folder, rank, RankOutcome(test))
         if rank in ended:
-            append_outcome(folder, rank, RankOutcome(test, ended=True))
+            write_outcome(folder, rank, RankOutcome(test, ended=True))
 
 
 class Played(Launched):
@@ -34,7 +34,9 @@ class Played(Launched):
         for test in tests:
             begin(folder, test, ended=(0,) if test in self.deadly else (0, 1))
             if test in self.deadly:
-                append_outcome(folder, 0, RankOutcome(test, exit=RankExit("rank 1 had left the test", "a.py")))
+                write_outcome(
+                    folder, 0, RankOutcome(test, ended=True, exit=RankExit("rank 1 had left the test", "a.py"))
+                )
                 return {1: "killed by SIGKILL"}, "its last line"
         return {}, ""
 
@@ -61,7 +63,7 @@ def test_a_test_that_ranks_do_not_end_is_lost_and_the_ones_behind_it_run_again(p
     lost = found["b"]
     assert lost.lost is not None
     assert (lost.lost.exits, lost.lost.output) == ({1: "killed by SIGKILL"}, "its last line")
-    assert (set(lost.outcomes), set(lost.rank_exits)) == ({0}, {0})
+    assert [rank for rank, each in lost.outcomes.items() if each.exit] == [0]
 
 
 def test_ranks_that_begin_nothing_are_not_launched_again(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,26 +8,26 @@ from typing import Any
 
 import torch.distributed as dist
 
-from perfguard.ranks.rank_group import END, OutOfStep, Peers
+from perfguard.ranks.rank_group import END, OutOfStep, RankGuard
 
 
-def on_ranks(count: int, run: Callable[[Peers], Any]) -> list[Any]:
+def on_ranks(count: int, run: Callable[[RankGuard], Any]) -> list[Any]:
     """What `run` returns on each rank."""
     store = dist.HashStore()
-    all_peers = [Peers(rank, count, "cpu", store, 1.0) for rank in range(count)]
+    all_peers = [RankGuard(rank, count, "cpu", store, 1.0) for rank in range(count)]
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, all_peers))
 
 
 def test_everyone_gets_everyones_data() -> None:
-    def run(peers: Peers) -> list[Any]:
+    def run(peers: RankGuard) -> list[Any]:
         return [peers.exchange("numbers", peers.rank * step) for step in (1, 10)]
 
     assert on_ranks(3, run) == [[[0, 1, 2], [0, 10, 20]]] * 3
 
 
 def test_a_rank_that_is_elsewhere_is_noticed_and_all_meet_at_the_end() -> None:
-    def run(peers: Peers) -> tuple[str, list[Any]]:
+    def run(peers: RankGuard) -> tuple[str, list[Any]]:
         said = ""
         if peers.rank == 0:
             try:
@@ -42,7 +42,7 @@ def test_a_rank_that_is_elsewhere_is_noticed_and_all_meet_at_the_end() -> None:
 
 
 def test_old_parts_are_dropped() -> None:
-    def run(peers: Peers) -> int:
+    def run(peers: RankGuard) -> int:
         for _ in range(20):
             peers.exchange("numbers", "x" * 100)
         peers.exchange("the last", None)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from perfguard.ranks.launch import Collective, Ended, Lost, RankExit, RankOutcome
 from perfguard.ranks.rank_reports import describe_lost, merge
@@ -19,10 +20,15 @@ def rank_exit(number: int, name: str = "all_reduce", *, pending: bool = True, ca
     )
 
 
+def known(lost: Lost, said: dict[int, RankExit], ended: dict[int, RankOutcome]) -> Ended:
+    begun = {rank: ended.get(rank) or RankOutcome(TEST) for rank in {**said, **ended}}
+    return Ended({rank: replace(each, exit=said.get(rank)) for rank, each in begun.items()}, lost)
+
+
 def described(
     lost: Lost, said: dict[int, RankExit] | None = None, ended: dict[int, RankOutcome] | None = None, ranks: int = 2
 ) -> list[str]:
-    return describe_lost(Ended(ended or {}, lost, said or {}), lost, ranks).splitlines()
+    return describe_lost(known(lost, said or {}, ended or {}), lost, ranks).splitlines()
 
 
 def test_a_rank_that_is_behind_is_named() -> None:
@@ -53,7 +59,7 @@ def test_why_a_rank_has_left_stands_in_the_verdict(request: pytest.FixtureReques
     data = request.config.hook.pytest_report_to_serializable(config=request.config, report=report)
     item: Any = SimpleNamespace(config=request.config, nodeid=TEST, location=report.location)
     left = {1: RankOutcome(TEST, ended=True, reports=[data])}
-    merged = merge(item, Ended(left, Lost(TEST, {0: "exit status 3"}), {0: rank_exit(1)}), 2)
+    merged = merge(item, known(Lost(TEST, {0: "exit status 3"}), {0: rank_exit(1)}, left), 2)
     assert merged.broken == "took longer: rank 1 of 2 did not come to all_reduce; ValueError: no batch left"
 
 

@@ -17,7 +17,8 @@ from perfguard.model.call import Call, Work
 from perfguard.model.config import Settings
 from perfguard.model.records import Case, CaseResult, Doubt, Word
 from perfguard.pytest_plugin.fixture import Guarded, seed_of
-from perfguard.session.case_pipeline import ReadingPlan, Runner, Services
+from perfguard.session.case_pipeline import ReadingPlan, Runner
+from perfguard.session.child import EVERYTHING, Request
 from perfguard.session.turns_file import TurnsFile
 from perfguard.testing import fake
 
@@ -116,20 +117,20 @@ def test_a_fault_that_the_given_inputs_do_not_show_is_a_doubt_of_its_pass(device
 def test_a_case_goes_on_in_the_next_run_and_its_base_is_asked_without(device: fake.FakeDevice, tmp_path: Path) -> None:
     RUNNING.forget()  # what earlier tests have interpreted
 
-    def measured(plan: ReadingPlan) -> tuple[CaseResult, bytes]:
+    def measured(asked: Request = EVERYTHING) -> tuple[CaseResult, bytes]:
         file = TurnsFile(tmp_path / "turns.json", "gpu")
-        runner = Runner(device, Settings(case_seconds=0.1, extra_seconds=1e-9), plan, Services(turns=file))
+        runner = Runner(device, Settings(case_seconds=0.1, extra_seconds=1e-9), ReadingPlan(asked, turns=file))
         first, _ = runner.measure(replace(doubtful_call(), configurations=()), CASE)
         file.save()
         return first, (tmp_path / "turns.json").read_bytes()
 
-    (first, one), (second, two) = measured(ReadingPlan()), measured(ReadingPlan())
+    (first, one), (second, two) = measured(), measured()
     assert first.hard is not None
     assert second.hard is not None
     assert sum(first.hard.waiting.values()) == sum(second.hard.waiting.values()) > 10
     assert one != two
     zero = Doubt("zero", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "row 0 zero"})]])
-    answered, three = measured(ReadingPlan(doubts_of=lambda case: [zero]))
+    answered, three = measured(Request(numerics=True, doubts={CASE.suite: {CASE.name: [zero]}}))
     assert [each.problem for each in answered.doubts] == [""]
     assert two == three
 
@@ -149,7 +150,7 @@ def test_what_runs_beside_a_call_has_the_time_that_is_set(
     settings = Settings(case_seconds=0.1, extra_seconds=7.5)
     Runner(device, settings, ReadingPlan()).measure(doubtful_call(), CASE)
     assert given == [7.5]
-    Runner(device, settings, ReadingPlan(beside=False)).measure(doubtful_call(), CASE)
+    Runner(device, settings, ReadingPlan(Request(numerics=True, worktree="/base"))).measure(doubtful_call(), CASE)
     assert len(given) == 1
 
 
@@ -157,8 +158,9 @@ def test_a_base_answers_what_it_is_asked_and_tries_nothing_else(device: fake.Fak
     zero = Doubt("zero", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "row 0 zero"})]])
     large = Doubt("large", "?", inputs="float32[8,16] grad", tried=[[("values", {0: "times 2^17"})]])
     other = Doubt("candidate=1", "?", backward=True, inputs="float32[8,16] grad")
-    for plan in (ReadingPlan(numerics=False, exact=False), ReadingPlan()):
-        asks = replace(plan, doubts_of=lambda case: [zero, large, other] if case.name == CASE.name else [])
+    doubts = {CASE.suite: {CASE.name: [zero, large, other]}}
+    for asked in (Request(exact=False, doubts=doubts), Request(numerics=True, doubts=doubts)):
+        asks = ReadingPlan(asked)
         first, second = Runner(device, Settings(case_seconds=0.1, extra_seconds=20.0), asks).measure(
             doubtful_call(), CASE
         )
@@ -223,7 +225,7 @@ def test_operations_stand_beside_a_product_of_the_largest_input(runner: Runner, 
     assert result.throughput is not None
     assert result.throughput.matmul == "float32"
     assert result.throughput.matmul_fraction == pytest.approx(0.5, rel=0.02)
-    fresh = Runner(device, Settings(case_seconds=0.1), ReadingPlan(numerics=False))
+    fresh = Runner(device, Settings(case_seconds=0.1), ReadingPlan(Request()))
     for other, given in (
         (fresh, call(torch.randn(8, 4), work)),
         (runner, call(torch.ones(8, 4, dtype=torch.int64), work)),
@@ -235,7 +237,7 @@ def test_operations_stand_beside_a_product_of_the_largest_input(runner: Runner, 
 
 
 def test_a_fresh_process_reads_without_checking(device: fake.FakeDevice) -> None:
-    runner = Runner(device, Settings(case_seconds=0.1), ReadingPlan(numerics=False))
+    runner = Runner(device, Settings(case_seconds=0.1), ReadingPlan(Request()))
     first, second = runner.measure(call(torch.randn(8, 4, requires_grad=True), factor=3), CASE)
     assert first.readings
     assert second.readings
@@ -251,7 +253,7 @@ def test_times_that_cannot_have_moved_or_that_nobody_judges_are_not_read(device:
 
     for plan, read in (
         (ReadingPlan(unchanged=unchanged), ["host_time_us"]),
-        (ReadingPlan(unread=frozenset({"host_time_us"})), ["device_time_us"]),
+        (ReadingPlan(Request(numerics=True, unread=["host_time_us"])), ["device_time_us"]),
     ):
         (result,) = Runner(device, Settings(case_seconds=0.1), plan).measure(
             call(torch.randn(8, 4), Work(bytes=100)), CASE
@@ -277,7 +279,7 @@ def test_binaries_are_read_of_right_calls_on_the_tests_own_inputs(device: fake.F
         return 2 * x
 
     runner = Runner(
-        device, Settings(case_seconds=0.1), services=Services(binaries=Watched(("sm_90",), Compiler(Path("unused"))))
+        device, Settings(case_seconds=0.1), plan=ReadingPlan(binaries=Watched(("sm_90",), Compiler(Path("unused"))))
     )
     given = Call(double, (torch.randn(8, 4),), lambda x: 2 * x)
     runner.measure(given, CASE)

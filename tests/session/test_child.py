@@ -147,7 +147,7 @@ def test_a_request_arrives_as_it_was_written_with_the_timers_of_what_was_read(tm
         ["test_a.py::test_b[c d]"],
         exact=False,
         cold=Cold("suite", "f[64]", 1.5, 4),
-        conductor=PairOptions(7, "/worktree", "/original", 512),
+        pair=PairOptions(7, 512),
     )
     write_request(tmp_path, request)
     assert read_request(tmp_path) == msgspec.structs.replace(request, parent=os.getpid())

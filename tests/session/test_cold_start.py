@@ -15,9 +15,9 @@ from perfguard.model.errors import MeasurementError
 from perfguard.model.records import SCHEMA, Case, CaseResult, Hardware, Reading, Report, Toolchain
 from perfguard.model.units import Unit
 from perfguard.session import cold_start
-from perfguard.session.child import ANSWER, ChildCommand, Cold, read_request
-from perfguard.session.cold_start import ColdStarts, first_results
-from perfguard.store.report_file import save_report
+from perfguard.session.child import ChildCommand, Cold, Request
+from perfguard.session.child_process import Reply
+from perfguard.session.cold_start import cold_starts, first_results
 from perfguard.testing.fake import FakeDevice
 
 CASE = Case("suite", "f[64]", "forward", "test_suite.py::test_f[64]")
@@ -63,12 +63,14 @@ class Compiling:
     def __init__(self) -> None:
         self.begun: list[tuple[int | None, str]] = []
 
-    def __call__(self, command: ChildCommand, folder: Path, minutes: float, variables: dict[str, str]) -> str:
-        cold, kept = read_request(folder).cold, Path(variables["TORCHINDUCTOR_CACHE_DIR"])
+    def __call__(
+        self, command: ChildCommand, request: Request, minutes: float, *, name: str, variables: dict[str, str]
+    ) -> Reply:
+        cold, kept = request.cold, Path(variables["TORCHINDUCTOR_CACHE_DIR"])
         assert cold is not None
         warm = kept.exists()
         assert variables["TORCHINDUCTOR_CACHE_DIR"] != variables["TRITON_CACHE_DIR"]
-        assert read_request(folder).tests == ["test_suite.py::test_f[64]"]
+        assert request.tests == ["test_suite.py::test_f[64]"]
         assert cold.wants(CASE)
         assert 0 <= time.monotonic() - cold.started < 60
         for number in range(0 if warm else 3):
@@ -88,14 +90,13 @@ class Compiling:
             Reading("graph_cache_hits", Unit.COUNT, 4 if warm else 0, gated=False),
         ]
         results = [CaseResult(CASE, readings=readings)]
-        save_report(folder / ANSWER, Report(SCHEMA, ANY, Toolchain(), "", results=results))
-        return ""
+        return Reply(Report(SCHEMA, ANY, Toolchain(), "", results=results))
 
 
 def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
-    monkeypatch.setattr(cold_start, "run_fresh", started)
-    readings = ColdStarts(COMMAND, "any", minutes=1.0).read(CASE, (1, 4))
+    monkeypatch.setattr(cold_start, "ask_child", started)
+    readings = cold_starts(COMMAND, "any", 1.0, CASE, (1, 4))
     values = {reading.metric: reading.value for reading in readings}
     assert started.begun == [(layers, caches) for layers in (None, 1, 4) for caches in ("cold", "warm")]
     assert len(values) == len(readings)
@@ -109,8 +110,8 @@ def test_compiling_cold_and_warm_and_for_one_more_layer(monkeypatch: pytest.Monk
 
 def test_without_layers_there_is_no_slope(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Compiling()
-    monkeypatch.setattr(cold_start, "run_fresh", started)
-    names = {reading.metric for reading in ColdStarts(COMMAND, "any", minutes=1.0).read(CASE)}
+    monkeypatch.setattr(cold_start, "ask_child", started)
+    names = {reading.metric for reading in cold_starts(COMMAND, "any", 1.0, CASE)}
     assert started.begun == [(None, "cold"), (None, "warm")]
     assert "warm_compile_time_us" in names
     assert not any("layer" in name for name in names)
@@ -141,6 +142,6 @@ def test_what_compiling_takes_is_told_from_running() -> None:
 
 
 def test_a_process_without_a_result_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold_start, "run_fresh", lambda *_: "a fresh process ended with status 7")
+    monkeypatch.setattr(cold_start, "ask_child", lambda *_, **__: Reply(None, "the process ended with status 7"))
     with pytest.raises(MeasurementError, match=r"^cold_start_us: .*status 7.*leave cold_start out$"):
-        ColdStarts(COMMAND, "any", minutes=1.0).read(CASE)
+        cold_starts(COMMAND, "any", 1.0, CASE)

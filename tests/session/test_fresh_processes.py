@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from perfguard.session.child import ChildCommand, Request
-from perfguard.session.fresh_processes import could_not_start, measure_fresh, session_of
+from perfguard.session.fresh_processes import measure_fresh, session_of
 from perfguard.store.report_file import save_report
 from tests.store.test_report_file import READINGS, REPORT
 
@@ -70,15 +69,3 @@ def test_a_hanging_process_is_stopped(tmp_path: Path) -> None:
     _, problem, _ = measure("time.sleep(600)", tmp_path, minutes=0.02)
     assert "longer than 0.02 minutes" in problem
     assert time.monotonic() - started < 60
-
-
-@pytest.mark.parametrize(
-    ("output", "error"),
-    [
-        ("ERROR: usage\n", "usage"),
-        ("conftest.py:1: in <module>\nE   ValueError: two\nE   \nE   lines\nE   \n", "lines"),
-        ("E   \nERROR: \n", "see its output"),
-    ],
-)
-def test_why_a_child_could_not_start(output: str, error: str) -> None:
-    assert could_not_start("the base", output).partition("\n")[0] == f"the base: pytest could not start: {error}"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perfguard.judge.time_record import OTHER_BOARD, anchor_of, grow
+from perfguard.judge.record import OTHER_BOARD, anchor_of, grow
 from perfguard.judge.update_plan import plan
 from perfguard.model.config import CATEGORIES
 from perfguard.model.records import Across, Better, Provenance, TimedEntry

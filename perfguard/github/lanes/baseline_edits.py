@@ -14,7 +14,7 @@ from statistics import median
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import declared
 from perfguard.judge.lane import folder_of
-from perfguard.judge.time_record import anchor_of, grow, slowdown
+from perfguard.judge.record import anchor_of, grow, slowdown
 from perfguard.judge.update_plan import is_worse
 from perfguard.model.limits import KERNEL_TIME, timed_kernel
 from perfguard.model.records import (

@@ -111,8 +111,6 @@ def _beside_rival(subject: Subject, rival: Workload, device: Device) -> list[Rea
         f"{ours.timer}{_BESIDE}{theirs.timer}",
         block,
         floor_us=max(ours.floor_us, theirs.floor_us),
-        bytes=ours.bytes + theirs.bytes,
-        in_pass=1,
     )
     blocks = subject.collect(BESIDE_RIVAL, meter, device, 2 * subject.seconds)
     reading = meter.reading(BESIDE_RIVAL, blocks, promise=LIMITS[BESIDE_RIVAL].promise)

@@ -1,12 +1,10 @@
-"""Common parts of all timers: warm-up, blocks, when to stop, when to reject a block, and passes over many cases."""
+"""Common parts of all timers: warm-up, blocks, when to stop, when to reject a block."""
 
 from __future__ import annotations
 
 import math
-import random
 import statistics
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from perfguard.measure import collector_paused
@@ -33,8 +31,6 @@ _ODD_BLOCK = 0.015  # A block this far off the others leads to a check of the de
 _LONGEST_SAMPLE_US = 100_000.0
 AGREEING = 3  # So many blocks must agree on the floor of a time.
 LEAST_FOR_FLOOR = 8  # So many blocks are needed before the floor can be accepted.
-_PASSES = 3
-_SHARE_OF_MEMORY = 4  # Kept meters take at most a quarter of the device's memory.
 
 # Parts of the vendors' throttle reasons that mean an abnormal slowdown. A power cap is normal for tensor-core work, and
 # rejecting it would reject every block.
@@ -187,77 +183,3 @@ def slowed_down(device: Device) -> bool:
         for reason in reasons
         if not any(word in reason for word in _POWER_CAP)
     )
-
-
-@dataclass
-class _KeptMeter:
-    """A meter between its passes, with the times read so far."""
-
-    meter: Meter
-    most_us: float  # the limit of one pass
-    times: list[float] = field(default_factory=list)
-    rejected: int = 0
-
-    def blocks(self, metric: str) -> Blocks:
-        return checked(metric, self.meter, self.times, self.rejected)
-
-
-class Interleaved:
-    """Collects the blocks of a session: a first pass when a case runs, and two more at the end over all cases.
-
-    Meters stay alive until then, as long as they hold no more than a quarter of the device's memory. A meter that does
-    not fit gets all its blocks at once. Use::
-
-        session = Interleaved(device)
-        ...  # subject.collect = session.of(case) for each case
-        for (case, metric), blocks in session.finish().items():
-            reading = renewed(reading, blocks)
-    """
-
-    def __init__(self, device: Device, *, seed: int = 0) -> None:
-        """`seed` determines the order of meters in the later passes."""
-        self._device = device
-        self._random = random.Random(seed)
-        self._kept: dict[tuple[Hashable, str], _KeptMeter] = {}
-        self._free_bytes = (device.identity.memory_bytes or 0) // _SHARE_OF_MEMORY
-
-    def of(self, case: Hashable) -> Collect:
-        """A function that collects the blocks of `case`, which is any key that no other case has."""
-
-        def first_pass(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-            if meter.bytes > self._free_bytes:
-                return collect(metric, meter, device, seconds)
-            kept = _KeptMeter(meter, budget_us(device, seconds) / _PASSES)
-            self._read(kept)
-            blocks = kept.blocks(metric)
-            if kept.rejected < _MOST_REJECTED:
-                self._free_bytes -= meter.bytes
-                self._kept[case, metric] = kept
-            return blocks
-
-        return first_pass
-
-    def finish(self) -> dict[tuple[Hashable, str], Blocks]:
-        """Run the later passes over all kept meters and release them; returns their blocks by case and metric."""
-        for _ in range(1, _PASSES):
-            order = list(self._kept.values())
-            self._random.shuffle(order)
-            for kept in order:
-                self._read(kept)
-        blocks_by_key = {key: kept.blocks(key[1]) for key, kept in self._kept.items()}
-        self._kept.clear()
-        return blocks_by_key
-
-    def _read(self, kept: _KeptMeter) -> None:
-        """Read the blocks of one pass, usually three, or fewer if they take too long."""
-        started = self._device.now_us()
-        wanted = len(kept.times) + kept.meter.in_pass
-        with collector_paused():
-            while len(kept.times) < wanted and kept.rejected < _MOST_REJECTED:
-                block_us = read_block(kept.meter, self._device, kept.times)
-                if block_us is None:
-                    kept.rejected += 1
-                else:
-                    kept.times.append(block_us)
-                    if self._device.now_us() - started > kept.most_us:
-                        return

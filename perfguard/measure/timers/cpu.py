@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from perfguard.measure.timers.blocks import (
-    LEAST_FOR_FLOOR,
     SAMPLE_US,
     calls_in_sample,
     power_of_two,
@@ -65,7 +64,7 @@ class _Clock:
         def block() -> float:
             return max(self.middle(sample() for _ in range(samples)), self.grid_us / calls)
 
-        return Meter(f"{self.kind}-u{counted}", block, floor_us(self.grid_us, calls), bytes=workload.bytes)
+        return Meter(f"{self.kind}-u{counted}", block, floor_us(self.grid_us, calls))
 
 
 def suits(device: Device) -> bool:
@@ -84,7 +83,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         workload.run()  # torch.compile specialises on the number of threads, so it compiles again.
         call_us = warm_up(workload.run, device, seconds)
     meter = _cpu_clock().meter(workload, call_us, seconds, stored)
-    return replace(meter, block=one_thread()(meter.block), in_pass=LEAST_FOR_FLOOR, near=_NEAR)
+    return replace(meter, block=one_thread()(meter.block), near=_NEAR)
 
 
 def prepare_wall_time(workload: Workload, device: Device, *, seconds: float, stored: str | None) -> Meter:

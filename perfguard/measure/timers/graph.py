@@ -127,8 +127,7 @@ def _rotated(workload: Workload, device: Device, seconds: float, stored: str | N
     samples = samples_in_block(estimate.call_us, seconds)
     rounds = queue.Rounds(queue.pairs(replay, device, "warm", 1), captured)
     batches = queue.Batches(rounds, device, size=min(samples, _MOST_AHEAD), smallest=1, in_block=samples)
-    meter = batches.meter(str(replace(wanted, calls=count)))
-    return replace(meter, bytes=workload.bytes * (wanted.copies + 1))
+    return batches.meter(str(replace(wanted, calls=count)))
 
 
 def _possible_rotation(workload: Workload, device: Device, stored: str | None) -> _Rotation | None:
@@ -178,8 +177,7 @@ def _flushed(workload: Workload, device: Device, seconds: float, stored: str | N
         return [pair for _ in range(rounds) for turn in turns for pair in turn(1)]
 
     timer = f"graph-flushed-r{count}"
-    meter = queue.metered(timer, queue.Rounds(enqueue, 1, count), device, estimate, seconds)
-    return meter and replace(meter, bytes=(count + 1) * workload.bytes)
+    return queue.metered(timer, queue.Rounds(enqueue, 1, count), device, estimate, seconds)
 
 
 def _captured(workload: Workload, device: Device, count: int, seconds: float) -> list[_Call]:

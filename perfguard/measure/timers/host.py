@@ -71,7 +71,7 @@ def _meter(timer: str, group: _Group, calls: int, note: str = "") -> Meter:
         times = [us for _ in range(_GROUPS) if (us := group()) is not None]
         return max(min(times), _CLOCK_GRID_US) / calls if len(times) == _GROUPS else None
 
-    return Meter(timer, block, floor_us(_CLOCK_GRID_US, calls), note=note, in_pass=1, near=_NEAR)
+    return Meter(timer, block, floor_us(_CLOCK_GRID_US, calls), note=note, near=_NEAR)
 
 
 def _behind_sleep(enqueue: Callable[[int], None], device: Device, calls: int) -> tuple[_Group, int] | None:

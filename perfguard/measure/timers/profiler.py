@@ -69,4 +69,4 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
 
     if block() is None:
         return None
-    return Meter(timer, block, floor_us(grid_us, 1), bytes=workload.bytes)
+    return Meter(timer, block, floor_us(grid_us, 1))

@@ -11,7 +11,7 @@ import re
 import statistics
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from perfguard.measure.timers.blocks import SAMPLE_US, calls_in_sample, power_of_two, samples_in_block, warmed_up
@@ -75,7 +75,7 @@ def prepare(workload: Workload, device: Device, *, seconds: float, stored: str |
         rounds = Rounds(pairs(workload.run, device, workload.cache, calls), calls)
         meter = metered(timer, rounds, device, estimate, seconds)
         if meter is not None:
-            return replace(meter, bytes=workload.bytes)
+            return meter
         counted //= 2
         if counted < _LEAST_CALLS:
             return None

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-import msgspec
-
 from perfguard.model.records import Reading
 from perfguard.model.units import Unit
 
@@ -65,8 +63,6 @@ class Meter:
             block could not be read. Blocks of several meters may alternate on one device.
         floor_us: the smallest change of the time that this timer can resolve, µs.
         note: a remark on an unusual property of the method; usually empty.
-        bytes: approximate device memory that stays allocated while the meter lives.
-        in_pass: blocks per pass, in a session that passes over its cases several times.
         clock_mhz: the mean clock of the device's processors during the last block, MHz; None if unknown.
         near: if above 0, only the lowest blocks count, since other work can only lengthen blocks. They must agree to
             within this, relative to the lowest (`blocks.agree`).
@@ -76,8 +72,6 @@ class Meter:
     block: Callable[[], float | None]
     floor_us: float
     note: str = ""
-    bytes: int = 0
-    in_pass: int = 3
     clock_mhz: Callable[[], float | None] = lambda: None
     near: float = 0.0
 
@@ -102,17 +96,6 @@ class Meter:
             drifts=True,
             note=self.note,
         )
-
-
-def renewed(reading: Reading, blocks: Blocks) -> Reading:
-    """A timed reading with its blocks replaced by those of more passes of the same session and timer."""
-    return msgspec.structs.replace(
-        reading,
-        value=statistics.median(blocks.times),
-        blocks=list(blocks.times),
-        rejected_blocks=blocks.rejected,
-        spread=spread(blocks.times),
-    )
 
 
 def spread(blocks: Sequence[float]) -> float:

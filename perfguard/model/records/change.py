@@ -96,7 +96,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
 def category_of(verdict: Verdict, reading: Reading | None = None) -> Category | None:
     """The category of the change that follows from the verdict on an exact metric or a whole case; None if an update
-    leaves the entry alone. A time's category does not depend on a verdict (`perfguard.judge.time_record`).
+    leaves the entry alone. A time's category does not depend on a verdict (`perfguard.judge.record`).
 
     `reading`: the judged reading. If it covers times, or is an ungated text, another value means other code. Its times
     are then recorded anew even if they are equal, since the stored ones belong to other code.

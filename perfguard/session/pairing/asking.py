@@ -12,6 +12,7 @@ from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
+from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.judge.questions import Question
 from perfguard.measure.binaries.comparison import Sides, compare_cases
 from perfguard.measure.binaries.compiler import Compiler
@@ -22,15 +23,14 @@ from perfguard.model.limits import timed_kernel
 from perfguard.model.records import NEW_SINCE_BASE, CaseId, CaseResult, PairedCase, Pairing, ReadingId, Verdict, Word
 from perfguard.model.records.case import with_readings
 from perfguard.model.records.code import CODE
-from perfguard.model.units import counted
+from perfguard.model.units import counted, format_minutes
 from perfguard.render.tables import kernel_rows, kernel_table
 from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import ChildCommand, Request, own_packages, packages_at, timers_of
 from perfguard.session.explain import explain_slower
-from perfguard.session.fresh_processes import DIED, Tell
+from perfguard.session.fresh_processes import Tell
 from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
-from perfguard.session.pairing.processes import Interrupts
-from perfguard.session.pairing.tally import Tally, why_not_compared
+from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worker import Followed
 from perfguard.session.pairing.worktrees import find_repository
 from perfguard.session.run import Run
@@ -100,9 +100,8 @@ class Asking:
         beside = run.config.beside or CompareOptions()
         packages = own_packages() if beside.python is None else packages_at(beside.python)
         with (
-            Interrupts() as interrupts,
-            PairWorktrees(repository, command, slug, settings, interrupts, self.tell, ahead, packages) as worktrees,
-            interrupts.armed(),
+            PairWorktrees(repository, command, slug, settings, self.tell, ahead, packages) as worktrees,
+            worktrees.interrupts.armed(),
         ):
             times = self.question.times if settings.pair_minutes else {}
             worktrees.lay_out(self.base, pairs=bool(times))
@@ -147,16 +146,16 @@ class Asking:
                 self.problems[case] = problems.get(result.case.nodeid, new)
                 continue
             self.answers[case] = base
-            if why := why_not_compared(base, result):
+            if why := _why_not_compared(base, result):
                 self.problems[case] = why
         self._compare_kernels(worktrees, followed)
-        self.tally.answered(self.answers)
+        self.tally.leave_out_unchanged(self.answers)
         self.keep("")
 
     def _compare_kernels(self, worktrees: PairWorktrees, followed: Followed) -> None:
         """Add to both sides the code that the compilers make of kernels that differ."""
         run, question = self.run, self.question
-        binaries = run.runner.services.binaries
+        binaries = run.runner.plan.binaries
         cases = [
             case
             for case in self.answers.keys() - self.problems.keys()
@@ -195,14 +194,24 @@ class Asking:
             return ""
         why = _most_common_reason([times[track] for track in left])
         self.tell(f"{counted(len(left), 'time')} in question: measured beside {self.base[:12]} by turns{why}")
-        deadline = time.monotonic() + self.seconds
-
-        def choose(left: Sequence[ReadingId]) -> list[ReadingId]:
+        started = time.monotonic()
+        deadline = started + self.seconds
+        order = in_order({track: times[track] for track in left})
+        # A pair that misses a time counts against it only if the one before missed it, too.
+        for number in range(1, 2 * MOST_PAIRS * len(order) + 1):
+            left = self.tally.left(order)
+            chosen = in_next_pair(left, self.tally)
+            if not chosen or self.tally.problem:
+                break
+            some = f"{len(chosen)} of " if len(chosen) < len(left) else ""
+            expected = _expected(number - 1, time.monotonic() - started, deadline)
+            self.tell(f"process pair {number}: {some}{counted(len(left), 'time')} in question{expected}", passing=True)
+            outcome = worktrees.pair(self.tally, left, chosen, deadline)
+            self.tally.take(outcome, chosen)
             self.keep("")
-            return in_next_pair(left, self.tally)
-
-        worktrees.measure(self.tally, in_order({track: times[track] for track in left}), deadline, choose)
-        self.keep("")
+            spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
+            self.tell(f"process pair {number} took {sum(outcome.seconds.values()):.1f} s: {spent}", detail=True)
+        worktrees.stop()
         self.seconds = deadline - time.monotonic()
         if self.tally.problem or self.seconds < 0:
             return self.tally.problem or out_of_time(self.run.config.settings)
@@ -253,7 +262,7 @@ def answers(
         tests = tests[max((at for at, test in enumerate(tests, 1) if test in answered), default=0) :]
         if not answer.problem or not tests:
             break
-        if DIED not in answer.problem or number == _MOST_DEATHS:
+        if not answer.died or number == _MOST_DEATHS:
             problems |= dict.fromkeys(tests, answer.problem)
             break
         problems[tests[0]] = answer.problem
@@ -269,10 +278,28 @@ def _exact(base: CaseResult) -> CaseResult:
     return CaseResult(base.case, base.inputs, readings=readings, doubts=base.doubts)
 
 
+def _why_not_compared(base: CaseResult, work: CaseResult) -> str:
+    """The reason why the two results of a case are not compared; empty if they are."""
+    for result, at in ((work, ""), (base, " at the base, not compared")):
+        for word in (Word.WRONG, Word.BROKEN):
+            if reasons := [verdict.reason for verdict in result.verdicts if verdict.word is word]:
+                return f"{word}{at}: {'; '.join(reasons)}"
+    return "" if base.inputs == work.inputs else f"other inputs: {base.inputs or 'none'} -> {work.inputs or 'none'}"
+
+
 def _most_common_reason(verdicts: Sequence[Verdict]) -> str:
     """` (51: 3 sessions stored, 5 are needed)`: the most common reason why records do not decide."""
     reason, count = most_common([verdict.reason for verdict in verdicts])
     return f" ({count}: {reason.removeprefix('to be paired: ')})"
+
+
+def _expected(pairs: int, seconds: float, deadline: float) -> str:
+    """`, 0:41 elapsed, about 0:20 to 3:05 to go`, after the first of the `pairs` so far."""
+    if not pairs:
+        return ""
+    budget = max(0.0, deadline - time.monotonic())
+    least, most = (min(max(1, count - pairs) * seconds / pairs, budget) for count in (LEAST_PAIRS, MOST_PAIRS))
+    return f", {format_minutes(seconds)} elapsed, about {format_minutes(least)} to {format_minutes(most)} to go"
 
 
 def in_next_pair(left: Sequence[ReadingId], tally: Tally) -> list[ReadingId]:

@@ -1,16 +1,20 @@
-"""The lockstep: live workers walk through the same tests, one at a time, and measure each case in turns.
+"""The lockstep: live workers go through the same tests and measure each time in turns. The parent names test and time.
 
-One worker runs at any moment; the others wait. Workers at different cases are brought together again.
+One worker runs at any moment; the others wait. The base goes first, up to a time in question; the other sides follow it
+to that time. All sides wait for each other at the beginning of each test.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from statistics import fmean, median, stdev
 from typing import NoReturn
 
@@ -18,19 +22,9 @@ import msgspec
 
 from perfguard.measure.timers.blocks import AGREEING, agree, lowest
 from perfguard.model.records import PairReading, ReadingId
-from perfguard.session.pairing.processes import SIDES, PairOutcome, Side, SideProcess, describe, foreign_error
-from perfguard.session.pairing.worker import (
-    Announced,
-    Entered,
-    Go,
-    Left,
-    Measure,
-    Measured,
-    Message,
-    Opened,
-    Order,
-    Ready,
-)
+from perfguard.session.child_process import Child
+from perfguard.session.pairing.sides import SIDES, Side, foreign_error
+from perfguard.session.pairing.worker import Announced, Entered, Go, Left, Measure, Measured, Message, Order, Ready
 
 _ROUNDS = 3  # Least rounds of blocks for a case and process pair.
 # At the power limit a clock varies by 2 % between blocks, so three rounds of long calls are too few. More follow until
@@ -45,9 +39,7 @@ _WARM = 0.005  # A device is warm when two rounds of blocks agree to this.
 # Longest search for a floor that must agree to 1 %, since bursts of other work on a processor last seconds. A coarser
 # floor is reached sooner.
 _FLOOR_SECONDS, _FLOOR_NEAR = 4.0, 0.01
-
-
-_START = ReadingId("", "", "")  # Position of a side that has collected its tests.
+_END_MINUTES = 1.0  # The longest wait for the end of a process that has run its tests.
 
 
 @dataclass(frozen=True)
@@ -69,52 +61,80 @@ class _Lost(Exception):
     """A worker died, with the end of its output in the message, or the time for all pairs is over."""
 
 
+@dataclass
+class PairOutcome:
+    """The results of one process pair.
+
+    Attributes:
+        readings: results of the times that could be measured.
+        timers: the timer of every time that a side announced.
+        unread: times with too many unreadable blocks.
+        problem: reason for an early end, otherwise empty.
+        deadly: node id of the test in which a process died; empty if none did, or if it is unknown.
+        seconds: the pair's seconds by activity: `starting` (imports, collection, the device), `tests` (between two
+            times), `measuring`, `ending`.
+    """
+
+    readings: dict[ReadingId, PairReading] = field(default_factory=dict)
+    timers: dict[ReadingId, dict[Side, str]] = field(default_factory=dict)
+    unread: set[ReadingId] = field(default_factory=set)
+    problem: str = ""
+    deadly: str = ""
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    @contextlib.contextmanager
+    def spending(self, on: str) -> Iterator[None]:
+        """Count the seconds inside as spent on this activity."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[on] += time.monotonic() - started
+
+
+@dataclass
+class SideProcess(Child):
+    """The live process of one side, and the connection to it."""
+
+    connection: Connection = field(kw_only=True)
+
+    def stop(self) -> None:
+        self.connection.close()
+        super().stop()
+
+
 def run_pair(
-    processes: Sequence[SideProcess],
-    wanted: Callable[[ReadingId], bool],
+    processes: Mapping[Side, SideProcess],
+    wanted: Mapping[str, Sequence[ReadingId]],
     *,
     pair: int,
     limit: Limit,
     chance: random.Random,
-    tests: Collection[str] | None = None,
     then: Callable[[], None] = lambda: None,
 ) -> PairOutcome:
     """Run one worker of each side through its tests, in lockstep.
 
     Args:
-        wanted: whether a metric is still to be measured.
+        wanted: node id of a test -> the times to be measured in it. Tests that a side lacks are left out.
         pair: number of this process pair, from 1.
         limit: time limit of the whole.
         chance: draws the order of the sides, which must differ between pairs.
-        tests: the tests to run, without those that a side lacks; None: all that each side has collected.
         then: called once all sides have the device.
 
     Raises:
         UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
     """
-    lockstep = _Lockstep({process.side: process for process in processes}, pair, limit, chance, tests)
+    lockstep = _Lockstep(processes, pair, limit, chance)
     outcome = lockstep.outcome
     try:
         with outcome.spending("starting"):
-            lockstep.begin()
+            tests = lockstep.begin([*wanted])
         then()
-        sides = lockstep.waiting()
-        while True:
-            with outcome.spending("tests"):
-                for side in sides:
-                    lockstep.go(side)
-            if lockstep.over:
-                break
-            track = lockstep.common_position()
-            if track is None:
-                sides = lockstep.next_sides()
-                continue
-            if wanted(track) and len(set(outcome.timers[track].values())) == 1:
-                with outcome.spending("measuring"):
-                    lockstep.measure(track)
-            sides = [side for side in lockstep.waiting() if lockstep.at[side] == track]  # The other calls raised.
+        for test in tests:
+            lockstep.run(test, wanted[test])
         with outcome.spending("ending"):
-            lockstep.end()
+            for side in SIDES:
+                lockstep.end(side)
     except _Lost as error:
         outcome.problem = str(error)
     return outcome
@@ -126,103 +146,73 @@ class _Lockstep:
     pair: int
     limit: Limit
     chance: random.Random
-    chosen: Collection[str] | None = None  # Tests to run; None: all.
     outcome: PairOutcome = field(default_factory=PairOutcome)
-    at: dict[Side, ReadingId | None] = field(default_factory=dict)  # None: its process has ended.
-    inside: dict[Side, str] = field(default_factory=dict)  # Latest test that a side has begun.
-    behind: dict[Side, set[ReadingId]] = field(default_factory=dict)  # Metrics that a side has announced so far.
+    inside: dict[Side, str] = field(default_factory=dict)  # The test that a side has reached; absent at its end.
+    at: dict[Side, ReadingId | None] = field(default_factory=dict)  # The time at which it waits; None: at none.
     near: dict[ReadingId, float] = field(default_factory=dict)  # How far the lowest blocks of a time must agree.
-    base_timers: dict[str, str] = field(default_factory=dict)  # Timers of the base's present case, by metric.
-    work_waits: bool = True  # Whether the working tree waits, if it is unknown which side is ahead.
 
-    @property
-    def over(self) -> bool:
-        return all(track is None for track in self.at.values())
+    def begin(self, tests: Sequence[str]) -> list[str]:
+        """Wait until all sides have collected their tests, and then until they have opened the device and wait for the
+        first one; they may do both at once. Returns the tests that all sides have, in the order of their request."""
+        collected = []
+        for side in SIDES:
+            message = self._next_message(side)
+            collected.append(message.tests if isinstance(message, Ready) else [])
+        common = [test for test in collected[0] if test in tests and all(test in own for own in collected)]
+        for side in SIDES:
+            self._send(side, Go(tests=common))
+        for side in SIDES:
+            self._arrive(side, self._next_message(side))
+        return common
 
-    def waiting(self) -> list[Side]:
-        return [side for side in SIDES if self.at.get(side) is not None]
+    def run(self, test: str, times: Sequence[ReadingId]) -> None:
+        """Let all sides run a test, and measure the times that the base comes to."""
+        followers = [side for side in SIDES if side != "base"]
+        while self.inside.get("base") == test:
+            with self.outcome.spending("tests"):
+                self.go("base", Go([*times]))
+                track = self.at["base"] if self.inside.get("base") == test else None
+                stops = [] if track is None else [track]
+                case, known = track and track.case, self.outcome.timers.items()
+                timers = {each.metric: on["base"] for each, on in known if each.case == case}
+                for side in followers:
+                    if self.inside.get(side) == test:
+                        self.go(side, Go(stops, timers))
+            if track is not None and all(self.at[side] == track for side in SIDES) and self.has_one_timer(track):
+                with self.outcome.spending("measuring"):
+                    self.measure(track)
+        with self.outcome.spending("tests"):
+            for side in followers:  # The base's call raised, or the base has ended.
+                if self.inside.get(side) == test:
+                    self.go(side, Go())
 
-    def common_position(self) -> ReadingId | None:
-        """The common position of all sides; None if they differ."""
-        positions = {self.at.get(side) for side in SIDES}
-        if len(positions) > 1:
-            return None
-        self.work_waits = True
-        return positions.pop()
+    def has_one_timer(self, track: ReadingId) -> bool:
+        """Whether all sides that have come to a time read it with the same timer."""
+        return len(set(self.outcome.timers[track].values())) == 1
 
-    def begin(self) -> None:
-        """Wait until all sides have collected their tests, and then until they have opened the device; they may do both
-        at once."""
-        order: list[str] = []
-        for side, process in self.processes.items():
-            message = self._next_message(process)
-            self.at[side] = None
-            self.behind[side] = set()
-            if isinstance(message, Ready):
-                self.outcome.uncollected[side] = message.uncollected
-                self.outcome.tests[side] = set(message.tests)
-                order = message.tests
-                self.at[side] = _START
-        tests = None
-        # A test that one side lacks would separate the sides, and cost neighbouring tests this pair.
-        if self.chosen is not None:
-            common = set.intersection(*self.outcome.tests.values()) if len(self.outcome.tests) == len(SIDES) else set()
-            tests = [test for test in order if test in common and test in self.chosen]
-        for side in self.waiting():
-            self._send(self.processes[side], Go(tests=tests))
-        for side in self.waiting():
-            if not isinstance(self._next_message(self.processes[side]), Opened):
-                self.at[side] = None
-
-    def end(self) -> None:
-        """Wait until all processes have ended, which they may do at once."""
-        for process in self.processes.values():
-            if problem := process.ended():
-                self._lose(process, problem)
-
-    def go(self, side: Side) -> None:
-        """Let one side run up to its next case or its end, while the others wait."""
-        process = self.processes[side]
-        base = self.at.get("base")
-        self._send(process, Go() if side == "base" or base is None else Go(base.suite, base.key, self.base_timers))
-        self._arrive(side, self._next_message(process))
+    def go(self, side: Side, order: Go) -> None:
+        """Let one side run up to a time, the next test or its end, while the others wait."""
+        self._send(side, order)
+        self._arrive(side, self._next_message(side))
 
     def _arrive(self, side: Side, message: Message | None) -> None:
+        self.at[side] = None
         if message is None or isinstance(message, Left):
-            self.at[side] = None
-            return
-        assert isinstance(message, Announced), message
-        if message.foreign:
-            raise foreign_error(message.foreign, side)
-        track = ReadingId(message.suite, message.key, message.metric)
-        if side == "base":
-            here = self.at[side]
-            same_case = here is not None and here.case == track.case
-            self.base_timers = {**(self.base_timers if same_case else {}), message.metric: message.timer}
-        self.at[side] = track
-        self.behind[side].add(track)
-        if message.near:
-            self.near[track] = message.near
-        self.outcome.timers.setdefault(track, {})[side] = message.timer
+            self.inside.pop(side, None)
+        elif isinstance(message, Entered):
+            self.inside[side] = message.test
+        elif isinstance(message, Announced):
+            if message.foreign:
+                raise foreign_error(message.foreign, side)
+            self.at[side] = message.time
+            if message.near:
+                self.near[message.time] = message.near
+            self.outcome.timers.setdefault(message.time, {})[side] = message.timer
 
-    def next_sides(self) -> list[Side]:
-        """The sides that go on if not all are at the same metric.
-
-        A side goes on if another side has already passed its position, since the two can no longer meet there. If there
-        is no such side, the sides go ahead by turns, past metrics that one side alone may have. A wrong guess costs the
-        metric this process pair; the next pair avoids it.
-        """
-        waiting = self.waiting()
-        late = [side for side in waiting if any(self._has_passed(other, self.at[side]) for other in SIDES)]
-        if late:
-            return late
-        if len(waiting) < len(SIDES):
-            return waiting
-        self.work_waits = not self.work_waits
-        return [side for side in waiting if (side == "work") != self.work_waits]
-
-    def _has_passed(self, side: Side, track: ReadingId | None) -> bool:
-        return track in self.behind[side] and self.at[side] != track
+    def end(self, side: Side) -> None:
+        """Wait for the end of a process that has run its tests or has hung up."""
+        if problem := self.processes[side].wait(_END_MINUTES, " to end after its tests"):
+            self._lose(side, problem)
 
     def measure(self, track: ReadingId) -> None:
         """Measure one time on all sides."""
@@ -234,15 +224,14 @@ class _Lockstep:
     def _measure_floor(self, track: ReadingId) -> None:
         """Measure blocks of all sides by turns, in random order, until each side has reached its floor. So every side
         has had a chance of a moment without other work on the processor."""
-        here = dict(self.at)
         times: dict[Side, list[float]] = {side: [] for side in SIDES}
         until = time.monotonic() + _FLOOR_SECONDS * _FLOOR_NEAR / self.near[track]
         for tried in itertools.count(1):
             for side in self.chance.sample(SIDES, len(SIDES)):
-                block = self._block(side, here[side])
+                block = self._block(side, track)
                 if block is not None and block.us:
                     times[side].append(block.us)
-            if any(self.at[side] is not here[side] for side in SIDES):
+            if any(self.at[side] != track for side in SIDES):
                 return  # A call raised, and its side went on.
             if all(agree(blocks, self.near[track]) for blocks in times.values()):
                 break
@@ -258,8 +247,7 @@ class _Lockstep:
 
     def _measure_rounds(self, track: ReadingId) -> None:
         """Measure rounds of blocks, there and back (b c w w c b), so that drift cancels, in random order of sides."""
-        here = dict(self.at)
-        self._warm_up(here)
+        self._warm_up(track)
         changes: dict[Side, list[float]] = {"copy": [], "work": []}
         values: dict[Side, list[Measured]] = {side: [] for side in SIDES}
         until = time.monotonic() + _MOST_ROUNDS_SECONDS
@@ -267,14 +255,14 @@ class _Lockstep:
             order = self.chance.sample(SIDES, len(SIDES))
             logs: dict[Side, list[float]] = {side: [] for side in SIDES}
             for side in (*order, *reversed(order)):
-                block = self._block(side, here[side])
+                block = self._block(side, track)
                 if block is not None and block.us:
                     values[side].append(block)
                     logs[side].append(math.log(block.us))
             if all(len(of_side) == _THERE_AND_BACK for of_side in logs.values()):
                 for side, differences in changes.items():
                     differences.append(fmean(logs[side]) - fmean(logs["base"]))
-            if any(self.at[side] is not here[side] for side in SIDES):
+            if any(self.at[side] != track for side in SIDES):
                 break
             if len(changes["work"]) < _ROUNDS:
                 if tried == _MOST_TRIES * _ROUNDS:
@@ -295,7 +283,7 @@ class _Lockstep:
             _mhz(work),
         )
 
-    def _warm_up(self, here: Mapping[Side, ReadingId | None]) -> None:
+    def _warm_up(self, track: ReadingId) -> None:
         """Measure blocks by turns until a round equals the one before, since the device cooled down while it waited for
         the last side."""
         before: list[float | None] = []
@@ -303,59 +291,53 @@ class _Lockstep:
         for _ in range(_MOST_WARM_UPS):
             if before and time.monotonic() > until:
                 return
-            blocks = [self._block(side, here[side]) for side in SIDES]
+            blocks = [self._block(side, track) for side in SIDES]
             now = [None if block is None else block.us for block in blocks]
             pairs = zip(before, now, strict=False)
             if before and all(a and b and abs(math.log(b / a)) < _WARM for a, b in pairs):
                 return
             before = now
 
-    def _block(self, side: Side, here: ReadingId | None) -> Measured | None:
-        """One block of a side that waits at `here`; None if it could not be read, or if the side went on."""
-        if here is None or self.at[side] is not here:
+    def _block(self, side: Side, track: ReadingId) -> Measured | None:
+        """One block of a side that waits at `track`; None if it could not be read, or if the side went on."""
+        if self.at[side] != track:
             return None
-        process = self.processes[side]
-        self._send(process, Measure())
-        message = self._next_message(process)
+        self._send(side, Measure())
+        message = self._next_message(side)
         if isinstance(message, Measured):
             return message if message.us is not None else None
         self._arrive(side, message)  # The call raised, so its test failed and the worker went on.
         return None
 
-    def _send(self, process: SideProcess, what: Order) -> None:
+    def _send(self, side: Side, order: Order) -> None:
         try:
-            process.connection.send_bytes(msgspec.json.encode(what))
+            self.processes[side].connection.send_bytes(msgspec.json.encode(order))
         except OSError:
-            self._lose(process, process.ended() or f"{describe(process.side)}: hung up{process.last_output()}")
+            self.end(side)
+            self._lose(side, f"{self.processes[side].name}: hung up{self.processes[side].last_output()}")
 
-    def _next_message(self, process: SideProcess) -> Message | None:
-        """The next message that needs an answer; None if the process ended in order.
+    def _next_message(self, side: Side) -> Message | None:
+        """The next message; None if the process ended in order.
 
         Raises:
             _Lost: the process ended otherwise, or the limit is over.
         """
-        while isinstance(message := self._receive(process), Entered):
-            self.inside[process.side] = message.test
-        return message
-
-    def _receive(self, process: SideProcess) -> Message | None:
+        process = self.processes[side]
         # Each wait is short, since a signal just before a wait is handled only when that wait ends.
         while not process.connection.poll(min(_POLL_SECONDS, self.limit.left)):
             if not self.limit.left:
                 if self.limit.hangs:
-                    raise _Lost(f"{describe(process.side)}: {self.limit.name}{process.last_output()}")
+                    raise _Lost(f"{process.name}: {self.limit.name}{process.last_output()}")
                 raise _Lost(self.limit.name)
         try:
             message: Message = msgspec.json.decode(process.connection.recv_bytes(), type=Message)
             return message
         except (EOFError, OSError):
-            if problem := process.ended():
-                self._lose(process, problem)
+            self.end(side)
             return None
 
-    def _lose(self, process: SideProcess, problem: str) -> NoReturn:
-        test = self.inside.get(process.side)
-        self.outcome.lost = (process.side, test) if test else None
+    def _lose(self, side: Side, problem: str) -> NoReturn:
+        self.outcome.deadly = self.inside.get(side, "")
         raise _Lost(problem) from None
 
 

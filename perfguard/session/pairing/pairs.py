@@ -5,46 +5,37 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import socket
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import msgspec
 from filelock import FileLock
 
-from perfguard.judge.pair_test import LEAST_PAIRS, MOST_PAIRS
 from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
+from perfguard.model.errors import UsageError
+from perfguard.model.limits import timed_kernel
 from perfguard.model.records import CaseResult, ReadingId, Report, Toolchain
-from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import (
     ChildCommand,
-    Following,
     Packages,
+    PairOptions,
     Request,
     Worktree,
     own_packages,
-    read_answer,
-    write_request,
+    timers_of,
 )
-from perfguard.session.fresh_processes import Tell, run_fresh
-from perfguard.session.pairing.lockstep import Limit, run_pair
-from perfguard.session.pairing.processes import (
-    GOOD,
-    SIDES,
-    Interrupts,
-    PairOutcome,
-    Side,
-    SideProcess,
-    describe,
-    foreign_error,
-    run_setup,
-    start_process,
-    starting_orders,
-)
+from perfguard.session.child_process import Child, ask_child
+from perfguard.session.fresh_processes import Tell
+from perfguard.session.pairing.lockstep import Limit, PairOutcome, SideProcess, paired, run_pair
+from perfguard.session.pairing.sides import SIDES, Interrupts, Side, describe, foreign_error, starting_orders
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worker import Followed, read_followed
 from perfguard.session.pairing.worktrees import Repository, lock_in
@@ -55,20 +46,22 @@ if TYPE_CHECKING:
 _PREFIX = "perfguard-pairs-"  # Prefix of the temporary folder, by which abandoned worktrees are known.
 
 _ENOUGH_CORES = 8
+_MOST_PAD = 32 * 2**20  # bytes; the position in memory can decide times, so each process draws its own
 
 
 class Answer(NamedTuple):
-    """The answer of a process of one side: the results of its tests, its launches on the targets, and the reason if it
-    ended early."""
+    """The answer of a process of one side: the results of its tests, its launches on the targets, the reason if it
+    ended early, and whether it died."""
 
     results: list[CaseResult]
     followed: Followed
-    problem: str
+    problem: str = ""
+    died: bool = False
 
 
 @dataclass
 class PairWorktrees:
-    """Worktrees and processes of one set of process pairs. As a context manager, it removes them.
+    """Worktrees and processes of one set of process pairs. As a context manager, it removes them, despite signals.
 
     Attributes:
         command: starts pytest in the user's checkout.
@@ -83,15 +76,14 @@ class PairWorktrees:
     command: ChildCommand
     slug: str
     settings: Settings
-    interrupts: Interrupts
     tell: Tell
-    starts_ahead: bool
+    starts_ahead: bool = False
     packages: Packages = field(default_factory=own_packages)
     toolchain: Toolchain | None = None
-    _processes: list[SideProcess] = field(default_factory=list)  # All that may be alive.
-    _started: int = 0  # Number of pairs whose processes have started.
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    _alive: list[Child] = field(default_factory=list)  # All processes that may be alive.
     _orders: list[list[Side]] = field(default_factory=list)  # Starting orders of the next pairs.
-    _processes_ahead: dict[Side, SideProcess] = field(default_factory=dict)  # The processes of the next pair.
+    _ahead: dict[Side, SideProcess] = field(default_factory=dict)  # The processes of the next pair.
     _lock: FileLock | None = None
     _temporary: Path = field(
         default_factory=lambda: Path(tempfile.gettempdir()).resolve() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
@@ -99,14 +91,18 @@ class PairWorktrees:
     _random: random.Random = field(default_factory=random.SystemRandom)
 
     def __enter__(self) -> Self:
+        self.interrupts.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._stop_processes()
-        if self._temporary.exists():
-            self.repository.remove_worktrees(self._temporary)
-        if self._lock is not None:
-            self._lock.release()
+        try:
+            self.stop()
+            if self._temporary.exists():
+                self.repository.remove_worktrees(self._temporary)
+            if self._lock is not None:
+                self._lock.release()
+        finally:
+            self.interrupts.__exit__(*exc_info)
 
     def command_of(self, side: Side) -> ChildCommand:
         """The command that starts pytest in the worktree of a side."""
@@ -145,7 +141,23 @@ class PairWorktrees:
         for side in SIDES:
             if (self._temporary / side).exists():
                 self.tell(f"setting up {describe(side)}: {command}")
-                run_setup(self.command_of(side), side, command, self.settings.session_minutes, self.interrupts)
+                status: int | str
+                with self._new_child(side, f"setup-{side}", command) as child:
+                    try:
+                        status = child.process.wait(60 * self.settings.session_minutes)
+                    except subprocess.TimeoutExpired:
+                        status = f"none after {self.settings.session_minutes:g} minutes"
+                if status != 0:
+                    raise UsageError(
+                        f"--setup {command!r}: ended with status {status} in the worktree of {describe(side)}; "
+                        f"correct the command; its output{child.last_output()}"
+                    )
+
+    def _new_child(self, side: Side, folder: str, asked: Request | str) -> Child:
+        """Start a process of a side. No signal intervenes before it is known."""
+        with self.interrupts.delayed():
+            self._alive.append(Child.start(describe(side), self.command_of(side), self._temporary / folder, asked))
+        return self._alive[-1]
 
     def answer(
         self, request: Request, side: Side = "base", *, prefix: Sequence[str] = (), minutes: float = 0.0
@@ -157,103 +169,77 @@ class PairWorktrees:
             UsageError: it has loaded code from the user's checkout in place of its worktree's.
         """
         folder = Path(tempfile.mkdtemp(prefix="answer-", dir=self._temporary))
-        own, original = str(self._temporary / side), str(self.repository.root)
-        request = msgspec.structs.replace(request, follow=Following(list(self.settings.targets), own, original))
-        write_request(folder, request)
-        command, minutes = (
-            replace(self.command_of(side), prefix=tuple(prefix)),
-            minutes or self.settings.session_minutes,
-        )
-        problem = run_fresh(command, folder, minutes, name=describe(side), good=GOOD)
-        report, followed = read_answer(folder, self.slug), read_followed(folder)
+        request = msgspec.structs.replace(request, follow=list(self.settings.targets))
+        command = replace(self.command_of(side), prefix=tuple(prefix))
+        limit = minutes or self.settings.session_minutes
+        report, problem, died = ask_child(command, request, limit, name=describe(side), folder=folder)
+        followed = read_followed(folder)
         if followed.foreign:
             raise foreign_error(followed.foreign, side)
         self.toolchain = report.toolchain if report else None
-        return Answer(report.results if report else [], followed, problem)
+        return Answer(report.results if report else [], followed, problem, died)
 
     def start(self, tally: Tally) -> None:
         """Start the processes of the first pair, if they disturb nothing, while its times are still being chosen."""
         if self.starts_ahead:
-            self._processes_ahead = self._start(tally, tally.left())
+            self._ahead = self._start(tally, tally.left())
 
-    def measure(
-        self,
-        tally: Tally,
-        tracks: Sequence[ReadingId],
-        deadline: float,
-        choose: Callable[[Sequence[ReadingId]], Sequence[ReadingId]] = list,
-    ) -> None:
-        """Measure process pairs until all of `tracks` are decided, the deadline is over, or processes died in too many
-        tests to blame single ones.
+    def pair(
+        self, tally: Tally, left: Sequence[ReadingId], chosen: Sequence[ReadingId], deadline: float
+    ) -> PairOutcome:
+        """Measure the times `chosen` of those `left` in new processes. Meanwhile the next pair's processes start, if
+        they disturb nothing. They collect the tests of all that are left, since this pair decides which of them the
+        next one measures.
 
         Args:
             deadline: s on the monotonic clock.
-            choose: returns, of the undecided times, those that the next pair measures; none ends the series.
 
         Raises:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
         """
-        started, first = time.monotonic(), tally.pairs
-        # A pair that misses a time counts against it only if the one before missed it, too.
-        most = 2 * MOST_PAIRS * len(tracks)
-        while not tally.problem and tally.pairs - first < most:
-            left = tally.left(tracks)
-            chosen = list(choose(left))
-            if not chosen:
-                break
-            some = f"{len(chosen)} of " if len(chosen) < len(left) else ""
-            expected = _expected(tally.pairs - first, time.monotonic() - started, deadline)
-            question = f"{some}{counted(len(left), 'time')} in question{expected}"
-            self.tell(f"process pair {tally.pairs + 1}: {question}", passing=True)
-            outcome, reports = self._pair(tally, left, chosen, deadline)
-            tally.take(outcome, reports, set(chosen))
-            spent = ", ".join(f"{seconds:.1f} s {on}" for on, seconds in outcome.seconds.items())
-            self.tell(f"process pair {tally.pairs} took {sum(outcome.seconds.values()):.1f} s: {spent}", detail=True)
-        self._stop_processes()
-
-    def _pair(
-        self, tally: Tally, left: Sequence[ReadingId], chosen: Collection[ReadingId], deadline: float
-    ) -> tuple[PairOutcome, dict[Side, Report | None]]:
-        """Measure the times `chosen` of those `left` in new processes, and return the outcome and their answers.
-        Meanwhile the next pair's processes start, if they disturb nothing. They collect the tests of all that are left,
-        since this pair decides which of them the next one measures."""
-        processes, self._processes_ahead = self._processes_ahead or self._start(tally, left), {}
-        wanted = set(chosen)
+        processes, self._ahead = self._ahead or self._start(tally, left), {}
 
         def start_next() -> None:
             if self.starts_ahead:
-                self._processes_ahead = self._start(tally, left)
+                self._ahead = self._start(tally, left)
 
         outcome = run_pair(
-            [processes[side] for side in SIDES], wanted.__contains__, pair=tally.pairs + 1,
-            limit=self._limit(deadline), chance=self._random, tests=tally.nodeids(chosen),
+            processes, tally.by_test(chosen), pair=tally.pairs + 1, limit=self._limit(deadline), chance=self._random,
             then=start_next,
         )  # fmt: skip
-        self._stop(processes.values())
-        return outcome, {side: process.report(self.slug) for side, process in processes.items()}
+        self._stop([*processes.values()])
+        _add_without_meters(outcome, chosen, [processes[side].report(self.slug) for side in SIDES], tally.pairs + 1)
+        return outcome
 
     def _start(self, tally: Tally, left: Sequence[ReadingId]) -> dict[Side, SideProcess]:
         """Start a process of each side, which can measure the times `left`. They read nothing else: the base has
         answered before, and the run has read the working tree."""
-        tests = tally.nodeids(left)
+        by_test = tally.by_test(left)
         request = Request(
             self.slug,
-            tally.timers,
+            timers_of(time.work for time in tally.times.values()),
             # Each pair has a new order, so that after-effects of a case on the next one differ.
-            tests=self._random.sample(tests, len(tests)),
+            tests=self._random.sample([*by_test], len(by_test)),
             exact=False,
             unread=[WALL_TIME],  # Wall time is shown, never judged.
-            kernels=tally.kernels(left),
+            kernels={test: [*filter(None, map(_kernel, tracks))] for test, tracks in by_test.items()},
         )
-        self._started += 1
-        folder = self._temporary / f"pair-{self._started}"
-        folder.mkdir()
-        started: dict[Side, SideProcess] = {}
+        folder = self._temporary / f"pair-{len([*self._temporary.glob('pair-*')]) + 1}"
         self._orders = self._orders or starting_orders(self._random)
-        for side in self._orders.pop():
-            start_process(self.command_of(side), side, folder / side, request, self.interrupts, self._processes)
-            started[side] = self._processes[-1]
-        return started
+        return {side: self._start_side(side, folder / side, request) for side in self._orders.pop()}
+
+    def _start_side(self, side: Side, folder: Path, request: Request) -> SideProcess:
+        command, (ours, theirs) = self.command_of(side), socket.socketpair()
+        with ours, theirs:
+            options = PairOptions(theirs.fileno(), secrets.randbelow(_MOST_PAD), preheats=side == SIDES[-1])
+            request = msgspec.structs.replace(request, pair=options)
+            with self.interrupts.delayed():
+                process = SideProcess.start(
+                    describe(side), command, folder, request,
+                    pass_fds=[theirs.fileno()], connection=Connection(ours.detach()),
+                )  # fmt: skip
+                self._alive.append(process)
+        return process
 
     def _limit(self, deadline: float) -> Limit:
         minutes = self.settings.session_minutes
@@ -263,16 +249,35 @@ class PairWorktrees:
             return Limit(hang, name, hangs=True)
         return Limit(deadline, out_of_time(self.settings))
 
-    def _stop(self, processes: Iterable[SideProcess]) -> None:
-        for process in processes:
-            process.stop()
-            self._processes.remove(process)
+    def stop(self) -> None:
+        """End the processes of the next pair."""
+        self._stop(self._alive)
 
-    def _stop_processes(self) -> None:
-        while self._processes:
-            self._processes[-1].stop()
-            self._processes.pop()
-        self._processes_ahead = {}
+    def _stop(self, children: Sequence[Child]) -> None:
+        """End these processes, which may be all, the latest first."""
+        for child in reversed([*children]):
+            child.stop()
+            self._alive.remove(child)
+            self._ahead = {side: each for side, each in self._ahead.items() if each is not child}
+
+
+def _add_without_meters(
+    outcome: PairOutcome, tracks: Sequence[ReadingId], reports: Sequence[Report | None], pair: int
+) -> None:
+    """Add times that no meter reads, such as pytest-benchmark's: each process read one value during its turn."""
+    results = [{result.id: result for result in report.results} if report else {} for report in reports]
+    for track in tracks:
+        cases = [of_side[track.case] for of_side in results if track.case in of_side]
+        readings = [each for case in cases if (each := case.reading(track.metric)) is not None]
+        values = [each.value for each in readings if isinstance(each.value, int | float) and each.value > 0]
+        if track not in outcome.timers and len(values) == len(SIDES):
+            outcome.timers[track] = dict(zip(SIDES, (each.timer or "" for each in readings), strict=True))
+            if len(set(outcome.timers[track].values())) == 1:
+                outcome.readings[track] = paired(pair, *values)
+
+
+def _kernel(track: ReadingId) -> str:
+    return timed_kernel(track.metric)
 
 
 def starts_ahead(device: Device) -> bool:
@@ -284,12 +289,3 @@ def starts_ahead(device: Device) -> bool:
 def out_of_time(settings: Settings) -> str:
     """The reason why no more pairs were measured."""
     return f"the {settings.pair_minutes:g} minutes for process pairs were over ([tool.perfguard] pair_minutes)"
-
-
-def _expected(pairs: int, seconds: float, deadline: float) -> str:
-    """`, 0:41 elapsed, about 0:20 to 3:05 to go`, after the first of the `pairs` so far."""
-    if not pairs:
-        return ""
-    budget = max(0.0, deadline - time.monotonic())
-    least, most = (min(max(1, count - pairs) * seconds / pairs, budget) for count in (LEAST_PAIRS, MOST_PAIRS))
-    return f", {format_minutes(seconds)} elapsed, about {format_minutes(least)} to {format_minutes(most)} to go"

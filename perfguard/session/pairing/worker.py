@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,12 +24,10 @@ from perfguard.measure.binaries.call_binaries import OnTarget
 from perfguard.measure.timers.blocks import Collect, checked, read_block
 from perfguard.measure.timers.timing import Blocks, Meter
 from perfguard.model.atomic_files import write_atomically
-from perfguard.model.records import Case, CaseId
-from perfguard.session.child import Following, PairOptions
+from perfguard.model.records import Case, CaseId, ReadingId
+from perfguard.session.child import PairOptions, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from perfguard.measure.devices.device import Device
 
 
@@ -43,48 +41,40 @@ class Measure(Struct, frozen=True, tag=True):
 
 
 class Go(Struct, frozen=True, tag=True):
-    """The parent's order: go on to the next time, or the end.
+    """The parent's order: go on to the first of `stops`, to the next test, or to the end, and wait there.
 
     Attributes:
-        timers: metric -> the base's timer in its present case, which the other sides use.
-        tests: collected tests to run, sent with the first order, at which the device is opened; None: all.
+        stops: times of the present test.
+        timers: metric -> the base's timer in the case of `stops`, which the other sides use.
+        tests: collected tests to run, sent with the first order, at which the device is opened.
     """
 
-    suite: str = ""
-    key: str = ""
+    stops: list[ReadingId] = []
     timers: dict[str, str] = {}
-    tests: list[str] | None = None
-
-
-class Ready(Struct, frozen=True, tag=True):
-    """The tests are collected, and the device is untouched. `tests`: their node ids; `uncollected`: node id of a file
-    -> reason why it could not be collected."""
-
-    uncollected: dict[str, str] = {}
     tests: list[str] = []
 
 
-class Opened(Struct, frozen=True, tag=True):
-    """The device is open, nothing runs on it yet."""
+class Ready(Struct, frozen=True, tag=True):
+    """The tests are collected, and the device is untouched. `tests`: their node ids."""
+
+    tests: list[str] = []
+
+
+class Entered(Struct, frozen=True, tag=True):
+    """A test is about to begin; the worker waits. If the process dies after this, it died in this test."""
+
+    test: str
 
 
 class Left(Struct, frozen=True, tag=True):
     """All tests have run, and the answer is written. Only the end of the process remains."""
 
 
-class Entered(Struct, frozen=True, tag=True):
-    """A test begins. If the process dies, it died in this test."""
-
-    test: str
-
-
 class Announced(Struct, frozen=True, tag=True):
-    """A meter is ready. `foreign` names a module loaded from the user's checkout, and should be empty. `near`: the
-    meter's `near`."""
+    """The meter of a time is ready; the worker waits. `foreign` names a module loaded from the user's checkout, and
+    should be empty. `near`: the meter's `near`."""
 
-    suite: str
-    key: str
-    metric: str
+    time: ReadingId
     timer: str
     foreign: str = ""
     near: float = 0.0
@@ -98,7 +88,7 @@ class Measured(Struct, frozen=True, tag=True):
     mhz: float | None = None
 
 
-Message = Ready | Opened | Entered | Announced | Measured | Left
+Message = Ready | Entered | Announced | Measured | Left
 Order = Measure | Go
 
 
@@ -108,30 +98,28 @@ class PairWorker:
 
     connection: Connection
     options: PairOptions
+    request: Request
+    _stops: Sequence[ReadingId] = ()  # The times at which this process waits, up to the next order.
     _base_timers: dict[CaseId, dict[str, str]] = field(default_factory=dict)  # Filled as they become known.
     _checked: set[str] = field(default_factory=set)  # Modules already checked.
     _pad: object = None
     _device: Device | None = None
 
-    def begin(self, tests: list[str], uncollected: dict[str, str]) -> list[str]:
+    def begin(self, tests: list[str]) -> list[str]:
         """Announce the collected tests, and wait until the device may be opened. Return the tests to run, in order."""
-        self.send(Ready(uncollected, tests))
+        self.send(Ready(tests))
         order = self.receive()
-        return tests if not isinstance(order, Go) or order.tests is None else order.tests
-
-    def opened(self) -> None:
-        """Announce that the device is open, and wait for the first turn."""
-        self.send(Opened())
-        self.receive()
+        return order.tests if isinstance(order, Go) else []
 
     def leave(self) -> None:
         """Announce the end of the tests, so that no other side waits for the end of this process."""
         self.send(Left())
 
     def enter(self, test: str) -> None:
-        """Announce the test that begins, by its node id."""
+        """Announce the test that is about to begin, by its node id, and wait for the turn."""
         self._free()
         self.send(Entered(test))
+        self.receive()
 
     def take_pad(self, device: Device) -> None:
         """Take memory, so that later allocations have other addresses in every process."""
@@ -158,8 +146,10 @@ class PairWorker:
             order: Order = msgspec.json.decode(self.connection.recv_bytes(), type=Order)
         except (EOFError, OSError):
             raise _parent_gone() from None
-        if isinstance(order, Go) and order.timers:
-            self._base_timers.setdefault((order.suite, order.key), {}).update(order.timers)
+        if isinstance(order, Go):
+            self._stops = order.stops
+            for time in order.stops if order.timers else ():
+                self._base_timers.setdefault(time.case, {}).update(order.timers)
         return order
 
     def collector(self, case: Case) -> Collect:
@@ -167,12 +157,14 @@ class PairWorker:
         self._free()
 
         def collect(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-            announced = Announced(case.suite, case.key, metric, meter.timer, self._foreign(), meter.near)
-            self.send(announced)
+            time = ReadingId(*case.id, metric)
+            waits = time in self._stops
+            if waits:
+                self.send(Announced(time, meter.timer, self._foreign(), meter.near))
             times: list[float] = []
             rejected = 0
             with collector_paused():
-                while isinstance(self.receive(), Measure):
+                while waits and isinstance(self.receive(), Measure):
                     us = read_block(meter, device, times)
                     self.send(Measured(None) if us is None else Measured(us, meter.clock_mhz()))
                     rejected += us is None
@@ -187,13 +179,15 @@ class PairWorker:
     def _foreign(self) -> str:
         new = {name: module for name, module in list(sys.modules.items()) if name not in self._checked}
         self._checked |= new.keys()
-        return foreign_module(new, Path(self.options.original), Path(self.options.worktree))
+        return foreign_module(new, Path(self.request.original), Path(self.request.worktree))
 
 
-def join(options: PairOptions) -> PairWorker:
+def join(request: Request) -> PairWorker:
     """Join the process pair of the parent that started this process."""
+    options = request.pair
+    assert options is not None
     os.set_inheritable(options.handle, False)
-    worker = PairWorker(Connection(options.handle), options)
+    worker = PairWorker(Connection(options.handle), options, request)
     # A forked child that outlives the worker must not keep the connection to the parent open.
     os.register_at_fork(after_in_child=worker.connection.close)
     return worker
@@ -251,13 +245,13 @@ class Followed(Struct, frozen=True):
 
 
 def write_followed(
-    folder: Path, following: Following, launches: Mapping[CaseId, list[OnTarget]], uncollected: Mapping[str, str]
+    folder: Path, request: Request, launches: Mapping[CaseId, list[OnTarget]], uncollected: Mapping[str, str]
 ) -> None:
     """In the child: write the launches that it followed, and the files that it could not collect."""
     by_suite: dict[str, dict[str, list[OnTarget]]] = {}
     for (suite, key), on_targets in launches.items():
         by_suite.setdefault(suite, {})[key] = on_targets
-    foreign = foreign_module(dict(sys.modules), Path(following.original), Path(following.worktree))
+    foreign = foreign_module(dict(sys.modules), Path(request.original), Path(request.worktree))
     write_atomically(
         folder / FOLLOWED, msgspec.json.encode(Followed(by_suite, list(sys.path), foreign, dict(uncollected)))
     )

@@ -14,6 +14,7 @@ from perfguard.model.call import Call
 from perfguard.model.config import Settings
 from perfguard.model.records import Better, Case, Word
 from perfguard.session.case_pipeline import ReadingPlan, Runner
+from perfguard.session.child import Request
 from perfguard.testing import fake
 from perfguard.testing.fake import FakeDevice
 
@@ -158,7 +159,7 @@ def test_without_free_memory_nothing_is_decided() -> None:
 
 def test_a_wrong_replay_makes_the_case_wrong() -> None:
     device = Memory(reads_the_workspace)
-    runner = Runner(device, Settings(case_seconds=0.05), ReadingPlan(numerics=False))
+    runner = Runner(device, Settings(case_seconds=0.05), ReadingPlan(Request()))
     call = Call(lambda x: device.call(), (torch.ones(4),), lambda x: x)
     (result,) = runner.measure(call, Case("suite", "f", "forward"))
     assert result.word is Word.WRONG

@@ -1,4 +1,4 @@
-"""Blocks: how many, when to stop, which are dropped, and passes over many cases."""
+"""Blocks: how many, when to stop, which are dropped."""
 
 from __future__ import annotations
 
@@ -150,73 +150,7 @@ def test_a_floor_is_reached_once_the_lowest_three_of_eight_blocks_agree() -> Non
     assert blocks.agree([*burst, 1.0, 1.005, 1.009], 0.01)
 
 
-METRIC = "device_time_us"
-
-
-class Suite:
-    """Meters by name that note their blocks in one diary; a block takes 10 ms."""
-
-    def __init__(self) -> None:
-        self.device = FakeDevice(seed=1)
-        self.session = blocks.Interleaved(self.device)
-        self.diary: list[str] = []
-
-    def measure(
-        self,
-        name: str,
-        *,
-        bytes: int = 0,
-        fails_from: int = 10**6,
-        block_us: float = 10_000,
-        in_pass: int = 3,
-    ) -> Blocks:
-        def block() -> float | None:
-            self.diary.append(name)
-            self.device.host_us += block_us
-            count = self.diary.count(name)
-            return 10.0 + 0.1 * count if count < fails_from else None
-
-        meter = Meter("queue-cold", block, 0.05, bytes=bytes, in_pass=in_pass)
-        return self.session.of(name)(METRIC, meter, self.device, 1.0)
-
-
-def test_three_shuffled_passes_of_three_blocks_with_all_cases_in_each() -> None:
-    suite = Suite()
-    names = [f"case{index}" for index in range(8)]
-    firsts = {name: suite.measure(name) for name in names}
-    assert all(len(first.times) == 3 for first in firsts.values())
-    found = suite.session.finish()
-    assert set(found) == {(name, METRIC) for name in names}
-    for name in names:
-        assert len(found[name, METRIC].times) == 9
-        assert found[name, METRIC].times[:3] == firsts[name].times
-    passes = [suite.diary[start : start + 24 : 3] for start in (0, 24, 48)]
-    assert all(sorted(order) == names for order in passes)
-    assert len({tuple(order) for order in passes}) == 3
-    assert suite.session.finish() == {}  # the meters are released
-
-
-def test_meters_beyond_a_quarter_of_the_memory_get_their_blocks_at_once() -> None:
-    suite = Suite()
-    quarter = (suite.device.identity.memory_bytes or 0) // 4
-    suite.measure("large", bytes=quarter)
-    assert len(suite.measure("second", bytes=1).times) > 3  # as many as the restless blocks need
-    assert set(suite.session.finish()) == {("large", METRIC)}
-    assert suite.diary.count("large") == 9
-
-
-@pytest.mark.parametrize(
-    ("block_us", "in_pass", "count"), [(10_000, 3, 9), (20_000, 3, 6), (60_000, 3, 3), (400_000, 3, 3), (10_000, 1, 3)]
-)
-def test_long_blocks_are_fewer(block_us: float, in_pass: int, count: int) -> None:
-    suite = Suite()
-    suite.measure("case", block_us=block_us, in_pass=in_pass)
-    assert len(suite.session.finish()["case", METRIC].times) == count
-
-
-def test_blocks_that_fail_later_are_counted_and_those_that_fail_at_once_are_an_error() -> None:
-    suite = Suite()
-    suite.measure("case", fails_from=5)
+def test_a_meter_whose_blocks_cannot_be_read_is_an_error() -> None:
+    unreadable = Meter("queue-cold", lambda: None, 0.05)
     with pytest.raises(MeasurementError, match=r"^device_time_us: 3 blocks by queue-cold .* run the case again$"):
-        suite.measure("unreadable", fails_from=1)
-    assert suite.session.finish() == {("case", METRIC): Blocks(pytest.approx((10.1, 10.2, 10.3, 10.4)), 3)}  # type: ignore[arg-type]
+        blocks.collect("device_time_us", unreadable, FakeDevice(seed=1), 1.0)

@@ -90,7 +90,6 @@ def test_cold_calls_rotate_over_their_copies(us: float) -> None:
     assert (meter.timer, copies.made) == ("graph-cold-u16-r16", 16)
     assert copies.called[-16:] == list(range(16))  # captured last
     assert meter.block() == pytest.approx(us)
-    assert meter.bytes == 17 * 16 * MIB  # 16 copies, and the case's own
 
 
 def test_calls_that_cannot_be_made_cold_or_captured_are_left_to_others() -> None:

@@ -10,21 +10,20 @@ import pytest
 
 from perfguard.measure.devices.device import ClockMark, Device
 from perfguard.measure.timers import all_timers, prepare_device_time
-from perfguard.measure.timers.timing import Blocks, Meter, Workload, floor_us, renewed, spread
+from perfguard.measure.timers.timing import Blocks, Meter, Workload, floor_us, spread
 from perfguard.model.errors import MeasurementError
 from perfguard.testing import fake
 from perfguard.testing.fake import FakeDevice
 from tests.measure.timers.metering import MUCH, device_time, quiet
 
 
-def test_a_reading_and_the_same_with_more_blocks() -> None:
+def test_a_reading_is_the_median_of_its_blocks() -> None:
     meter = Meter("queue-cold", lambda: None, 0.05)
     reading = meter.reading("device_time_us", Blocks((10.0, 12.0, 11.0, 90.0), 1), promise=0.03)
     assert reading.value == 11.5
-    more = renewed(reading, Blocks((10.0, 12.0, 11.0, 10.0, 10.0), 2))
-    assert (more.value, more.blocks, more.rejected_blocks) == (10.0, [10.0, 12.0, 11.0, 10.0, 10.0], 2)
-    assert more.spread == spread(more.blocks)
-    assert (more.metric, more.timer, more.promise, more.floor) == ("device_time_us", "queue-cold", 0.03, 0.05)
+    assert (reading.blocks, reading.rejected_blocks) == ([10.0, 12.0, 11.0, 90.0], 1)
+    assert (reading.metric, reading.timer, reading.floor) == ("device_time_us", "queue-cold", 0.05)
+    assert (reading.spread, reading.promise) == (spread(reading.blocks), 0.03)
     coarse = meter.reading("host_time_us", Blocks((10.0,), 0), promise=0.03, floor=2.0)
     assert (coarse.promise, coarse.floor) == (pytest.approx(0.6), 2.0)
 

@@ -17,7 +17,6 @@ from perfguard.judge.questions import Question
 from perfguard.model.config import Config, Settings
 from perfguard.model.records import Case, CaseResult, ReadingId, Verdict, Word
 from perfguard.session.child import ChildCommand, Request
-from perfguard.session.fresh_processes import DIED
 from perfguard.session.open_run import open_run
 from perfguard.session.pairing.asking import FIRST, GROWTH, PATIENCE, Asking, answers, in_next_pair, in_order
 from perfguard.session.pairing.pairs import Answer
@@ -45,8 +44,8 @@ def test_a_full_disk_is_a_problem_that_the_verdicts_name(tmp_path: Path, monkeyp
 class Dying:
     """The worktrees of a base whose process dies in these tests, and answers all before them."""
 
-    def __init__(self, *deadly: str, problem: str = f"the base {DIED} 7") -> None:
-        self.deadly, self.problem = deadly, problem
+    def __init__(self, *deadly: str, problem: str = "", died: bool = True) -> None:
+        self.deadly, self.problem, self.died = deadly, problem or "the base ended with status 7", died
         self.asked: list[list[str]] = []
 
     def answer(self, request: Request) -> Answer:
@@ -54,7 +53,8 @@ class Dying:
         self.asked.append(request.tests)
         at = next((place for place, test in enumerate(request.tests) if test in self.deadly), None)
         cases = [Case("suite", test, "forward", test) for test in request.tests[:at] if test != "absent"]
-        return Answer([CaseResult(case) for case in cases], Followed(), "" if at is None else self.problem)
+        results = [CaseResult(case) for case in cases]
+        return Answer(results, Followed(), *(() if at is None else (self.problem, self.died)))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ class Dying:
         (Dying("b"), "acd", "b", 3),  # the one that the base lacks is blamed first
         (Dying("a", "d"), "bc", "ad", 2),
         (Dying("a", "b", "c"), "", "abcd", 3),  # it dies wherever: no test is to blame
-        (Dying("b", problem="the base took longer than 10 minutes"), "a", "bcd", 1),
+        (Dying("b", problem="the base took longer than 10 minutes", died=False), "a", "bcd", 1),
     ],
     ids=["none", "one", "two", "all", "hang"],
 )
@@ -113,7 +113,9 @@ def test_every_kernel_has_its_turn_in_the_first_pair() -> None:
 
 
 def tally_of(tracks: Iterable[ReadingId]) -> Tally:
-    return Tally({track: CaseResult(Case("suite", track.key.partition("/")[0], "forward")) for track in tracks})
+    return Tally(
+        {track: CaseResult(Case("suite", track.key.partition("/")[0], "forward")) for track in tracks}, family=1
+    )
 
 
 def found(pairs: int, effect: float = 0.0, word: Word | None = None) -> PairVerdict:

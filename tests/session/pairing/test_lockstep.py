@@ -7,10 +7,11 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,22 +21,12 @@ from hypothesis import strategies as st
 from perfguard.model.errors import UsageError
 from perfguard.model.records import ReadingId
 from perfguard.session.pairing import lockstep
-from perfguard.session.pairing.lockstep import Limit, run_pair
-from perfguard.session.pairing.processes import SIDES, PairOutcome, Side
-from perfguard.session.pairing.worker import (
-    Announced,
-    Entered,
-    Go,
-    Left,
-    Measure,
-    Measured,
-    Message,
-    Opened,
-    Order,
-    Ready,
-)
+from perfguard.session.pairing.lockstep import Limit, PairOutcome, run_pair
+from perfguard.session.pairing.sides import SIDES, Side, describe
+from perfguard.session.pairing.worker import Announced, Entered, Go, Left, Measure, Measured, Message, Order, Ready
 
 TIMER = "queue-cold"
+METRICS = ("time", "host time")
 ROUNDS = 3
 
 
@@ -60,7 +51,7 @@ class Stage:
 
 @dataclass
 class Script:
-    """One worker: the keys it comes to, and how long a block takes at a moment."""
+    """One worker: the tests it has, each of one case with its times, and how long a block takes at a moment."""
 
     side: Side
     keys: list[str]
@@ -72,13 +63,18 @@ class Script:
     dies_at: str = ""
     mhz: float | None = None
     near: float = 0.0
-    known: list[tuple[str, dict[str, str]]] = field(default_factory=list)  # key, base's timers, as they came
+    lacks: tuple[str, ...] = ()  # metrics
+    known: list[tuple[list[ReadingId], dict[str, str]]] = field(default_factory=list)  # stops and the base's timers
 
     def __post_init__(self) -> None:
         self.connection, self._end = Pipe()
         self.thread = threading.Thread(target=self._play, args=(self._end,), daemon=True)
 
-    def ended(self) -> str:
+    @property
+    def name(self) -> str:
+        return describe(self.side)
+
+    def wait(self, minutes: float, why: str) -> str:
         return f"{self.side} died" if self.dies_at else ""
 
     def last_output(self) -> str:
@@ -90,54 +86,58 @@ class Script:
             end.send_bytes(msgspec.json.encode(message))
 
         with end, contextlib.suppress(EOFError, OSError):  # the parent gave up
-            say(Ready({f"test_{self.side}.py": "ImportError"}, self.keys))
-            first = self._hear(end)
-            wanted = first.tests if isinstance(first, Go) and first.tests is not None else self.keys
-            say(Opened())
-            self._hear(end)
-            for key in wanted:
-                with self.stage.turn(self.side):
-                    end.send_bytes(msgspec.json.encode(Entered(f"test_{key}")))
-                    if key == self.dies_at:
-                        return
-                    say(Announced("suite", key, "time", self.timer, self.foreign, self.near))
-                self._measure(end, key, say)
+            say(Ready(self.keys))
+            for key in self._hear(end).tests:
+                say(Entered(key))
+                self._hear(end)
+                if key == self.dies_at:
+                    return
+                for metric in METRICS:
+                    if metric in self.lacks or ReadingId("suite", key, metric) not in self.known[-1][0]:
+                        continue
+                    with self.stage.turn(self.side):
+                        say(Announced(track(key, metric), self.timer, self.foreign, self.near))
+                    if self._raised(end, key, say):
+                        break
             say(Left())
 
-    def _measure(self, end: Connection, key: str, say: Callable[[Message], None]) -> None:
-        while isinstance(self._hear(end), Measure):
+    def _raised(self, end: Connection, key: str, say: Callable[[Message], None]) -> bool:
+        while isinstance(self._hear(end, Measure), Measure):
             if key == self.raises_in:
-                return
+                return True
             with self.stage.turn(self.side):
                 self.stage.order.append(self.side)
                 self.stage.time += 1
                 say(Measured(self.block(key, self.stage.time), self.mhz))
+        return False
 
-    def _hear(self, end: Connection) -> object:
+    def _hear(self, end: Connection, *also: type[Measure]) -> Any:
         order: Order = msgspec.json.decode(end.recv_bytes(), type=Order)
         if isinstance(order, Go):
-            self.known.append((order.key, order.timers))
+            self.known.append((order.stops, order.timers))
+        else:
+            assert isinstance(order, also)
         return order
 
 
-def track(key: str) -> ReadingId:
-    return ReadingId("suite", key, "time")
+def track(key: str, metric: str = "time") -> ReadingId:
+    return ReadingId("suite", key, metric)
 
 
 def play(
     *scripts: Script,
     limit: float = 60.0,
     hangs: bool = True,
-    wanted: Callable[[ReadingId], bool] = lambda track: True,
+    wanted: Mapping[str, Sequence[ReadingId]] | None = None,
     seed: int = 1,
-    tests: Sequence[str] | None = None,
 ) -> PairOutcome:
     for script in scripts:
         script.thread.start()
     try:
         until = Limit(time.monotonic() + limit, "the limit is over", hangs)
-        chance = random.Random(seed)
-        return run_pair(scripts, wanted, pair=1, limit=until, chance=chance, tests=tests)  # type: ignore[arg-type]
+        processes: Any = {script.side: script for script in scripts}
+        wanted = wanted or {key: [track(key)] for key in scripts[0].keys}
+        return run_pair(processes, wanted, pair=1, limit=until, chance=random.Random(seed))
     finally:
         for script in scripts:
             script.connection.close()
@@ -222,19 +222,20 @@ def test_the_others_are_told_the_base_s_timers_before_they_choose_theirs() -> No
     base, copy, work = processes
     assert all(not timers for _, timers in base.known)
     for other in (copy, work):
-        assert [known for known in other.known if known[1]][:2] == [("a", {"time": TIMER}), ("b", {"time": TIMER})]
+        known = [known for known in other.known if known[1]]
+        assert known == [([track(key)], {"time": TIMER}) for key in "ab"]
 
 
-def test_what_one_side_lacks_is_left_out_on_all() -> None:
-    outcome = play(*scripts(["b", "a"], keys=["new", "a", "b"]), tests=["a", "b", "new", "gone"])
+def test_a_test_that_one_side_lacks_is_left_out_on_all() -> None:
+    outcome = play(
+        *scripts(["b", "a"], keys=["new", "a", "b"]), wanted={key: [track(key)] for key in ("a", "b", "new")}
+    )
     assert set(outcome.readings) == {track("a"), track("b")}
-    assert outcome.uncollected["base"] == {"test_base.py": "ImportError"}
-    assert outcome.tests == {"base": {"a", "b"}, "copy": {"a", "b"}, "work": {"new", "a", "b"}}
 
 
 def test_processes_that_started_ahead_run_no_more_than_is_still_asked() -> None:
     """What their pair is asked was decided after they had collected."""
-    outcome = play(*scripts(["a", "b", "c"]), tests=["b"])
+    outcome = play(*scripts(["a", "b", "c"]), wanted={"b": [track("b")]})
     assert set(outcome.readings) == {track("b")}
 
 
@@ -298,25 +299,24 @@ def test_a_floor_of_which_no_block_can_be_read_is_given_up(monkeypatch: pytest.M
 
 def test_what_is_not_wanted_is_not_measured() -> None:
     processes = scripts(["a", "b"])
-    outcome = play(*processes, wanted=lambda found: False)
-    assert (outcome.readings, processes[0].stage.order) == ({}, [])
+    outcome = play(*processes, wanted={"a": [], "b": [track("b", "host time")]})
+    assert set(outcome.readings) == {track("b", "host time")}
 
 
-@given(
-    extra=st.lists(st.sampled_from("xyz"), max_size=2, unique=True),
-    gone=st.integers(0, 7),
-    at=st.integers(0, 8),
-)
-def test_sides_that_part_come_together_again(extra: list[str], gone: int, at: int) -> None:
-    """A case more or less on one side costs the cases round it this process pair, never the rest."""
-    keys = list("abcdefgh")
-    other = [key for key in keys if key != keys[gone]]
-    other[at:at] = extra
-    outcome = play(*scripts(keys, keys=other))
+@given(lacks=st.fixed_dictionaries({side: st.sets(st.sampled_from(METRICS)) for side in SIDES}))
+def test_sides_that_part_meet_again_at_the_next_test(lacks: dict[Side, set[str]]) -> None:
+    """What the base lacks costs no other time. What another side lacks costs those behind it in its test."""
+    processes = scripts(["a", "b"])
+    for process in processes:
+        process.lacks = tuple(lacks[process.side])
+    outcome = play(*processes, wanted={key: [track(key, metric) for metric in METRICS] for key in "ab"})
     assert outcome.problem == ""
-    assert set(outcome.readings) <= {track(key) for key in keys}
-    assert len(outcome.readings) >= len(keys) - 1 - 3 * (len(extra) + 1)
-    assert all(difference.change == 0 for difference in outcome.readings.values())
+    everywhere = set(METRICS).difference(*lacks.values())
+    assert {found.metric for found in outcome.readings} <= everywhere
+    if lacks["copy"] | lacks["work"] <= lacks["base"]:
+        assert len(outcome.readings) == 2 * len(everywhere)
+    if "time" in everywhere:
+        assert {track("a"), track("b")} <= outcome.readings.keys()
 
 
 def test_another_timer_is_not_compared_but_told() -> None:
@@ -331,16 +331,10 @@ def test_a_call_that_raises_while_it_is_measured_costs_only_its_case() -> None:
     assert outcome.problem == ""
 
 
-def test_a_side_that_ends_early_in_order_does_not_stop_the_others() -> None:
-    outcome = play(*scripts(["a", "b"], keys=["a"]))
-    assert set(outcome.readings) == {track("a")}
-    assert set(outcome.timers[track("b")]) == {"base", "copy"}
-
-
 def test_a_worker_that_dies_ends_it_and_what_came_before_stands() -> None:
     outcome = play(*scripts(["a", "b", "c"], dies_at="b"))
     assert set(outcome.readings) == {track("a")}
-    assert (outcome.problem, outcome.lost) == ("work died", ("work", "test_b"))
+    assert (outcome.problem, outcome.deadly) == ("work died", "b")
 
 
 def test_a_worker_that_hangs_is_named_with_the_limit() -> None:
@@ -358,7 +352,7 @@ def test_where_only_the_time_is_over_nobody_is_blamed() -> None:
     processes[1].block = lambda key, time: 50.0 if key == "a" or waiting.wait(60) else None
     outcome = play(*processes, limit=0.5, hangs=False)
     waiting.set()
-    assert (outcome.problem, outcome.lost) == ("the limit is over", None)
+    assert (outcome.problem, outcome.deadly) == ("the limit is over", "")
     assert set(outcome.readings) == {track("a")}
 
 

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
 
 import pytest
 from msgspec.structs import replace
 
 from perfguard.judge.pair_test import MOST_PAIRS
 from perfguard.model.records import (
-    SCHEMA,
     Case,
     CaseResult,
-    Hardware,
     PairReading,
     Reading,
     ReadingId,
-    Report,
-    Toolchain,
-    Verdict,
     Word,
 )
 from perfguard.model.units import Unit
-from perfguard.session.child import timers_of
-from perfguard.session.pairing.processes import SIDES, PairOutcome, Side
+from perfguard.session.pairing.lockstep import PairOutcome
+from perfguard.session.pairing.sides import SIDES, Side
 from perfguard.session.pairing.tally import Tally
 
 TEST = "test_ops.py::test_norm"
@@ -34,34 +28,25 @@ EDITED = CaseResult(RESULT.case, "body 2", readings=RESULT.readings)
 ROWS, COLUMNS = (ReadingId("ops", "norm/test", f"kernel_time_us[{kernel}]") for kernel in ("rows", "columns"))
 
 
-def report(*results: CaseResult) -> Report:
-    return Report(SCHEMA, Hardware("fake-gpu", "fake", "Fake", "fake"), Toolchain(), "now", results=list(results))
-
-
-@pytest.mark.parametrize(
-    ("base", "collected", "announced", "why"),
-    [
-        ((), set(), {}, "new since the base"),
-        ((), {TEST}, {"work": "profile-test"}, "its test did not pass at the base"),
-        ((RESULT,), {TEST}, {"work": "profile-test"}, "the test does not launch it at the base, or cannot run twice"),
-        ((EDITED,), {TEST}, {}, "other inputs: body 2 -> body 1"),
-    ],
-)
-def test_what_cannot_be_paired_is_given_up_at_once_with_its_reason(
-    base: tuple[CaseResult, ...], collected: set[str], announced: Mapping[Side, str], why: str
-) -> None:
+def test_a_kernel_that_the_base_does_not_launch_is_given_up_at_once() -> None:
     tally = Tally({ROWS: RESULT}, family=1)
-    assert (tally.nodeids([ROWS]), tally.kernels([ROWS])) == ([TEST], {TEST: ["rows"]})
-    outcome = PairOutcome(timers={ROWS: dict(announced)}, tests=dict.fromkeys(SIDES, collected))
-    tally.take(outcome, {"base": report(*base), "copy": report(), "work": report()})
+    tally.take(PairOutcome(), [ROWS])
     assert tally.left() == []
-    assert tally.time(ROWS).problem == why
+    assert tally.time(ROWS).problem == "the test does not launch it at the base, or cannot run twice"
 
 
-def test_all_kernels_in_question_of_a_test_are_asked_for_together() -> None:
+def test_a_test_in_which_a_process_died_is_left_out_with_all_its_times() -> None:
+    tally = Tally({ROWS: RESULT, COLUMNS: RESULT}, family=1)
+    tally.take(PairOutcome(problem="the base: pytest was killed by SIGSEGV:\n    Fatal", deadly=TEST), [ROWS])
+    assert (tally.problem, tally.left()) == ("", [])
+    assert tally.time(COLUMNS).problem == "the base: pytest was killed by SIGSEGV"
+
+
+def test_times_are_asked_for_test_by_test() -> None:
     call = CaseResult(Case("ops", "call", "forward", "test_ops.py::test_call"))
-    tracks = {ROWS: RESULT, COLUMNS: RESULT, ReadingId("ops", "call/forward", "device_time_us"): call}
-    assert Tally(tracks).kernels(list(tracks)) == {TEST: ["rows", "columns"]}
+    time = ReadingId("ops", "call/forward", "device_time_us")
+    tracks = {ROWS: RESULT, COLUMNS: RESULT, time: call}
+    assert Tally(tracks, family=3).by_test(list(tracks)) == {TEST: [ROWS, COLUMNS], call.case.nodeid: [time]}
 
 
 def test_a_host_time_has_no_pairs_beyond_those_of_its_device_time() -> None:
@@ -86,7 +71,6 @@ CASE = Case("suite", "double[64]", "forward", "test_suite.py::test_double[64]")
 TIME = Reading("device_time_us", Unit.MICROSECONDS, 50.0, timer="queue-cold", floor=0.05)
 CALL = CaseResult(CASE, inputs="float32 64,16", readings=[Reading("launches", Unit.COUNT, 1), TIME])
 TRACK = ReadingId(CASE.suite, CASE.key, TIME.metric)
-NOTHING: Mapping[Side, Report | None] = {"base": None, "copy": None, "work": None}
 
 
 def measured(tally: Tally, change: float, control: float = 0.0) -> PairOutcome:
@@ -96,20 +80,19 @@ def measured(tally: Tally, change: float, control: float = 0.0) -> PairOutcome:
 
 @pytest.mark.parametrize(("change", "word"), [(0.0, Word.PASS), (0.1, Word.SLOWER), (-0.1, Word.FASTER)])
 def test_pairs_are_asked_for_until_a_time_is_decided(change: float, word: Word) -> None:
-    tally, noise = Tally({TRACK: CALL}), random.Random(1)
-    tally.answered({CASE.id: CALL})
+    tally, noise = Tally({TRACK: CALL}, family=1), random.Random(1)
     while tally.left():
         assert tally.left() == [TRACK]
-        tally.take(measured(tally, change + noise.gauss(0, 0.002), noise.gauss(0, 0.002)), NOTHING)
+        tally.take(measured(tally, change + noise.gauss(0, 0.002), noise.gauss(0, 0.002)), [TRACK])
     assert tally.verdicts[TRACK].word is word
     assert tally.pairs <= 4
 
 
 def test_a_noisy_time_is_unresolved_after_the_most_pairs() -> None:
-    tally, sign = Tally({TRACK: CALL}), 1.0
+    tally, sign = Tally({TRACK: CALL}, family=1), 1.0
     while tally.left():
         sign = -sign
-        tally.take(measured(tally, 0.02 + 0.1 * sign, -0.1 * sign), NOTHING)
+        tally.take(measured(tally, 0.02 + 0.1 * sign, -0.1 * sign), [TRACK])
     assert (tally.verdicts[TRACK].word, tally.pairs) == (Word.UNRESOLVED, MOST_PAIRS)
 
 
@@ -117,24 +100,15 @@ def test_equal_binaries_need_no_time() -> None:
     fingerprint = Reading("fingerprint", Unit.TEXT, "abc", gated=False, covers=[TIME.metric])
     same, other = (replace(CALL, readings=[replace(fingerprint, value=value), TIME]) for value in ("abc", "def"))
     for base, left in ((same, []), (other, [TRACK])):
-        tally = Tally({TRACK: same})
-        tally.answered({CASE.id: base})
+        tally = Tally({TRACK: same}, family=1)
+        tally.leave_out_unchanged({CASE.id: base})
         assert tally.left() == left
 
 
 def test_another_timer_is_asked_for_once_more_and_then_told() -> None:
-    tally = Tally({TRACK: CALL})
+    tally = Tally({TRACK: CALL}, family=1)
     timers: dict[Side, str] = {"base": "graph-cold-u64", "copy": "graph-cold-u64", "work": "queue-cold"}
     while tally.left():
-        tally.take(PairOutcome(timers={TRACK: timers}, tests={"base": {CASE.nodeid}}), NOTHING)
+        tally.take(PairOutcome(timers={TRACK: timers}), [TRACK])
     assert tally.pairs == 2
-    assert tally.timers == timers_of([CALL])
     assert tally.time(TRACK).problem == "timed by graph-cold-u64 at the base, now by queue-cold"
-
-
-def test_a_case_that_is_wrong_at_the_base_is_not_compared() -> None:
-    tally = Tally({TRACK: CALL})
-    tally.answered({CASE.id: CaseResult(CASE, verdicts=[Verdict(Word.WRONG, reason="off by 1")])})
-    tally.take(PairOutcome(), NOTHING)
-    assert tally.left() == []
-    assert tally.time(TRACK).problem == "WRONG at the base, not compared: off by 1"

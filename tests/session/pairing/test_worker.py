@@ -17,9 +17,11 @@ import msgspec
 import pytest
 
 from perfguard.measure.timers.timing import Blocks, Meter
-from perfguard.session.child import PairOptions
+from perfguard.model.records import ReadingId
+from perfguard.session.child import PairOptions, Request
 from perfguard.session.pairing.worker import (
     Announced,
+    Entered,
     Go,
     Measure,
     Measured,
@@ -41,7 +43,7 @@ class Line:
     """The parent's end, written ahead: a worker in the same thread finds its orders waiting."""
 
     connection: Connection
-    options: PairOptions
+    request: Request
 
     def order(self, *orders: Order) -> None:
         for order in orders:
@@ -57,9 +59,10 @@ class Line:
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Line]:
     ours, theirs = socket.socketpair()
-    options = PairOptions(theirs.detach(), str(tmp_path / "worktree"), str(tmp_path / "original"), pad_bytes=1500)
+    options = PairOptions(theirs.detach(), pad_bytes=1500)
+    request = Request(pair=options, worktree=str(tmp_path / "worktree"), original=str(tmp_path / "original"))
     with Connection(ours.detach()) as connection:
-        yield Line(connection, options)
+        yield Line(connection, request)
 
 
 def meter(blocks: list[float | None]) -> Meter:
@@ -69,37 +72,41 @@ def meter(blocks: list[float | None]) -> Meter:
 
 def joined(line: Line) -> PairWorker:
     """A worker that runs what all sides have."""
-    worker = join(line.options)
-    assert worker.begin(["new", "test_b.py::test"], {"test_a.py": "ImportError"}) == ["test_b.py::test"]
+    worker = join(line.request)
+    assert worker.begin(["new", "test_b.py::test"]) == ["test_b.py::test"]
     return worker
 
 
-def test_it_measures_a_block_whenever_told(line: Line) -> None:
-    line.order(BEGIN, Measure(), Measure(), Measure(), Go(), Measure(), Go(), Go())
+DEVICE, HOST = (ReadingId(*CASE.id, metric) for metric in ("device_time_us", "host_time_us"))
+
+
+def test_it_waits_at_the_times_that_the_parent_names_and_measures_a_block_whenever_ordered(line: Line) -> None:
+    line.order(BEGIN, Go([DEVICE, HOST]), Measure(), Measure(), Measure(), Go([HOST]), Measure(), Go())
     worker = joined(line)
+    worker.enter("test_b.py::test")
     collect = worker.collector(CASE)
     assert collect("device_time_us", meter([50.0, None, 51.0]), FakeDevice(), 1.0) == Blocks((50.0, 51.0), 1)
     assert collect("host_time_us", meter([2.0]), FakeDevice(), 1.0) == Blocks((2.0,), 0)
     # Nobody compares it, but a reading needs a block.
     assert collect("wall_time_us", meter([None, 3.0, 4.0]), FakeDevice(), 1.0) == Blocks((3.0,), 0)
-    announced = Announced("suite", "double[64]/forward", "device_time_us", "queue-cold")
     assert line.heard() == [
-        Ready({"test_a.py": "ImportError"}, ["new", "test_b.py::test"]),
-        announced,
+        Ready(["new", "test_b.py::test"]),
+        Entered("test_b.py::test"),
+        Announced(DEVICE, "queue-cold"),
         *[Measured(50.0), Measured(None), Measured(51.0)],
-        msgspec.structs.replace(announced, metric="host_time_us"),
+        Announced(HOST, "queue-cold"),
         Measured(2.0),
-        msgspec.structs.replace(announced, metric="wall_time_us"),
     ]
 
 
 def test_the_base_s_timers_are_known_when_a_meter_is_made(line: Line) -> None:
     """Those of its later times arrive while the case runs: the mapping that the case was given fills."""
-    line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold"}, BEGIN.tests))
+    line.order(BEGIN, Go([DEVICE], {"device_time_us": "graph-cold"}))
     worker = joined(line)
+    worker.receive()
     known = worker.timers(CASE)
     assert known == {"device_time_us": "graph-cold"}
-    line.order(Go(CASE.suite, CASE.key, {"device_time_us": "graph-cold", "host_time_us": "host-low-u16"}))
+    line.order(Go([HOST], {"device_time_us": "graph-cold", "host_time_us": "host-low-u16"}))
     worker.receive()
     assert known["host_time_us"] == "host-low-u16"
     assert worker.timers(msgspec.structs.replace(CASE, name="other")) == {}
@@ -121,7 +128,7 @@ def test_what_torch_keeps_is_freed_before_each_test_and_after_each_check(line: L
         def free_memory(self) -> None:
             self.freed += 1
 
-    line.order(BEGIN)
+    line.order(BEGIN, Go())
     worker, device = joined(line), Shared()
     worker.take_pad(device)
     worker.enter("test_b.py::test")
@@ -132,17 +139,19 @@ def test_what_torch_keeps_is_freed_before_each_test_and_after_each_check(line: L
 
 def test_without_its_parent_a_worker_ends(line: Line) -> None:
     """In the way pytest ends when interrupted: fixtures are torn down, no further test runs."""
-    line.order(BEGIN)
+    line.order(BEGIN, Go([DEVICE]))
     worker = joined(line)
+    worker.receive()
     line.connection.close()
     with pytest.raises(KeyboardInterrupt, match="parent of this process pair has ended"):
         worker.collector(CASE)("device_time_us", meter([math.inf]), FakeDevice(), 1.0)
 
 
 def test_its_line_is_not_inherited_by_what_it_starts(line: Line) -> None:
-    handle = line.options.handle
+    assert line.request.pair is not None
+    handle = line.request.pair.handle
     os.set_inheritable(handle, True)
-    join(line.options)
+    join(line.request)
     child = subprocess.run([sys.executable, "-c", f"import os; os.fstat({handle})"], close_fds=False, check=False,
                            capture_output=True, text=True)  # fmt: skip
     assert "Bad file descriptor" in child.stderr

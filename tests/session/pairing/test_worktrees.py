@@ -12,7 +12,6 @@ from perfguard.model.config import Settings
 from perfguard.model.errors import UsageError
 from perfguard.session.child import ChildCommand
 from perfguard.session.pairing.pairs import PairWorktrees
-from perfguard.session.pairing.processes import Interrupts
 from perfguard.session.pairing.worktrees import Repository, find_repository, lock_in
 
 
@@ -99,8 +98,7 @@ def test_worktrees_of_killed_processes_are_removed_by_the_next_and_those_of_livi
     command = ChildCommand((), repository.root)
     with (
         lock_in(parents[1]),
-        Interrupts() as interrupts,
-        PairWorktrees(repository, command, "", Settings(), interrupts, lambda text: None, False) as worktrees,
+        PairWorktrees(repository, command, "", Settings(), lambda text: None) as worktrees,
     ):
         worktrees.lay_out(head, pairs=False)
         assert [parent.exists() for parent in parents] == [False, True, True]
