@@ -100,9 +100,8 @@ def rms_norm_quantize(
         format_of(dtype)
     if not keep_output:
         x, weight = x.detach(), None if weight is None else weight.detach()
-    block = None if scaling == "rowwise" else BLOCK
-    given = x, weight, float(eps), float(offset), block, dtype, power_of_two, keep_output, candidate
-    out, _, codes, scales = _rms_norm_quantize(*given)
+    given = x, weight, float(eps), float(offset), None if scaling == "rowwise" else BLOCK, dtype, power_of_two
+    out, _, codes, scales = _rms_norm_quantize(*given, keep_output, candidate)
     return Normed(out if keep_output else None, codes, scales)
 
 
@@ -124,8 +123,7 @@ def _rms_norm_quantize(
     rows, width = x.shape
     if path_of(_norm_and_quantize, x.device) == "eager" or x.numel() == 0:
         scaling: Scaling = "rowwise" if block is None else "1x128"
-        options: dict[str, Any] = {"scaling": scaling, "dtype": codes.dtype, "power_of_two": power_of_two}
-        true = reference(x, weight, eps, offset=offset, **options)
+        true = reference(x, weight, eps, offset=offset, scaling=scaling, dtype=codes.dtype, power_of_two=power_of_two)
         norms.copy_(torch.rsqrt(x.float().square().mean(-1) + eps))
         codes.copy_(true.codes)
         scales.copy_(true.scales)
