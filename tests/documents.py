@@ -75,9 +75,9 @@ def launches(data: Data) -> str:
         [
             row["name"] if row is bare else f"`{row['name']}`",
             row["launches"],
-            f"{row['before_us']:.0f}",
+            f"{row['before_us']:.0f}" if "before_us" in row else "",
             f"{row['us']:.0f}",
-            f"{row['before_us'] / bare['before_us']:.1f}",
+            f"{row['before_us'] / bare['before_us']:.1f}" if "before_us" in row else "",
             f"{row['us'] / bare['us']:.1f}",
         ]
         for row in data["rows"]

@@ -25,7 +25,7 @@ from kernels.fp8.formats import format_of
 from kernels.hardware import default_fp8_dtype
 from kernels.jit import jit, path_of, tl, triton
 from kernels.launch import Launch, cdiv, operator, pick, refuse_tangents
-from kernels.operators.configs import TileConfig, norm_candidates
+from kernels.operators.configs import norm_candidates
 from kernels.operators.launch import strides
 from kernels.operators.rms_norm import first_tile, load_tile, normed, require_norm, rms_norm_backward
 from kernels.operators.rms_norm import reference as norm_reference
@@ -100,9 +100,8 @@ def rms_norm_quantize(
         format_of(dtype)
     if not keep_output:
         x, weight = x.detach(), None if weight is None else weight.detach()
-    block = None if scaling == "rowwise" else BLOCK
-    given = x, weight, float(eps), float(offset), block, dtype, power_of_two, keep_output, candidate
-    out, _, codes, scales = _rms_norm_quantize(*given)
+    given = x, weight, float(eps), float(offset), None if scaling == "rowwise" else BLOCK, dtype, power_of_two
+    out, _, codes, scales = _rms_norm_quantize(*given, keep_output, candidate)
     return Normed(out if keep_output else None, codes, scales)
 
 
@@ -124,8 +123,7 @@ def _rms_norm_quantize(
     rows, width = x.shape
     if path_of(_norm_and_quantize, x.device) == "eager" or x.numel() == 0:
         scaling: Scaling = "rowwise" if block is None else "1x128"
-        options: dict[str, Any] = {"scaling": scaling, "dtype": codes.dtype, "power_of_two": power_of_two}
-        true = reference(x, weight, eps, offset=offset, **options)
+        true = reference(x, weight, eps, offset=offset, scaling=scaling, dtype=codes.dtype, power_of_two=power_of_two)
         norms.copy_(torch.rsqrt(x.float().square().mean(-1) + eps))
         codes.copy_(true.codes)
         scales.copy_(true.scales)
@@ -133,10 +131,10 @@ def _rms_norm_quantize(
             out.copy_(true.out)  # type: ignore[arg-type]
         return found
     how = how_of(x.device, dtype, power_of_two, candidate, inverse=block is not None)
-    config, launch = _plan(how, width, block)
+    rows_each, launch = _plan(how, width, block)
     operands = x, None if weight is None else weight.contiguous(), out if keep_output else None, norms
     stored = codes.view(torch.uint8), scales, rows, width, *strides(x, scales), eps, offset
-    launch(x.device, cdiv(rows, config.rows), *operands, *stored)
+    launch(x.device, cdiv(rows, rows_each), *operands, *stored)
     return found
 
 
@@ -168,11 +166,13 @@ _rms_norm_quantize.register_autograd(_differentiate, setup_context=_save)
 
 
 @cache
-def _plan(how: How, width: int, block: int | None) -> tuple[TileConfig, Launch]:
+def _plan(how: How, width: int, block: int | None) -> tuple[int, Launch]:
+    """Rows of a program. A tile that is a block wide, where the norm's is narrower, has fewer rows."""
     config = pick(norm_candidates(how.arch, width), how.candidate)
-    columns = config.columns if block is None else max(config.columns, block)
+    columns = max(config.columns, block or 0)
+    rows = max(1, config.rows * config.columns // columns)
     constants = {"BY_HAND": how.arch == "cpu", "WHOLE": width <= columns, "B": block, "encoding": how.encoding}
-    return config, Launch(_norm_and_quantize, **constants, R=config.rows, C=columns, num_warps=config.warps)
+    return rows, Launch(_norm_and_quantize, **constants, R=rows, C=columns, num_warps=config.warps)
 
 
 @jit(do_not_specialize=["rows", "eps", "offset"])

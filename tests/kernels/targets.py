@@ -234,6 +234,9 @@ def memory_savers() -> dict[str, Call]:
         "norm and codes, blocks": partial(
             both_ways, operators.rms_norm_quantize, RowsShape(64, 7168).weighted("cpu"), scaling="1x128"
         ),
+        "norm and codes, narrow": partial(
+            both_ways, operators.rms_norm_quantize, RowsShape(64, 2).weighted("cpu"), scaling="1x128"
+        ),
         "norm and codes, wide": partial(both_ways, operators.rms_norm_quantize, RowsShape(64, 16384).weighted("cpu")),
         "rope": partial(both_ways, operators.rope, RopeShape(16, 32, 128).inputs("cpu")),
         "rope, halves": partial(both_ways, operators.rope, RopeShape(16, 32, 128).inputs("cpu"), interleaved=False),

@@ -16,6 +16,7 @@ KERNELS = {
     "rms_norm, wide": {"_forward", "_backward", "_sum_partial"},
     "norm and codes": {"_norm_and_quantize", "_backward", "_sum_partial"},
     "norm and codes, blocks": {"_norm_and_quantize", "_backward", "_sum_partial"},
+    "norm and codes, narrow": {"_norm_and_quantize", "_backward", "_sum_partial"},
     "norm and codes, wide": {"_norm_and_quantize", "_backward", "_sum_partial"},
     "rope": {"_turn"},
     "rope, halves": {"_turn"},
