@@ -86,7 +86,7 @@ class Tolerance:
 
 _OTHER_VALUES = (
     *("values", "non-finite", "layouts", "sizes", "integers", "gradients", "masked lanes", "program order"),
-    *("equal sizes", "thresholds", "scalars", "runs", "magnitudes"),
+    *("equal sizes", "thresholds", "scalars", "runs", "magnitudes", "equal values", "tuning", "unmarked integers"),
 )
 _OTHER_CALLS = ("state", "sequences", "modes", "dtypes", "fakes")
 HARD_KINDS = _OTHER_VALUES + _OTHER_CALLS

@@ -10,8 +10,7 @@ import math
 import torch
 
 def gate(x, decay):
-    power = torch.exp2(decay.float() * -math.log2(math.e))
-    return (x.float() * power / (1 + power)).to(x.dtype)
+    return (x.float() / (1 + torch.exp2(decay.float() * math.log2(math.e)))).to(x.dtype)
 
 # ---- test ----
 def test_gate(perfguard):
