@@ -16,7 +16,8 @@ def keep_best(logits, k):
 # ---- test ----
 def reference(logits, k):
     order = logits.argsort(-1, descending=True)
-    rank = torch.empty_like(order).scatter_(-1, order, torch.arange(logits.shape[-1], device=logits.device).expand_as(order))
+    places = torch.arange(logits.shape[-1], device=logits.device)
+    rank = torch.empty_like(order).scatter_(-1, order, places.expand_as(order))
     return logits.where(rank < k, -float("inf"))
 
 def test_keep_best(perfguard):

@@ -9,7 +9,7 @@ import torch
 
 def adam(parameters, gradients, means, squares, steps, lr=1e-2, beta1=0.9, beta2=0.999, eps=1e-8):
     new = []
-    for p, g, m, v, step in zip(parameters, gradients, means, squares, steps):
+    for p, g, m, v, step in zip(parameters, gradients, means, squares, steps, strict=True):
         # bad: step = steps[-1]
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * g * g
@@ -23,7 +23,7 @@ def reference(parameters, gradients, means, squares, steps, lr=1e-2, beta1=0.9, 
         m, v = m.lerp(g, 1 - beta1), v.lerp(g.square(), 1 - beta2)
         return p - lr * (m / (1 - beta1**step)) / ((v / (1 - beta2**step)).sqrt() + eps)
 
-    return [one(*each) for each in zip(parameters, gradients, means, squares, steps)]
+    return [one(*each) for each in zip(parameters, gradients, means, squares, steps, strict=True)]
 
 def test_adam(perfguard):
     shapes = [(32, 16), (48,), (8, 24)]

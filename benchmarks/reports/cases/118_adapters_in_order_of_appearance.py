@@ -12,7 +12,7 @@ def adapted(x, adapter, weight):
     names = adapter.unique()  # bad: names = torch.tensor(list(dict.fromkeys(adapter.tolist())), device=x.device)
     counts = (adapter[None] == names[:, None]).sum(-1)
     parts, start = [], 0
-    for name, count in zip(names.tolist(), counts.tolist()):
+    for name, count in zip(names.tolist(), counts.tolist(), strict=True):
         parts.append(x[order[start : start + count]] @ weight[name])
         start += count
     return torch.cat(parts)[order.argsort()]

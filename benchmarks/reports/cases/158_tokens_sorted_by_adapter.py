@@ -9,7 +9,8 @@ import torch
 
 def adapted(x, adapter, weight):
     ends = torch.searchsorted(adapter, torch.arange(len(weight), device=x.device), right=True).tolist()
-    parts = [x[start:end] @ weight[n] for n, (start, end) in enumerate(zip([0, *ends], ends))]
+    spans = zip([0, *ends[:-1]], ends, weight, strict=True)
+    parts = [x[start:end] @ own for start, end, own in spans]
     return torch.cat(parts)
 
 # ---- test ----
