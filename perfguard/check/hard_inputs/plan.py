@@ -39,7 +39,6 @@ from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
     BELOW,
-    FAR,
     FINITE,
     INCOMING_KINDS,
     INFINITIES,
@@ -147,7 +146,7 @@ def _mixtures(given: _Given) -> Iterable[Parts]:
     yield given.values(INFINITIES, "non-finite")
     yield given.values(FINITE[2 * _TURN :] + FINITE[:_TURN])
     scaled = [f"times 2^{by}" for by in (LARGE, LARGEST, SMALL)]
-    yield from (given.of_all(text) for text in (*scaled, "zero", BELOW, *(f"shifted by {by}" for by in (SHIFT, FAR))))
+    yield from (given.of_all(text) for text in (*scaled, "zero", BELOW, f"shifted by {SHIFT}"))
     yield [Part("layouts", {place: OUTER}) for place, texts in given.layouts.items() if OUTER in texts]
     yield [*(Part("layouts", {place: "sliced"}) for place in given.layouts), *given.gradients[:1]]
 

@@ -80,6 +80,7 @@ class Sizes:
         self._is_paired = functools.cache(lambda place: is_paired(leaves[place]))
         self._least_most_sum = functools.cache(lambda place: _least_most_sum(leaves[place]))
         shapes = {size for leaf in self._tensors for size in leaf.shape}
+        self._repeats = functools.cache(lambda place: leaves[place].unique().numel() < leaves[place].numel())
         self._orders = functools.cache(lambda place: _orders(leaves[place], shapes))
 
     def small(self) -> Part | None:
@@ -233,8 +234,9 @@ class Sizes:
         self, place: int, tensor: torch.Tensor, size: int, target: int, only: Collection[tuple[int, int]] | None
     ) -> bool:
         """Whether an unmarked tensor can mean the same. Indices have to be valid in a cut. Growth must require no
-        further integers, and none may equal the old size, as ends and counts of groups do. Pairs remain whole. Codes
-        are no indices, and fewer indices are valid in tensors that are not cut."""
+        further integers but of a vector in no order that has some twice, and none may equal the old size, as ends and
+        counts of groups do. Pairs remain whole. Codes are no indices, and fewer indices are valid in tensors that are
+        not cut."""
         if not _is_integer(tensor):
             return target % 2 == 0 or tensor.shape[-1:] != (size,) or not self._is_paired(place)
         if tensor.numel() == 0:
@@ -244,7 +246,7 @@ class Sizes:
             return True
         if target < size:
             return least >= -1 and most < target
-        further = tensor.ndim == 1 and mark_of(tensor) is None and not self._orders(place)
+        further = tensor.ndim == 1 and not self._orders(place) and self._repeats(place)
         return size not in (most, total, *(() if further else tensor.shape))
 
     def _loses_only_its_own(self, place: int, size: int, only: Collection[tuple[int, int]] | None) -> bool:

@@ -263,6 +263,8 @@ def _no_choice(trial: Trial, truth: Truth, near: Nearby) -> str:
         eager, *chosen = (tensors[position] for tensors in (truth.eager, *near.chosen))
         if got is None or eager is None or not follows_rule(eager) or got.shape != eager.shape or not eager.ndim:
             continue
+        if bool(real_numbers(eager).isnan().any()):
+            continue
         others = [each for each in chosen if each is not None and each.shape == eager.shape]
         want, mine, *rows = (real_numbers(each).double().sort(-1).values for each in (eager, got, *others))
         differs = [each for each in others if not torch.equal(each, eager)]
@@ -334,7 +336,8 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
         raise LeftOut("reference and oracle disagree on what is finite")
     if finite and bool((kind == NAN).any()):
         raise LeftOut("the reference makes NaN of finite inputs")
-    if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
+    others = [real_numbers(each) for each in chosen if each is not None and each.shape == e.shape]
+    if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u, *others)):
         raise LeftOut(AT_AN_EDGE)
     rms, error, shift = errors(e, o, m, truth)
     if bool((error > LOST * rms + NEARBY * shift + least_error(e.dtype)).any()):

@@ -398,7 +398,7 @@ def test_it_says_at_which_sizes_the_call_is_right() -> None:
     def up_to_a_power(x: torch.Tensor) -> torch.Tensor:
         return x[:, : 1 << int(math.log2(max(1, x.shape[1])))].sum(-1)
 
-    told = message(up_to_a_power, lambda x: x.sum(-1), plain(8, 64))
+    told = message(up_to_a_power, lambda x: x.sum(-1), plain(8, 256))
     assert ": what is beyond the last power of two" in told
     assert "right at " in told
 
