@@ -24,6 +24,9 @@ TOLD = {
     "scalars": "another number or option than the given one",
     "runs": "a run of ids that stand for none",
     "magnitudes": "as small as an epsilon matters",
+    "equal values": "values that are equal in the given call differ",
+    "tuning": "another value of an option that tunes",
+    "unmarked integers": "other integers than the given ones",
 }
 
 
