@@ -315,7 +315,7 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
     """
     leaves = leaves_of(call)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
-    order, sizes = random.Random(seed), sizes_of(call, kept)
+    order, sizes = random.Random(seed), sizes_of(call, kept, of_vectors=True)
     given = _Given(call, code, sizes, order, leaves, floats, layouts_by_place(call, leaves), _integers(call, leaves))
     asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
     broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]

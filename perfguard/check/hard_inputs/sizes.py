@@ -50,8 +50,8 @@ def _numbers(values: Iterable[Any]) -> frozenset[int]:
     return frozenset(each for each in values if type(each) is int)
 
 
-def sizes_of(call: Call, kept: Kept) -> Sizes:
-    """The sizes of the float inputs' dimensions that may change.
+def sizes_of(call: Call, kept: Kept, *, of_vectors: bool = False) -> Sizes:
+    """The sizes of the float inputs' dimensions that may change; with `of_vectors` also those of vectors of integers.
 
     There are none if the functions keep tensors, whose sizes would not change with those of the inputs. A size that is
     given or kept as a number does not change either.
@@ -61,7 +61,8 @@ def sizes_of(call: Call, kept: Kept) -> Sizes:
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     floats = [leaf for leaf in tensors if leaf.is_floating_point()]
     sizes = [size for leaf in floats for size in leaf.shape]
-    sizes += [leaf.numel() for leaf in tensors if leaf.ndim == 1 and _is_integer(leaf) and not _orders(leaf, sizes)]
+    vectors = [leaf for leaf in tensors if of_vectors and leaf.ndim == 1 and _is_integer(leaf)]
+    sizes += [leaf.numel() for leaf in vectors if not _orders(leaf, sizes)]
     found = dict.fromkeys(size for size in sizes if size not in told)
     return Sizes(leaves, [] if kept.tensors else [*found])
 
