@@ -148,6 +148,7 @@ BUDGETS = [
     ("baselines/**/*.yaml", 800, "an H200 holds RMSNorm, rotary positions and quantisers of blocks, too"),
     ("docs/*.json", 3_800, ""),
     ("docs/*.json", 50, "six functions guarded on a busy machine, 31 runs"),
+    ("docs/*.json", 50, "forty further public reports, a row each"),
 ]
 LARGEST = {PACKAGE: 400, KERNELS: 500}  # lines of one file
 
