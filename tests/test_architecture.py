@@ -69,7 +69,7 @@ BUDGETS = [
     (
         "perfguard/check/**/*.py",
         250,
-        "options by name, equal values, tuning, unmarked integers and their evidence; choices of equal elements as sets",
+        "options by name, equal values, tuning, unmarked integers; choices of equal elements are compared as sets",
     ),
     ("perfguard/github/**/*.py", 2_350, ""),
     (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,8 +58,7 @@ _NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, t
 _MOST_TWINS = 5  # of several equal tensors the last ones are times 2^5
 _LEAST_POWER = -60  # Squares of float32 are still normal numbers.
 # The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
-_TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
-_GROWN = re.compile(rf"(?:^|, )dim \d+ grown to {_TERMS}\b")
+TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
 #: Kinds whose inputs are tried in the order of the plan, the most informative one first.
 ORDERED = (
     *("state", "fakes", "runs", "equal sizes", "thresholds", "scalars", "sequences", "modes", "magnitudes", "dtypes"),
@@ -194,39 +192,15 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
     fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
     widths, is_interpreted = {n for at in given.floats for n in given.leaves[at].shape[-1:]}, bool(strict_kinds())
-    chosen = [size for size in given.sizes.free if size < _TERMS and (size in widths or not is_interpreted)]
-    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, _TERMS, "dtypes") for size in chosen]):
+    chosen = [size for size in given.sizes.free if size < TERMS and (size in widths or not is_interpreted)]
+    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, TERMS, "dtypes") for size in chosen]):
         steps = dict(narrow)
         for place, text in sizes.steps.items():
-            rows, columns = (f"dim {dim} grown to {_TERMS}" in text for dim in (0, given.leaves[place].ndim - 1))
+            rows, columns = (f"dim {dim} grown to {TERMS}" in text for dim in (0, given.leaves[place].ndim - 1))
             values = [_FIRST_OF_ROW] * columns or [_FIRST_ROW] * rows
             values = ["ones", *values] if values and place in given.floats else []
             steps[place] = ", ".join([*filter(None, [narrow.get(place)]), text, *values])
         yield [Part("dtypes", steps)]
-
-
-def witnesses_of(derivation: Derivation, call: Call, thresholds: Sequence[int]) -> dict[str, list[Derivation]]:
-    """Reason -> derivations, one of which has to be right for the fault of `derivation` to be one. Without them nothing
-    shows that the call takes such inputs at all."""
-    if (few := _few_terms(derivation)) is not None:
-        return {"few terms are wrong, too": [few]}
-    if text := derivation.text(TUNED):
-        others = [other for texts in tuning_of(call, thresholds) if text in texts for other in texts if other != text]
-        return {"the option changes results": [Derivation((Part("tuning", {TUNED: each}),)) for each in others]}
-    found = [place for part in derivation.parts if part.kind == "unmarked integers" for place in part.steps]
-    reverse = Derivation((Part("unmarked integers", dict.fromkeys(found, "reversed")),))
-    return {"unmarked integers": [reverse]} if found else {}
-
-
-def _few_terms(derivation: Derivation) -> Derivation | None:
-    """The derivation of a long sum without its length; None for other derivations. If the result of few terms is wrong
-    as well, as with an exponential of a rounded logarithm, the accumulator is not at fault."""
-    texts = [text for part in derivation.parts if part.kind == "dtypes" for text in part.steps.values()]
-    parts = []
-    for part in derivation.parts:
-        steps = {place: _GROWN.sub("", text).removeprefix(", ") for place, text in part.steps.items()}
-        parts.append(Part(part.kind, {place: text for place, text in steps.items() if text}))
-    return Derivation(tuple(parts)) if any(map(_GROWN.search, texts)) else None
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:

@@ -22,8 +22,8 @@ from perfguard.check.hard_inputs.called import judged_called
 from perfguard.check.hard_inputs.code import Code, code_of
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import STRICT, Derivation, FirstAccepted, Part, derived_call, leaves_of
-from perfguard.check.hard_inputs.patterns import TOLD, pattern_of
-from perfguard.check.hard_inputs.plan import ORDERED, Item, planned, witnesses_of
+from perfguard.check.hard_inputs.patterns import TOLD, pattern_of, witnesses_of
+from perfguard.check.hard_inputs.plan import ORDERED, Item, planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
 from perfguard.check.hard_inputs.state import State
 from perfguard.check.hard_inputs.strict_runs import judged_strictly
