@@ -30,6 +30,15 @@ KINDS = (
     "near an epsilon",
     "layouts",
     "masked lanes",
+    "values",
+    "equal values",
+    "masks",
+    "text options",
+    "tuning options",
+    "unmarked integers",
+    "multiples",
+    "numbers of dimensions",
+    "out of bounds",
     CORRECT,
 )
 _TEST, _SHOWS = "# ---- test ----\n", "# ---- shows ----\n"

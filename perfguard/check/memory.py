@@ -62,6 +62,7 @@ class Canaries:
     def __init__(self, limit: float = float("inf")) -> None:
         self._left = limit
         self._buffers: list[_Buffer] = []
+        self._contents: dict[int, tuple[int, int]] = {}
 
     @classmethod
     def on(cls, device: torch.device) -> Canaries:
@@ -85,6 +86,7 @@ class Canaries:
         except RuntimeError:  # torch.OutOfMemoryError on GPUs, a plain one on the CPU
             return None
         self._left -= size
+        self._contents[made.data_ptr()] = made.data_ptr() + GUARD_BYTES, made.data_ptr() + GUARD_BYTES + content
         for part in (made[:GUARD_BYTES], made[GUARD_BYTES + content :]) if fill is None else (made,):
             part.fill_(GUARD if fill is None else fill)
         if fill in (None, GUARD):
@@ -98,6 +100,10 @@ class Canaries:
         name = f"{described(fresh)}, {allocator} at {place_in_python()},"
         made = self.storage([fresh], name)
         return fresh if made is None else within(made, fresh)
+
+    def content_of(self, storage: int) -> tuple[int, int] | None:
+        """The addresses of the content of the buffer that begins there; None if there is none."""
+        return self._contents.get(storage)
 
     def written(self) -> list[str]:
         """One sentence for each buffer with a write past its ends."""

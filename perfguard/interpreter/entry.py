@@ -200,7 +200,9 @@ def _spans(arguments: Any) -> tuple[Any, Any] | None:
             if argument.device.type != "cpu":
                 return None
             storage = argument.untyped_storage()
-            ends[storage.data_ptr()] = max(ends.get(storage.data_ptr(), 0), storage.data_ptr() + storage.nbytes())
+            content = RUNNING.content_of(storage.data_ptr()) if RUNNING.content_of is not None else None
+            start, end = content or (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+            ends[start] = max(ends.get(start, 0), end)
         elif hasattr(argument, "base"):  # This is a descriptor, or a tensor that is read as another type.
             waiting.append(argument.base)
         elif hasattr(argument, "data_ptr"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,8 @@ class Running:
         launches: the number of launches so far.
         open_lanes: whether a load without `other` has masked lanes.
         several: whether a launch on the host's memory had several programs.
+        content_of: start of a storage -> where the part begins and ends that may be accessed, if it is not the whole;
+            None: accesses outside of memory are not looked for, but in strict runs.
     """
 
     kernel: str = ""
@@ -68,6 +70,7 @@ class Running:
     launches: int = 0
     open_lanes: bool = False
     several: bool = False
+    content_of: Callable[[int], tuple[int, int] | None] | None = None
     _here: int = 0
 
     def forget(self) -> None:
@@ -104,16 +107,16 @@ class Running:
         """Register an access of memory in the lanes of `mask`; returns whether these are all lanes.
 
         Raises:
-            OutsideMemory: in a strict run, an address is outside the tensors of the launch.
+            OutsideMemory: an address is outside the tensors of the launch, in a strict run or in `bounded`.
             StrictRunImpossible: in a strict run, a program waits for one that has not run.
         """
         number = int(np.count_nonzero(mask))
         self.count(what, number)
         self._here += 1
         strict = self.strict
-        if strict is None or not number:
+        if not number or (strict is None and self.content_of is None):
             return number == mask.size
-        if self._here > _MOST_ACCESSES * self.accesses.get(self.kernel, 0) + _SOME:
+        if strict is not None and self._here > _MOST_ACCESSES * self.accesses.get(self.kernel, 0) + _SOME:
             raise StrictRunImpossible(f"{self.kernel}: it does not end, as it waits for a program that has not run")
         active = addresses[mask] if number < mask.size else addresses.reshape(-1)
         if self.spans is not None:
@@ -121,7 +124,7 @@ class Running:
             span = np.searchsorted(starts, active, side="right") - 1
             if bool(((span < 0) | (active >= ends[np.maximum(span, 0)])).any()):
                 raise OutsideMemory(f"{line()} reaches outside of the tensors that {self.kernel} was given")
-        if strict.accesses is not None:
+        if strict is not None and strict.accesses is not None:
             strict.accesses.append((self.launches, self.program, np.unique(active), what, line()))
         return number == mask.size
 
@@ -138,6 +141,16 @@ def line() -> str:
             return f"{Path(name).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+@contextmanager
+def bounded(content_of: Callable[[int], tuple[int, int] | None]) -> Iterator[None]:
+    """Let accesses outside of the tensors of a launch raise while inside, before they change or end the process."""
+    before, RUNNING.content_of = RUNNING.content_of, content_of
+    try:
+        yield
+    finally:
+        RUNNING.content_of = before
 
 
 @contextmanager

@@ -46,6 +46,27 @@ def sum_open(x, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @jit
+def weighted_open(x, level, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    w = tl.where(at < n, tl.load(level + at), 0.0)  # lanes without an element are read, and not used
+    tl.store(o + at, tl.load(x + at, mask=at < n, other=0.0) * w, mask=at < n)
+
+
+@jit
+def weighted(x, level, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    w = tl.load(level + at, mask=at < n, other=0.0)
+    tl.store(o + at, tl.load(x + at, mask=at < n, other=0.0) * w, mask=at < n)
+
+
+def weighted_by(kernel: Any, x: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
+    x, level = x.contiguous(), level.contiguous()
+    out = torch.empty_like(x)
+    kernel[(-(-len(x) // 16),)](x, level, out, len(x), B=16)
+    return out
+
+
+@jit
 def max_open(x, o, n, B: tl.constexpr):  # type: ignore[no-untyped-def]
     at = tl.arange(0, B)
     v = tl.load(x + tl.program_id(0) * n + at, mask=at < n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,20 @@ def test_a_program_that_waits_for_an_earlier_one_is_left_out() -> None:
     found = strictly_run(GOOD["waits for the one before"])
     assert found.problem == ""
     assert [reason for reason in found.left_out if "waits for a program" in reason]
+
+
+def test_a_read_behind_the_end_is_found_with_its_line_though_its_value_is_not_used() -> None:
+    sizes = Hard(without=[kind for kind in HARD_KINDS if kind != "sizes"], reason="not of this test")
+    open_, closed = (
+        Call(partial(racing.weighted_by, kernel), (torch.randn(32), torch.rand(32)), torch.mul, hard=sizes)
+        for kernel in (racing.weighted_open, racing.weighted)
+    )
+    with interpreting():
+        assert check_given(open_).checked.wrong == []
+        lines = Path(racing.__file__).read_text(encoding="utf-8").splitlines()
+        number = next(at for at, line in enumerate(lines, 1) if "are read, and not used" in line)
+        assert f"racing.py:{number} reaches outside of the tensors that weighted_open" in run_hard(open_, 60.0).problem
+        assert run_hard(closed, 60.0).problem == ""
 
 
 def test_there_are_as_many_as_are_promised() -> None:

@@ -43,6 +43,7 @@ class Code:
 
     Attributes:
         thresholds: integers that it compares with, ascending.
+        words: names that it compares with, or looks up, such as `sum`; in its order.
         epsilons: small positive numbers in it, ascending.
         name: a hash of it, and of the plain values that it is called and configured with, apart from sizes of tensors.
     """
@@ -50,6 +51,7 @@ class Code:
     thresholds: tuple[int, ...] = ()
     epsilons: tuple[float, ...] = ()
     name: str = ""
+    words: tuple[str, ...] = ()
 
 
 def code_of(fn: Any, device: torch.device) -> Code:
@@ -70,6 +72,7 @@ def code_of(fn: Any, device: torch.device) -> Code:
             *([(name, value) for name, value in names.items() if type(value) in _PLAIN] for _, names in sources),
             _options(fn),
         ),
+        tuple(found.words),
     )
 
 
@@ -91,11 +94,13 @@ class _Found:
 
     integers: set[int] = field(default_factory=set)
     floats: set[float] = field(default_factory=set)
+    words: dict[str, None] = field(default_factory=dict)
     capped: bool = False
 
     def read(self, nodes: Iterable[ast.AST], names: Mapping[str, Any]) -> None:
         self.floats.update(each for each in names.values() if type(each) is float)
         for node in nodes:
+            self.words |= dict.fromkeys(_words(node))
             if isinstance(node, ast.Compare):
                 self._take([node.left, *node.comparators], names)
             elif isinstance(node, ast.Call) and _last_name(node.func) in _LIMITS:
@@ -111,6 +116,17 @@ class _Found:
         inner = (node for each, value in values.items() if value is None for node in ast.walk(each))
         divisors = [by for node in inner if type(by := _value(_divisor(node), names)) is int]
         self.integers.update([*bounds, *(bound * by for bound in bounds for by in divisors)])
+
+
+def _words(node: ast.AST) -> list[str]:
+    """The names that a comparison, a dictionary or a case of a match names."""
+    sides = [*node.keys] if isinstance(node, ast.Dict) else []
+    if isinstance(node, ast.Compare):
+        either = [node.left, *node.comparators]
+        sides = [each for side in either for each in (side.elts if isinstance(side, ast.Tuple | ast.List) else [side])]
+    sides += [node.value] if isinstance(node, ast.MatchValue) else []
+    values = [each.value for each in sides if isinstance(each, ast.Constant)]
+    return [value for value in values if isinstance(value, str) and value.isidentifier()]
 
 
 def _last_name(node: ast.AST) -> Any:
@@ -184,7 +200,7 @@ def _nodes(code: Any) -> list[ast.AST]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError, ValueError):  # the last two: a lambda amid a longer line
         return []
-    kinds = (ast.Compare, ast.Call, ast.Assign, ast.Attribute, ast.Constant)
+    kinds = (ast.Compare, ast.Call, ast.Assign, ast.Attribute, ast.Constant, ast.Dict, ast.MatchValue)
     return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 

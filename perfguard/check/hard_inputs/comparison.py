@@ -7,6 +7,7 @@ float32 rounding or by a subnormal that the device flushes to zero.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -145,7 +146,11 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
     c, e, o, m = map(real_numbers, tensors)
     name, gradient = truth.names[position], position >= truth.first_gradient
     residue = gradient and rule.saturated
-    unlike = _overflows(c, (e, o, m), rule.infinite) if residue else _unlike(c, o.to(c.dtype), rule.infinite)
+    # What only these inputs make infinite, in float64 too, is NaN in formulas that subtract it.
+    overflown = math.isfinite(rule.usual.get(name, math.nan)) and bool(o.isinf().any())
+    unlike = (
+        _overflows(c, (e, o, m), rule.infinite) if residue else _unlike(c, o.to(c.dtype), rule.infinite or overflown)
+    )
     unlike &= ~_at_the_end_of_its_range(c, o)
     masked = rule.masked[position] if rule.masked else None
     if masked is not None:  # a mask by `where` stops NaN, one by a product with 0 does not

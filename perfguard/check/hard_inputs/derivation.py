@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,8 +13,8 @@ import torch
 from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import mark_of, marked
 from perfguard.check.hard_inputs.integers import RESIZED, limit_after, with_integers
-from perfguard.check.hard_inputs.scalars import OPTIONS, with_scalars
-from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, SHIFT, resized, with_values
+from perfguard.check.hard_inputs.scalars import OPTIONS, keywords_of, with_scalars
+from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, resized, with_values
 from perfguard.check.memory import free_bytes
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
@@ -21,6 +22,7 @@ from perfguard.tensors.layouts import expanded, transposed
 
 _WRAP = 2**31  # The first offset beyond a signed 32-bit integer.
 _SHARE = 0.25  # The most of the free memory for one tensor.
+OUTER = "outer dimensions transposed"
 _PAD = 3  # Elements between rows. It is odd, so that rows are aligned to one element only.
 
 
@@ -54,9 +56,16 @@ def _far_apart(tensor: torch.Tensor) -> torch.Tensor:
     return buffer.as_strided(tensor.shape, strides, _WRAP).copy_(tensor)
 
 
+def _outer_transposed(tensor: torch.Tensor) -> torch.Tensor:
+    """The first of three or more dimensions exchanged with the next to last: heads and tokens, of which either is
+    first. Rows stay contiguous."""
+    return tensor.transpose(0, -2).contiguous().transpose(0, -2)
+
+
 #: Text of a derivation -> its layout.
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": transposed,
+    OUTER: _outer_transposed,
     "sliced": _sliced,
     "expanded": expanded,
     "odd strides": _odd_strides,
@@ -75,6 +84,8 @@ def layouts_of(tensor: torch.Tensor, written: bool) -> list[str]:
     names = ["transposed", "sliced"]
     if not written and tensor.ndim > 1 and tensor.is_floating_point():
         names.append("expanded")
+    if tensor.ndim > 2 and tensor.shape[0] > 1 and tensor.shape[-2] > 1:
+        names.insert(1, OUTER)
     names += ["odd strides"] * (1 in tensor.shape)
     return names + ["far apart"] * _has_room_far_apart(tensor)
 
@@ -93,6 +104,7 @@ _VERBS = ("cut", "grown")  # Changes of a size.
 INCOMING = -1  # The place of incoming gradients among those of inputs.
 STRICT = -2  # The place of the way in which interpreted kernels run.
 CALLED = -3  # The place of the way in which the call is made (called.py).
+TUNED = -5  # The place of options of the candidate alone.
 TWICE = "backward again on the same graph"
 FROZEN = "frozen"  # The input needs no gradient, although the given one does.
 FLOATS = {f"as {name}": getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
@@ -106,7 +118,7 @@ class Part:
         kind: its name in `Hard(without=…)`.
         steps: place among all leaves of the call -> steps of that input as text; `INCOMING` -> of incoming gradients;
             `STRICT` -> how interpreted kernels run; `CALLED` -> how the call is made; `OPTIONS` -> keyword arguments
-            that the call does not give.
+            that the call does not give; `TUNED` -> those that the candidate alone takes.
     """
 
     kind: str
@@ -136,7 +148,7 @@ class Derivation:
     def saturates(self) -> bool:
         """Whether gradients are residues of large terms that cancel, for example where a softmax has reached 1. The
         terms cancel exactly in eager, but only up to their roundings in other kernels."""
-        return self._scaled_by(LARGE, LARGEST, OUTLIER) or any(str(SHIFT) in text for text in self._texts)
+        return self._scaled_by(LARGE, LARGEST, OUTLIER) or any("shifted by" in text for text in self._texts)
 
     @property
     def cancels(self) -> bool:
@@ -178,6 +190,8 @@ class Derivation:
     @property
     def may_be_refused(self) -> bool:
         """Whether a candidate may refuse the input by raising. It must accept finite values and marked integers."""
+        if self.text(TUNED) or any(part.kind == "unmarked integers" for part in self.parts):
+            return True
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
         if dtypes or self.resizes or self.text(CALLED) == TWICE:
             return True
@@ -191,7 +205,7 @@ class Derivation:
         """`argument 0 (transposed, row 3 zero) and argument 1 (sliced)`."""
         texts = [(name, self.text(place)) for place, name in enumerate(names)]
         texts += [("incoming gradients", self.text(INCOMING)), ("kernels", self.text(STRICT))]
-        texts.append(("options", self.text(OPTIONS)))
+        texts.append(("options", ", ".join(filter(None, [self.text(OPTIONS), self.text(TUNED)]))))
         words = [f"{name} ({text})" for name, text in texts if text]
         return " and ".join(filter(None, [*words, self.text(CALLED)]))
 
@@ -259,7 +273,9 @@ def derived_call(call: Call, derivation: Derivation) -> Call:
 
     scalars = {place: text for part in derivation.scalars for place, text in part.steps.items()}
     options = ", ".join(part.steps[OPTIONS] for part in derivation.scalars if OPTIONS in part.steps)
-    return with_scalars(with_tensors(call, change), scalars | ({OPTIONS: options} if options else {}))
+    made = with_scalars(with_tensors(call, change), scalars | ({OPTIONS: options} if options else {}))
+    tuned = derivation.text(TUNED)
+    return replace(made, fn=partial(made.fn, **keywords_of(tuned))) if tuned else made
 
 
 def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Call:

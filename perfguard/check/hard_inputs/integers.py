@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ def _in_every_second(ends: torch.Tensor, step: int, most: int, last: int) -> tor
 #: Pattern of a step -> the function of the tensor and of the numbers in the pattern that makes the new tensor.
 _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     (r"all (-?\d+)", torch.full_like),
+    ("reversed", lambda tensor: tensor.flip(0)),
     ("sorted", _sorted),
     ("sorted downwards", lambda tensor: _sorted(tensor, descending=True)),
     (r"counting below (\d+)", lambda tensor, below: (_places(tensor) % below).to(tensor.dtype)),
@@ -213,3 +214,22 @@ def _ends(tensor: torch.Tensor, mark: Mark) -> list[str]:
 
 def _other_width(tensor: torch.Tensor) -> str:
     return "as int32" if tensor.dtype is torch.int64 else "as int64"
+
+
+def unmarked(integers: torch.Tensor, sizes: Collection[int]) -> list[str]:
+    """Steps for a vector that no mark explains, if it can be one of lengths, classes or places that are in no order: in
+    reversed order, which is the evidence for that, and with a smaller number in place of the largest.
+
+    Args:
+        sizes: of all tensors. Counts of rows sum to one of them, and ends are ascending.
+    """
+    is_wide = integers.dtype in (torch.int32, torch.int64)
+    if not is_wide or integers.ndim != 1 or integers.numel() < 2 or mark_of(integers) is not None:
+        return []
+    least, most, total = int(integers.min()), int(integers.max()), int(integers.sum())
+    ascending = bool((integers[1:] >= integers[:-1]).all())
+    known = set(integers.tolist())
+    repeats = len(known) < integers.numel()
+    if ascending or least < 0 or most < 2 or total in sizes or (not repeats and most - 1 in known):
+        return []
+    return ["reversed", f"{most} replaced by {most - 1}"]

@@ -51,6 +51,7 @@ class Nearby:
             chosen.
         bounded: with a huge number for infinity; None if no input is infinite.
         masked: with a number for NaN, where that does not matter, and NaN where it does; None if no input is NaN.
+        numbers: with each of some numbers for NaN; empty if no input is NaN.
     """
 
     rounded: Tensors
@@ -58,6 +59,10 @@ class Nearby:
     chosen: list[Tensors]
     bounded: Tensors | None
     masked: Tensors | None
+    numbers: list[Tensors]
+
+    def numbered(self, position: int) -> list[torch.Tensor | None]:
+        return [tensors[position] for tensors in self.numbers]
 
 
 def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
@@ -89,11 +94,11 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
         rounded, untied = run(_upwards(round_)), run(_upwards(untie))
     chosen = Reference(call, inputs).ordered(upstream)
     bounded = run(lambda values, _: values.clamp(-_HUGE, _HUGE)) if infinite else None
-    masked = None
+    masked, numbers = None, []
     if any(bool(tensor.isnan().any()) for tensor in floats):
         numbers = [run(partial(_with_number, number)) for number in _NUMBERS]
         masked = [_agreed(found) for found in zip(*numbers, strict=True)]
-    return Nearby(rounded, untied, chosen, bounded, masked)
+    return Nearby(rounded, untied, chosen, bounded, masked, numbers)
 
 
 def roundings(call: Call, eager: Trial, upstream: Gradients, by: float) -> list[Tensors]:

@@ -1,15 +1,18 @@
-"""Patterns of failing derived inputs: which similar inputs are right, and what the given inputs lack."""
+"""Patterns of failing derived inputs: which similar inputs are right, or have to be, and what the given inputs lack."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
 from perfguard.check.hard_inputs.comparison import Outcome
-from perfguard.check.hard_inputs.derivation import Derivation, Part, leaves_of, with_tensors
+from perfguard.check.hard_inputs.derivation import TUNED, Derivation, Part, leaves_of, with_tensors
 from perfguard.check.hard_inputs.integers import RESIZED
+from perfguard.check.hard_inputs.plan import TERMS
+from perfguard.check.hard_inputs.scalars import tuning_of
 from perfguard.check.numerics.sums import dtype_name
 from perfguard.model.call import Call
 
@@ -17,6 +20,7 @@ Judge = Callable[[Call, Derivation], Outcome]
 
 _NARROW = (torch.bfloat16, torch.float16)
 _CAST = "as bfloat16, "
+_GROWN = re.compile(rf"(?:^|, )dim \d+ grown to {TERMS}\b")
 #: Kind -> its unusual property, if the steps do not name it.
 TOLD = {
     "equal sizes": "sizes that are equal in the given call differ",
@@ -24,6 +28,9 @@ TOLD = {
     "scalars": "another number or option than the given one",
     "runs": "a run of ids that stand for none",
     "magnitudes": "as small as an epsilon matters",
+    "equal values": "values that are equal in the given call differ",
+    "tuning": "another value of an option that tunes",
+    "unmarked integers": "other integers than the given ones",
 }
 
 
@@ -102,3 +109,30 @@ def _by_given_dtype(call: Call, derivation: Derivation, judge: Judge) -> str:
 def _listed(numbers: Sequence[int]) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}" if most else last
+
+
+# -- what has to be right --------------------------------------------------------------------------------------------
+
+
+def witnesses_of(derivation: Derivation, call: Call, thresholds: Sequence[int]) -> dict[str, list[Derivation]]:
+    """Reason -> derivations, one of which has to be right for the fault of `derivation` to be one. Without them nothing
+    shows that the call takes such inputs at all."""
+    if (few := _few_terms(derivation)) is not None:
+        return {"few terms are wrong, too": [few]}
+    if text := derivation.text(TUNED):
+        others = [other for texts in tuning_of(call, thresholds) if text in texts for other in texts if other != text]
+        return {"the option changes results": [Derivation((Part("tuning", {TUNED: each}),)) for each in others]}
+    found = [place for part in derivation.parts if part.kind == "unmarked integers" for place in part.steps]
+    reverse = Derivation((Part("unmarked integers", dict.fromkeys(found, "reversed")),))
+    return {"unmarked integers": [reverse]} if found else {}
+
+
+def _few_terms(derivation: Derivation) -> Derivation | None:
+    """The derivation of a long sum without its length; None for other derivations. If the result of few terms is wrong
+    as well, as with an exponential of a rounded logarithm, the accumulator is not at fault."""
+    texts = [text for part in derivation.parts if part.kind == "dtypes" for text in part.steps.values()]
+    parts = []
+    for part in derivation.parts:
+        steps = {place: _GROWN.sub("", text).removeprefix(", ") for place, text in part.steps.items()}
+        parts.append(Part(part.kind, {place: text for place, text in steps.items() if text}))
+    return Derivation(tuple(parts)) if any(map(_GROWN.search, texts)) else None

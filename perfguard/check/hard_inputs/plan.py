@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,9 @@ from perfguard.check.hard_inputs.code import EPSILON, Code
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
     INCOMING,
+    OUTER,
     STRICT,
+    TUNED,
     Derivation,
     FirstAccepted,
     Part,
@@ -31,17 +32,19 @@ from perfguard.check.hard_inputs.derivation import (
     layouts_of,
     leaves_of,
 )
-from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of
-from perfguard.check.hard_inputs.scalars import scalars_of
+from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, unmarked
+from perfguard.check.hard_inputs.scalars import scalars_of, tuning_of
 from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
+    BELOW,
     FINITE,
     INCOMING_KINDS,
     INFINITIES,
     LARGE,
     LARGEST,
     NANS,
+    SHIFT,
     SMALL,
     row_count,
     takes_values,
@@ -52,13 +55,14 @@ from perfguard.model.call import Call
 _TURN = 4  # This many kinds of values fit into even a few rows.
 _BLOCKS = (16, 32, 64, 128)  # Usual sizes of blocks, besides those that the code names.
 _NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, to a size, and to a root.
+_MOST_TWINS = 5  # of several equal tensors the last ones are times 2^5
 _LEAST_POWER = -60  # Squares of float32 are still normal numbers.
 # The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
-_TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
-_GROWN = re.compile(rf"(?:^|, )dim \d+ grown to {_TERMS}\b")
+TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
 #: Kinds whose inputs are tried in the order of the plan, the most informative one first.
 ORDERED = (
     *("state", "fakes", "runs", "equal sizes", "thresholds", "scalars", "sequences", "modes", "magnitudes", "dtypes"),
+    *("equal values", "tuning", "unmarked integers"),
 )
 
 Parts = Sequence[Part]
@@ -139,12 +143,15 @@ def _mixtures(given: _Given) -> Iterable[Parts]:
     yield nans
     yield given.values(INFINITIES, "non-finite")
     yield given.values(FINITE[2 * _TURN :] + FINITE[:_TURN])
-    yield from (given.of_all(text) for text in (*(f"times 2^{by}" for by in (LARGE, LARGEST, SMALL)), "zero"))
+    scaled = [f"times 2^{by}" for by in (LARGE, LARGEST, SMALL)]
+    yield from (given.of_all(text) for text in (*scaled, "zero", BELOW, f"shifted by {SHIFT}"))
+    yield [Part("layouts", {place: OUTER}) for place, texts in given.layouts.items() if OUTER in texts]
     yield [*(Part("layouts", {place: "sliced"}) for place in given.layouts), *given.gradients[:1]]
 
 
 def _other_sizes(given: _Given) -> Iterable[Parts]:
     yield given.sizes.one_less()
+    yield given.sizes.three_quarters()
     yield _cut_and_mixed(given.call, given.cuts[0], given.floats) if given.cuts else ()
     yield from ([given.order.choice(parts)] for parts in given.growths)
     yield from ([part] for part in given.cuts if any(text.endswith("cut to 0") for text in part.steps.values()))
@@ -185,26 +192,15 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
     fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
     widths, is_interpreted = {n for at in given.floats for n in given.leaves[at].shape[-1:]}, bool(strict_kinds())
-    chosen = [size for size in given.sizes.free if size < _TERMS and (size in widths or not is_interpreted)]
-    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, _TERMS, "dtypes") for size in chosen]):
+    chosen = [size for size in given.sizes.free if size < TERMS and (size in widths or not is_interpreted)]
+    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, TERMS, "dtypes") for size in chosen]):
         steps = dict(narrow)
         for place, text in sizes.steps.items():
-            rows, columns = (f"dim {dim} grown to {_TERMS}" in text for dim in (0, given.leaves[place].ndim - 1))
+            rows, columns = (f"dim {dim} grown to {TERMS}" in text for dim in (0, given.leaves[place].ndim - 1))
             values = [_FIRST_OF_ROW] * columns or [_FIRST_ROW] * rows
             values = ["ones", *values] if values and place in given.floats else []
             steps[place] = ", ".join([*filter(None, [narrow.get(place)]), text, *values])
         yield [Part("dtypes", steps)]
-
-
-def few_terms(derivation: Derivation) -> Derivation | None:
-    """The derivation of a long sum without its length; None for other derivations. If the result of few terms is wrong
-    as well, as with an exponential of a rounded logarithm, the accumulator is not at fault."""
-    texts = [text for part in derivation.parts if part.kind == "dtypes" for text in part.steps.values()]
-    parts = []
-    for part in derivation.parts:
-        steps = {place: _GROWN.sub("", text).removeprefix(", ") for place, text in part.steps.items()}
-        parts.append(Part(part.kind, {place: text for place, text in steps.items() if text}))
-    return Derivation(tuple(parts)) if any(map(_GROWN.search, texts)) else None
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
@@ -213,9 +209,42 @@ def _thresholds(given: _Given) -> Iterable[Parts]:
 
 def _scalars(given: _Given) -> Iterable[Parts]:
     """All neutral options at once, then each alone, then the others."""
-    found = sorted(scalars_of(given.call, given.leaves, given.code.thresholds), key=lambda each: not each.is_neutral)
+    found = scalars_of(given.call, given.leaves, given.code.thresholds, given.code.words)
+    found.sort(key=lambda each: not each.is_neutral)
     yield [Part("scalars", {each.place: each.texts[0]}) for each in found if each.is_neutral]
     yield from ([Part("scalars", {each.place: text})] for each in found for text in each.texts)
+
+
+def _equal_values(given: _Given) -> Iterable[Parts]:
+    """Different values in tensors of one value, such as a gain of ones, and in tensors that equal an earlier one."""
+    steps: dict[int, list[str]] = {}
+    seen: list[torch.Tensor] = []
+    for place in given.floats:
+        leaf = given.leaves[place].detach()
+        same = [
+            each
+            for each in seen
+            if each.shape == leaf.shape and each.dtype is leaf.dtype and bool((each == leaf).all())
+        ]
+        is_constant = leaf.numel() > 1 and bool((leaf == leaf.reshape(-1)[0]).all())
+        texts = ["different"] * is_constant + [f"times 2^{min(len(same), _MOST_TWINS)}"] * bool(same)
+        if texts:
+            steps[place] = texts
+        seen.append(leaf)
+    yield [Part("equal values", {place: ", ".join(texts)}) for place, texts in steps.items()]
+
+
+def _tuned(given: _Given) -> Iterable[Parts]:
+    turns = zip_longest(*tuning_of(given.call, given.code.thresholds))
+    yield from ([Part("tuning", {TUNED: text})] for turn in turns for text in turn if text)
+
+
+def _unmarked(given: _Given) -> Iterable[Parts]:
+    """Other integers without a mark; the evidence for that is not tried for itself (`witness_of`)."""
+    sizes = {size for leaf in given.leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
+    for place, leaf in enumerate(given.leaves):
+        if isinstance(leaf, torch.Tensor) and leaf is not given.call.groups:
+            yield from ([Part("unmarked integers", {place: text})] for text in unmarked(leaf, sizes)[1:])
 
 
 def _runs(given: _Given) -> Iterable[Parts]:
@@ -245,6 +274,7 @@ def _large(given: _Given) -> Iterable[Parts]:
 
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
     *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
+    *(_equal_values, _tuned, _unmarked),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
 
@@ -259,7 +289,7 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
     """
     leaves = leaves_of(call)
     floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
-    order, sizes = random.Random(seed), sizes_of(call, kept)
+    order, sizes = random.Random(seed), sizes_of(call, kept, of_vectors=True)
     given = _Given(call, code, sizes, order, leaves, floats, layouts_by_place(call, leaves), _integers(call, leaves))
     asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
     broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]

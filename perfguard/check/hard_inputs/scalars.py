@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -24,6 +25,8 @@ OPTIONS = -4  # the place of keyword arguments that the call does not give, amon
 _LARGE = 0.25  # A value that has an effect in place of an epsilon.
 _MOST = 64  # a larger integer is a size or a seed rather than an option
 _NOBODY = -10  # and less: an id that stands for none, where -1 and -2 may be dimensions
+_MOST_WORDS = 4
+_TUNING = re.compile(r"(?:^|_)(?:chunk|block|tile|split|stage|warp|unroll|partition|segment)s?(?:_|$)", re.IGNORECASE)
 
 
 def is_neutral(value: Any) -> bool:
@@ -31,12 +34,14 @@ def is_neutral(value: Any) -> bool:
     return value is None or (type(value) in (bool, int, float) and value in (0, 1))
 
 
-def others_of(value: Any, thresholds: Sequence[int] = ()) -> list[Any]:
+def others_of(value: Any, thresholds: Sequence[int] = (), words: Sequence[str] = ()) -> list[Any]:
     """Other values of a number or option, most telling first; none of what is neither.
 
     Args:
-        thresholds: numbers that the code compares with.
+        thresholds, words: what the code compares with.
     """
+    if type(value) is str:
+        return [word for word in words if word != value][:_MOST_WORDS]
     if value is None:
         return [0.5, 2]
     if type(value) is bool:
@@ -67,24 +72,30 @@ class Scalar:
     is_neutral: bool
 
 
-def scalars_of(call: Call, leaves: Sequence[Any], thresholds: Sequence[int] = ()) -> list[Scalar]:
+def scalars_of(
+    call: Call, leaves: Sequence[Any], thresholds: Sequence[int] = (), words: Sequence[str] = ()
+) -> list[Scalar]:
     """The numbers and options that may have other values. Sizes of tensors are unchanged.
 
     Args:
-        thresholds: numbers that the code compares with.
+        thresholds, words: what the code compares with.
     """
     sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1}
     found = []
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor) and not (type(leaf) is int and leaf in sizes):
             found.append(
-                Scalar(place, [f"{other!r} for {leaf!r}" for other in others_of(leaf, thresholds)], is_neutral(leaf))
+                Scalar(
+                    place, [f"{other!r} for {leaf!r}" for other in others_of(leaf, thresholds, words)], is_neutral(leaf)
+                )
             )
     shared = _defaults(call.reference, call)
     for name, value in _defaults(call.fn, call).items():
         if name in shared and "Tensor" not in str(_signature(call.fn)[name].annotation):
             found.append(
-                Scalar(OPTIONS, [f"{name}={other!r}" for other in others_of(value, thresholds)], is_neutral(value))
+                Scalar(
+                    OPTIONS, [f"{name}={other!r}" for other in others_of(value, thresholds, words)], is_neutral(value)
+                )
             )
     return [each for each in found if each.texts]
 
@@ -111,10 +122,30 @@ def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
     ]
     args, kwargs = torch_utils.tree_unflatten(changed, spec)
     if OPTIONS in texts:
-        options = ast.parse(f"f({texts[OPTIONS]})", mode="eval").body
-        assert isinstance(options, ast.Call)
-        kwargs |= {str(each.arg): ast.literal_eval(each.value) for each in options.keywords}
+        kwargs |= keywords_of(texts[OPTIONS])
     return replace(call, args=args, kwargs=kwargs) if texts else call
+
+
+def keywords_of(text: str) -> dict[str, Any]:
+    """Keyword arguments by their text: `chunk=32, causal=True`."""
+    options = ast.parse(f"f({text})", mode="eval").body
+    assert isinstance(options, ast.Call)
+    return {str(each.arg): ast.literal_eval(each.value) for each in options.keywords}
+
+
+def tuning_of(call: Call, thresholds: Sequence[int]) -> list[list[str]]:
+    """For each option of the candidate alone that is named as what tunes it, such as a chunk, other values as texts:
+    twice, half, and the powers of two beyond the thresholds of the code."""
+    if not isinstance(call.fn, FunctionType):
+        return []
+    shared = _defaults(call.reference, call)
+    found = []
+    for name, value in _defaults(call.fn, call).items():
+        if name not in shared and type(value) is int and value > 1 and _TUNING.search(name):
+            beyond = [1 << each.bit_length() for each in thresholds if each >= value]
+            others = dict.fromkeys([value // 2, 2 * value, *beyond])
+            found.append([f"{name}={other}" for other in others if other != value])
+    return found
 
 
 def _defaults(fn: Callable[..., Any], call: Call) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from perfguard.check.hard_inputs.called import judged_called
 from perfguard.check.hard_inputs.code import Code, code_of
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import STRICT, Derivation, FirstAccepted, Part, derived_call, leaves_of
-from perfguard.check.hard_inputs.patterns import TOLD, pattern_of
-from perfguard.check.hard_inputs.plan import ORDERED, Item, few_terms, planned
+from perfguard.check.hard_inputs.patterns import TOLD, pattern_of, witnesses_of
+from perfguard.check.hard_inputs.plan import ORDERED, Item, planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
 from perfguard.check.hard_inputs.state import State
 from perfguard.check.hard_inputs.strict_runs import judged_strictly
@@ -265,12 +265,25 @@ class _Hard:
             outcome = self._judged(derivation)
             if outcome.problem and not is_told(self.base, derivation, joint):
                 outcome = Outcome(left_out="the reference does not use what changed")
-            if outcome.problem and (few := few_terms(derivation)) is not None:
-                short = self._judged(few)
-                outcome = Outcome(left_out="few terms are wrong, too") if short.problem or short.left_out else outcome
+            if outcome.problem and (reason := self._without_witness(derivation)):
+                outcome = Outcome(left_out=reason)
             if not outcome.left_out:
                 break
         return derivation, outcome
+
+    def _without_witness(self, derivation: Derivation) -> str:
+        """The reason why a fault does not count; '' if it does."""
+        for reason, others in witnesses_of(derivation, self.base, self.code().thresholds).items():
+            if not any(self._is_witness(each, derivation) for each in others):
+                return reason
+        return ""
+
+    def _is_witness(self, other: Derivation, derivation: Derivation) -> bool:
+        outcome = self._judged(other)
+        if outcome.problem or outcome.left_out:
+            return False
+        unmarked = any(part.kind == "unmarked integers" for part in derivation.parts)
+        return not unmarked or (is_told(self.base, derivation, other) and is_told(self.base, other, derivation))
 
     def _configuration(self, other: Other) -> Tried[Item | Other]:
         try:

@@ -50,16 +50,20 @@ def _numbers(values: Iterable[Any]) -> frozenset[int]:
     return frozenset(each for each in values if type(each) is int)
 
 
-def sizes_of(call: Call, kept: Kept) -> Sizes:
-    """The sizes of the float inputs' dimensions that may change.
+def sizes_of(call: Call, kept: Kept, *, of_vectors: bool = False) -> Sizes:
+    """The sizes of the float inputs' dimensions that may change; with `of_vectors` also those of vectors of integers.
 
     There are none if the functions keep tensors, whose sizes would not change with those of the inputs. A size that is
     given or kept as a number does not change either.
     """
     leaves = leaves_of(call)
     told = {0, 1} | kept.numbers | _numbers(leaves)
-    floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
-    found = dict.fromkeys(size for leaf in floats for size in leaf.shape if size not in told)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    floats = [leaf for leaf in tensors if leaf.is_floating_point()]
+    sizes = [size for leaf in floats for size in leaf.shape]
+    vectors = [leaf for leaf in tensors if of_vectors and leaf.ndim == 1 and _is_integer(leaf)]
+    sizes += [leaf.numel() for leaf in vectors if not _orders(leaf, sizes)]
+    found = dict.fromkeys(size for size in sizes if size not in told)
     return Sizes(leaves, [] if kept.tensors else [*found])
 
 
@@ -76,6 +80,9 @@ class Sizes:
         self._tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self._is_paired = functools.cache(lambda place: is_paired(leaves[place]))
         self._least_most_sum = functools.cache(lambda place: _least_most_sum(leaves[place]))
+        shapes = {size for leaf in self._tensors for size in leaf.shape}
+        self._repeats = functools.cache(lambda place: leaves[place].unique().numel() < leaves[place].numel())
+        self._orders = functools.cache(lambda place: _orders(leaves[place], shapes))
 
     def small(self) -> Part | None:
         """Cut large dimensions to a block and its tail, so that further derived inputs are cheap."""
@@ -131,8 +138,8 @@ class Sizes:
                 parts = [self.resize(size, target, only, "equal sizes") for only in order] if target > 1 else []
                 joint = self.resize(size, target)
                 items = tuple(Derivation((part,)) for part in parts if part is not None)
-                if items and joint and (target < size or self._is_cheap({size: target})):
-                    found.append(FirstAccepted("equal sizes", items, Derivation((joint,))))
+                if items and (target < size or self._is_cheap({size: target})):
+                    found.append(FirstAccepted("equal sizes", items, Derivation((joint,) if joint else ())))
         return found
 
     def thresholds(self, compared: Iterable[int]) -> list[list[Part]]:
@@ -181,6 +188,11 @@ class Sizes:
             found.append(self._resized({size: [target for target in above if self._is_cheap({size: target})]}))
         return [parts for parts in found if parts]
 
+    def three_quarters(self) -> tuple[Part, ...]:
+        """Every size that is a multiple of four cut by a quarter. Groups of a fourth still divide it, and quarters
+        of it are no powers of two."""
+        return tuple(self._resized({size: [size // 4 * 3] for size in self.free if size % 4 == 0}))
+
     def _is_cheap(self, targets: Mapping[int, int], most: int = _GROWN_ELEMENTS) -> bool:
         """Whether all inputs then have few elements, or not many times the given ones."""
         given = sum(leaf.numel() for leaf in self._tensors)
@@ -213,23 +225,50 @@ class Sizes:
                 if followed is None:
                     return None
                 own = followed
-            elif not self._keeps_meaning(place, leaf, size, target):
+            elif not self._keeps_meaning(place, leaf, size, target, only):
                 return None
             if own:
                 steps[place] = ", ".join(own)
         return Part(kind, agreeing(self._leaves, steps)) if steps else None
 
-    def _keeps_meaning(self, place: int, tensor: torch.Tensor, size: int, target: int) -> bool:
+    def _keeps_meaning(
+        self, place: int, tensor: torch.Tensor, size: int, target: int, only: Collection[tuple[int, int]] | None
+    ) -> bool:
         """Whether an unmarked tensor can mean the same. Indices have to be valid in a cut. Growth must require no
-        further integers, and none may equal the old size, as ends and counts of groups do. Pairs remain whole."""
+        further integers but of a vector in no order that has some twice, and none may equal the old size, as ends and
+        counts of groups do. Pairs remain whole. Codes are no indices, and fewer indices are valid in tensors that are
+        not cut."""
         if not _is_integer(tensor):
             return target % 2 == 0 or tensor.shape[-1:] != (size,) or not self._is_paired(place)
         if tensor.numel() == 0:
             return True
         least, most, total = self._least_most_sum(place)
+        if target < size and (_are_codes(tensor, most, size) or self._loses_only_its_own(place, size, only)):
+            return True
         if target < size:
             return least >= -1 and most < target
-        return size not in (*tensor.shape, most, total)
+        further = tensor.ndim == 1 and not self._orders(place) and self._repeats(place)
+        return size not in (most, total, *(() if further else tensor.shape))
+
+    def _loses_only_its_own(self, place: int, size: int, only: Collection[tuple[int, int]] | None) -> bool:
+        """Whether a tensor of indices alone gets shorter. Running ends, and counts whose sum is a size, would no longer
+        be those of all rows."""
+        alone = only is not None and all(each == place for each, _ in only)
+        return alone and self._least_most_sum(place)[1] >= size and not self._orders(place)
+
+
+def _orders(integers: torch.Tensor, sizes: Collection[int]) -> bool:
+    """Whether integers may be running ends, or counts whose sum is a size: those of all rows, in their order."""
+    flat = integers.reshape(-1)
+    return bool((flat[1:] >= flat[:-1]).all()) or int(flat.sum()) in sizes
+
+
+def _are_codes(integers: torch.Tensor, most: int, size: int) -> bool:
+    """Whether integers are numbers or bits rather than places: several below zero, or bytes beyond all places."""
+    if integers.dtype in (torch.int8, torch.uint8) and most >= size:
+        return True
+    below = integers[integers < 0]
+    return bool((below != below[:1]).any())
 
 
 def _meant(tensor: torch.Tensor, mark: Mark) -> int:

@@ -9,8 +9,10 @@ import torch
 
 #: Values of standard deviation 1 then exceed 88, where exp overflows float32; squares and sums are far from overflow.
 LARGE = 7
+BELOW = "largest below a power of two"
 LARGEST = 17  # Beyond the range of float16, also in short sums.
 SHIFT = -100  # exp of every element is then 0 in float32.
+FAR = 4096  # A variance of squares less the square of the mean, in float32, is then lost in their roundings.
 SMALL = -10
 OUTLIER = 10
 _LEAST_TWICE = 4  # pairs of equal values in a row; fewer may be chance
@@ -27,6 +29,8 @@ FINITE = (
     "subnormal",
     f"outlier 2^{OUTLIER} at last",
     "negative zero",
+    BELOW,
+    f"shifted by {FAR}",
 )
 NANS = ("NaN at last", "NaN at first", "NaN at middle")
 INFINITIES = ("inf at first", "-inf at middle", "inf at last", "-inf at first", "-inf at last")
@@ -153,6 +157,18 @@ def _equalize(part: torch.Tensor) -> None:
     part.copy_(part[:, :1].clone().expand_as(part))
 
 
+def _vary(part: torch.Tensor) -> None:
+    """Different values of one sign: up to almost twice as much, or up to almost 1 in place of zeros."""
+    steps = torch.arange(part.numel(), device=part.device).view(part.shape) % 8 / 8
+    part.copy_(torch.where(part == 0, steps, part * (1 + steps)))
+
+
+def _below_a_power(part: torch.Tensor) -> None:
+    """The last value becomes the largest one, and so near to a power of two that a narrower float reaches it."""
+    power = torch.frexp(part.float().abs().amax(-1)).exponent.clamp(-100, 100)
+    part[:, -1] = torch.ldexp(torch.full_like(power, 1 - 2.0**-12, dtype=torch.float32), power)
+
+
 def _put(part: torch.Tensor, value: float, place: str) -> None:
     part[:, {"first": 0, "middle": part.shape[1] // 2, "last": part.shape[1] - 1}[place]] = value
 
@@ -164,6 +180,8 @@ _KINDS: list[tuple[str, Callable[..., object]]] = [
     ("negative zero", lambda part: part.fill_(-0.0)),
     ("equal", _equalize),
     ("alternating", _alternate),
+    ("different", _vary),
+    (BELOW, _below_a_power),
     ("ones", lambda part: part.fill_(1.0)),
     (r"times 2\^(-?\d+)", lambda part, power: part.mul_(2.0 ** int(power))),
     (r"shifted by (-?\d+)", lambda part, by: part.add_(float(by))),

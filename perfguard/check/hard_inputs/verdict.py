@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,7 +24,13 @@ from perfguard.check.hard_inputs.comparison import (
     follows_rule,
     least_error,
 )
-from perfguard.check.hard_inputs.derivation import INCOMING, Derivation, derived_call, derived_tensor
+from perfguard.check.hard_inputs.derivation import (
+    INCOMING,
+    TUNED,
+    Derivation,
+    derived_call,
+    derived_tensor,
+)
 from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby, roundings
 from perfguard.check.hard_inputs.values import LARGEST, takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
@@ -40,7 +47,7 @@ from perfguard.check.numerics.sums import (
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, surrounded_gradient
 from perfguard.check.numerics.truth import Reference, Truth
 from perfguard.interpreter.entry import interpreter_error
-from perfguard.interpreter.running import NotInterpreted, StrictRunImpossible
+from perfguard.interpreter.running import NotInterpreted, StrictRunImpossible, bounded
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, described, hit_recompile_limit, is_out_of_memory
 
@@ -103,7 +110,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         near = nearby(call, eager, upstream)
         off = max((_OFF * ROUNDING[each.dtype] for each in inputs.tensors if each.dtype in ROUNDING), default=0.0)
         noisy = roundings(call, eager, upstream, off) if rule.saturated and upstream else []
-    if finite and (problem := _lost(trial, truth, near)):
+    if finite and (problem := _lost(trial, truth, near) or _no_choice(trial, truth, near)):
         return Outcome(problem=problem)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
         _check_domain(position, truth, near, finite)
@@ -195,7 +202,8 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     inputs = Inputs(call)
     canaries = Canaries.on(inputs.device)
     try:
-        with _between_guards(inputs, upstream, canaries, derivation) as incoming, poisoned("nan", canaries):
+        guarded = _between_guards(inputs, upstream, canaries, derivation)
+        with guarded as incoming, poisoned("nan", canaries), bounded(canaries.content_of):
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
     except Exception as error:
         return _raised(error, derivation, inputs)
@@ -207,7 +215,7 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
         return words
     ours, theirs = ([(name, each.shape) for name, each in zip(t.names, t.outputs, strict=True)] for t in (trial, eager))
     if ours != theirs:
-        if derivation.resizes or derivation.scalars:
+        if derivation.resizes or derivation.scalars or derivation.text(TUNED):
             raise LeftOut("other results than the reference's by shape")
         return "outputs: other tensors than the reference's"
     for place, (name, got, want) in enumerate(zip(trial.names, trial.outputs, eager.outputs, strict=True)):
@@ -248,6 +256,33 @@ def _between_guards(
         ]
 
 
+def _no_choice(trial: Trial, truth: Truth, near: Nearby) -> str:
+    """The problem of outputs whose rows hold other values than the reference's, in any order. Whichever of equal
+    elements is chosen, such as the first or the last of equal logits, the rows keep their values."""
+    for position, got in enumerate(trial.tensors()[: truth.first_gradient]):
+        eager, *chosen = (tensors[position] for tensors in (truth.eager, *near.chosen))
+        if got is None or eager is None or not follows_rule(eager) or got.shape != eager.shape or not eager.ndim:
+            continue
+        if bool(real_numbers(eager).isnan().any()):
+            continue
+        others = [each for each in chosen if each is not None and each.shape == eager.shape]
+        want, mine, *rows = (real_numbers(each).double().sort(-1).values for each in (eager, got, *others))
+        differs = [each for each in others if not torch.equal(each, eager)]
+        limit = LOST * want.where(want.isfinite(), 0).square().mean(-1, keepdim=True).sqrt()
+        if differs and all(map(partial(_are_within, want, limit), rows)) and not _are_within(want, limit, mine):
+            row = int((~_is_within(want, limit, mine)).flatten(0, -2).any(-1).nonzero()[0]) if want.ndim > 1 else 0
+            return f"{truth.names[position]}: row {row} has other values than the reference's, whichever of equal ones"
+    return ""
+
+
+def _is_within(want: Tensor, limit: Tensor, got: Tensor) -> Tensor:
+    return (want == got) | ((want - got).abs() <= limit) | (want.isnan() & got.isnan())
+
+
+def _are_within(want: Tensor, limit: Tensor, got: Tensor) -> bool:
+    return bool(_is_within(want, limit, got).all())
+
+
 # -- the domain --------------------------------------------------------------------------------------------------------
 
 
@@ -286,7 +321,9 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
     if eager is None or eager.numel() == 0:
         return
     if not follows_rule(eager):
-        moved = (rounded,) if eager.dtype in FP8_DTYPES else (*chosen, rounded, untied)
+        moved = [rounded] if eager.dtype in FP8_DTYPES else [*chosen, rounded, untied, *near.numbered(position)]
+        # A code of an infinity, and a place of NaN, is the reference's choice.
+        moved += [near.bounded[position]] if near.bounded is not None else []
         if any(_unstable(eager, each) for each in moved):
             raise LeftOut(AT_AN_EDGE)
         return
@@ -299,7 +336,8 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
         raise LeftOut("reference and oracle disagree on what is finite")
     if finite and bool((kind == NAN).any()):
         raise LeftOut("the reference makes NaN of finite inputs")
-    if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u)):
+    others = [real_numbers(each) for each in chosen if each is not None and each.shape == e.shape]
+    if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u, *others)):
         raise LeftOut(AT_AN_EDGE)
     rms, error, shift = errors(e, o, m, truth)
     if bool((error > LOST * rms + NEARBY * shift + least_error(e.dtype)).any()):

@@ -210,6 +210,51 @@ def softmax_slope_without_sum(_: torch.Tensor, p: torch.Tensor, g: torch.Tensor)
 
 
 softmax = partial(torch.softmax, dim=-1)
+
+
+def reduced(x: torch.Tensor, how: str = "mean") -> torch.Tensor:
+    return x.mean() if how == "mean" else x.sum() if how == "sum" else x
+
+
+def always_mean(x: torch.Tensor, how: str = "mean") -> torch.Tensor:
+    return {"mean": x.mean(), "sum": x.mean()}.get(how, x)
+
+
+def stepped(values: list[torch.Tensor], steps: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [value / step for value, step in zip(values, steps, strict=True)]
+
+
+def running(x: torch.Tensor, chunk: int = 8, most: int = 64) -> torch.Tensor:
+    """A running sum, by chunks of which `most` rows count."""
+    state, out = torch.zeros_like(x[0]), []
+    for part in x.split(chunk):
+        own = state + part.where(torch.arange(len(part))[:, None] < most, 0).cumsum(0)
+        state = own[-1]
+        out.append(own)
+    return torch.cat(out)
+
+
+def running_up_to_12(x: torch.Tensor, chunk: int = 8) -> torch.Tensor:
+    return running(x, chunk, most=12)
+
+
+def means(x: torch.Tensor, lengths: torch.Tensor, page: int = 1) -> torch.Tensor:
+    """The mean of each row's first elements, in whole pages."""
+    pages = -(-lengths // page) * page
+    inside = torch.arange(x.shape[1]) < pages[:, None]
+    return x.where(inside, 0).sum(-1) / lengths
+
+
+def means_of_pages(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return means(x, lengths, page=4)
+
+
+def means_in_turn(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.stack([row[:length].mean() for row, length in zip(x, lengths, strict=True)])
+
+
+LENGTHS = torch.tensor([16, 8, 12])
+
 CASES = {
     "equal sizes": [
         Case(distances_by_columns, distances, lambda x, y: torch.cdist(x, y).square(), (plain(24, 8), plain(24, 8)),
@@ -228,7 +273,20 @@ CASES = {
         Case(lambda x, causal: x @ x.T * 0.25, scores, scores, (plain(9, 16), False), "True for False"),
         Case(scores_unscaled, scores, scores, (plain(9, 16), True), "options (scale=0.5)"),
         Case(counted_but_100, counted_but, counted_but, (plain(24, 12), labels()), "options (ignored=0)"),
+        Case(always_mean, lambda x, how="mean": reduced(x, how), reduced, (plain(8, 12),), "options (how='sum')"),
         Case(largest_of_first_part, largest_by_parts, largest, (plain(32, 64),), "options (block=512)"),
+    ],
+    "equal values": [
+        Case(lambda x, gain: x * gain[0], lambda x, gain: gain * x, torch.mul, (plain(8, 12), torch.ones(12)),
+             "argument 1 (different)"),
+        Case(lambda values, steps: stepped(values, [steps[-1]] * 2), stepped, stepped,
+             ([plain(8), plain(12)], [torch.tensor(3.0), torch.tensor(3.0)]), "(times 2^1)"),
+    ],
+    "tuning": [
+        Case(running_up_to_12, running, lambda x: x.cumsum(0), (plain(40, 4),), "options (chunk=16)"),
+    ],
+    "unmarked integers": [
+        Case(means_of_pages, means, means_in_turn, (plain(3, 20), LENGTHS), "argument 1 (16 replaced by 15)"),
     ],
     "runs": [
         Case(partial(counted, stops=True), partial(counted, stops=False),
@@ -285,6 +343,49 @@ def test_the_most_telling_input_has_the_first_turn_in_every_order_and_again_with
         same = run_hard(right, ONE_EACH, rotation, reached=first.reached)
         assert same.reached is not None
         assert same.reached.done["thresholds"] == 2
+
+
+def test_an_option_is_tuned_and_integers_are_free_only_where_another_value_is_right_too() -> None:
+    """Blocks of a quantiser are no tuning, and sums of segments may need sorted ids."""
+
+    def in_blocks(x: torch.Tensor, block: int = 8) -> torch.Tensor:
+        return x.unflatten(-1, (-1, block)).amax(-1)
+
+    call = Call(in_blocks, (plain(4, 32),), lambda x: x.reshape(4, -1, 8).amax(-1), hard=only("tuning"))
+    assert run_hard(call, EVERYTHING).problem == ""
+
+    def of_runs(x: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+        names, counts = groups.unique_consecutive(return_counts=True)
+        sums = [part.sum(0) for part in x.split(counts.tolist())]
+        return torch.stack([x.new_zeros(x.shape[1]), *sums])[: int(names.max()) + 2]
+
+    groups = torch.tensor([0, 0, 2, 1, 1])
+
+    def reference(x: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+        return of_runs(x, groups) if groups.tolist() == [0, 0, 2, 1, 1] else x.new_ones(4, x.shape[1])
+
+    found = run_hard(Call(of_runs, (plain(5, 3), groups), reference, hard=only("unmarked integers")), EVERYTHING)
+    assert found.problem == ""
+    assert found.left_out
+
+
+def test_rows_of_a_choice_hold_the_reference_s_values_whichever_of_equal_ones_is_chosen() -> None:
+    def kept(x: torch.Tensor) -> torch.Tensor:
+        best = x.topk(3, -1)
+        return torch.zeros_like(x).scatter(-1, best.indices, best.values)
+
+    def from_behind(x: torch.Tensor) -> torch.Tensor:
+        order = x.flip(-1).sort(stable=True, dim=-1, descending=True).indices[:, :3]
+        keep = torch.zeros_like(x, dtype=torch.bool).scatter(-1, x.shape[-1] - 1 - order, True)
+        return x.where(keep, 0)
+
+    def and_ties(x: torch.Tensor) -> torch.Tensor:
+        return x.where(x >= x.topk(3, -1).values[:, -1:], 0)
+
+    wrong, right = (Call(fn, (plain(8, 20),), kept, hard=only("values")) for fn in (and_ties, from_behind))
+    assert check(wrong).wrong == []
+    assert "has other values than the reference's, whichever of equal ones" in run_hard(wrong, EVERYTHING).problem
+    assert run_hard(right, EVERYTHING).problem == ""
 
 
 # -- what is no truth --------------------------------------------------------------------------------------------------
@@ -398,7 +499,7 @@ def test_it_says_at_which_sizes_the_call_is_right() -> None:
     def up_to_a_power(x: torch.Tensor) -> torch.Tensor:
         return x[:, : 1 << int(math.log2(max(1, x.shape[1])))].sum(-1)
 
-    told = message(up_to_a_power, lambda x: x.sum(-1), plain(8, 64))
+    told = message(up_to_a_power, lambda x: x.sum(-1), plain(8, 256))
     assert ": what is beyond the last power of two" in told
     assert "right at " in told
 
