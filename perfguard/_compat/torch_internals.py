@@ -100,17 +100,17 @@ def _transforms() -> tuple[Callable[..., Any], Callable[..., Any]]:
     return IS_TRANSFORMED.get(), UNWRAPPED.get()
 
 
-def has_custom_operators() -> bool:
-    """Whether an operator was made by torch.library.custom_op in this process."""
-    return bool(CUSTOM.get())
-
-
 #: Namespaces of torch's own operators.
 TORCH_NAMESPACES = frozenset(
     "aten prim prims rngprims debugprims mkldnn mkl onednn c10d c10d_functional _c10d_functional "  # noqa: SIM905
     "_c10d_functional_autograd symm_mem fsdp flex_lib onnx onnx_symbolic _native _dtensor _inductor_test inductor "
     "debug_mode_ops export streams profiler higher_order".split()
 )
+
+
+def has_custom_operators() -> bool:
+    """Whether torch.library.custom_op made an operator outside torch's namespaces in this process."""
+    return any(name.partition("::")[0] not in TORCH_NAMESPACES for name in [*CUSTOM.get()])
 
 
 def has_own_fakes() -> bool:

@@ -150,7 +150,7 @@ class Cause:
             counts[finding.verdict.word] += finding.tests
         return counts
 
-    @property
+    @cached_property
     def lanes(self) -> list[str]:
         """The lanes with a finding, that of the worst first."""
         return list(dict.fromkeys(finding.lane for finding in self.findings))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from perfguard._compat import pytest_internals, torch_compiler, torch_internals, triton_internals
 from perfguard._compat.private import version_of
+from tests.nursery import Nursery
 
 
 def gone(project: str, name: str, used_for: str) -> str:
@@ -54,6 +56,15 @@ def test_an_operator_of_a_user_s_tells_its_implementation() -> None:
     assert torch_internals.own_implementation(torch.ops.aten.add.Tensor) is None
     assert made is not None
     assert torch_internals.schema_of(operator).name == "perfguard_canary::double"
+
+
+def test_torch_s_own_custom_operators_load_no_compiler(nursery: Nursery) -> None:
+    """They are there once torch is imported, and each process of a run would import torch.compile for them."""
+    asked = "from perfguard._compat import torch_internals as t; print(len(t.CUSTOM.get()), t.has_custom_operators())"
+    line = [nursery.python, "-c", asked]
+    count, found = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
+    assert int(count) > 0
+    assert found == "False"
 
 
 def test_described_operators_are_known_however_they_were_described() -> None:

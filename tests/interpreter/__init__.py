@@ -6,6 +6,13 @@ import os
 import sys
 
 VARIABLE = "TRITON_INTERPRET"
+#: pytest in a process of its own, without plugins whose imports take as long as the rest.
+PYTEST = (
+    *(sys.executable, "-m", "pytest"),
+    *(f"-pno:{plugin}" for plugin in ("cacheprovider", "benchmark", "hypothesispytest", "pytest_httpserver")),
+)
+#: What a run prints once if it chooses to interpret.
+INTERPRETED = "perfguard: no GPU here: Triton's kernels are interpreted (TRITON_INTERPRET=1)"
 
 _language = sys.modules.get("triton.language")
 assert _language is None or type(_language.max).__name__ == "InterpretedFunction", (

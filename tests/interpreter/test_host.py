@@ -17,7 +17,7 @@ from triton.runtime.jit import JITFunction
 from perfguard.interpreter.entry import interpreter_error, interpreting
 from perfguard.model.errors import next_step
 from perfguard.pytest_plugin.without_gpu import VARIABLE, has_gpu
-from tests.interpreter import jit
+from tests.interpreter import INTERPRETED, PYTEST, jit
 
 pytestmark = pytest.mark.skipif(has_gpu(), reason="Triton's driver is that of the GPU")
 
@@ -153,9 +153,8 @@ def test_modules_that_ask_for_a_device_at_import(
         monkeypatch.setenv(VARIABLE, given)
     for name, source in PROJECT.items():
         Path(pytester.path, name).write_text(source)
-    result = pytester.run(
-        sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--perfguard", "--perfguard-lane=cpu", "-rs"
-    )
+    result = pytester.run(*PYTEST, "--perfguard", "--perfguard-lane=cpu", "-rs")
+    assert result.outlines.count(INTERPRETED) == (given is None)
     result.stdout.fnmatch_lines(["*UserWarning: benchmark is not run: a benchmark needs a GPU"])
     result.stdout.fnmatch_lines(["SKIPPED*test_timed.py*get_device_interface of Triton's active driver needs a GPU*"])
     result.assert_outcomes(passed=1, skipped=1, warnings=1)

@@ -286,10 +286,10 @@ def layer_kernels(
     }
 
 
-def moe() -> dict[str, Call]:
+def moe(which: tuple[tuple[int, int, int], ...] = SIZES) -> dict[str, Call]:
     return {
         f"{name} {'x'.join(map(str, sizes))}": partial(of_candidate, *call)
-        for sizes in SIZES
+        for sizes in which
         for name, call in layer_kernels(*sizes).items()
     }
 
@@ -300,6 +300,7 @@ PACKAGES: dict[str, Callable[[], dict[str, Call]]] = {
     "products": products,
     "operators": memory_savers,
     "moe": moe,
+    "moe of most choices": partial(moe, SIZES[:1]),  # which takes the most registers
 }
 
 

@@ -276,9 +276,10 @@ def test_a_cpu_runs_no_kernel_unless_it_is_asked_to(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
-def test_compiles_for_another_architecture_without_spilling(arch: str, nursery: Nursery) -> None:
+@pytest.mark.parametrize("sizes", ["moe of most choices", pytest.param("moe", marks=pytest.mark.nightly)])
+def test_compiles_for_another_architecture_without_spilling(arch: str, sizes: str, nursery: Nursery) -> None:
     """In a process of its own: here the kernels are interpreted functions."""
-    found = elsewhere.compiled(nursery, "targets", "moe", arch)
+    found = elsewhere.compiled(nursery, "targets", sizes, arch)
     assert {each["kernel"] for each in found} == {"_spread", "_sum", "_backward"}
     assert len({each["case"] for each in found}) == len(found), "each is to be one launch"
     for each in found:

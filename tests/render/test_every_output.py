@@ -119,9 +119,9 @@ def shown(given: Overview) -> Iterator[tuple[str, str]]:
         form = output(name)
         alone = [Overview([each]) for each in given.lanes if each.report is not None]
         for one in alone if name == "pytest-benchmark" else [given, *alone]:
-            yield name, form.render(one)
+            yield name, (text := form.render(one))
             if name == "html":  # The page's script shows these, and copies the commands.
-                (data,) = re.findall('id="data">(.*)</script>', form.render(one))
+                (data,) = re.findall('id="data">(.*)</script>', text)
                 yield "texts of the page", "\n".join(texts_in(json.loads(data)))
     yield "markdown", render_markdown(given, 4000)
     yield "markdown", render_resolved(given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 
 from perfguard.model.records import Word
@@ -34,7 +35,8 @@ def commands_of(overview: Overview) -> list[str]:
             reproduce.setdefault(reproduce_command(nodeid, lanes[cause.worst.lane]), []).append(number)
     shown = [*reproduce][:MOST_REPRODUCED]
     numbers = ", ".join(str(number) for command in shown for number in reproduce[command])
-    accept = [command for cause in causes for command in _accept(overview, cause)]
+    shared = {name for name, count in Counter(name for cause in causes for name in cause.lanes).items() if count > 1}
+    accept = [command for cause in causes for command in _accept(overview, cause, shared)]
     accept = list(dict.fromkeys(accept))[:MOST_ACCEPTED]
     parts = [
         (f"# reproduce the worst case of {numbers} on its hardware", shown),
@@ -56,8 +58,12 @@ def _compare(causes: Sequence[Cause]) -> list[str]:
     return [compare_command(nodeid) for nodeid in slower[:1]]
 
 
-def _accept(overview: Overview, cause: Cause) -> list[str]:
-    """Commands that accept one cause from the run that measured, or from the lanes' files if the run is unknown."""
+def _accept(overview: Overview, cause: Cause, shared: set[str]) -> list[str]:
+    """Commands that accept one cause from the run that measured, or from the lanes' files if the run is unknown.
+
+    Args:
+        shared: lanes with more than one cause, of which the command chooses this one.
+    """
     to_accept = {each.lane for each in cause.findings if each.verdict.word in TO_ACCEPT and each.verdict.storable}
     run = re.search(r"/actions/runs/(\d+)(?:/|$)", overview.run_url, re.ASCII)
     commands = []
@@ -65,7 +71,7 @@ def _accept(overview: Overview, cause: Cause) -> list[str]:
         report = lane.report
         if lane.name not in to_accept or report is None or not _is_word(lane.name):
             continue
-        chosen = _choice(cause) if sum(lane.name in each.lanes for each in overview.causes) > 1 else ""
+        chosen = _choice(cause) if lane.name in shared else ""
         if run:
             commands.append(f"perfguard accept --lane {lane.name} --run {run[1]}{chosen} --reason 'why'")
         elif _is_word(report.hardware.slug):
