@@ -22,8 +22,8 @@ SHOWN = [
 def test_a_mutant_is_caught(corpus: Corpus, mutant: Mutant, place: Place, pytestconfig: pytest.Config) -> None:
     if (place == "G") != torch.cuda.is_available():
         pytest.skip("needs a GPU" if place == "G" else "is shown without a GPU")
-    # By day only the suite that asks for it has anything run beside its calls: what derived inputs find of mutants that
-    # given ones show, and whom they accuse of what is slower or heavier, is asked every night, as it takes as long again.
+    # By day only the suite that asks for it has anything run beside its calls. What derived inputs find of mutants that
+    # given ones show, and whom they accuse of what is slower, is asked every night: it takes as long again.
     beside = not pytestconfig.getoption("--daily") or SETTINGS.get(mutant.suite, {}).get("extra_seconds", 0) > 0
     with corpus.project(mutant.suite, mutant.apply, mutant.given, beside=beside) as project:
         ran = project.run(*mutant.arguments)

@@ -112,6 +112,13 @@ def test_a_suite_without_torch_is_guarded_on_host_time(no_torch: Project) -> Non
     no_torch.commit()
     same = no_torch.guard(*OPTIONS)
     assert same.ret == ExitStatus.PASSED, same.stdout.str()
+    same.stdout.fnmatch_lines(["1 NEW; slowest busy/forward 2* ms"])
+
+
+@pytest.mark.nightly  # eight processes of pairs; with torch, above, the same pairs are judged by day
+def test_a_suite_without_torch_is_found_slower(no_torch: Project) -> None:
+    no_torch.test_file(BENCHMARK.format(us=2000))
+    no_torch.commit()
     no_torch.test_file(BENCHMARK.format(us=4000))
     slower = no_torch.guard(*OPTIONS)
     assert slower.ret == ExitStatus.REGRESSED, slower.stdout.str()

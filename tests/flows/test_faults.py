@@ -160,6 +160,7 @@ def test_out_of_memory_says_how_much_and_the_next_case_runs(project: Project) ->
 
 
 def test_printing_is_part_of_the_contract(recorded: Project) -> None:
+    recorded.configure(pair_minutes=0)  # what is told of exact metrics needs no times
     source = recorded.path / "kernel.py"
     printing = "    os.write(1, b'debug: 1\\n')\n    return out"
     source.write_text("import os\n" + source.read_text().replace("    return out", printing))
@@ -198,6 +199,7 @@ def test_a_recording_that_is_cut_short_says_that_it_wrote_nothing(project: Proje
 
 
 def test_what_can_no_longer_be_captured_is_changed(recorded: Project) -> None:
+    recorded.configure(pair_minutes=0)  # what is told of exact metrics needs no times
     source = recorded.path / "kernel.py"
     source.write_text(source.read_text().replace("us=50.0 / 1)", "us=50.0 / 1, capturable=False)"))
     result = recorded.guard("-k", "64")

@@ -29,11 +29,21 @@ KERNELS = {
 }
 
 
+# By day on CDNA3 those alone that reduce rows and columns over warps, which are twice as wide there.
+REDUCING = ("rms_norm, wide", "cross_entropy, all options", "indexed_bias_add, narrow")
+
+
 @pytest.mark.parametrize(
-    "arch", ["sm_90", "gfx942", *(pytest.param(arch, marks=pytest.mark.nightly) for arch in ("sm_100", "gfx950"))]
+    ("arch", "cases"),
+    [
+        ("sm_90", tuple(KERNELS)),
+        ("gfx942", REDUCING),
+        *(pytest.param(arch, tuple(KERNELS), marks=pytest.mark.nightly) for arch in ("gfx942", "sm_100", "gfx950")),
+    ],
+    ids=lambda given: given if isinstance(given, str) else f"{len(given)} calls",
 )
-def test_compiles_without_spills(arch: str, nursery: Nursery) -> None:
-    found = elsewhere.compiled(nursery, "targets", "operators", arch)
+def test_compiles_without_spills(arch: str, cases: tuple[str, ...], nursery: Nursery) -> None:
+    found = elsewhere.compiled(nursery, "targets", "operators", arch, *cases)
     names: dict[str, set[str]] = {}
     for one in found:
         names.setdefault(one["case"], set()).add(one["kernel"])
@@ -42,4 +52,4 @@ def test_compiles_without_spills(arch: str, nursery: Nursery) -> None:
         most = hardware_of(arch).shared_memory_bytes
         assert most is not None
         assert one["shared_bytes"] <= most, one
-    assert names == KERNELS
+    assert names == {case: KERNELS[case] for case in cases}

@@ -150,9 +150,6 @@ def become(request: Request, executable: str, paths: list[str]) -> None:
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     first = [] if "-P" in asked["flags"] else [asked["folder"] if asked["kind"] == "-m" else ""]
     sys.path[:] = [*first, *given, *paths]
-    for name in [name for name in sys.modules if name == "tests" or name.startswith("tests.")]:
-        del sys.modules[name]  # a project has its own
-    sys.path_importer_cache.clear()
 
 
 def run(asked: Mapping[str, Any]) -> None:
@@ -181,12 +178,17 @@ def run_to_its_end(asked: Mapping[str, Any]) -> int:
     return 0
 
 
+def leave_operators() -> None:
+    """Let no operator that is defined now be taken out of torch's tables again, which is done at the end."""
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        if (last := each.peek()) and last[1].__module__ == "torch.library":
+            each.detach()
+
+
 def end(status: int) -> None:
     """As Python ends, but that nothing is torn down: of torch that takes most of a second."""
     threading._shutdown()
-    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        if (last := each.peek()) and last[1].__module__ == "torch.library":
-            each.detach()  # takes each operator that is defined out of torch's tables again
+    leave_operators()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
@@ -205,6 +207,11 @@ def main() -> None:
     for plugin in {"perfguard", "xdist"} & sys.modules.keys():
         # pytest warns of a plugin's package that was imported before it could rewrite its assertions.
         sys.modules[plugin].__doc__ = f"{sys.modules[plugin].__doc__} PYTEST_DONT_REWRITE"
+    # Here and not in each of its processes, which would copy every page that this looks at.
+    leave_operators()
+    for name in [name for name in sys.modules if name == "tests" or name.startswith("tests.")]:
+        del sys.modules[name]  # a project has its own
+    sys.path_importer_cache.clear()
     gc.collect()
     gc.freeze()  # collections of its processes are not to touch, and so copy, all of this
     with socket.socket(socket.AF_UNIX) as listener:
