@@ -38,6 +38,7 @@ from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
     BELOW,
+    FAR,
     FINITE,
     INCOMING_KINDS,
     INFINITIES,
@@ -88,6 +89,13 @@ class _Given:
     integers: dict[int, list[str]]
 
     @cached_property
+    def finite(self) -> Sequence[str]:
+        """The kinds of finite values. A product of two matrices loses what is beside a great shift in its roundings,
+        whoever computes it."""
+        matrices = sum(self.leaves[place].ndim > 1 for place in self.floats)
+        return FINITE if matrices < 2 else [kind for kind in FINITE if kind != f"shifted by {FAR}"]
+
+    @cached_property
     def gradients(self) -> list[Part]:
         module = self.call.fn if isinstance(self.call.fn, torch.nn.Module) else self.call.kept
         has_gradients = (module is not None and trained(module)) or any(map(_requires_grad, self.leaves))
@@ -136,15 +144,16 @@ def _mixtures(given: _Given) -> Iterable[Parts]:
     ends = given.of_integers(lambda texts: texts[0])
     leaves = given.leaves
     unused = [_integer_part(leaves, {place: "all 0"}) for place in given.integers if _may_be_unused(leaves[place])]
-    yield [*given.values(FINITE), *given.laid()]
+    yield [*given.values(given.finite), *given.laid()]
     yield from ([*ends, *given.laid()], [*ends, *nans]) if ends else ()
     yield [*given.of_integers(given.order.choice), *given.laid(turned=True), *given.gradients[1:2]]
     yield [*unused, *nans] if unused else ()
     yield nans
     yield given.values(INFINITIES, "non-finite")
-    yield given.values(FINITE[2 * _TURN :] + FINITE[:_TURN])
+    yield given.values([*given.finite[2 * _TURN :], *given.finite[:_TURN]])
     scaled = [f"times 2^{by}" for by in (LARGE, LARGEST, SMALL)]
-    yield from (given.of_all(text) for text in (*scaled, "zero", BELOW, f"shifted by {SHIFT}"))
+    shifted = [f"shifted by {SHIFT}"] if given.finite is FINITE else []
+    yield from (given.of_all(text) for text in (*scaled, "zero", BELOW, *shifted))
     yield [Part("layouts", {place: OUTER}) for place, texts in given.layouts.items() if OUTER in texts]
     yield [*(Part("layouts", {place: "sliced"}) for place in given.layouts), *given.gradients[:1]]
 
@@ -152,7 +161,7 @@ def _mixtures(given: _Given) -> Iterable[Parts]:
 def _other_sizes(given: _Given) -> Iterable[Parts]:
     yield given.sizes.one_less()
     yield given.sizes.three_quarters()
-    yield _cut_and_mixed(given.call, given.cuts[0], given.floats) if given.cuts else ()
+    yield _cut_and_mixed(given.call, given.cuts[0], given.floats, given.finite) if given.cuts else ()
     yield from ([given.order.choice(parts)] for parts in given.growths)
     yield from ([part] for part in given.cuts if any(text.endswith("cut to 0") for text in part.steps.values()))
 
@@ -166,7 +175,7 @@ def _first_frozen(given: _Given) -> Iterable[Parts]:
 
 def _alone(given: _Given) -> Iterable[list[Part]]:
     """Lists of parts, each of which is shuffled. The last three are cuts, growths and gradients."""
-    yield [Part("values", {place: kind}) for place in given.floats for kind in FINITE]
+    yield [Part("values", {place: kind}) for place in given.floats for kind in given.finite]
     yield [Part("non-finite", {place: kind}) for place in given.floats for kind in (*NANS, *INFINITIES)]
     yield [Part("layouts", {place: name}) for place, names in given.layouts.items() for name in names]
     yield [_integer_part(given.leaves, {place: text}) for place, texts in given.integers.items() for text in texts]
@@ -317,10 +326,10 @@ def _by_kind(combinations: Iterable[Parts], left_out: Sequence[str]) -> dict[str
     return found
 
 
-def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int]) -> tuple[Part, ...]:
+def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int], finite: Sequence[str]) -> tuple[Part, ...]:
     """Another size, and hard values in the remaining rows."""
     leaves = leaves_of(derived_call(call, Derivation((cut,))))
-    later = FINITE[_TURN:] + FINITE[:_TURN]
+    later = [*finite[_TURN:], *finite[:_TURN]]
     return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
 
 
