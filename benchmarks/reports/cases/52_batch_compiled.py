@@ -28,7 +28,7 @@ def _combine(
     tl.store(out + request * D + d, acc / total)
 
 def combine(parts, weight):
-    parts, weight = parts.contiguous(), weight - weight.amax(0)
+    parts, weight = parts.contiguous(), (weight - weight.amax(0)).contiguous()
     splits, batch, d = parts.shape
     if d & (d - 1) or not splits:
         raise ValueError("width: a power of two; splits: one at least")

@@ -197,11 +197,14 @@ def _called(given: _Given) -> Iterable[Parts]:
 
 def _long_sums(given: _Given) -> Iterable[Parts]:
     """Sums in bfloat16 of one large term and many small ones, along rows or columns. If kernels are interpreted, rows
-    are not added: a program for each of so many rows would take longer than all other inputs."""
+    are not added: a program for each of so many rows would take longer than all other inputs. Nor are rows that have an
+    integer each, since sums by labels or experts may well be added in the inputs' dtype, block by block."""
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
     fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
     widths, is_interpreted = {n for at in given.floats for n in given.leaves[at].shape[-1:]}, bool(strict_kinds())
-    chosen = [size for size in given.sizes.free if size < TERMS and (size in widths or not is_interpreted)]
+    labelled = {leaf.numel() for leaf in given.leaves if _is_vector(leaf)}
+    free = [size for size in given.sizes.free if size < TERMS and size not in labelled]
+    chosen = [size for size in free if size in widths or not is_interpreted]
     for sizes in filter(None, [] if fixed else [given.sizes.tall(size, TERMS, "dtypes") for size in chosen]):
         steps = dict(narrow)
         for place, text in sizes.steps.items():
