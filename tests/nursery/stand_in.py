@@ -3,15 +3,15 @@
     python -IS stand_in.py FOLDER ARGUMENTS...
 
 It passes signals on, and ends as that process ends; if it is killed, that process is killed too. It imports little,
-so that it starts in a hundredth of a second: `socket` and `signal` make enums, which takes as long again.
+so that it starts in hundredths of a second.
 """
 
 from __future__ import annotations
 
-import _signal as signal
-import _socket as socket
 import marshal
 import os
+import signal
+import socket
 import struct
 import sys
 
@@ -75,7 +75,7 @@ def main() -> int:
     # A signal waits until the request is sent: what is passed on before it would be taken for its length.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     for number in PASSED_ON:
-        if signal.getsignal(number) != signal.SIG_IGN:
+        if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, frame: nursery.send(bytes([number])))
     files = [int(name) for name in os.listdir("/proc/self/fd")]
     files = [file for file in files if file != nursery.fileno() and os.path.exists(f"/proc/self/fd/{file}")]
@@ -84,8 +84,7 @@ def main() -> int:
         "parent": os.getppid(),
     }  # fmt: skip
     request = marshal.dumps(asked)
-    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(files)}i", *files))
-    nursery.sendmsg([SIZE.pack(len(request))], [rights])
+    socket.send_fds(nursery, [SIZE.pack(len(request))], files)
     nursery.sendall(request)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     answer = nursery.recv(STATUS.size)
