@@ -110,7 +110,7 @@ class Record:
         lane: the baselines; its hardware and toolchain are those of the reading.
         baseline: the file that holds the reading; None if there is none.
         key: the key of the case in that file.
-        same_tree: whether the working tree is known to be that of the record, but for documents.
+        same_tree: whether the working tree is known to be that of the record, but for files that the run does not use.
     """
 
     lane: Lane

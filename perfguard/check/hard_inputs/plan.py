@@ -89,11 +89,15 @@ class _Given:
     integers: dict[int, list[str]]
 
     @cached_property
-    def finite(self) -> Sequence[str]:
-        """The kinds of finite values. A product of two matrices loses what is beside a great shift in its roundings,
-        whoever computes it."""
-        matrices = sum(self.leaves[place].ndim > 1 for place in self.floats)
-        return FINITE if matrices < 2 else [kind for kind in FINITE if kind != f"shifted by {FAR}"]
+    def takes_shifts(self) -> bool:
+        """Whether great shifts are tried. A product of two matrices loses what is beside them in its roundings, whoever
+        computes it."""
+        return len([place for place in self.floats if self.leaves[place].ndim > 1]) < 2
+
+    @cached_property
+    def finite(self) -> list[str]:
+        """The kinds of finite values."""
+        return [kind for kind in FINITE if self.takes_shifts or kind != f"shifted by {FAR}"]
 
     @cached_property
     def gradients(self) -> list[Part]:
@@ -152,7 +156,7 @@ def _mixtures(given: _Given) -> Iterable[Parts]:
     yield given.values(INFINITIES, "non-finite")
     yield given.values([*given.finite[2 * _TURN :], *given.finite[:_TURN]])
     scaled = [f"times 2^{by}" for by in (LARGE, LARGEST, SMALL)]
-    shifted = [f"shifted by {SHIFT}"] if given.finite is FINITE else []
+    shifted = [f"shifted by {SHIFT}"] if given.takes_shifts else []
     yield from (given.of_all(text) for text in (*scaled, "zero", BELOW, *shifted))
     yield [Part("layouts", {place: OUTER}) for place, texts in given.layouts.items() if OUTER in texts]
     yield [*(Part("layouts", {place: "sliced"}) for place in given.layouts), *given.gradients[:1]]
@@ -233,11 +237,7 @@ def _equal_values(given: _Given) -> Iterable[Parts]:
     seen: list[torch.Tensor] = []
     for place in given.floats:
         leaf = given.leaves[place].detach()
-        same = [
-            each
-            for each in seen
-            if each.shape == leaf.shape and each.dtype is leaf.dtype and bool((each == leaf).all())
-        ]
+        same = [each for each in seen if each.dtype is leaf.dtype and torch.equal(each, leaf)]
         is_constant = leaf.numel() > 1 and bool((leaf == leaf.reshape(-1)[0]).all())
         texts = ["different"] * is_constant + [f"times 2^{min(len(same), _MOST_TWINS)}"] * bool(same)
         if texts:
@@ -252,7 +252,7 @@ def _tuned(given: _Given) -> Iterable[Parts]:
 
 
 def _unmarked(given: _Given) -> Iterable[Parts]:
-    """Other integers without a mark; the evidence for that is not tried for itself (`witness_of`)."""
+    """Other integers without a mark; the evidence for that is not tried for itself (`witnesses_of`)."""
     sizes = {size for leaf in given.leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
     for place, leaf in enumerate(given.leaves):
         if isinstance(leaf, torch.Tensor) and leaf is not given.call.groups:

@@ -101,7 +101,8 @@ def run_hard(
     with _aside(call) as devices:
         hard = _Hard(call, devices)
         cheap = not call.on_any_rank(check_seconds > seconds)
-        budget = Budget(seconds, cheap, tried(hard.code_name()) if tried else frozenset(), agreed=call.on_any_rank)
+        known = tried(hard.code_name()) if tried and seconds > 0 else frozenset()
+        budget = Budget(seconds, cheap, known, agreed=call.on_any_rank)
         return hard.run(budget, rotation, kept, others, reached)
 
 
@@ -144,7 +145,7 @@ def _aside(call: Call) -> Iterator[list[torch.device]]:
         yield devices
 
 
-def _options(call: Call) -> list[str]:
+def _choices(call: Call) -> list[str]:
     """What the inputs choose in the code, apart from sizes: dtypes, and plain values other than numbers."""
     leaves = (leaf.dtype if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves_of(call))
     return [repr(leaf) for leaf in leaves if leaf is None or type(leaf) in (bool, str, torch.dtype)]
@@ -155,7 +156,7 @@ class _Hard:
         self.call = self.base = replace(call, walk=(), rival=None)  # as given, and as it is derived from
         self.devices = devices  # without the CPU
         self.code = functools.cache(lambda: Code() if call.hard is None else code_of(call.fn, Inputs(call).device))
-        self.code_name = functools.cache(lambda: hash_of(self.code().name, *_options(call)))
+        self.code_name = functools.cache(lambda: hash_of(self.code().name, *_choices(call)))
         self.cut: Part | None = None  # from the call as given to the base
         self.usual = functools.cache(lambda: usual_scales(self.base))
         self.state = functools.cache(lambda: State(self.base))
