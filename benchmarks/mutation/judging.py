@@ -26,7 +26,7 @@ SUITES = {
     "grouped": ("grouped_mm",),
     "layers": ("layers",),
     "moe": ("moe",),
-    "operators": ("operators",),
+    "operators": ("norms", "operators"),
     "parallel": ("layouts", "parallel", "pipelines"),
 }
 #: Options of a lane that times nothing. What is the same on every CPU, compiled for one target ("sm_90"), or for all
