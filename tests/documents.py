@@ -287,6 +287,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "h200-paired.json": paired,
     "h200-families.json": paired,
     "h200-blocks.json": paired,
+    "h200-kernels.json": peers,
     "h200-peers.json": peers,
 }
 
