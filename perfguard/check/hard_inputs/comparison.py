@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.nearby import FLUSHED
+from perfguard.check.numerics.procedure import LeftOut
 from perfguard.check.numerics.rule import of_hard_groups
 from perfguard.check.numerics.sums import FINITE, NAN, ROUNDING, Groups, kinds, real_numbers, rmse, sum_groups
 from perfguard.check.numerics.trial import Trial
@@ -27,6 +28,7 @@ _RESIDUES = 16.0  # The allowed multiple of the residue that roundings of operat
 _SHARE = 0.1  # The allowed relative error of an element, which no rounding exceeds.
 _FEW = 0.005  # In this share of elements, terms may cancel further than the draws of roundings show.
 LOST = 0.1  # The relative error from which on eager does not define the domain.
+AT_AN_EDGE = "at a tie or an edge of the reference"
 NEGLIGIBLE = 2.0**-20  # Sixteen roundings of float32.
 
 Usual = Mapping[str, float]
@@ -79,7 +81,7 @@ class Rule:
 
 def compare(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: Rule) -> Outcome:
     """The outcome with the problem of the first wrong tensor, if any."""
-    tensors = trial.tensors()
+    tensors = _with_free_ids(trial.tensors(), truth.eager, 0.0)
     exact = truth.exact_scales(tensors)
     for position, (got, eager) in enumerate(zip(tensors, truth.eager, strict=True)):
         oracle, moved = truth.oracle[position], near[position]
@@ -94,6 +96,46 @@ def compare(trial: Trial, truth: Truth, near: Sequence[Tensor | None], rule: Rul
         if problem:
             return Outcome(problem=problem, backward=position >= truth.first_gradient)
     return Outcome()
+
+
+def _with_free_ids(got: Sequence[Tensor | None], eager: Sequence[Tensor | None], share: float) -> list[Tensor | None]:
+    """The candidate's tensors, with the reference's ids where an id is free.
+
+    Args:
+        share: the relative difference of two weights that may tie. With 0, an id is free if its weight is 0 or NaN on
+            both sides: a router whose probabilities have reached 0 takes any of these experts, and nothing comes of it.
+    """
+    pairs = [(mine, theirs) for mine, theirs in zip(got, eager, strict=True) if mine is not None and theirs is not None]
+    weights = [pair for pair in pairs if all(follows_rule(each) for each in pair)]
+
+    def with_theirs(mine: Tensor | None, theirs: Tensor | None) -> Tensor | None:
+        if mine is None or theirs is None or mine.dtype not in (torch.int32, torch.int64) or not mine.numel():
+            return mine
+        for pair in weights:
+            if mine.shape == theirs.shape == pair[0].shape == pair[1].shape:
+                a, b = (each.double() for each in pair)
+                free = (a - b).abs() <= share * b.abs() if share else a.abs().maximum(b.abs()) <= FLUSHED
+                free |= a.isnan() & b.isnan()
+                free &= (mine >= theirs.amin()) & (mine <= theirs.amax())
+                mine = torch.where(free, theirs.to(mine.dtype), mine)
+        return mine
+
+    return [with_theirs(*pair) for pair in zip(got, eager, strict=True)]
+
+
+def check_ties(trial: Trial, eager: Trial, recast: bool) -> None:
+    """In a dtype that the caller has not chosen (`recast`), compare integers and the floats beside them.
+
+    Raises:
+        LeftOut: integers differ, and only where these floats are alike by roundings, as weights of experts that tie.
+    """
+    if recast:
+        share = MULTIPLE * max((ROUNDING.get(each.dtype, 0.0) for each in trial.outputs), default=0.0)
+        mine, theirs = trial.tensors(), eager.tensors()
+        triples = zip(mine, _with_free_ids(mine, theirs, share), theirs, strict=True)
+        changed = [(free, their) for got, free, their in triples if free is not got and free is not None]
+        if changed and all(their is not None and torch.equal(free, their) for free, their in changed):
+            raise LeftOut(AT_AN_EDGE)
 
 
 def coarsened(trial: Trial, eager: Trial, dtype: torch.dtype | None) -> tuple[Trial, Trial]:

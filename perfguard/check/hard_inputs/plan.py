@@ -29,7 +29,7 @@ from perfguard.check.hard_inputs.derivation import (
     FirstAccepted,
     Part,
     derived_call,
-    layouts_of,
+    layouts_by_place,
     leaves_of,
 )
 from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, unmarked
@@ -44,9 +44,11 @@ from perfguard.check.hard_inputs.values import (
     INFINITIES,
     LARGE,
     LARGEST,
+    MASKS,
     NANS,
     SHIFT,
     SMALL,
+    is_mask,
     row_count,
     takes_values,
 )
@@ -76,6 +78,7 @@ class _Given:
 
     Attributes:
         floats: places of the tensors whose values can be changed.
+        masks: places of tensors of zeros and ones.
         layouts, integers: place -> texts of the possible changes.
     """
 
@@ -85,6 +88,7 @@ class _Given:
     order: random.Random
     leaves: list[Any]
     floats: list[int]
+    masks: list[int]
     layouts: dict[int, list[str]]
     integers: dict[int, list[str]]
 
@@ -179,7 +183,8 @@ def _first_frozen(given: _Given) -> Iterable[Parts]:
 
 def _alone(given: _Given) -> Iterable[list[Part]]:
     """Lists of parts, each of which is shuffled. The last three are cuts, growths and gradients."""
-    yield [Part("values", {place: kind}) for place in given.floats for kind in given.finite]
+    masked = [Part("values", {place: kind}) for place in given.masks for kind in MASKS]
+    yield [*(Part("values", {place: kind}) for place in given.floats for kind in given.finite), *masked]
     yield [Part("non-finite", {place: kind}) for place in given.floats for kind in (*NANS, *INFINITIES)]
     yield [Part("layouts", {place: name}) for place, names in given.layouts.items() for name in names]
     yield [_integer_part(given.leaves, {place: text}) for place, texts in given.integers.items() for text in texts]
@@ -300,9 +305,12 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
         code: the candidate's code.
     """
     leaves = leaves_of(call)
-    floats = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
+    valued = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and takes_values(leaf)]
+    masks = [place for place in valued if is_mask(leaves[place])]
+    floats = [place for place in valued if place not in masks]
     order, sizes = random.Random(seed), sizes_of(call, kept, of_vectors=True)
-    given = _Given(call, code, sizes, order, leaves, floats, layouts_by_place(call, leaves), _integers(call, leaves))
+    layouts, integers = layouts_by_place(call, leaves), _integers(call, leaves)
+    given = _Given(call, code, sizes, order, leaves, floats, masks, layouts, integers)
     asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
     broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]
     # Only one combination of a call that takes seconds fits into the budget. It should vary between cases.
@@ -334,20 +342,6 @@ def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int], finite: Sequenc
     leaves = leaves_of(derived_call(call, Derivation((cut,))))
     later = [*finite[_TURN:], *finite[:_TURN]]
     return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
-
-
-def layouts_by_place(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
-    """Place -> names of layouts. Inputs that share memory with others are left out."""
-    tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-    storages = [leaf.untyped_storage().data_ptr() for leaf in tensors.values() if leaf.layout is torch.strided]
-    written = bool(call.mutates or call.clobbers)
-    found = {}
-    for place, leaf in tensors.items():
-        if leaf.layout is torch.strided and storages.count(leaf.untyped_storage().data_ptr()) == 1:
-            names = layouts_of(leaf, written)
-            if names:
-                found[place] = names
-    return found
 
 
 def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:

@@ -32,6 +32,8 @@ FINITE = (
     BELOW,
     f"shifted by {FAR}",
 )
+#: Kinds that leave a mask a mask.
+MASKS = ("zero", "ones", "row 0 zero", "row 0 ones")
 NANS = ("NaN at last", "NaN at first", "NaN at middle")
 INFINITIES = ("inf at first", "-inf at middle", "inf at last", "-inf at first", "-inf at last")
 #: Kinds of incoming gradients. The largest exceed float16, in which no backward pass of wider gradients may compute.
@@ -50,6 +52,12 @@ INCOMING_KINDS = (
 def takes_values(tensor: torch.Tensor) -> bool:
     """Whether values can be derived: not for 8-bit floats, which are codes, nor for unordered complex numbers."""
     return tensor.is_floating_point() and tensor.itemsize > 1 and tensor.numel() > 0
+
+
+def is_mask(tensor: torch.Tensor) -> bool:
+    """Whether floats are zeros and ones, such as a mask of tokens or labels: other numbers would have no meaning."""
+    values = tensor.detach()
+    return bool(((values == 0) | (values == 1)).all()) and bool((values != values.reshape(-1)[0]).any())
 
 
 def row_count(tensor: torch.Tensor) -> int:
@@ -124,7 +132,7 @@ def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
 
     A grown tensor repeats itself, each time a little smaller, so that different elements remain different. Integers,
     and values that never decrease, end with copies of the last one, so that the last groups are empty. Pairs remain
-    pairs.
+    pairs, and masks masks.
 
     Raises:
         ValueError: the size is odd, and values stand in pairs.
@@ -142,7 +150,7 @@ def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     if not tensor.is_floating_point() or (tensor.itemsize > 1 and bool((tensor.diff(dim=dim) >= 0).all())):
         return tensor.index_select(dim, place.clamp(max=length - 1))
     again = tensor.index_select(dim, place % length)
-    if tensor.itemsize == 1:
+    if tensor.itemsize == 1 or is_mask(tensor):
         return again
     smaller = 1 - place.div(length, rounding_mode="floor") % 32 / 64
     return again * smaller.to(tensor.dtype).view([size if each == dim else 1 for each in range(tensor.ndim)])

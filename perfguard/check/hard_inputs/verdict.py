@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.comparison import (
+    AT_AN_EDGE,
     LOST,
     NEARBY,
     Outcome,
     Rule,
     Usual,
+    check_ties,
     coarsened,
     compare,
     compare_cast,
@@ -55,7 +57,6 @@ JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ti
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
 SCALED = 1e-3  # The largest difference from a whole exponent: 1.2 % of the RMS.
 _OFF = 4.0  # roundings by which results of operators are made off: a short sum has as many
-AT_AN_EDGE = "at a tie or an edge of the reference"
 
 #: exceptions by which a reference refuses its inputs
 REFUSALS = (MeasurementError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, AssertionError)
@@ -103,6 +104,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
             return compare_cast(trial, reference.truth(eager, upstream))
     infinite = any(bool(tensor.isinf().any()) for tensor in inputs.tensors if takes_values(tensor))
     rule = Rule(infinite=infinite, cancels=derivation.cancels, saturated=derivation.saturates)
+    check_ties(trial, eager, derivation.is_called)
     with defines_the_domain():
         truth = reference.truth(eager, upstream)
         if not compare(trial, truth, truth.oracle, rule).problem:
@@ -110,7 +112,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         near = nearby(call, eager, upstream)
         off = max((_OFF * ROUNDING[each.dtype] for each in inputs.tensors if each.dtype in ROUNDING), default=0.0)
         noisy = roundings(call, eager, upstream, off) if rule.saturated and upstream else []
-    if finite and (problem := _lost(trial, truth, near) or _no_choice(trial, truth, near)):
+    if finite and (problem := _lost(trial, truth, near, usual()) or _no_choice(trial, truth, near)):
         return Outcome(problem=problem)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
         _check_domain(position, truth, near, finite)
@@ -286,13 +288,17 @@ def _are_within(want: Tensor, limit: Tensor, got: Tensor) -> bool:
 # -- the domain --------------------------------------------------------------------------------------------------------
 
 
-def _lost(trial: Trial, truth: Truth, near: Nearby) -> str:
+def _lost(trial: Trial, truth: Truth, near: Nearby, usual: Usual) -> str:
     """The problem of outputs that are NaN or infinite although the reference is finite. This holds at jumps as well: no
-    tie or edge between finite results explains NaN or infinity for finite inputs."""
+    tie or edge between finite results explains NaN or infinity for finite inputs. A reference which itself overflows
+    elsewhere, as on the given inputs it does not, leaves open where another formula does."""
     for position, got in enumerate(trial.tensors()[: truth.first_gradient]):
         all_near = [truth.eager, truth.oracle, near.rounded, near.untied, *near.chosen]
         others = [each for tensors in all_near if (each := tensors[position]) is not None]
         if got is None or not follows_rule(got) or any(each.shape != got.shape for each in others):
+            continue
+        overflows = any(bool(real_numbers(each).isinf().any()) for each in others[:1])
+        if overflows and math.isfinite(usual.get(truth.names[position], math.nan)):
             continue
         lost = ~got.isfinite()
         for each in others:

@@ -69,6 +69,27 @@ def last_of_equal(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return found.values, x.shape[-1] - 1 - found.indices
 
 
+def routed_by_probability(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the first expert takes all, the second has a weight of 0, and any expert could be it."""
+    weights, experts = x.softmax(-1).topk(2, -1)
+    return weights / weights.sum(-1, keepdim=True), experts
+
+
+def routed_by_logit(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    logits, experts = x.topk(2, -1)
+    return logits.softmax(-1), experts
+
+
+def focal(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    p, loss = torch.sigmoid(x), F.softplus(x) - x * labels
+    return (loss * (1 - p * labels - (1 - p) * (1 - labels)).square()).mean()
+
+
+def focal_by_loss(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    loss = F.binary_cross_entropy_with_logits(x, labels, reduction="none")
+    return ((1 - torch.exp(-loss)).square() * loss).mean()
+
+
 def rotated(x: torch.Tensor) -> torch.Tensor:
     a, b = x.chunk(2, -1)
     return torch.cat((-b, a), -1)
@@ -203,6 +224,9 @@ FOREIGN: dict[str, tuple[Callable[..., Any], Callable[..., Any], Maker]] = {
     "cumsum": (lambda x: x.flip(-1).flip(-1).cumsum(-1), lambda x: x.cumsum(-1), flat(9, 33)),
     "top_k": (largest,
               lambda x: tuple(x.topk(3)), one(9, 33)),
+    "labels of zeros and ones": (focal, focal_by_loss,
+                                 lambda s: (normal(32, 50, seed=s), (normal(32, 50, seed=s + 9) > 0).float())),
+    "router": (routed_by_probability, routed_by_logit, one(64, 16)),
     "rope": (rotated_by_index, rotated, one(9, 34)),
     "rope by half": (turned_by_half, turned, with_angles(halves=True)),
     "rope by every second": (turned_by_every_second, turned_in_pairs, with_angles(halves=False)),

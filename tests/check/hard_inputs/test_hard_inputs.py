@@ -428,6 +428,17 @@ def test_a_probability_of_zero_has_no_logarithm_and_no_less_is_near() -> None:
     assert "zero" in found(product, x, p, reference=reference).problem
 
 
+def test_a_mask_may_be_all_zero() -> None:
+    def mean(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (x * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+
+    x, mask = plain(12, 32), (plain(12, 32) > 0).float()
+    assert found(mean, x, mask, reference=mean).problem == ""
+    hard = Hard(without=[kind for kind in HARD_KINDS if kind != "values"], reason="for this test")
+    wrong = found(lambda x, mask: (x * mask).sum(-1) / mask.sum(-1), x, mask, reference=mean, hard=hard)
+    assert "NaN or Inf of finite inputs" in wrong.problem
+
+
 def test_values_and_gradients_stay() -> None:
     x = torch.tensor([[1.0, 3.0, 3.0, 2.0]], requires_grad=True)
     with OrderOfEqual(last=True):
@@ -454,3 +465,10 @@ def test_a_wrong_choice_is_found_still() -> None:
 
     x = torch.tensor([[3.0, 2.0, 1.0, 0.0], [1.0, 4.0, 3.0, 0.0]])
     assert found(wrong, x, reference=lambda x: x.topk(2).indices).problem
+
+    def wrong_beyond_eight(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, experts = x.softmax(-1).topk(2)
+        return weights, experts.clamp(max=8)
+
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    assert "output 1" in found(wrong_beyond_eight, x, reference=lambda x: tuple(x.softmax(-1).topk(2))).problem
