@@ -4,7 +4,7 @@ compiled, and only as far as they differ."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -34,9 +34,11 @@ LIMITS_OF_TARGETS = {
     "address_bits": Limits(Better.HIGHER),
     "compilations": Limits(Better.LOWER),
     "fp64": Limits(Better.LOWER, tolerance=_TOLERANCE),
+    "hints": Limits(Better.HIGHER),
     "instructions": Limits(Better.LOWER, gated=False),
     "load_bits": Limits(Better.HIGHER, tolerance=_TOLERANCE),
     "memory_operators": Limits(Better.SAME),
+    "ordering": Limits(Better.HIGHER),
     "registers": Limits(Better.LOWER, gated=False),
     "resident_warps": Limits(Better.HIGHER),
     "sector_bytes": Limits(Better.HIGHER, tolerance=_TOLERANCE),
@@ -95,20 +97,19 @@ def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) 
     Args:
         compilers: the base's and the working tree's, each with its own `path` (and `python`).
     """
-    narrower: set[_Pair] = set()
+    irs: Mapping[Job, FirstIr] = {}
     by_case = [_target_comparisons(sides, compilers) for sides in cases]
     comparisons = [comparison for of_case in by_case for comparison in of_case]
     pairs = [pair for comparison in comparisons for pair in comparison.pairs if not pair.is_known]
     if compilers[0].toolchain == compilers[1].toolchain:
         irs = first_irs(_jobs(pairs))
         pairs = [pair for pair in pairs if not pair.has_equal(irs)]
-        narrower = {pair for pair in pairs if irs[pair.work].is_narrower_than(irs[pair.base])}
     summed = [job for comparison in comparisons for side in comparison.summed for jobs in side.values() for job in jobs]
     binaries = binaries_of([*_jobs(pairs), *summed])
     differing = {pair for pair in pairs if pair.differs(binaries)}
     facts = facts_of([*_jobs(differing), *summed])
     for comparison in comparisons:
-        comparison.read([pair for pair in comparison.pairs if pair in differing], facts, narrower)
+        comparison.read([pair for pair in comparison.pairs if pair in differing], facts, irs)
     return [_joined(sides, of_case) for sides, of_case in zip(cases, by_case, strict=True)]
 
 
@@ -182,11 +183,11 @@ class _TargetComparison:
             for side, compiler in sides
         ]
 
-    def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts], narrower: Collection[_Pair]) -> None:
-        """Fill in values, problems and other code. `narrower` launches compute addresses in 32 bits instead of 64."""
+    def read(self, differing: Sequence[_Pair], facts: Mapping[Job, Facts], irs: Mapping[Job, FirstIr]) -> None:
+        """Fill in values, problems and other code. First IRs are empty if the versions of Triton differ."""
         for pair in differing:
-            if pair in narrower:
-                self._add("address_bits", pair.name, 64, 32)
+            if irs:
+                self._add_source(pair, irs[pair.base], irs[pair.work])
             base, work = facts[pair.base], facts[pair.work]
             if not self._failed_here(pair.name, (base, work)):
                 self._add_facts(pair.name, base, work)
@@ -204,6 +205,14 @@ class _TargetComparison:
     @property
     def is_whole(self) -> bool:
         return not self._cut_short
+
+    def _add_source(self, pair: _Pair, base: FirstIr, work: FirstIr) -> None:
+        """Compare what the author wrote. Another configuration unrolls other loops, with what they contain."""
+        if work.is_narrower_than(base):
+            self._add("address_bits", pair.name, 64, 32)
+        if compiled_as(pair.base.launch) == compiled_as(pair.work.launch):
+            self._add("ordering", pair.name, base.ordered, work.ordered)
+            self._add("hints", pair.name, base.hinted, work.hinted)
 
     def _add_facts(self, name: str, base: Facts, work: Facts) -> None:
         reasons = self._unfit(base), self._unfit(work)

@@ -33,6 +33,15 @@ NOT_COMPILED_HERE = "could not be compiled here"  # This is a problem of the mac
 # `tt.func private @"helpers.add__fp32"(%arg0: f32)`
 _FUNCTION = re.compile(r'\btt\.func (?:public |private )?@("[^"]*"|[\w.$-]+)')
 _SYMBOL = re.compile(r'@("[^"]*"|[\w.$-]+)')
+# `ttng.wait_barrier`, `tt.atomic_rmw fadd, release, gpu`, `"griddepcontrol.wait; …"` in inline assembly
+_ORDERED = re.compile(
+    r"\b(?:tt|ttg|ttng|gpu|nvvm|rocdl|amdg)\.\w*(?:atomic|barrier|wait|fence|commit)"
+    r"|\b(?:acq_rel|acquire|release)\b|\b(?:griddepcontrol|membar|fence|mbarrier|s_waitcnt|s_barrier)\b"
+)
+# Triton 3.9 names all parts of a hint, older versions those that differ from the default, as names or as numbers.
+_HINTED = re.compile(
+    r"isVolatile = true|cache_?[mM]odifier = (?!none|1\b)\w|eviction_?[pP]olicy = (?!evict_normal|1\b)\w"
+)
 _TARGET = re.compile(r'"?ttg\.target"? = "[^"]*",? ?')
 
 
@@ -53,6 +62,8 @@ class FirstIr(Struct, frozen=True, omit_defaults=True):
         of_target: whether the kernel queries its target, so that another target may have another IR.
         error: the reason why there is no IR.
         kept: whether a cache may keep it.
+        ordered: number of operations that order others: atomics, barriers, waits, fences; and of acquires and releases.
+        hinted: number of hints to caches, and of volatile accesses.
         wide, narrow: numbers of pointer offsets, and of integer products, in 64 and in 32 bits.
     """
 
@@ -60,6 +71,8 @@ class FirstIr(Struct, frozen=True, omit_defaults=True):
     of_target: bool = False
     error: str = ""
     kept: bool = True
+    ordered: int = 0
+    hinted: int = 0
     wide: tuple[int, ...] = (0, 0)
     narrow: tuple[int, ...] = (0, 0)
 
@@ -123,7 +136,8 @@ def _made(request: Request, kernel: Any, driver: Driver) -> Built | FirstIr:
     ir = canonical(first_ir(target, source, options, driver.questions.clear))
     wide, narrow = (tuple(len(each.findall(ir)) for each in kinds) for kinds in (_widths(64), _widths(32)))
     digest = hashlib.sha256(ir.encode()).hexdigest()[:16]
-    return FirstIr(digest, bool(driver.questions), wide=wide, narrow=narrow)
+    ordered, hinted = (len(each.findall(ir)) for each in (_ORDERED, _HINTED))
+    return FirstIr(digest, bool(driver.questions), ordered=ordered, hinted=hinted, wide=wide, narrow=narrow)
 
 
 def _widths(bits: int) -> tuple[re.Pattern[str], re.Pattern[str]]:

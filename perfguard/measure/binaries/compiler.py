@@ -32,7 +32,7 @@ from perfguard.measure.binaries.launch_recorder import Launch, front_end_of
 from perfguard.measure.binaries.targets import target_of
 from perfguard.model.atomic_files import write_atomically
 
-_FORMAT = 8  # This is the version of the cache's content.
+_FORMAT = 9  # This is the version of the cache's content.
 _MOST_WORKERS = 8
 _START_SECONDS, _SECONDS = 4.0, {"ir": 0.05, "binary": 0.5}  # Starting a process, an IR, a binary: processor time.
 _MOST_STDERR = 300  # An error quotes so many characters of the compiler's last output.

@@ -26,6 +26,9 @@ from tests.measure.metrics.binaries import PRODUCT, SCALE, TUNED, Reader, verdic
 BOTH = ("sm_90", "gfx942")
 BIG = SCALE.replace("block=1024", "block=16384").replace("num_warps=4", "num_warps=8")  # a tile of 64 values a thread
 WIDE = SCALE.replace("program_id(0) * BLOCK", "program_id(0).to(tl.int64) * BLOCK")
+ORDERED = SCALE.replace("    tl.store(out_ptr + at,", "    tl.debug_barrier()\n    tl.store(out_ptr + at,").replace(
+    "mask=at < n)\n\n", 'mask=at < n, cache_modifier=".cs")\n\n'
+)
 SPILLING = ("num_warps=8", "num_warps=1")
 
 UNALIGNED = '@triton.jit(do_not_specialize_on_alignment=["{}"])'
@@ -83,6 +86,16 @@ MUTANTS = {
         (("tl.program_id(0).to(tl.int64) * BLOCK", "(tl.program_id(0) * BLOCK).to(tl.int64)"),),
         {f"{target}.address_bits": "64 -> 32 (-50.0 %)" for target in BOTH},
         source=WIDE,
+    ),
+    "a barrier": Mutant(
+        (("    tl.debug_barrier()\n", ""),),
+        {f"{target}.ordering": "1 -> 0" for target in BOTH},
+        source=ORDERED,
+    ),
+    "a hint": Mutant(
+        ((', cache_modifier=".cs"', ""),),
+        {"sm_90.hints": "1 -> 0"},
+        source=ORDERED,
     ),
     "too many threads": Mutant(  # for AMD alone, whose warps are twice as wide
         (("num_warps=4", "num_warps=32"),), {"gfx942.unfit": "2,048 threads, limit 1,024"}, alone=False
