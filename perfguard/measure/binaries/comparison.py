@@ -48,6 +48,7 @@ LIMITS_OF_TARGETS = {
     "store_bits": Limits(Better.HIGHER, tolerance=_TOLERANCE),
     "tunings": Limits(Better.LOWER),
     "unfit": Limits(Better.LOWER),
+    "unspecialised": Limits(Better.HIGHER),
 }
 
 # The facts that are compared, in the order of the readings; and the way in which those of several kernels are joined.
@@ -210,6 +211,7 @@ class _TargetComparison:
         """Compare what the author wrote. Another configuration unrolls other loops, with what they contain."""
         if work.is_narrower_than(base):
             self._add("address_bits", pair.name, 64, 32)
+        self._add("unspecialised", pair.name, pair.base.launch.unspecialised, pair.work.launch.unspecialised)
         if compiled_as(pair.base.launch) == compiled_as(pair.work.launch):
             self._add("ordering", pair.name, base.ordered, work.ordered)
             self._add("hints", pair.name, base.hinted, work.hinted)

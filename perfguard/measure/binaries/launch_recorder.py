@@ -35,6 +35,7 @@ class Launch(Struct, frozen=True):
             unknown.
         fields: names of parameters whose constants are named tuples, each with the names of the fields.
         line: the first line of the definition in `file`, including decorators; 0 if unknown.
+        unspecialised: number of arguments by which the author lets nothing be specialised (`do_not_specialize`).
     """
 
     module: str
@@ -47,6 +48,7 @@ class Launch(Struct, frozen=True):
     source: str = ""
     fields: tuple[tuple[str, tuple[str, ...]], ...] = ()
     line: int = 0
+    unspecialised: int = 0
 
     @property
     def kernel(self) -> str:
@@ -278,6 +280,7 @@ class LaunchRecorder:
                 if isinstance(path, tuple) and len(path) == 1 and (names := _names_in(value))
             ),
             line=kernel.fn.__code__.co_firstlineno,
+            unspecialised=len(kernel.do_not_specialize or ()),
         )
         self._launches.append(launch)
         return True

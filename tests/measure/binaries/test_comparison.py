@@ -29,6 +29,7 @@ WIDE = SCALE.replace("program_id(0) * BLOCK", "program_id(0).to(tl.int64) * BLOC
 ORDERED = SCALE.replace("    tl.store(out_ptr + at,", "    tl.debug_barrier()\n    tl.store(out_ptr + at,").replace(
     "mask=at < n)\n\n", 'mask=at < n, cache_modifier=".cs")\n\n'
 )
+GENERAL = SCALE.replace("@triton.jit", '@triton.jit(do_not_specialize=["n"])')
 SPILLING = ("num_warps=8", "num_warps=1")
 
 UNALIGNED = '@triton.jit(do_not_specialize_on_alignment=["{}"])'
@@ -96,6 +97,12 @@ MUTANTS = {
         ((', cache_modifier=".cs"', ""),),
         {"sm_90.hints": "1 -> 0"},
         source=ORDERED,
+    ),
+    "an argument that is specialised": Mutant(
+        (('(do_not_specialize=["n"])', ""),),
+        {f"{target}.unspecialised": "1 -> 0" for target in BOTH},
+        alone=False,
+        source=GENERAL,
     ),
     "too many threads": Mutant(  # for AMD alone, whose warps are twice as wide
         (("num_warps=4", "num_warps=32"),), {"gfx942.unfit": "2,048 threads, limit 1,024"}, alone=False
