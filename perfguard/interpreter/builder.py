@@ -5,6 +5,7 @@ It extends Triton's builder, which still computes 32- and 64-bit floats, integer
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +136,7 @@ class Builder(_Builder):  # type: ignore[misc]
         if strict is not None and strict.backwards:
             x, y, z = (size - 1 - at for size, at in zip(self.grid_dim, (x, y, z), strict=True))
         super().set_grid_idx(x, y, z)
-        RUNNING.begin_program()
+        RUNNING.begin_program(math.prod(self.grid_dim))
 
     def create_masked_load(self, ptrs: Any, mask: Any, other: Any, *rest: Any, **named: Any) -> Any:
         element = ptrs.get_element_ty()

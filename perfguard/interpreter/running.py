@@ -27,6 +27,9 @@ _TRITON = "/triton/"
 # stops once memory was accessed this many times as often as by the launch from first to last, plus a margin.
 _MOST_ACCESSES = 4
 _SOME = 1000
+# A derived input may give a row, and so a program, to each of many thousands. A launch on it accesses memory at most
+# this many times, or a few times as often as any launch on the given inputs: an access costs about half a millisecond.
+_MOST_DERIVED = 1 << 13
 
 
 class NotInterpreted(PerfguardError):
@@ -37,7 +40,7 @@ class NotInterpreted(PerfguardError):
 
 
 class StrictRunImpossible(PerfguardError):
-    """A strict run cannot check this kernel."""
+    """A strict run cannot check this kernel, or a derived input would be interpreted for too long."""
 
 
 class OutsideMemory(PerfguardError):
@@ -54,6 +57,7 @@ class Running:
         spans: the first and last addresses of the tensors of a launch, ascending; None: they are unknown.
         tallies: the active counters of work.
         accesses: kernel -> the most accesses of memory by one launch from first to last.
+        given: the most accesses of memory by one launch outside of `bounded`.
         launches: the number of launches so far.
         open_lanes: whether a load without `other` has masked lanes.
         several: whether a launch on the host's memory had several programs.
@@ -67,6 +71,7 @@ class Running:
     tallies: list[Work] = field(default_factory=list)
     strict: Strict | None = None
     accesses: dict[str, int] = field(default_factory=dict)
+    given: int = 0
     launches: int = 0
     open_lanes: bool = False
     several: bool = False
@@ -76,16 +81,22 @@ class Running:
     def forget(self) -> None:
         """Reset the state for another call."""
         self.accesses.clear()
-        self.launches, self.open_lanes, self.several = 0, False, False
+        self.given, self.launches, self.open_lanes, self.several = 0, 0, False, False
 
     def begin(self, kernel: str, spans: tuple[Array, Array] | None) -> None:
         """Begin a launch."""
         self.kernel, self.spans, self.program, self._here = kernel, spans, -1, 0
         self.launches += 1
 
-    def begin_program(self) -> None:
-        """Begin the next program of the launch."""
+    def begin_program(self, programs: int) -> None:
+        """Begin the next program of a launch of so many.
+
+        Raises:
+            StrictRunImpossible: in `bounded`, if the other programs are like the first, they access memory too often.
+        """
         self.program += 1
+        if self.program == 1:
+            self._end_if_long(self._here * programs)
         self.several = self.several or (self.program > 0 and self.spans is not None)
         if self.strict is not None and self.strict.at_once:
             self.strict.end_program()
@@ -97,6 +108,12 @@ class Running:
             self.strict.end_launch()
         else:
             self.accesses[self.kernel] = max(self.accesses.get(self.kernel, 0), self._here)
+        if self.content_of is None:
+            self.given = max(self.given, self._here)
+
+    def _end_if_long(self, accesses: int) -> None:
+        if self.content_of is not None and accesses > max(_MOST_DERIVED, _MOST_ACCESSES * self.given):
+            raise StrictRunImpossible(f"{self.kernel}: interpreting it takes too long")
 
     def count(self, what: str, number: int) -> None:
         """Count work of the running kernel."""
@@ -108,7 +125,8 @@ class Running:
 
         Raises:
             OutsideMemory: an address is outside the tensors of the launch, in a strict run or in `bounded`.
-            StrictRunImpossible: in a strict run, a program waits for one that has not run.
+            StrictRunImpossible: in a strict run, a program waits for one that has not run; in `bounded`, the launch
+                accesses memory too often.
         """
         number = int(np.count_nonzero(mask))
         self.count(what, number)
@@ -118,6 +136,7 @@ class Running:
             return number == mask.size
         if strict is not None and self._here > _MOST_ACCESSES * self.accesses.get(self.kernel, 0) + _SOME:
             raise StrictRunImpossible(f"{self.kernel}: it does not end, as it waits for a program that has not run")
+        self._end_if_long(self._here)
         active = addresses[mask] if number < mask.size else addresses.reshape(-1)
         if self.spans is not None:
             starts, ends = self.spans

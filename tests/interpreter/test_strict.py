@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 from perfguard.check.all_configs import check_given
 from perfguard.check.hard_inputs.search import HardResult, run_hard
 from perfguard.interpreter.entry import interpreting
+from perfguard.interpreter.running import bounded, counted
 from perfguard.model.call import HARD_KINDS, Call, Hard
 from tests.interpreter import racing
 from tests.interpreter.racing import BAD, GOOD, Example
@@ -65,6 +67,39 @@ def test_a_read_behind_the_end_is_found_with_its_line_though_its_value_is_not_us
         number = next(at for at, line in enumerate(lines, 1) if "are read, and not used" in line)
         assert f"racing.py:{number} reaches outside of the tensors that weighted_open" in run_hard(open_, 60.0).problem
         assert run_hard(closed, 60.0).problem == ""
+
+
+def summed(limit: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Sums of rows that are wrong if there are more rows than the limit."""
+
+    def sums(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(len(x))
+        racing.sum_open[(len(x),)](x.contiguous(), out, x.shape[1], B=2 ** (x.shape[1] - 1).bit_length())
+        return out + 1 if len(x) > limit else out
+
+    return sums
+
+
+@pytest.mark.parametrize(("limit", "most"), [(300, 20_000), (20_000, 1_000)])
+def test_a_row_for_each_of_many_programs_is_left_out_before_they_run(limit: int, most: int) -> None:
+    thresholds = Hard(without=[kind for kind in HARD_KINDS if kind != "thresholds"], reason="not of this test")
+    call = Call(summed(limit), (torch.randn(8, 50),), lambda x: x.sum(1), hard=thresholds)
+    with interpreting(), counted() as work:
+        assert check_given(call).checked.wrong == []
+        found = run_hard(call, 60.0)
+    assert ("dim 0 grown to 301" in found.problem) == (limit == 300)
+    assert ("sum_open: interpreting it takes too long" in found.left_out) == (limit == 20_000)
+    assert 0 < work["sum_open", "programs"] < most
+
+
+def test_a_launch_on_derived_inputs_may_take_a_few_times_as_long_as_the_given_ones() -> None:
+    x = torch.ones(4_200, 1)  # This many programs are too many if the given inputs have few.
+    with interpreting():
+        with bounded(lambda _: None), pytest.raises(Exception, match="takes too long"):
+            summed(4_200)(x)
+        summed(4_200)(x)
+        with bounded(lambda _: None):
+            assert summed(4_200)(x).sum() == 4_200
 
 
 def test_there_are_as_many_as_are_promised() -> None:

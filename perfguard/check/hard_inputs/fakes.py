@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -31,12 +32,13 @@ class _Seen(torch_utils.DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.problems: list[str] = []
         self._fakes = fake_mode()
+        self._has_fake = functools.cache(has_own_fake)  # It reads torch's tables of all operators.
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
-        if not has_own_fake(func):
+        if not self._has_fake(func):
             return func(*args, **named)
         fake_args, fake_named = torch_utils.tree_map(self._faked, (args, named))
         results = func(*args, **named)

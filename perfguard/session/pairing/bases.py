@@ -29,14 +29,16 @@ class TreesOfRecords:
         self._repository = repository
         self._data = data
         self._found: dict[str, tuple[BaseTree, list[str]]] = {}  # With the code that changed since then.
+        # Each case asks several times, and few load a module.
+        self._is_used = functools.cache(lambda name, _modules: _is_used(repository.root, self._found[name][1]))
 
     def at(self, name: str) -> BaseTree:
         """The tree of a commit as a record names it. It counts as equal to the working tree if all that changed since
         then are modules that this process has not loaded, and data that belongs to such modules."""
         if name not in self._found:
             self._found[name] = self._look_up(name)
-        tree, changed = self._found[name]
-        return replace(tree, equal=tree.commit is not None and not _is_used(self._repository.root, changed))
+        tree = self._found[name][0]
+        return replace(tree, equal=tree.commit is not None and not self._is_used(name, len(sys.modules)))
 
     def looked_up(self) -> dict[str, BaseTree]:
         """Commit as a record names it -> its tree, for the commits looked up so far."""
