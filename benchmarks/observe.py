@@ -218,8 +218,7 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
         if run.status:
             print(run.output, flush=True)
     plants = [each for each in listed(PLANTS) if suite is SUITES[each.owed["suite"]]]
-    turns = sorted({each.owed.get("turn", 0) for each in plants})
-    changes = [each for turn in turns for each in planted(checkout, observe, turn, plants)]
+    changes = [planted(checkout, observe, each) for each in plants]
     return {
         "name": suite.name, "on": on, "torch": torch.__version__, "triton": triton.__version__,
         "date": datetime.date.today().isoformat(), "commit": commit,
@@ -228,17 +227,14 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def planted(checkout: Checkout, observe: list[str], turn: int, plants: list[Listed]) -> list[dict[str, object]]:
-    """Plant the changes of one turn together, run, take them back; what was found of each."""
-    changes = [each for each in plants if each.owed.get("turn", 0) == turn]
-    with planted_in(checkout.folder, *(each.edit for each in changes)):
+def planted(checkout: Checkout, observe: list[str], change: Listed) -> dict[str, object]:
+    """Plant a change, run, take it back; what was found of it."""
+    with planted_in(checkout.folder, change.edit):
         run = checkout.pytest(*observe)
-    found = []
-    for change in changes:
-        head = _finding(change.owed, run.output)
-        found.append({"change": change.what, "turn": turn, "named": bool(head), "finding": head, **run.kept})
-        print(found[-1], flush=True)
-    if not all(each["named"] for each in found):
+    head = _finding(change.owed, run.output)
+    found = {"change": change.what, "named": bool(head), "finding": head, **run.kept}
+    print(found, flush=True)
+    if not head:
         print(run.output, flush=True)
     return found
 
