@@ -273,12 +273,16 @@ def print_operators() -> None:
 
 
 def _finding(owed: Mapping[str, Any], output: str) -> str:
-    """The first line that names the change; empty if none does."""
+    """The first line that names the change, with the one below it that has the metric; empty if none does."""
     if "metric" not in owed:
         said = [line for line in output.splitlines() if line.startswith(("WRONG ", "FAILED ")) and owed["said"] in line]
         return min(said, key=lambda line: not line.startswith("WRONG "), default="")
-    blocks = [each for each in output.split("CHANGED  ")[1:] if each.startswith(owed["said"])]
-    return next((each.splitlines()[0] for each in blocks if owed["metric"] in each), "")
+    for block in output.split("CHANGED  ")[1:]:
+        head, *rest = block.splitlines()
+        named = next((line.strip() for line in [head, *rest] if owed["metric"] in line), "")
+        if head.startswith(owed["said"]) and named:
+            return head if named in head else f"{head}; {named}"
+    return ""
 
 
 if __name__ == "__main__":
