@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("suite", choices=[*SUITES, "operators"])
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--path", action="append", default=[], help="folder for PYTHONPATH")
+    parser.add_argument("--path", action="append", type=lambda name: str(Path(name).resolve()), default=[], help="folder for PYTHONPATH")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=3, help="runs with and without observation, by turns")
     given = parser.parse_args()
