@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,8 @@ def build_config(config: pytest.Config) -> Config:
     here = config.invocation_params.dir
     named = option.perfguard_reports or ""
     outside = not (here / named).resolve().is_relative_to(find_project(here))
-    if outside and named in config.invocation_params.args and not option.rootdir:
+    line = [*config.invocation_params.args, *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+    if outside and named in line and not option.rootdir:
         raise UsageError(
             f"--perfguard-reports {named}: pytest takes a folder behind a space for one of tests, and looks for its "
             f"root directory, with settings and baselines, above it; write --perfguard-reports={named}"
