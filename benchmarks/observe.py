@@ -110,7 +110,7 @@ SUITES = {
 class Checkout:
     """A copy of a suite in a repository of its own, which is made unless `folder` is one."""
 
-    def __init__(self, suite: Suite, folder: Path, paths: list[str]) -> None:
+    def __init__(self, suite: Suite, folder: Path, paths: list[Path]) -> None:
         self.suite, self.folder = suite, folder
         own = suite.variables.get("PYTHONPATH", ".")
         bin_ = str(Path(sys.executable).parent)
@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("suite", choices=[*SUITES, "operators"])
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--path", action="append", type=lambda name: str(Path(name).resolve()), default=[], help="folder for PYTHONPATH")
+    parser.add_argument("--path", action="append", type=Path, default=[], help="folder for PYTHONPATH")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=3, help="runs with and without observation, by turns")
     given = parser.parse_args()
@@ -179,7 +179,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="perfguard-observe-") as name:
         folder = Path(name) / given.suite
         shutil.copytree(given.folder, folder, ignore=shutil.ignore_patterns(".git", "baselines", ".perfguard"))
-        found = measure(Checkout(suite, folder, given.path), suite, given.rounds)
+        found = measure(Checkout(suite, folder, [each.resolve() for each in given.path]), suite, given.rounds)
     if given.json:
         data = json.loads(given.json.read_bytes()) if given.json.exists() else {"suites": []}
         others = [each for each in data["suites"] if (each["name"], each["on"]) != (found["name"], found["on"])]
