@@ -110,7 +110,7 @@ SUITES = {
 class Checkout:
     """A copy of a suite in a repository of its own, which is made unless `folder` is one."""
 
-    def __init__(self, suite: Suite, folder: Path, paths: list[str]) -> None:
+    def __init__(self, suite: Suite, folder: Path, paths: list[Path]) -> None:
         self.suite, self.folder = suite, folder
         own = suite.variables.get("PYTHONPATH", ".")
         bin_ = str(Path(sys.executable).parent)
@@ -166,7 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("suite", choices=[*SUITES, "operators"])
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--path", action="append", default=[], help="folder for PYTHONPATH")
+    parser.add_argument("--path", action="append", type=Path, default=[], help="folder for PYTHONPATH")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--rounds", type=int, default=3, help="runs with and without observation, by turns")
     given = parser.parse_args()
@@ -179,7 +179,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="perfguard-observe-") as name:
         folder = Path(name) / given.suite
         shutil.copytree(given.folder, folder, ignore=shutil.ignore_patterns(".git", "baselines", ".perfguard"))
-        found = measure(Checkout(suite, folder, given.path), suite, given.rounds)
+        found = measure(Checkout(suite, folder, [each.resolve() for each in given.path]), suite, given.rounds)
     if given.json:
         data = json.loads(given.json.read_bytes()) if given.json.exists() else {"suites": []}
         others = [each for each in data["suites"] if (each["name"], each["on"]) != (found["name"], found["on"])]
@@ -218,8 +218,7 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
         if run.status:
             print(run.output, flush=True)
     plants = [each for each in listed(PLANTS) if suite is SUITES[each.owed["suite"]]]
-    turns = sorted({each.owed.get("turn", 0) for each in plants})
-    changes = [each for turn in turns for each in planted(checkout, observe, turn, plants)]
+    changes = [planted(checkout, observe, each) for each in plants]
     return {
         "name": suite.name, "on": on, "torch": torch.__version__, "triton": triton.__version__,
         "date": datetime.date.today().isoformat(), "commit": commit,
@@ -228,17 +227,14 @@ def measure(checkout: Checkout, suite: Suite, rounds: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def planted(checkout: Checkout, observe: list[str], turn: int, plants: list[Listed]) -> list[dict[str, object]]:
-    """Plant the changes of one turn together, run, take them back; what was found of each."""
-    changes = [each for each in plants if each.owed.get("turn", 0) == turn]
-    with planted_in(checkout.folder, *(each.edit for each in changes)):
+def planted(checkout: Checkout, observe: list[str], change: Listed) -> dict[str, object]:
+    """Plant a change, run, take it back; what was found of it."""
+    with planted_in(checkout.folder, change.edit):
         run = checkout.pytest(*observe)
-    found = []
-    for change in changes:
-        head = _finding(change.owed, run.output)
-        found.append({"change": change.what, "turn": turn, "named": bool(head), "finding": head, **run.kept})
-        print(found[-1], flush=True)
-    if not all(each["named"] for each in found):
+    head = _finding(change.owed, run.output)
+    found = {"change": change.what, "named": bool(head), "finding": head, **run.kept}
+    print(found, flush=True)
+    if not head:
         print(run.output, flush=True)
     return found
 
@@ -277,12 +273,16 @@ def print_operators() -> None:
 
 
 def _finding(owed: Mapping[str, Any], output: str) -> str:
-    """The first line that names the change; empty if none does."""
+    """The first line that names the change, with the one below it that has the metric; empty if none does."""
     if "metric" not in owed:
         said = [line for line in output.splitlines() if line.startswith(("WRONG ", "FAILED ")) and owed["said"] in line]
         return min(said, key=lambda line: not line.startswith("WRONG "), default="")
-    blocks = [each for each in output.split("CHANGED  ")[1:] if each.startswith(owed["said"])]
-    return next((each.splitlines()[0] for each in blocks if owed["metric"] in each), "")
+    for block in output.split("CHANGED  ")[1:]:
+        head, *rest = block.splitlines()
+        named = next((line.strip() for line in [head, *rest] if owed["metric"] in line), "")
+        if head.startswith(owed["said"]) and named:
+            return head if named in head else f"{head}; {named}"
+    return ""
 
 
 if __name__ == "__main__":

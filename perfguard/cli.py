@@ -120,6 +120,7 @@ def run_doctor(options: argparse.Namespace) -> int:
 
     from perfguard.measure.devices import Finding, diagnose
     from perfguard.model.config import Settings, find_project, read_settings
+    from perfguard.session.pairing.worktrees import find_repository
 
     project, configured = find_project(Path.cwd()), Settings()
     try:
@@ -127,8 +128,14 @@ def run_doctor(options: argparse.Namespace) -> int:
         settings = Finding("settings", "[tool.perfguard] can be read, or is left out")
     except PerfguardError as error:
         settings = Finding("settings", "", str(error), "mend it: every run stops there")
+    repository = project
+    try:
+        repository = find_repository(project).root
+        git = Finding("git", str(repository))
+    except PerfguardError as error:
+        git = Finding("git", "", *str(error).split("; ", 1))
     table = Table.grid(padding=(0, 2))
-    findings = [settings, *diagnose(targets=configured.targets)]
+    findings = [settings, *diagnose(targets=configured.targets), git]
     for finding in findings:
         missing = [f"missing: {finding.missing}", f"next step: {finding.next_step}"] if finding.missing else []
         text = "\n".join(filter(None, [finding.value, *missing]))
@@ -137,15 +144,16 @@ def run_doctor(options: argparse.Namespace) -> int:
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     console = Console(width=width, highlight=False, markup=False)  # Brackets name extras; markup would hide them.
     console.print(table)
-    needed = (each.next_step for each in findings if each.missing and each.topic in ("settings", "torch", "device"))
+    topics = ("settings", "torch", "device", "git")
+    needed = (each.next_step for each in findings if each.missing and each.topic in topics)
     slug = next((finding.value for finding in findings if finding.topic == "device hardware"), "")
-    step = next(needed, "") or _next_command(project, project / configured.baselines, slug)
+    step = next(needed, "") or _next_command(repository, project / configured.baselines, slug)
     console.print(f"\nnext: {step}", soft_wrap=True)
     return int(ExitStatus.PASSED)
 
 
-def _next_command(project: Path, baselines: Path, slug: str) -> str:
-    """What a user types next in this project, once the machine has what a run needs.
+def _next_command(repository: Path, baselines: Path, slug: str) -> str:
+    """What a user types next in this repository, once the machine has what a run needs.
 
     Args:
         slug: the name of this hardware; "" if it is unknown.
@@ -155,10 +163,6 @@ def _next_command(project: Path, baselines: Path, slug: str) -> str:
         return "pytest --perfguard"
     if (baselines / "cpu").is_dir():
         return lane
-    above = (project, *project.parents)
-    repository = next((folder for folder in above if (folder / ".git").exists()), None)
-    if repository is None:
-        return "git init && perfguard init"
     workflows = (repository / ".github" / "workflows").glob("*.y*ml")
     if not any("perfguard" in path.read_text(encoding="utf-8", errors="replace") for path in workflows):
         return "perfguard init"

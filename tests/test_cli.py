@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.checkouts import git
 from perfguard import ExitStatus
 from perfguard.cli import main
 from perfguard.measure import devices
@@ -99,8 +100,11 @@ def test_doctor_ends_with_the_next_command(
         return last.removeprefix("next: ")
 
     assert following() == "git init && perfguard init"
-    (tmp_path / ".git").mkdir()
+    git(tmp_path, "init", "--quiet")
     assert following() == "perfguard init"
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", "")
+        assert following() == "install git, which holds base and baselines"
     (tmp_path / ".github" / "workflows").mkdir(parents=True)
     (tmp_path / ".github" / "workflows" / "guard.yml").write_text("run: pytest --perfguard\n")
     assert following().startswith("pytest --perfguard --perfguard-lane=cpu --perfguard-update=new  # once")

@@ -22,7 +22,7 @@ from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial
 from perfguard.check.numerics.truth import Reference, with_hint
 from perfguard.check.other_results import OtherResults
-from perfguard.check.writers import first_writers
+from perfguard.check.writers import with_writers
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import MeasurementError, described, next_step, shown
 from perfguard.model.records import Accuracy
@@ -35,8 +35,6 @@ RUNS = 11  # calls in all, once a result was seen to differ from run to run
 NOTABLE_RATIO = 1.25  # candidate's error / eager's error, from which on it is noted
 _MOVED = 0.1  # relative change of eager's result above which an unchanged result counts as cached
 
-_BACKWARD = " in the backward pass"
-_WRITTEN = re.compile(f"( was (?:modified|written)(?:{_BACKWARD})?)")  # Problems with inputs.
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
 
@@ -100,22 +98,9 @@ class _Check:
             if not self.call.on_any_rank(outside):
                 right = {position for position, accuracy in enumerate(accuracies) if not accuracy.problem}
                 self._against_itself(right, not self.call.on_any_rank(len(right) < len(accuracies)), full)
-        problems = self._with_writers(list(dict.fromkeys(self.problems)))
+        problems = with_writers(list(dict.fromkeys(self.problems)), self.call, self.inputs, self.upstream)
         inputs, notes, strides = self.inputs.describe(), self.reference.notes, self.eager.strides
         return Checked(forward, backward, problems, inputs, notes, self.varying, strides)
-
-    def _with_writers(self, problems: list[str]) -> list[str]:
-        """The problems, with the first operator or kernel that wrote into each modified input."""
-        if self.call.ranks.in_step or not any(_WRITTEN.search(problem) for problem in problems):
-            return problems
-        writers = first_writers(self.call, self.inputs, self.upstream)
-
-        def named(problem: str) -> str:
-            head = "".join(_WRITTEN.split(problem)[:2])
-            writer = writers.get(head.removesuffix(_BACKWARD))
-            return problem if writer is None else f"{head}, first by {writer}{problem.removeprefix(head)}"
-
-        return [*map(named, problems)]
 
     def _against_itself(self, right: set[int], all_right: bool, full: bool) -> None:
         """`right`: positions of the tensors that the first call got right."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -14,8 +15,25 @@ from perfguard.model.call import Call
 from perfguard.tensors.snapshot import Snapshot
 from perfguard.tensors.user_frames import place_in_python
 
+_BACKWARD = " in the backward pass"
+_WRITTEN = re.compile(f"( was (?:modified|written)(?:{_BACKWARD})?)")  # Problems with inputs.
 
-def first_writers(call: Call, inputs: Inputs, upstream: Gradients) -> dict[str, str]:
+
+def with_writers(problems: list[str], call: Call, inputs: Inputs, upstream: Gradients) -> list[str]:
+    """The problems of a call, with the first operator or kernel that wrote into each modified input."""
+    if call.ranks.in_step or not any(_WRITTEN.search(problem) for problem in problems):
+        return problems
+    writers = _first_writers(call, inputs, upstream)
+
+    def named(problem: str) -> str:
+        head = "".join(_WRITTEN.split(problem)[:2])
+        writer = writers.get(head.removesuffix(_BACKWARD))
+        return problem if writer is None else f"{head}, first by {writer}{problem.removeprefix(head)}"
+
+    return [*map(named, problems)]
+
+
+def _first_writers(call: Call, inputs: Inputs, upstream: Gradients) -> dict[str, str]:
     """`argument 0 was modified` -> `aten.mul_.Tensor at kernel.py:9 in double`, for each unauthorised write of one more
     call. Writes of calls that refuse to be observed have no name."""
     named = [(f"the incoming gradient of output {at}", each) for at, each in enumerate(upstream) if each is not None]

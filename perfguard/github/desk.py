@@ -66,8 +66,8 @@ def _repositories(environ: Mapping[str, str], root: Path) -> Iterator[tuple[str,
         return
     try:
         lines = find_repository(root).git("remote", "-v").splitlines()
-    except UsageError:  # There is no repository, or no git.
-        return
+    except UsageError as error:  # There is no repository, or no git.
+        raise UsageError(f"{error}; or set GITHUB_REPOSITORY=owner/name") from error
     urls = {name: url for name, url, *_ in map(str.split, lines)}
     matches = [_URLS[0].fullmatch(url) or _URLS[1].fullmatch(url) for _, url in sorted(urls.items(), key=_usual)]
     for host, name in dict.fromkeys((each["host"].lower(), each["name"]) for each in matches if each):

@@ -22,8 +22,18 @@ def write_atomically(path: Path, data: bytes) -> None:
     a link is followed, and an existing file keeps its permissions.
 
     The incomplete file is in a folder of its own, which git ignores even if a killed process leaves it behind.
+
+    Raises:
+        OSError: it cannot be written; with its name, which neither a full disk nor the other folder would tell.
     """
-    path = Path(os.path.realpath(path))
+    try:
+        _replace(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def _replace(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=_STAGING, dir=path.parent))
     try:

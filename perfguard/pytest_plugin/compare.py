@@ -17,6 +17,8 @@ from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.worktrees import find_repository
 
 _REPORTS = "compare"  # Folder below that of the reports, which stay those of runs with records.
+# Where perfguard is installed, pytest warns that this process has imported it before; a project may make that an error.
+_IMPORTED = "ignore:Module already imported so cannot be rewritten; perfguard:pytest.PytestAssertRewriteWarning"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +75,7 @@ def run(options: argparse.Namespace) -> int:
     plugin = own_packages().plugin
     given = [
         *plugin,
+        f"-W={_IMPORTED}",
         *options.pytest_arguments,
         "--perfguard",
         f"--perfguard-base={name}",

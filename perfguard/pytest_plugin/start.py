@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from perfguard._compat.pytest_internals import worker_input
 from perfguard.measure.devices import find_devices
-from perfguard.model.config import Config, parse_categories, read_settings
+from perfguard.model.config import Config, find_project, parse_categories, read_settings
 from perfguard.model.errors import PerfguardError, UsageError
 from perfguard.model.units import counted
 from perfguard.pytest_plugin.failures import usage_errors
@@ -98,6 +99,15 @@ def build_config(config: pytest.Config) -> Config:
             f"--dist {dist}: each case is measured once, under its own name, by a worker with a device of its own; "
             "use -n, with --dist load, loadscope, loadfile or worksteal"
         )
+    here = config.invocation_params.dir
+    named = option.perfguard_reports or ""
+    outside = not (here / named).resolve().is_relative_to(find_project(here))
+    line = [*config.invocation_params.args, *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+    if outside and named in line and not option.rootdir:
+        raise UsageError(
+            f"--perfguard-reports {named}: pytest takes a folder behind a space for one of tests, and looks for its "
+            f"root directory, with settings and baselines, above it; write --perfguard-reports={named}"
+        )
     beside = config.stash.get(BESIDE, None)
     settings = read_settings(
         config.rootpath, device=_device_name(option), reports=option.perfguard_reports, base=option.perfguard_base
@@ -113,7 +123,7 @@ def build_config(config: pytest.Config) -> Config:
         lane=option.perfguard_lane,
         session_folder=Path(option.perfguard_session) if option.perfguard_session else None,
         device=option.perfguard_device or "",
-        here=config.invocation_params.dir,
+        here=here,
         beside=beside,
     )
 

@@ -58,7 +58,7 @@ def test_what_equals_its_base_in_code_is_unchanged_whatever_the_machine_does(rec
 def test_without_git_the_times_are_unpaired(project: Project, recording: Path) -> None:
     shutil.copytree(recording / "baselines", project.path / "baselines")
     project.of_three_sessions()
-    said = "not in a git checkout, so there is no base to compare with; git init, and commit"
+    said = "not in a git repository, which holds base and baselines; git init && perfguard init"
     result = project.guard()
     assert result.ret == ExitStatus.UNGUARDED
     result.stdout.fnmatch_lines(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.checkouts import import_path
 from perfguard import ExitStatus
 from tests.flows.conftest import TEST, Project
 
@@ -200,6 +201,24 @@ def test_no_guarded_test_is_nothing_measured(checkout: Checkout) -> None:
     checkout.project.kernel(us=60.0)
     status, said = checkout.compare("main")
     assert status == ExitStatus.NOTHING_MEASURED, said
+
+
+@pytest.mark.usefixtures("real_processes")  # those of a nursery have imported pytest's plugins already
+def test_warnings_may_be_errors_where_perfguard_is_installed(checkout: Checkout, tmp_path: Path) -> None:
+    """pytest warns of plugins that were imported before it, and the command is of one."""
+    installed = tmp_path / "installed" / "guard-1.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: guard\nVersion: 1\n")
+    (installed / "entry_points.txt").write_text("[pytest11]\nguard = textwrap\n")
+    (installed / "RECORD").write_text("perfguard/__init__.py,,\n")
+    checkout.environment["PYTHONPATH"] = import_path(installed.parent)
+    (checkout.path / "pytest.ini").write_text("[pytest]\npythonpath = .\nfilterwarnings = error\n")
+    checkout.project.test_file("def test_nothing():\n    pass\n")
+    checkout.commit()
+    checkout.project.kernel(us=60.0)
+    status, said = checkout.compare("main")
+    assert status == ExitStatus.NOTHING_MEASURED, said
+    assert "rewritten" not in said
 
 
 def test_code_from_the_user_s_checkout_is_refused(checkout: Checkout) -> None:

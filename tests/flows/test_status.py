@@ -130,3 +130,17 @@ def test_numerics_run_under_xdist(project: Project) -> None:
 def test_reports_folder_can_be_chosen(project: Project) -> None:
     assert project.guard("--perfguard-reports=out").ret == ExitStatus.PASSED
     assert sorted(os.listdir(project.path / "out")) == [".gitignore", "report-fake-gpu.json"]
+
+
+def test_a_reports_folder_elsewhere_moves_no_root(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a space pytest takes an existing folder for tests: settings and baselines would be those above both."""
+    folder = tmp_path_factory.mktemp("out")
+    assert project.guard(f"--perfguard-reports={folder}").ret == ExitStatus.PASSED
+    result = project.guard("--perfguard-reports", str(folder))
+    assert result.ret == ExitStatus.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --perfguard-reports {folder}: *; write --perfguard-reports={folder}"])
+    assert project.guard("--perfguard-reports", "out").ret == ExitStatus.PASSED
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"--perfguard-reports '{folder}'")
+    assert project.guard().ret == ExitStatus.USAGE_ERROR

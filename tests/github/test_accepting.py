@@ -498,19 +498,23 @@ def test_a_token_of_the_environment_goes_to_no_other_host(
         ("", "github.com", "no remote of {} is on GitHub; set GITHUB_REPOSITORY=owner/name, or download"),
         ("../other/clone", "github.com", "no remote of {} is on GitHub"),
         ("file:///srv/git/o/r", "github.com", "no remote of {} is on GitHub"),
+        ("git@github.com:o/r", "", "git: not found; install git, which holds base and baselines; or set GITHUB_REP"),
         ("git@github.com:o/r", "", "no token for github.com; gh auth login --hostname github.com, or set GITHUB_TOKEN"),
         ("git@github.com:o/r", "github.example", "no token for github.com"),
         ("git@github.com:o/else", "github.com", "no run of o/else; set GITHUB_REPOSITORY=owner/name, and check that"),
     ],
 )
 def test_one_line_says_what_is_missing_at_a_desk(
-    desk: Desk, checkout: Path, capsys: pytest.CaptureFixture[str], remote: str, known: str, said: str
-) -> None:
+    desk: Desk, checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    remote: str, known: str, said: str,
+) -> None:  # fmt: skip
     if known:
         desk.knows(known)
     if remote:
         git("remote", "add", "origin", remote)
+    if said.startswith("git: "):
+        monkeypatch.setenv("PATH", "")
     assert desk.accept() == ExitStatus.USAGE_ERROR
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"perfguard: --run 5001: {said.format(checkout)}")
+    assert line.replace("--run 5001: ", "", 1).startswith(f"perfguard: {said.format(checkout)}")
     assert TOKEN not in line

@@ -309,7 +309,9 @@ def test_outside_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert init("--yes") == ExitStatus.USAGE_ERROR
     error = capsys.readouterr().err
-    assert error == f"perfguard: {tmp_path}: not in a git repository, which holds baselines and workflows; git init\n"
+    assert error == (
+        f"perfguard: {tmp_path}: not in a git repository, which holds base and baselines; git init && perfguard init\n"
+    )
     assert files(tmp_path) == {}
 
 

@@ -61,7 +61,7 @@ def test_a_doubt_convicts_here_and_is_an_answer_where_a_base_is_asked(tmp_path: 
     (doubt,) = found.doubts
     (accused,) = [verdict for verdict in found.verdicts if verdict.word.fails]  # its test reports it
     assert accused.word is Word.WRONG
-    assert accused.reason.startswith(f"{doubt.problem}\nno base was asked: {tmp_path}: not in a git checkout")
+    assert accused.reason.startswith(f"{doubt.problem}\nno base was asked: {tmp_path}: not in a git repository")
     folder = tmp_path / "session"
     folder.mkdir()
     write_request(folder, Request(doubts={"suite": {"double": [doubt]}}))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -63,6 +65,18 @@ def write(kind: str) -> None:
         save_report(path, REPORT)
     else:
         write_atomically(path, b"new")
+
+
+@pytest.mark.parametrize("at", ["mkdtemp", "fsync"])
+def test_a_write_that_fails_names_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", *(["a folder of its own"] if at == "mkdtemp" else []))
+
+    monkeypatch.setattr(tempfile if at == "mkdtemp" else os, at, full)
+    with pytest.raises(OSError, match="No space left") as told:
+        write_atomically(tmp_path / "report.html", b"new")
+    assert told.value.filename == str(tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("kind", "at"), [("baseline", "fsync"), ("baseline", "replace"), ("report", "replace")])

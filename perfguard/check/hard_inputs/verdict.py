@@ -48,6 +48,7 @@ from perfguard.check.numerics.sums import (
 )
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial, surrounded_gradient
 from perfguard.check.numerics.truth import Reference, Truth
+from perfguard.check.writers import with_writers
 from perfguard.interpreter.entry import interpreter_error
 from perfguard.interpreter.running import NotInterpreted, StrictRunImpossible, bounded
 from perfguard.model.call import Call
@@ -214,7 +215,7 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     for words in trial.modified:
         if derivation.scalars:
             raise LeftOut("an option that asks for writes")
-        return words
+        return with_writers([words], call, Inputs(call), upstream)[0]
     ours, theirs = ([(name, each.shape) for name, each in zip(t.names, t.outputs, strict=True)] for t in (trial, eager))
     if ours != theirs:
         if derivation.resizes or derivation.scalars or derivation.text(TUNED):

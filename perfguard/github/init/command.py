@@ -59,15 +59,10 @@ def run(options: argparse.Namespace) -> int:
     """Return the exit status, one of `perfguard.ExitStatus`.
 
     Raises:
-        PerfguardError: no repository, a wrong option or a wrong setting.
+        PerfguardError: no repository or no git, a wrong option or a wrong setting.
     """
     project = find_project(Path.cwd())
-    try:
-        repository = find_repository(project)
-    except UsageError as error:
-        raise UsageError(
-            f"{project}: not in a git repository, which holds baselines and workflows; git init"
-        ) from error
+    repository = find_repository(project)
     found = Project(project, repository)
     plan, steps = make_plan(found, options)
     if found.folder:

@@ -216,11 +216,14 @@ def find_repository(folder: Path) -> Repository:
     """The checkout that contains `folder`.
 
     Raises:
-        UsageError: git is missing, or there is no checkout.
+        UsageError: git is missing, there is no repository, or git refuses to read it, such as that of another user.
     """
     done = _git(folder, ("rev-parse", "--show-toplevel"))
     if done.returncode != 0:
-        raise UsageError(f"{folder}: not in a git checkout, so there is no base to compare with; git init, and commit")
+        said = [line.strip() for line in done.stderr.splitlines()] or ["git ended without a word"]
+        if "not a git repository" in said[0]:
+            said = ["not in a git repository, which holds base and baselines", "git init && perfguard init"]
+        raise UsageError(f"{folder}: {said[0]}; {said[-1]}")
     return Repository(Path(done.stdout.strip()))
 
 
@@ -234,7 +237,7 @@ def _git(
             start_new_session=True,  # perfguard alone handles Ctrl-C; git finishes its command.
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise UsageError("git: not found; install it, since perfguard checks out the base with it") from error
+        raise UsageError("git: not found; install git, which holds base and baselines") from error
 
 
 def uncommitted_code(folder: Path, data: Sequence[Path]) -> list[str]:

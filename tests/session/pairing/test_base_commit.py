@@ -119,12 +119,22 @@ def test_it_is_found_from_a_folder_inside(root: Path) -> None:
     assert not find_base(root / "docs", "", []).equal
 
 
-def test_what_keeps_a_tree_from_having_a_base_is_told(root: Path, tmp_path: Path) -> None:
+def test_what_keeps_a_tree_from_having_a_base_is_told(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
-    assert "not in a git checkout" in base(outside).problem
+    assert "not in a git repository" in base(outside).problem
     git(outside, "init", "--quiet")
     assert "the repository has no commit yet; commit first" in base(outside).problem
+    with monkeypatch.context() as patched:
+        patched.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # As in a container that mounts a checkout.
+        told = base(root).problem
+    assert told.startswith(f"{root}: fatal: detected dubious ownership")
+    assert told.endswith(f"; git config --global --add safe.directory {root}")
+    with monkeypatch.context() as patched:
+        patched.setenv("PATH", "")
+        assert base(root).problem == "git: not found; install git, which holds base and baselines"
     with pytest.raises(UsageError, match="nowhere: no branch, tag or commit"):  # a mistake
         base(root, "nowhere")
     git(root, "commit", "--quiet", "--allow-empty", "-m", "second")
