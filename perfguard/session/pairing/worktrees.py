@@ -26,7 +26,8 @@ _IDENTITY = {
 # Text files are not among them, since requirements are often one.
 NO_CODE = {".md", ".rst", ".adoc", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".pyc"}
 # Outputs that tools write beside the code; git may not ignore them.
-_OUTPUTS = {".xml", ".html", ".log", ".prof", ".nsys-rep", ".ncu-rep"}
+_OUTPUTS = {".xml", ".html", ".log", ".out", ".prof", ".nsys-rep", ".ncu-rep"}
+_PACKAGES = ("requirements", "constraints")  # Other texts hold what a command printed.
 _TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".benchmarks", ".venv", "venv"}
 
 
@@ -297,4 +298,5 @@ def is_code(path: str) -> bool:
 
 def _is_output(path: PurePosixPath) -> bool:
     tools = any(part in _TOOLS or part.endswith(".egg-info") for part in path.parts)
-    return tools or path.suffix.lower() in _OUTPUTS or path.name.startswith(".coverage")
+    printed = path.suffix.lower() == ".txt" and not path.name.startswith(_PACKAGES)
+    return tools or printed or path.suffix.lower() in _OUTPUTS or path.name.startswith(".coverage")

@@ -50,6 +50,8 @@ def written(name: str) -> Callable[[Path], None]:
         (written("baselines/fake-gpu/suite.yaml"), True),
         (written(".perfguard/report-fake-gpu.json"), True),
         (written("junit.xml"), True),
+        (written("seen.txt"), True),
+        (written("requirements-dev.txt"), False),
         (written("package.egg-info/PKG-INFO"), True),
         (written("__pycache__/kernel.cpython-311.pyc"), True),
         (written("kernel.py"), False),
