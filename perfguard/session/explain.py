@@ -30,9 +30,8 @@ from perfguard.model.units import format_time
 from perfguard.render.escaping import clean
 from perfguard.render.words import more_lines, one_line
 from perfguard.session.child import Request, add_pytest_arguments, child_command
-from perfguard.session.child_process import TOO_LONG
+from perfguard.session.child_process import TOO_LONG, Tell
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.fresh_processes import Tell
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.pairs import PairWorktrees
 from perfguard.session.pairing.sides import SIDES, describe
