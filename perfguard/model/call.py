@@ -196,8 +196,6 @@ class Call:
         fn: the candidate.
         args, kwargs: its inputs; tensors may be anywhere in nested tuples, lists and dicts.
         reference: eager truth, called with the same inputs, and again with them in the oracle's dtype.
-        oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
-            whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
         clobbers: positions in `args` whose memory the candidate may overwrite with anything, in the forward or the
             backward pass. `GRADIENTS` is the memory of the incoming gradients.
@@ -226,7 +224,6 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     tolerance: Tolerance | None = None
     work: Work | None = None
-    oracle: Literal["auto", "float64", "float32"] = "auto"
     mutates: tuple[int, ...] = ()
     clobbers: tuple[int | Literal["gradients"], ...] = ()
     timed: bool = True
