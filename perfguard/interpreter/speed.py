@@ -1,4 +1,4 @@
-"""Makes Triton's front end several times as fast when it interprets, by caching work that it repeats at every operation.
+"""Makes Triton's front end much faster when it interprets, by caching work that it repeats at every operation.
 
 Results do not change. Each function here returns the replacement of a private name. If this version of Triton lacks the
 name, it stays as slow as it was.
