@@ -24,7 +24,6 @@ import torch
 from benchmarks.checkouts import RECORDING, ROOT, Ran, copied, guard
 from benchmarks.planting import Edit, failing, planted_in
 from benchmarks.rows import write_rows
-from perfguard.measure.devices import open_device
 from perfguard.model.records import CaseResult, Report, TimedEntry
 from perfguard.store.baseline_files import Store
 from tests.corpus.ranks import EXCHANGE, MUTANTS
@@ -147,7 +146,7 @@ def main() -> None:
     options = parser.parse_args()
     out: Path = options.out.resolve()
     baselines = ROOT / "baselines"
-    found: dict[str, Any] = {"links": "", "rows": [], "facts": [], "fails": [], "plants": []}
+    found: dict[str, Any] = {"rows": [], "facts": [], "fails": [], "plants": []}
     on_gpus = None
     chosen = ("-k", CASES[options.ranks])
     if torch.cuda.device_count() >= options.ranks:
@@ -157,7 +156,6 @@ def main() -> None:
         folder = f"{on_gpus.hardware.slug}-x{options.ranks}"
         if (baselines / folder).is_dir():
             shutil.copytree(baselines / folder, out / folder, dirs_exist_ok=True)
-        found["links"] = open_device("cuda").interconnect(options.ranks)
         found["rows"] = list(rows(on_gpus, baselines))
         found["fails"] += failures(on_gpus)
         _keep(out, found)

@@ -129,7 +129,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("--perfguard-lane: goes with --perfguard; add it or leave both out")
         return
     if "RANK" in os.environ:
-        from perfguard.ranks.ranked_start import start_rank
+        from perfguard.ranks.in_rank import start_rank
 
         if start_rank(config):
             return
@@ -143,7 +143,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Arrange for tests of several ranks, if there are any."""
     of_ranks = "RANK" in os.environ and _measures(config.option)
     if of_ranks or any(item.get_closest_marker("perfguard") for item in items):
-        from perfguard.ranks.ranked_start import arrange
+        from perfguard.ranks.in_rank import arrange
 
         arrange(config, items, measure=_measures(config.option))
 

@@ -14,7 +14,7 @@ from perfguard.model.atomic_files import write_atomically
 from perfguard.model.errors import MeasurementError, UsageError
 from perfguard.model.records import CaseId, CaseResult, Hardware, Reading, Report, Toolchain
 from perfguard.session.child import ChildCommand, Request, timers_of
-from perfguard.session.fresh_processes import measure_fresh
+from perfguard.session.child_process import measure_fresh
 from perfguard.store.report_file import read_report, save_report
 
 _MADE_BY = "selfcheck-of.json"  # the command that measured the sessions of a folder: its arguments, then where

@@ -37,7 +37,7 @@ def files_of(overview: Overview, strict: bool) -> dict[str, bytes]:
         "report.html": render_html(overview).encode(),
         "report.json": as_json(msgspec.json.format(msgspec.json.encode(overview), indent=1).decode()).encode(),
         "report.md": render_markdown(overview, _EVERYTHING).encode(),
-        "codequality.json": codequality.render(overview).encode(),
+        "codequality.json": codequality(overview).encode(),
     }
 
 

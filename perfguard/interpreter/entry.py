@@ -29,14 +29,10 @@ def is_interpreting() -> bool:
 
 
 @contextmanager
-def interpreting(wanted: bool = True) -> Iterator[None]:
-    """Interpret kernels with this package while inside. Nothing changes if Triton's interpreter is not loaded.
-
-    Args:
-        wanted: whether Triton's interpreter is changed.
-    """
+def interpreting() -> Iterator[None]:
+    """Interpret kernels with this package while inside. Nothing changes if Triton's interpreter is not loaded."""
     loaded = "triton" in sys.modules and (names.INTERPRETER.loaded() is not None or is_interpreting())
-    enters = wanted and loaded and not _entered
+    enters = loaded and not _entered
     put_back = _enter() if enters else lambda: None
     _entered.extend([True] * enters)
     RUNNING.forget()

@@ -1,4 +1,4 @@
-"""Makes Triton's front end five times as fast when it interprets, by caching work that it repeats at every operation.
+"""Makes Triton's front end much faster when it interprets, by caching work that it repeats at every operation.
 
 Results do not change. Each function here returns the replacement of a private name. If this version of Triton lacks the
 name, it stays as slow as it was.
@@ -17,9 +17,7 @@ from perfguard._compat.triton_interpreter import (
     BROADCAST,
     BUILDER,
     DESCRIBE,
-    EQUAL,
     HANDLE,
-    HOLD,
     LANGUAGE,
     MAKE,
     NUMPY_TYPE,
@@ -27,7 +25,6 @@ from perfguard._compat.triton_interpreter import (
     PATCH_ONE,
     PREPARE,
     SANITIZE,
-    UNWRAP,
     changed_by,
 )
 from perfguard.interpreter.builder import numpy_type
@@ -42,9 +39,6 @@ def quicker(language: Any) -> Iterator[tuple[Private, Replacement]]:
         (NUMPY_TYPE, lambda: numpy_type),
         (DESCRIBE, lambda: _described_once(core.block_type, core.constexpr)),
         (MAKE, lambda: _counted_once(core.tensor, core.block_type)),
-        (HOLD, _checked_once),
-        (EQUAL, lambda: _compared_as_lists(core.tuple, core.constexpr)),
-        (UNWRAP, lambda: _unwrapped_if_wrapped(core.tensor, core.constexpr)),
         (PREPARE, lambda: _prepared_once(core.tensor)),
         (BROADCAST, lambda: _broadcast_if_unequal(core.tensor)),
         (SANITIZE, _sanitized_if_asserted),
@@ -151,45 +145,6 @@ def _counted_once(tensor: Any, block_type: Any) -> Replacement:
             tensors[sizes] = {name: value for name, value in vars(self).items() if name not in own}
 
     return make
-
-
-def _checked_once() -> Replacement:
-    """Caches the largest size of numbers that Triton accepts for a type, which it otherwise compares at each result."""
-    init = HOLD.get()
-    accepted: dict[str, int] = {}
-
-    def hold(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
-        if data.itemsize > accepted.get(dtype.name, 0):
-            init(self, data, dtype)
-            accepted[dtype.name] = data.itemsize
-        self.data, self.dtype, self.attr = data, dtype, {} if attr is None else attr
-
-    return hold
-
-
-def _compared_as_lists(kind: Any, constexpr: Any) -> Replacement:
-    """Compares a kernel's tuple with lists of integers directly, instead of converting these to typed tuples."""
-    equal = EQUAL.get()
-
-    def equal_to_numbers(self: Any, other: Any) -> Any:
-        members = other.values if type(other) is kind else other
-        if type(members) is list and all(type(member) is int for member in members):
-            return constexpr(self.values == members)
-        return equal(self, other)
-
-    return equal_to_numbers
-
-
-def _unwrapped_if_wrapped(tensor: Any, constexpr: Any) -> Replacement:
-    """Skips the search for wrapped constants in arguments whose types hold none."""
-    unwrap = UNWRAP.get()
-    plain = {tensor, bool, int, float, str, type(None)}
-
-    def unwrap_if_wrapped(given: Any) -> Any:
-        kind = type(given)
-        return given if kind in plain else given.value if kind is constexpr else unwrap(given)
-
-    return unwrap_if_wrapped
 
 
 # Two operands of one shape with one of these types need no conversion. 16-bit floats do: they are divided as fp32.

@@ -11,13 +11,19 @@ import ctypes
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from perfguard.model.limits import Limits
-from perfguard.model.records import Better, Hardware, Reading
+from perfguard.model.records import Better, Case, CaseResult, Hardware, Reading
 from perfguard.model.units import Unit
+
+if TYPE_CHECKING:
+    from perfguard.measure.devices.device import Device
+    from perfguard.model.call import Call
 
 #: Counters that are sums, of which less is better -> the bytes that one stands for. A warp's access to local memory
 #: moves a register of 4 bytes for each of its 32 lanes.
@@ -66,6 +72,26 @@ def profiler_for(hardware: Hardware) -> Profiler | None:
     """The profiler for a device; None for a device without one, such as a CPU."""
     known: dict[str, Profiler] = {"nvidia": NsightCompute(), "amd": RocProfiler()}
     return known.get(hardware.slug.partition("-")[0])
+
+
+def profiled_call(call: Call, case: Case, wanted: Case, device: Device) -> list[CaseResult]:
+    """In the process under a profiler: make the wanted pass once, warm. Other calls of the test return nothing."""
+    from perfguard._compat.torch_compiler import forget_compiled
+    from perfguard.measure.replay import pass_of
+
+    profiler = profiler_for(device.identity)
+    if case.name != wanted.name or profiler is None:
+        return []
+    if wanted.direction == "backward":
+        forget_compiled()  # Code compiled for one backward pass cannot be replayed.
+    run = pass_of(call, wanted.direction)
+    for _ in range(2):  # Kernels are compiled, tuned and loaded.
+        run()
+    device.synchronize()
+    with profiler.region() if device.torch_device.type == "cuda" else nullcontext():  # Otherwise it is simulated.
+        run()
+        device.synchronize()
+    return [CaseResult(replace(case, direction=wanted.direction))]
 
 
 # -- Nsight Compute ----------------------------------------------------------------------------------------------------

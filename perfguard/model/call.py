@@ -57,7 +57,6 @@ class Tolerance:
         phi: allowed share of one rounding of the output dtype; default 0.25.
         group_dim: dimension along which rows are the groups; default: all but the last dimension.
         fp8_step_fraction: share of fp8 codes that may be one step off without a tie; default 0.
-        min_sqnr_db: least signal-to-quantisation-noise ratio in dB, besides the rule.
         reason: why the default does not fit; required.
     """
 
@@ -65,7 +64,6 @@ class Tolerance:
     phi: float | None = None
     group_dim: int | None = None
     fp8_step_fraction: float = 0.0
-    min_sqnr_db: float | None = None
     reason: str = ""
 
     def __post_init__(self) -> None:
@@ -80,8 +78,6 @@ class Tolerance:
             raise UsageError(f"Tolerance(fp8_step_fraction={shown(share)}): give a number in [0, 1]")
         if self.group_dim is not None and not isinstance(self.group_dim, int):
             raise UsageError(f"Tolerance(group_dim={shown(self.group_dim)}): give the number of a dimension")
-        if self.min_sqnr_db is not None and not isinstance(self.min_sqnr_db, int | float):
-            raise UsageError(f"Tolerance(min_sqnr_db={shown(self.min_sqnr_db)}): give a number of dB")
 
 
 _OTHER_VALUES = (
@@ -196,8 +192,6 @@ class Call:
         fn: the candidate.
         args, kwargs: its inputs; tensors may be anywhere in nested tuples, lists and dicts.
         reference: eager truth, called with the same inputs, and again with them in the oracle's dtype.
-        oracle: dtype in which the reference becomes the oracle. "auto": float64; float32 for fp8 outputs,
-            whose codes and scales are defined on float32.
         mutates: positions in `args` that the candidate writes; they are compared like outputs.
         clobbers: positions in `args` whose memory the candidate may overwrite with anything, in the forward or the
             backward pass. `GRADIENTS` is the memory of the incoming gradients.
@@ -226,7 +220,6 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     tolerance: Tolerance | None = None
     work: Work | None = None
-    oracle: Literal["auto", "float64", "float32"] = "auto"
     mutates: tuple[int, ...] = ()
     clobbers: tuple[int | Literal["gradients"], ...] = ()
     timed: bool = True

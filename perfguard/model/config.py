@@ -29,7 +29,6 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     strict: bool = False  # Cases that are not guarded fail.
     base: str = ""  # A branch, tag or commit; times are compared with its merge base with HEAD. "" is HEAD.
     pair_minutes: Annotated[float, Meta(ge=0, le=600)] = 10.0  # The limit for process pairs.
-    interpreter: Literal["perfguard", "triton"] = "perfguard"  # Interprets Triton's kernels without a GPU.
     targets: tuple[str, ...] = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx950")  # Kernels are compiled for these.
     case_seconds: Annotated[float, Meta(gt=0, le=60)] = 1.0  # The most measuring time for one timed metric.
     extra_seconds: Annotated[float, Meta(ge=0, le=600)] = 0.5  # Processor time for all calls beside a given one.

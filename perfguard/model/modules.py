@@ -1,4 +1,4 @@
-"""Finds the modules of a folder (each metric, vendor, timer and output is one file), and waits for imports."""
+"""Finds the modules of a folder (each metric, vendor and timer is one file), and waits for imports."""
 
 from __future__ import annotations
 

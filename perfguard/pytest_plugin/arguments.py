@@ -17,16 +17,15 @@ _OPTIONS: dict[str, tuple[tuple[type, ...], str]] = {
     "kwargs": ((Mapping, type(None)), "the keyword arguments as a dict"),
     "label": ((str,), "a text"),
 }
-_CHOICES = {"oracle": ("auto", "float64", "float32"), "cache": ("cold", "warm")}
+_CACHES = ("cold", "warm")
 
 
 def check_options(**given: object) -> None:
     """Refuse an option of another type, or a text that is none of its choices."""
     for name, value in given.items():
-        if name in _CHOICES:
-            choices = _CHOICES[name]
-            if not isinstance(value, str) or value not in choices:
-                raise UsageError(f"perfguard({name}={shown(value)}): give one of {', '.join(map(repr, choices))}")
+        if name == "cache":
+            if not isinstance(value, str) or value not in _CACHES:
+                raise UsageError(f"perfguard({name}={shown(value)}): give one of {', '.join(map(repr, _CACHES))}")
         elif not isinstance(value, _OPTIONS[name][0]):
             raise UsageError(f"perfguard({name}={shown(value)}): is a {type(value).__name__}; give {_OPTIONS[name][1]}")
 

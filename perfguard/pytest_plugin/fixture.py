@@ -61,7 +61,6 @@ class Guarded:
         extra_seconds: float = 0.0,
         *,
         ranks: Ranks = ALONE,
-        interprets: bool = True,
     ) -> None:
         self._case = case
         self._device = device
@@ -69,7 +68,6 @@ class Guarded:
         self._ranks = ranks
         self._every = every  # Whether all configurations are checked.
         self._extra_seconds = extra_seconds  # For derived inputs and configurations of a call that is only checked.
-        self._interprets = interprets  # Whether perfguard interprets Triton's kernels.
         self._labels: set[str] = set()
         forget_compiled()  # Otherwise the number and shapes of earlier tests decide what this one compiles.
         self._settings = settings()  # Later changes are the test's own.
@@ -111,7 +109,6 @@ class Guarded:
         reference: Callable[..., Any],
         tolerance: Tolerance | None = None,
         work: Work | None = None,
-        oracle: Literal["auto", "float64", "float32"] = "auto",
         kwargs: Mapping[str, Any] | None = None,
         mutates: tuple[int, ...] = (),
         clobbers: tuple[int | Literal["gradients"], ...] = (),
@@ -133,7 +130,6 @@ class Guarded:
             reference: an eager implementation, callable with the same inputs in their own dtype and in the oracle's.
             tolerance: overrides of the numerics rule, with a reason.
             work: minimum bytes and flop of one call; turns time into GB/s, TFLOP/s and % of the copy ceiling.
-            oracle: dtype of the oracle; "auto" is float64, and float32 for fp8 outputs.
             kwargs: keyword inputs of `fn` and `reference`.
             mutates: positions in `args` that the candidate writes; compared like outputs.
             clobbers: positions in `args` whose memory the candidate may overwrite, e.g. (0,) for a gradient in place,
@@ -172,7 +168,7 @@ class Guarded:
         for name, value in (given if rival is None else {**given, "rival": rival}).items():
             if not callable(value):
                 raise UsageError(f"perfguard({name}={shown(value)}): must be callable; pass the function itself")
-        check_options(tolerance=tolerance, work=work, oracle=oracle, kwargs=kwargs, cache=cache, label=label)
+        check_options(tolerance=tolerance, work=work, kwargs=kwargs, cache=cache, label=label)
         if label in self._labels:
             raise UsageError(
                 f"{self._case.nodeid}: two guarded calls with label {label!r}; one call is one case: "
@@ -188,7 +184,6 @@ class Guarded:
             {} if kwargs is None else dict(kwargs),
             tolerance=tolerance,
             work=work,
-            oracle=oracle,
             mutates=mutates_of(mutates, args),
             clobbers=clobbers_of(clobbers, args),
             timed=timed,
@@ -206,7 +201,7 @@ class Guarded:
         try:
             from perfguard.check.numerics.modules import with_kept
 
-            with interpreting(self._interprets):
+            with interpreting():
                 self._guard(with_kept(call), case)
         except Exception as error:
             cause = interpreter_error(error)
@@ -287,8 +282,8 @@ def guarded(
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(seeded(seed_of(case), device))
-            ranks, interprets = stack.enter_context(ranks_of(request.node)), read.interpreter == "perfguard"
-            yield Guarded(case, device, run, every, extra_seconds, ranks=ranks, interprets=interprets)
+            ranks = stack.enter_context(ranks_of(request.node))
+            yield Guarded(case, device, run, every, extra_seconds, ranks=ranks)
     except Exception:
         if LOST not in config.stash:  # The random state of a lost device cannot be restored, and is not needed.
             raise

@@ -36,7 +36,6 @@ class WithoutGpu:
         self._set = self._in_worker = False
         self._restore: Callable[[], None] = lambda: None
         fixed = os.environ.get(VARIABLE) == "0" or settings.device not in ("auto", "cpu")
-        fixed = fixed or settings.interpreter != "perfguard"
         waits = not fixed and "triton" not in sys.modules
         self._awaited = Awaited("triton", self._correct, self._set_variable) if waits else None
 

@@ -24,8 +24,8 @@ from perfguard.pytest_plugin.start import device_setting
 from perfguard.ranks.launch import Ended, Launched
 from perfguard.ranks.rank_reports import Merged, merge
 from perfguard.session.child import ChildCommand, Request, child_command
+from perfguard.session.child_process import session_of
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.fresh_processes import session_of
 from perfguard.session.run import Run
 from perfguard.session.settle import to_record
 

@@ -138,7 +138,7 @@ class Runner:
         started, binaries = time.monotonic(), self.plan.binaries
         launches = None if binaries is None else ObservedLaunches(binaries, self.device)
         with (
-            interpreting(self.settings.interpreter == "perfguard"),
+            interpreting(),
             self.device.observed(None if launches is None else launches.note) as seen,
             observed_compilations() as (compiled, generated),
         ):

@@ -10,11 +10,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-
-from msgspec.structs import replace
 
 from perfguard.judge.exact import because, describe_difference
 from perfguard.judge.pair_test import PairVerdict
@@ -30,9 +27,8 @@ from perfguard.model.units import format_time
 from perfguard.render.escaping import clean
 from perfguard.render.words import more_lines, one_line
 from perfguard.session.child import Request, add_pytest_arguments, child_command
-from perfguard.session.child_process import TOO_LONG
+from perfguard.session.child_process import TOO_LONG, Tell
 from perfguard.session.device_lock import DeviceLock
-from perfguard.session.fresh_processes import Tell
 from perfguard.session.pairing.bases import find_base
 from perfguard.session.pairing.pairs import PairWorktrees
 from perfguard.session.pairing.sides import SIDES, describe
@@ -40,31 +36,9 @@ from perfguard.session.pairing.worktrees import find_repository
 from perfguard.store.report_file import read_report
 
 if TYPE_CHECKING:
-    from perfguard.measure.devices.device import Device
-    from perfguard.model.call import Call
     from perfguard.session.run import Run
 
 _MOST, _SECONDS = 3, 20.0  # Cases that a run explains, and its limit for the process of a side.
-
-
-def profiled_call(call: Call, case: Case, wanted: Case, device: Device) -> list[CaseResult]:
-    """In the process under a profiler: make the wanted pass once, warm. Other calls of the test return nothing."""
-    from perfguard._compat.torch_compiler import forget_compiled
-    from perfguard.measure.replay import pass_of
-
-    profiler = profiler_for(device.identity)
-    if case.name != wanted.name or profiler is None:
-        return []
-    if wanted.direction == "backward":
-        forget_compiled()  # Code compiled for one backward pass cannot be replayed.
-    run = pass_of(call, wanted.direction)
-    for _ in range(2):  # Kernels are compiled, tuned and loaded.
-        run()
-    device.synchronize()
-    with profiler.region() if device.torch_device.type == "cuda" else nullcontext():  # Otherwise it is simulated.
-        run()
-        device.synchronize()
-    return [CaseResult(replace(case, direction=wanted.direction))]
 
 
 def _compared(worktrees: PairWorktrees, case: Case, profiler: Profiler, minutes: float = 0.0) -> Moved:

@@ -21,7 +21,7 @@ from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.records import Baseline, Recorded, Report, TimedEntry
 from perfguard.model.records.report import commits_beside
 from perfguard.render.escaping import fenced
-from perfguard.render.outputs import output, output_names
+from perfguard.render.outputs import ALONE, OUTPUTS
 from perfguard.render.overview import LaneView, Overview
 from perfguard.render.record_changes import summarize
 from perfguard.session.pairing.worktrees import Repository, find_repository
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="REF",
         help="commit that a folder of baselines is compared with (default: the merge base with the main branch)",
     )
-    parser.add_argument("--as", dest="form", choices=output_names(), default="terminal", help="default: terminal")
+    parser.add_argument("--as", dest="form", choices=list(OUTPUTS), default="terminal", help="default: terminal")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
     parser.add_argument(
         "--expect",
@@ -72,15 +72,14 @@ def run(options: argparse.Namespace) -> int:
         reports = read_lanes(options.reports)
         project = find_project(Path.cwd())
         settings = read_settings(project)
-        form = output(options.form)
-        alone = len(reports) == 1 and getattr(form, "ALONE", False)
+        alone = len(reports) == 1 and options.form in ALONE
         expected = options.expect or ([] if alone else settings.lanes)
         overview = merge(reports, expected, Store(project / settings.baselines))
         if options.form == "github-annotations":
             overview = replace(overview, changed_places=_changed_places(overview))
         if options.form == "html":
             overview = with_history(overview, project / settings.baselines)
-        text = form.render(overview)
+        text = OUTPUTS[options.form](overview)
     if options.output is None:
         print(text)
     else:

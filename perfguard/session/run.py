@@ -115,7 +115,7 @@ class Run:
 
             measured = first_results(call, case, self.request.cold, self.device)
         elif self.request is not None and self.request.profiled is not None:
-            from perfguard.session.explain import profiled_call
+            from perfguard.measure.profilers import profiled_call
 
             measured = profiled_call(call, case, self.request.profiled, self.device)
         else:

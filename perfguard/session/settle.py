@@ -13,7 +13,7 @@ from perfguard.judge.questions import questions
 from perfguard.model.limits import KERNEL_TIME
 from perfguard.model.records import CaseId, CaseResult, TimedEntry, Verdict
 from perfguard.session.child import ChildCommand, Request, timers_of
-from perfguard.session.fresh_processes import Tell, measure_fresh, session_of
+from perfguard.session.child_process import Tell, measure_fresh, session_of
 from perfguard.session.run import Run
 
 MOST_BASES = 3  # Commits that one run asks: each costs a checkout and a process.

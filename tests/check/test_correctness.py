@@ -19,7 +19,7 @@ from perfguard.check.correctness import check
 from perfguard.check.memory import poisoned
 from perfguard.check.numerics.trial import Inputs
 from perfguard.model.call import Call, Tolerance
-from perfguard.model.errors import MeasurementError, UsageError
+from perfguard.model.errors import UsageError
 from perfguard.tensors.layouts import equal_rows, transposed
 
 GROUPS = torch.tensor([10, 10, 40, 60], dtype=torch.int32)  # the second group is empty
@@ -221,7 +221,7 @@ ROWS, COLUMNS = normal(64, 48), normal(16, 2048)
          ["row 3 of 1024", "the whole tensor passes", "looks scaled by 1.02"]),
         (group_scaled, (SQUARE,), scale_rows, {"groups": (8, 30, 32)},
          [" looks scaled by 1.5; wrong are rows 8 to 29 of 32, and the others right; in group 1 of 3 (22 rows)"]),
-        (of_the_other_format, (ROWS,), dequantized, {"oracle": "float32"}, ["looks scaled by 0.5", "SQNR 6.0 dB"]),
+        (of_the_other_format, (ROWS,), dequantized, {}, ["looks scaled by 0.5", "SQNR 6.0 dB"]),
         (lambda x: quantize(x)[0].view(torch.uint8).view(FNUZ), (ROWS,), lambda x: quantize(x)[0], {},
          ["output: dtype is float8_e4m3fnuz, the reference's is float8_e4m3fn"]),
         # a dropped clamp gives NaN in fnuz
@@ -732,8 +732,6 @@ def test_a_reference_that_refuses_float64_has_an_oracle_in_float32() -> None:
     x = normal(8, 48)
     result = checked(refuses, x, reference=refuses)
     assert (result.wrong, result.notes) == ([], ["oracle: float32, since the reference raises in float64"])
-    with pytest.raises(MeasurementError, match=r"^reference: raised .* in float64 .*oracle='float32'"):
-        checked(refuses, x, reference=refuses, oracle="float64")
 
 
 def test_modules_that_a_reference_keeps_are_widened_whatever_the_candidate_is() -> None:
@@ -778,8 +776,6 @@ def test_an_oracle_that_runs_out_of_memory_is_float32_and_says_so(error: Runtime
     result = checked(lambda x: x * 2, x, reference=wide_temporaries)
     assert (result.wrong, result.notes) == ([], ["oracle: float32, since float64 ran out of memory"])
     assert asked == [x.dtype, torch.float64, torch.float32]
-    with pytest.raises(MeasurementError, match=r"in float64 \(.*memory.*oracle='float32'"):
-        checked(lambda x: x * 2, x, reference=wide_temporaries, oracle="float64")
 
 
 def test_what_the_candidate_raises_comes_out_with_the_run_it_was_raised_in() -> None:

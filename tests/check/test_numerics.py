@@ -122,8 +122,6 @@ def test_gradients_and_tolerances_have_a_wider_limit() -> None:
     noisy = (oracle * (1 + 0.01 * normal(64, 64, seed=1))).bfloat16()
     assert judged(noisy, oracle).problem
     assert judged(noisy, oracle, tolerance=Tolerance(k=10, reason=LOOSE)).problem == ""
-    asked = judged(noisy, oracle, tolerance=Tolerance(k=10, min_sqnr_db=45, reason=LOOSE))
-    assert "under the tolerance's 45 dB" in asked.problem
 
 
 def test_an_all_zero_group_must_stay_zero() -> None:

@@ -150,7 +150,7 @@ def test_observed_tests_ask_no_object(hostile: Project) -> None:
 ODD = [
     ("tolerance=1e-3", "perfguard(tolerance=0.001): is a float; give a perfguard.Tolerance"),
     ("work=1024", "perfguard(work=1024): is a int; give a perfguard.Work"),
-    ("oracle=torch.float32", "perfguard(oracle=torch.float32): give one of 'auto', 'float64', 'float32'"),
+    ("cache=torch.float32", "perfguard(cache=torch.float32): give one of 'cold', 'warm'"),
     ("cache='hot'", "perfguard(cache='hot'): give one of 'cold', 'warm'"),
     ("kwargs=[1]", "perfguard(kwargs=[1]): is a list; give the keyword arguments as a dict"),
     ("label=Silent()", "is a Silent; give a text"),

@@ -1,4 +1,4 @@
-"""A metric, a vendor, a timer and an output are one file each, dropped into the package."""
+"""A metric, a vendor and a timer are one file each, dropped into the package."""
 
 from __future__ import annotations
 
@@ -93,22 +93,11 @@ def prepare(workload, device, *, seconds, stored):
     return Meter("stopwatch", block, 1.0)
 '''
 
-OUTPUT = '''
-"""Counts cases."""
-
-ALONE = True
-
-
-def render(overview):
-    return f"{sum(len(lane.report.results) for lane in overview.lanes)} cases barked"
-'''
-
 # Folder of the package -> a file of one more.
 KINDS = {
     "measure/metrics": METRIC,
     "measure/devices/vendors": VENDOR,
     "measure/timers": TIMER,
-    "render/outputs": OUTPUT,
 }
 
 TEST = """
@@ -199,10 +188,3 @@ def test_a_vendor_is_one_file(extended: Shell) -> None:
 
 def test_a_timer_is_one_file(extended: Shell) -> None:
     assert extended.readings("acme-npu")["device_time_us"]["timer"] == "stopwatch"
-
-
-def test_an_output_is_one_file(extended: Shell) -> None:
-    report = ".perfguard/report-acme-npu.json"
-    done = extended.run("perfguard", "report", report, "--as", "bark")
-    assert (done.returncode, done.stdout) == (0, "1 cases barked\n"), done.stderr
-    assert "'bark'" in extended.run("perfguard", "report", report, "--as", "meow").stderr

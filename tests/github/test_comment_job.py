@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perfguard.github import comment_job, gather
+from perfguard.github import comment_job
 from perfguard.github.api import commit_files
 from perfguard.github.outcome import _state, wants_comment
 from perfguard.model.errors import ExitStatus, GitHubError, UsageError
@@ -238,7 +238,7 @@ GAVE_UP = dict.fromkeys(["perfguard", f"perfguard/{SLUG}"], ("error", "not judge
 def test_baselines_of_the_base_that_were_not_all_read_judge_nobody(
     job: PostJob, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(gather, "MOST_FILES", 0)
+    monkeypatch.setattr(comment_job, "MOST_FILES", 0)
     job.measured({SLUG: RED})
     assert job.post() is ExitStatus.NOT_POSTED
     assert "more than 0 files" in capsys.readouterr().err
@@ -614,7 +614,7 @@ def test_a_job_that_gives_up_touches_no_commit_that_it_shares(
     job.github.data.add_pull(8, branch="stolen", source=repository(3, "thief/r"))
     job.measured({SLUG: RED}, head_branch="stolen", head_repository=repository(3, "thief/r"))
     if known:
-        monkeypatch.setattr(gather, "MOST_FILES", 0)
+        monkeypatch.setattr(comment_job, "MOST_FILES", 0)
     else:
         job.github.fail(path="/pulls$", status=404, body={"message": "Not Found"})
     assert job.post() is ExitStatus.NOT_POSTED

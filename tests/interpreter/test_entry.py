@@ -153,12 +153,6 @@ def test_functions_of_libraries_are_computed_after_a_launch_that_loaded_modules(
             torch.testing.assert_close(out, (x - x.max()).exp())
 
 
-def test_what_is_not_wanted_is_not_entered() -> None:
-    before = type(names.SHARED.get())
-    with interpreting(False):
-        assert type(names.SHARED.get()) is before
-
-
 def test_work_is_counted_by_kernel() -> None:
     with interpreting(), counted() as work, counted() as again:
         halved(torch.randn(40))

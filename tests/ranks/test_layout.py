@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from perfguard.measure.exchanges import padded
 from perfguard.model.errors import UsageError
-from perfguard.ranks.layout import layout_of
+from perfguard.ranks.rank_group import layout_of
 from tests.measure.collectives.stacks import D, call, facts, fsdp
 
 

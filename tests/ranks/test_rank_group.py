@@ -9,8 +9,7 @@ from perfguard._compat.torch_distributed import fake_store
 from perfguard.model.call import ALONE, Call
 from perfguard.model.errors import UsageError
 from perfguard.ranks.in_rank import RankGuard
-from perfguard.ranks.layout import layout_of
-from perfguard.ranks.rank_group import Unmarked, launch_environment, local_rank, rank_here, ranks_here
+from perfguard.ranks.rank_group import Unmarked, launch_environment, layout_of, local_rank, rank_here, ranks_here
 
 CALL = Call(abs, (1,), abs)
 

@@ -18,7 +18,7 @@ from perfguard.cli import main
 from perfguard.model.errors import ExitStatus
 from perfguard.model.records import BaseTree, PairedCase, PairedTime, Pairing, Verdict, Word
 from perfguard.render.markdown import render_markdown, render_resolved
-from perfguard.render.outputs import output, output_names
+from perfguard.render.outputs import OUTPUTS
 from perfguard.render.overview import Headline, LaneView, Overview, Refused
 from perfguard.render.record_changes import summarize
 from perfguard.store.report_file import save_report
@@ -115,11 +115,10 @@ def texts_in(value: Any) -> Iterator[str]:
 
 def shown(given: Overview) -> Iterator[tuple[str, str]]:
     """The name and the text of each output."""
-    for name in output_names():
-        form = output(name)
+    for name, render in OUTPUTS.items():
         alone = [Overview([each]) for each in given.lanes if each.report is not None]
-        for one in alone if name == "pytest-benchmark" else [given, *alone]:
-            yield name, (text := form.render(one))
+        for one in [given, *alone]:
+            yield name, (text := render(one))
             if name == "html":  # The page's script shows these, and copies the commands.
                 (data,) = re.findall('id="data">(.*)</script>', text)
                 yield "texts of the page", "\n".join(texts_in(json.loads(data)))
@@ -157,7 +156,7 @@ def test_hostile_texts_in_all_fields_at_once(headline: Headline) -> None:
 
 def test_json_keeps_what_it_escapes() -> None:
     hostile = everywhere(EXAMPLES[Headline.WORSE])
-    text = output("json").render(Overview([hostile.lanes[0]]))
+    text = OUTPUTS["json"](Overview([hostile.lanes[0]]))
     assert msgspec.json.decode(text)["hardware"]["name"] == f"{HOSTILE}NVIDIA H200"
 
 

@@ -144,12 +144,12 @@ def test_page_annotations_and_code_quality_have_the_rows_of_the_comment(findings
     assert re.findall(r"<strong>(\w+)</strong>", block) == names[:MOST_CAUSES]
     assert f'href="{SOURCE}kernels/quantize.py#L40"' in block
     assert "perfguard accept --lane nvidia-h200" in block
-    entries = json.loads(codequality.render(whole))
+    entries = json.loads(codequality(whole))
     assert [entry["description"].split(": ")[1].partition(" (")[0] for entry in entries] == names
     assert len({entry["fingerprint"] for entry in entries}) == len(names)
     assert entries[0]["location"] == {"path": "kernels/quantize.py", "lines": {"begin": 40}}
     assert entries[0]["severity"] == "blocker"
-    told = github_annotations.render(whole).splitlines()
+    told = github_annotations(whole).splitlines()
     assert len(told) == min(len(names), 10)
     assert told[0].startswith("::error file=kernels/quantize.py,line=40,title=perfguard%3A 1 WRONG%2C ")
 
@@ -163,10 +163,10 @@ def test_names_of_strangers_stay_inside_their_annotation() -> None:
     hostile = msgspec.structs.replace(case.case, name="a\n::stop-commands::x")
     outside = msgspec.structs.replace(case, case=hostile, readings=readings)
     whole = msgspec.structs.replace(overview(lane("nvidia-h200", outside)), source_url=SOURCE)
-    assert github_annotations.render(whole) == ""  # a path upwards is no place of the repository
+    assert github_annotations(whole) == ""  # a path upwards is no place of the repository
     assert "etc" not in render_markdown(whole)
     named = msgspec.structs.replace(case, case=hostile)
-    (line,) = github_annotations.render(overview(lane("nvidia-h200", named))).splitlines()
+    (line,) = github_annotations(overview(lane("nvidia-h200", named))).splitlines()
     assert line.startswith("::error file=kernels/quantize.py,line=40,")
 
 

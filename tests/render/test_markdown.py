@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perfguard.model.records import BaseTree, CaseResult, HardCounts, Invocation, Verdict, Word
 from perfguard.render.html import render_html
 from perfguard.render.markdown import COMMENT_BYTES, render_markdown, visible_lines
-from perfguard.render.outputs import output
+from perfguard.render.outputs import OUTPUTS
 from perfguard.render.overview import Headline, LaneView, Overview
 from perfguard.render.terminal import render_summary
 from perfguard.render.title import title_of
@@ -96,7 +96,7 @@ def test_kinds_that_no_run_has_reached_are_a_line_of_every_output() -> None:
     told = html.unescape(re.sub("<[^>]*>", "", render_markdown(whole)))
     assert f"\n- amd-mi300x: kinds never tried here: {', '.join(named)}\n" in told
     for name in ("html", "terminal"):
-        assert f"kinds never tried here: {', '.join(named)}" in output(name).render(whole)
+        assert f"kinds never tried here: {', '.join(named)}" in OUTPUTS[name](whole)
 
 
 class Balance(HTMLParser):

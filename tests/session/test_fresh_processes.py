@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from perfguard.session.child import ChildCommand, Request
-from perfguard.session.fresh_processes import measure_fresh, session_of
+from perfguard.session.child_process import measure_fresh, session_of
 from perfguard.store.report_file import save_report
 from tests.store.test_report_file import READINGS, REPORT
 

@@ -76,7 +76,7 @@ def nearby(call: Call, eager: Trial, upstream: Gradients) -> Nearby:
     exact = bool(floats) and all(tensor.dtype is torch.float64 for tensor in floats)
     coded = any(tensor.dtype in FP8_DTYPES for tensor in eager.outputs)
     off = 2.0**-50 if exact else _ROUNDINGS
-    tie = _TIE_OF_FLOAT32 if coded or call.oracle == "float32" else _TIE
+    tie = _TIE_OF_FLOAT32 if coded else _TIE
 
     def run(change: _Change) -> Tensors:
         changed = _changed(call, change)

@@ -23,7 +23,7 @@ def strict_kinds() -> list[tuple[str, str]]:
 
 def judged_strictly(derivation: Derivation, judge: Callable[[], Outcome]) -> Outcome:
     """The outcome of `judge` with kernels run as the derivation asks. A problem names the kernel's line."""
-    from perfguard.interpreter.strict import Strict, strictly
+    from perfguard.interpreter.running import Strict, strictly
 
     text = derivation.text(STRICT)
     strict = Strict(

@@ -70,7 +70,6 @@ def compare_codes(
     phi = tolerance.phi if tolerance and tolerance.phi is not None else PHI
     limit = None if unrounded is None else k * eager_rmse + phi * ROUNDING[candidate.dtype] * rms
     sqnr = decibels(rms, rmse)
-    least_sqnr = tolerance.min_sqnr_db if tolerance else None
 
     words = []
     if found.far or found.steps > (tolerance.fp8_step_fraction if tolerance else 0.0) * size:
@@ -85,8 +84,6 @@ def compare_codes(
             words.append(f"{strange} are NaN or Inf unlike the reference's")
     elif limit is not None and rmse > limit:
         words.append(f"RMSE {rmse:.3g}, limit {limit:.3g}")
-    elif least_sqnr is not None and sqnr is not None and sqnr < least_sqnr:
-        words.append(f"SQNR under the tolerance's {least_sqnr:g} dB")
     index, got, want = [], "", ""
     if words:
         if found.worst is not None:

@@ -175,7 +175,7 @@ def compare_by_rule(
     least: float,
     close: Sequence[torch.Tensor],
 ) -> Accuracy:
-    """Judge by the rule's two lines and the least SQNR, with a text on a failure."""
+    """Judge by the rule's two lines, with a text on a failure."""
     groups = Groups(candidate.shape, tolerance.group_dim if tolerance else None)
     allowance = ALLOWANCES[candidate.dtype]
     k = max(allowance.multiple, GRADIENT_MULTIPLE if gradient_of else 0.0)
@@ -214,7 +214,6 @@ def compare_by_rule(
         all_eager = max(all_eager, least_of_few * all_rms)
     limit = k * all_eager + slack * all_rms + math.sqrt(float(moved.sum(1).max()) / elements)
     sqnr = decibels(all_rms, all_rmse)
-    least_sqnr = tolerance.min_sqnr_db if tolerance else None
 
     unlike = int(total.unlike.sum())
     failed = ""
@@ -228,8 +227,6 @@ def compare_by_rule(
             f"RMSE {float(rmse[worst]):.3g} (eager's {float(eager_rmse[worst]):.3g}) in {groups.label(worst)}, "
             f"limit {float(limits[worst]):.3g} (the whole tensor passes)"
         )
-    elif least_sqnr is not None and sqnr is not None and sqnr < least_sqnr:
-        failed = f"SQNR under the tolerance's {least_sqnr:g} dB, worst in {groups.label(worst)}"
     accuracy = Accuracy(
         output=name,
         dtype=dtype_name(candidate),

@@ -325,7 +325,7 @@ class Reference:
         try:
             return self._oracle_in(wide, eager, upstream)
         except MeasurementError as error:
-            if wide is torch.float32 or self.call.oracle != "auto":
+            if wide is torch.float32:
                 raise
             if error.__cause__ is not None and is_out_of_memory(error.__cause__):
                 why = "float64 ran out of memory"
@@ -361,20 +361,13 @@ class Reference:
         except Exception as error:
             if self.widens and not isinstance(self.call.reference, torch.nn.Module) and modules_of(self.call.reference):
                 return replace(self, widens=False)._oracle_in(wide, eager, upstream)
-            step = "let the reference accept float32 inputs"
-            if wide is torch.float64:
-                step = "pass oracle='float32', or let the reference accept float64 inputs"
             name = str(wide).removeprefix("torch.")
-            raise MeasurementError(
-                f"reference: raised with its inputs in {name} ({type(error).__name__}: {error}); {step}"
-            ) from error
+            what = f"reference: raised with its inputs in {name} ({type(error).__name__}: {error})"
+            raise MeasurementError(f"{what}; let the reference accept {name} inputs") from error
 
     def _oracle_dtype(self, eager: Trial) -> torch.dtype:
-        wanted = self.call.oracle
-        if wanted == "auto":
-            wanted = "float32" if any(tensor.dtype in FP8_DTYPES for tensor in eager.outputs) else "float64"
-        if wanted == "float32":
-            return torch.float32
+        if any(tensor.dtype in FP8_DTYPES for tensor in eager.outputs):
+            return torch.float32  # Codes and their scales are defined on float32.
         if fits_in_float64(self.inputs.tensors + [t for t in eager.tensors() if t is not None]):
             return torch.float64
         self._note("oracle: float32, since float64 would take over a quarter of the free memory")

@@ -202,11 +202,6 @@ class Device(abc.ABC):
         """
         raise DeviceError(f"{self.identity.slug}: this kind of device has no time by kernel")
 
-    def interconnect(self, count: int) -> str:
-        """The links between the first `count` devices of this host, and library and settings of their exchanges; empty
-        if unknown. Times of several ranks are comparable only if it is equal."""
-        return ""
-
     @abc.abstractmethod
     def memory(self, call: Callable[[], object]) -> MemoryUse:
         """Memory of a warm `call`: its peak, and the bytes left behind."""

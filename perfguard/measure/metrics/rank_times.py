@@ -13,8 +13,6 @@ clocks of two devices are never compared. The devices leave the last barrier wit
 
 from __future__ import annotations
 
-import hashlib
-import os
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 TIMED = True
 
 _TIME = "ranks_time_us"
-_HOST_RANKS = "LOCAL_WORLD_SIZE"  # torchrun sets it.
 LIMITS = {_TIME: Limits(Better.LOWER, gated=False)}
 
 _WARM_UPS = 3
@@ -51,7 +48,7 @@ _BARRIERS = 12
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
-    """`ranks_time_us`, the time of the slowest rank. Its note names that rank and the links between the devices."""
+    """`ranks_time_us`, the time of the slowest rank. Its note names that rank."""
     step, ranks = subject.run, subject.ranks
     if not subject.timed or not ranks.in_step or not isinstance(step, Step):
         return []
@@ -67,10 +64,6 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         cache=subject.cache,
     )
     meter, blocks = measure(step.within, timed, subject.seconds)
-    links = device.interconnect(int(os.environ.get(_HOST_RANKS, ranks.ranks)))
-    if links:  # Times over other links are not comparable.
-        digest = hashlib.sha256(links.encode()).hexdigest()[:8].upper()
-        meter = replace(meter, timer=f"{meter.timer}-{digest}", note=f"{meter.note}; {links}")
     reading = meter.reading(_TIME, blocks, promise=LIMITS[_TIME].promise)
     return [msgspec.structs.replace(reading, gated=False, across=Across.EQUAL)]
 

@@ -27,8 +27,8 @@ from perfguard.model.units import counted, format_minutes
 from perfguard.render.tables import kernel_rows, kernel_table
 from perfguard.render.words import most_common, toolchain_moves
 from perfguard.session.child import ChildCommand, Request, own_packages, packages_at, timers_of
+from perfguard.session.child_process import Tell
 from perfguard.session.explain import explain_slower
-from perfguard.session.fresh_processes import Tell
 from perfguard.session.pairing.pairs import PairWorktrees, out_of_time, starts_ahead
 from perfguard.session.pairing.tally import Tally
 from perfguard.session.pairing.worker import Followed

@@ -32,8 +32,7 @@ from perfguard.session.child import (
     own_packages,
     timers_of,
 )
-from perfguard.session.child_process import Child, ask_child
-from perfguard.session.fresh_processes import Tell
+from perfguard.session.child_process import Child, Tell, ask_child
 from perfguard.session.pairing.lockstep import Limit, PairOutcome, SideProcess, paired, run_pair
 from perfguard.session.pairing.sides import SIDES, Interrupts, Side, describe, foreign_error, starting_orders
 from perfguard.session.pairing.tally import Tally

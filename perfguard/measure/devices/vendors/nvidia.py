@@ -72,21 +72,6 @@ class NvidiaDevice(TorchGpu):
     def conditions(self) -> Conditions:
         return self._state().conditions
 
-    def interconnect(self, count: int) -> str:
-        """Links and NCCL's version and setting, e.g. `18 NVLinks a pair; NCCL 2.28.9; NVLS off`."""
-        properties = [self._backend.get_device_properties(index) for index in range(count)]
-        uuids = [f"GPU-{str(getattr(each, 'uuid', '')).removeprefix('GPU-')}" for each in properties]
-        try:
-            matrix = _links(self._pynvml or importlib.import_module("pynvml"), uuids)
-        except Exception:  # pynvml is missing or fails, or a partition has no links.
-            return ""
-        importlib.import_module("torch.cuda.nccl")
-        pairs = {links for row, many in enumerate(matrix) for column, links in enumerate(many) if column != row}
-        links = f"{pairs.pop()} NVLinks a pair" if len(pairs) == 1 else f"NVLinks {matrix}"
-        version = ".".join(map(str, self._backend.nccl.version()))
-        # NCCL uses NVLink multicast if available, unless it is switched off.
-        return f"{links}; NCCL {version}; NVLS {'off' if os.environ.get('NCCL_NVLS_ENABLE') == '0' else 'allowed'}"
-
     def clock_mark(self) -> ClockMark | None:
         return None if self._read_clock is None else self._read_clock()
 
@@ -182,43 +167,6 @@ def _read_state(pynvml: Any, uuid: str | None, index: int) -> _State:
         )
     finally:
         pynvml.nvmlShutdown()
-
-
-def _links(pynvml: Any, uuids: list[str]) -> list[list[int]]:
-    """The number of active NVLinks between each two of these GPUs. A link to a switch reaches all of its GPUs."""
-    pynvml.nvmlInit()
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-        buses = [pynvml.nvmlDeviceGetPciInfo(handle).busId for handle in handles]
-        ends = [list(_ends(pynvml, handle)) for handle in handles]
-        return [
-            [
-                0
-                if one == other
-                else ends[one].count(buses[other]) + min(ends[one].count(None), ends[other].count(None))
-                for other in range(len(uuids))
-            ]
-            for one in range(len(uuids))
-        ]
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _ends(pynvml: Any, handle: Any) -> Iterator[object]:
-    """The address on the bus of the GPU at the other end of each active link; None for a switch, or if a virtual
-    machine hides it."""
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_NVLINK_STATE_ACTIVE:
-                continue
-        except pynvml.NVMLError:  # The link does not exist.
-            continue
-        try:
-            kind = pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)
-            is_gpu = kind == pynvml.NVML_NVLINK_DEVICE_TYPE_GPU
-            yield pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId if is_gpu else None
-        except pynvml.NVMLError:
-            yield None
 
 
 def _others(pids: list[int]) -> int:
