@@ -42,6 +42,8 @@ _LAST_SHARE = 0.5
 # The probability that among the three processes of a pair only the working tree's is in the slower of two states,
 # p(1 − p)², is largest at p = 1/3. Neither control nor scatter reveals this.
 _ALONE = 4 / 27
+_DUDA_HART = 2.326  # This many standard deviations leave 1 % at one end.
+_LEAST_LEVELS = 12  # Four process pairs have this many levels.
 _LARGEST = 700.0  # Untrusted reports can hold any logarithm, and its exponential must be finite.
 
 Name = TypeVar("Name", bound=Hashable)
@@ -200,6 +202,37 @@ def in_cycles(readings: Sequence[PairReading], effect: float, theta: float) -> s
 
 def _change(logarithm: float) -> str:
     return format_change(math.exp(logarithm))
+
+
+def in_states(readings: Sequence[PairReading], effect: float, theta: float) -> str:
+    """`two states 5 % apart, in both trees`, if the processes of a time fall into two groups; empty if they do not.
+
+    The groups are those of least squares, each of at least two processes. There are two if their residual squares are
+    below the 1 % point for one normal group (Duda and Hart, Pattern Classification and Scene Analysis, 1973, section
+    6.12). Levels count from the lowest process of each pair, which removes what the processes of a pair share.
+    """
+    levels: list[tuple[float, str]] = []
+    for reading in readings:
+        three = (0.0, "base"), (reading.control, "base"), (reading.change - effect, "work")
+        lowest = min(level for level, _ in three)
+        levels += [(level - lowest, tree) for level, tree in three]
+    levels.sort()
+    values, count = [level for level, _ in levels], len(levels)
+    if count < _LEAST_LEVELS or not (whole := _squares(values)):
+        return ""
+    left, at = min((_squares(values[:at]) + _squares(values[at:]), at) for at in range(2, count - 1))
+    limit = 1 - 2 / math.pi - _DUDA_HART * math.sqrt(2 * (1 - 8 / math.pi**2) / count)
+    apart = fmean(values[at:]) - fmean(values[:at])
+    if left >= limit * whole or apart < theta:
+        return ""
+    trees = {tree for _, tree in levels[at:]}
+    in_trees = "in both trees" if len(trees) > 1 else "at the base" if "base" in trees else "in the working tree"
+    return f"two states {100 * math.expm1(apart):.2g} % apart, {in_trees}"
+
+
+def _squares(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return math.fsum((each - mean) ** 2 for each in values)
 
 
 # -- a time beside a rival's, without a baseline -----------------------------------------------------------------------

@@ -20,6 +20,7 @@ from perfguard.judge.pair_test import (
     PairedReadings,
     PairVerdict,
     in_cycles,
+    in_states,
     judge_paired,
     judge_rival,
     read_again,
@@ -174,17 +175,18 @@ def _by_pairs(
         if why != NO_PAIRS and not problems:  # A problem with the record would hide this reason.
             return replace(suspect, word=Word.UNRESOLVED, reason=f"UNPAIRED: {why}")
         return unpaired(result, metric, lane, problems[0] if problems else why)
-    cycles = in_cycles(track.readings, outcome.effect, track.theta)
+    about = track.readings, outcome.effect, track.theta
+    cycles, states = in_cycles(*about), in_states(*about)
     if outcome.word is Word.PASS:
         parts = [cycles]
     elif outcome.word is Word.UNRESOLVED:
-        parts = [TOO_NOISY, str(outcome), cycles]
+        parts = [TOO_NOISY, str(outcome), states, cycles]
     elif outcome.word is None:
-        parts = [f"UNDECIDED: {time.problem or why}", str(outcome)]
+        parts = [f"UNDECIDED: {time.problem or why}", str(outcome), states]
     else:
         read = [] if case.base is None else case.base.readings
         before = {each.metric: each.value for each in read if not each.timed}
-        parts = [str(outcome), cycles, because(metric, result.readings, before)]
+        parts = [str(outcome), states, cycles, because(metric, result.readings, before)]
     return replace(
         suspect,
         word=outcome.word or Word.UNRESOLVED,

@@ -47,8 +47,8 @@ EXACT_ONLY = f"{NOT_TIMED}: only what is the same on every machine of this kind 
 #: Text that commands may contain as it is. Any other text may be untrusted.
 _PLAIN = re.compile(r"[\w.,:/=+-]{1,100}", re.ASCII)
 _BECAUSE = "because: "
-# The part of a reason that `PairVerdict` produces.
-_PAIRS = re.compile(r"; in \d+ process pairs?(, about \d+ would settle it)?")
+# The part of a reason that `PairVerdict` and `in_states` produce.
+_PAIRS = re.compile(r"; in \d+ process pairs?(, about \d+ would settle it)?(; two states [^;]*)?")
 
 
 def tally(counts: Counter[Word]) -> str:

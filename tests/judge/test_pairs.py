@@ -23,6 +23,7 @@ from perfguard.judge.pair_test import (
     PairVerdict,
     contrast,
     in_cycles,
+    in_states,
     is_slower_than_rival,
     judge_paired,
     judge_pairs,
@@ -207,6 +208,40 @@ def test_unresolved_says_how_many_pairs_would_settle_it() -> None:
     wider = judged([2 * each for each in undecided]).settling
     assert wider is not None
     assert wider > verdict.settling
+
+
+STATES = (
+    [0, 1, 0, 0, 1, 1, 0, 1, 0, 1, 1, 0],
+    [1, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0],
+    [0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1],
+)
+
+
+def in_turns(base: Sequence[int], copy: Sequence[int], work: Sequence[int], apart: float = 0.05) -> list[PairReading]:
+    """Processes in states, with a little noise, all of a pair with a share that they have in common."""
+    noise = np.random.default_rng(2).normal(0, 0.001, (3, len(base)))
+    b, c, w = (apart * np.array(states) + each for states, each in zip((base, copy, work), noise, strict=True))
+    return [PairReading(pair, *values, 50.0, 50.0) for pair, values in enumerate(zip(w - b, c - b, strict=True), 1)]
+
+
+def test_two_states_are_named_with_their_distance_and_trees() -> None:
+    still = [0] * 12
+    assert in_states(in_turns(*STATES), 0.0, THETA) == "two states 5.2 % apart, in both trees"
+    assert in_states(in_turns(STATES[0], STATES[1], still), 0.0, THETA) == "two states 5.2 % apart, at the base"
+    assert in_states(in_turns(still, still, STATES[2]), 0.0, THETA) == "two states 5.1 % apart, in the working tree"
+    assert in_states(in_turns(*STATES, apart=0.005), 0.0, THETA) == ""  # less than θ
+    assert in_states(in_turns(*STATES)[:3], 0.0, THETA) == ""  # too few to tell
+    assert in_states(readings([0.0] * 8), 0.0, THETA) == ""
+
+
+def test_noise_of_one_kind_has_no_states() -> None:
+    random = np.random.default_rng(11)
+    drawn = random.normal(0, 0.02, (200, MOST_PAIRS, 3))
+    named = 0
+    for each in drawn:
+        pairs = [PairReading(at, w - b, c - b, 50.0, 50.0) for at, (b, c, w) in enumerate(each.tolist(), 1)]
+        named += bool(in_states(pairs, float(np.mean([contrast(pair) for pair in pairs])), THETA))
+    assert named <= 10  # of 200
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def undecided(name: str, reason: str) -> CaseResult:
         (
             [
                 f"{TOO_NOISY}; in 12 process pairs",
-                f"{TOO_NOISY}; in 16 process pairs, about 90 would settle it",
+                f"{TOO_NOISY}; in 16 process pairs, about 90 would settle it; two states 5 % apart, at the base",
                 "UNPAIRED: new since the base",
             ],
             "NOISY: process pairs scatter more than the change that would fail (2 of 3 times); "
