@@ -14,6 +14,7 @@ from perfguard.render.findings import Cause
 from perfguard.render.html import render_html
 from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Overview
+from perfguard.render.pytest_benchmark import pytest_benchmark
 from perfguard.render.terminal import render_summary
 from perfguard.render.title import title_of
 from perfguard.render.words import tally
@@ -90,8 +91,9 @@ OUTPUTS: Mapping[str, Callable[[Overview], str]] = {
     "markdown": render_markdown,
     "html": render_html,
     "json": as_json_text,
+    "pytest-benchmark": pytest_benchmark,
     "codequality": codequality,
     "github-annotations": github_annotations,
 }
 #: Forms that show a single report alone, even if the settings expect other lanes.
-ALONE = {"terminal", "json", "github-annotations"}
+ALONE = {"terminal", "json", "pytest-benchmark", "github-annotations"}

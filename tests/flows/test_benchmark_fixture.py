@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
 
 from perfguard import ExitStatus
+from perfguard.cli import main
 from tests.flows.conftest import Project
 
 # Its own clock stands in for pytest-benchmark's, so that the flow does not depend on how busy the machine is.
@@ -68,6 +70,18 @@ def test_a_test_with_both_fixtures_is_two_cases(project: Project) -> None:
     project.record_is_of_head()
     assert project.guard(*OPTIONS).ret == ExitStatus.PASSED
     assert project.words("host_time_us") == {"busy/forward": {"UNCHANGED"}, "busy:benchmark/forward": {"UNCHANGED"}}
+
+
+def test_export_is_pytest_benchmark_json(project: Project) -> None:
+    project.guard()
+    report, target = project.path / ".perfguard" / "report-fake-gpu.json", project.path / "out.json"
+    assert main(["report", str(report), "--as", "pytest-benchmark", "-o", str(target)]) == ExitStatus.PASSED
+    # pytest-benchmark itself reads it and compares with it.
+    names = {entry["name"] for entry in json.loads(target.read_text())["benchmarks"]}
+    assert {"double[64]/forward:device_time_us", "double[96]/forward:host_time_us"} <= names
+    project.pytester.makepyfile(test_read="def test_it(benchmark):\n    benchmark(len, [])\n")
+    compared = project.run("test_read.py", f"--benchmark-compare={target}", "--benchmark-max-time=0.1")
+    assert compared.ret == ExitStatus.PASSED, compared.stdout.str()
 
 
 NO_TORCH = """

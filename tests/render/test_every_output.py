@@ -117,7 +117,7 @@ def shown(given: Overview) -> Iterator[tuple[str, str]]:
     """The name and the text of each output."""
     for name, render in OUTPUTS.items():
         alone = [Overview([each]) for each in given.lanes if each.report is not None]
-        for one in [given, *alone]:
+        for one in alone if name == "pytest-benchmark" else [given, *alone]:
             yield name, (text := render(one))
             if name == "html":  # The page's script shows these, and copies the commands.
                 (data,) = re.findall('id="data">(.*)</script>', text)

@@ -102,9 +102,20 @@ def test_lanes_of_one_hardware_are_named_apart(lanes: list[str], capsys: pytest.
     assert list(read_lanes(["a=b.json"])) == ["nvidia-h200"]
 
 
-def test_a_missing_report_is_an_error() -> None:
+def test_benchmark_json_holds_one_machine(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", *lanes, "--as", "pytest-benchmark"]) == ExitStatus.USAGE_ERROR
+    assert "one report at a time" in capsys.readouterr().err
     with pytest.raises(UsageError, match="no such report"):
         read_lanes(["none.json"])
+
+
+def test_a_time_of_zero_has_no_operations_per_second(lanes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert FINE is not None
+    times = [msgspec.structs.replace(each, value=0.0, blocks=[0.0] * 3) for each in FINE.results[0].readings]
+    result = msgspec.structs.replace(FINE.results[0], readings=times)
+    save_report(Path("zero.json"), msgspec.structs.replace(FINE, results=[result]))
+    (benchmark, *_) = json.loads(shown(capsys, "zero.json", "--as", "pytest-benchmark"))["benchmarks"]
+    assert (benchmark["stats"]["max"], benchmark["stats"]["ops"]) == (0.0, 0.0)
 
 
 def test_a_broken_baseline_costs_its_sessions_only(lanes: list[str]) -> None:
