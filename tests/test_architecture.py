@@ -83,7 +83,7 @@ BUDGETS = [
     ("perfguard/github/**/*.py", 200, "judge: the verdict from files, without a network; links to lanes' jobs"),
     ("perfguard/github/**/*.py", 200, "reports are checked against themselves, and limits follow the base"),
     ("perfguard/github/**/*.py", 100, "what earlier runs of CI have tried is fetched, so that a job goes on there"),
-    ("perfguard/interpreter/**/*.py", 1_700, "without a GPU it decides, in Triton 3.6 to 3.9: bf16, fp8, races, work"),
+    ("perfguard/interpreter/**/*.py", 1_650, "without a GPU it decides, in Triton 3.6 to 3.9: bf16, fp8, races, work"),
     ("perfguard/judge/**/*.py", 2_500, ""),
     ("perfguard/judge/**/*.py", 300, "the base judges what no record can; what tells most leads"),
     ("perfguard/judge/**/*.py", 100, "a case put in front of others accuses nobody; ids that hold addresses"),
