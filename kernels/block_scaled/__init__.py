@@ -2,5 +2,6 @@
 
 from kernels.block_scaled import reference
 from kernels.block_scaled.grouped_mm import Scaling, grouped_mm, path
+from kernels.block_scaled.permute import Padded, permute_and_pad, unpermute
 
-__all__ = ["Scaling", "grouped_mm", "path", "reference"]
+__all__ = ["Padded", "Scaling", "grouped_mm", "path", "permute_and_pad", "reference", "unpermute"]
