@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from kernels.arguments import INTEGERS, require_device, require_floats, require_length, require_ndim, require_positive
-from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, operator, power_of_two
 from kernels.operators.rows import fetch_rows
@@ -95,18 +94,15 @@ _move.register_autograd(_differentiate, setup_context=_save)
 @operator("permute_places")
 def _places(counts: Tensor, rows: int, alignment: int) -> tuple[Tensor, Tensor, Tensor]:
     """(offs, origin, place) of `Padded`."""
-    found = offs, origin, place = _tables(counts, rows, alignment)
+    found = _tables(counts, rows, alignment)
     ranks, experts = counts.shape
     if 0 in counts.shape or path_of(_find_places, counts.device) == "eager":
         _find_eagerly(counts, alignment, *found)
         return found
-    sizes = power_of_two(experts), power_of_two(ranks)
-    block, launch = _finding(arch_of(counts.device), *sizes)
-    most = max(origin.shape[0], rows, 1)
-    launch(
-        counts.device, cdiv(most, block), counts, *found, ranks, experts, rows, origin.shape[0], alignment,
-        *counts.stride(),
-    )  # fmt: skip
+    block, launch = _finding(power_of_two(experts), power_of_two(ranks))
+    padded = found[1].shape[0]
+    sizes = ranks, experts, rows, padded, alignment
+    launch(counts.device, cdiv(max(padded, rows, 1), block), counts, *found, *sizes, *counts.stride())
     return found
 
 
@@ -137,7 +133,7 @@ def _find_eagerly(counts_RE: Tensor, alignment: int, offs: Tensor, origin: Tenso
 
 
 @cache
-def _finding(arch: str, experts: int, ranks: int) -> tuple[int, Launch]:
+def _finding(experts: int, ranks: int) -> tuple[int, Launch]:
     """(places a program, `_find_places`) for tables of so many experts and ranks, powers of two."""
     block = max(1, min(128, 16384 // (experts * ranks)))
     return block, Launch(_find_places, E=experts, R=ranks, B=block, num_warps=4)
