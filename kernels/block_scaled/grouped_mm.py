@@ -116,7 +116,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor]:
     """(gradient of a in `dtype`, of b_t as (E, N, K)); without columns the second, without `needs_dgrad` the first has
     no element."""
-    how, needs_wgrad = (mx, power_of_two), column_codes.numel() > 0
+    how, needs_wgrad = (mx, power_of_two), column_codes.ndim == 2
     grad_a, grad_w = _gradients(grad, b_t, offs, column_codes, column_scales, dtype, *how, needs_dgrad, candidate)
     columns = _seen(_columns_of(grad, offs, mx), mx) if needs_wgrad else None
     rows = _quantize(grad, offs, columns, *how)
@@ -146,7 +146,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor]:
     experts, inner, outer = b_t.shape
     grad_a = grad.new_empty((grad.shape[0], inner) if needs_dgrad else (0,), dtype=dtype)
-    return grad_a, grad.new_empty((experts, outer, inner) if column_codes.numel() > 0 else (0,), dtype=b_t.dtype)
+    return grad_a, grad.new_empty((experts, outer, inner) if column_codes.ndim == 2 else (0,), dtype=b_t.dtype)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:

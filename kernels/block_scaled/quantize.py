@@ -53,16 +53,16 @@ def quantize_tokens(  # type: ignore[no-untyped-def]
     encoding: tl.constexpr,
 ):  # fmt: skip
     """x (rows, width) -> codes of its shape, scales (rows, width / B), and with COLUMNS codes (width, blocks * R) and
-    scales (width, blocks * R / B). Codes uint8, contiguous. Rows of no group have codes along rows alone."""
+    scales (width, blocks * R / B). Codes uint8, contiguous. Rows of no group have codes along rows alone, and columns
+    zeros behind the last group."""
     ENCODING: tl.constexpr = named(Encoding, encoding)
     B: tl.constexpr = 32 if MX else 128
     across = tl.cdiv(width, C)
     block = tl.program_id(0) // across
     last_G = block_ends(offs_ptr, groups, rows, R, GROUPS)
-    if block >= tl.max(last_G, 0):
-        return
     group = tl.sum((last_G <= block).to(tl.int32), 0)
     start, end = span(offs_ptr, group, groups, rows)
+    end = tl.where(group <= groups, end, 0)  # a program that no block is left for writes zeros behind the columns
     first = tl.max(tl.where(last_G <= block, last_G, 0), 0)
 
     row_R = start + (block - first) * R + tl.arange(0, R)
@@ -79,8 +79,8 @@ def quantize_tokens(  # type: ignore[no-untyped-def]
     scales_at_RQ = scales_ptr + row_R.to(tl.int64)[:, None] * scale_r + block_Q.to(tl.int64)[None, :] * scale_b
     tl.store(scales_at_RQ, scale_RQ, mask=there_RQ)
 
-    # Wrong ends may ask for more blocks than there are.
-    if COLUMNS and (group < groups) & (block < blocks):
+    if COLUMNS and block < blocks:  # wrong ends may ask for more than there are
+        x_RC = tl.where(group < groups, x_RC, tl.zeros_like(x_RC))
         code_PBC, scale_PC = _scaled(tl.reshape(x_RC, (R // B, B, C)), 1, MX, ENCODING)
         place_R = block * R + tl.arange(0, R)
         columns_at_RC = columns_ptr + column_C.to(tl.int64)[None, :] * (blocks * R) + place_R[:, None]
