@@ -139,6 +139,11 @@ BUDGETS = [
     ("kernels/**/*.py", 800, "RMSNorm and RoPE, also by Liger's names; how DTensors are placed"),
     ("kernels/**/*.py", 300, "block scales of 1x128 and 128x128, MXFP8: reference, kernel, operators, DTensors"),
     ("kernels/**/*.py", 250, "RMSNorm that writes the fp8 codes of its result in the same pass"),
+    (
+        "kernels/**/*.py",
+        1_150,
+        "products with block scales and MXFP8, rows padded by expert, and the loss of a split vocabulary",
+    ),
     ("tests/**/*.py", 62_900, ""),
     ("tests/**/*.py", 400, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
     ("benchmarks/**/*.py", 9_050, ""),

@@ -148,7 +148,7 @@ def _find_places(  # type: ignore[no-untyped-def]
     expert_E = tl.arange(0, E)
     rank_R = tl.arange(0, R)
     there_ER = (expert_E < experts)[:, None] & (rank_R < ranks)[None, :]
-    counts_at_ER = counts_ptr + rank_R[None, :] * counts_r + expert_E[:, None] * counts_e
+    counts_at_ER = counts_ptr + rank_R.to(tl.int64)[None, :] * counts_r + expert_E.to(tl.int64)[:, None] * counts_e
     count_ER = tl.maximum(tl.load(counts_at_ER, mask=there_ER, other=0).to(tl.int32), 0)
     of_rank_R = tl.sum(count_ER, 0)
     from_ER = (tl.cumsum(of_rank_R, 0) - of_rank_R)[None, :] + tl.cumsum(count_ER, 0) - count_ER

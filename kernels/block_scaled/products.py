@@ -88,7 +88,7 @@ def multiply_rows(  # type: ignore[no-untyped-def]
                 block_Q = k // 32 + tl.arange(0, Q)
                 there_Q = (block_Q < tl.cdiv(inner, 32))[None, :]
                 a_at_HQ = a_at_H[:, None] + block_Q[None, :] * a_scale_b
-                b_at_WQ = b_ptr + column_W[:, None] * b_scale_n + block_Q[None, :] * b_scale_b
+                b_at_WQ = b_ptr + column_W.to(tl.int64)[:, None] * b_scale_n + block_Q[None, :] * b_scale_b
                 a_HQ = tl.load(a_at_HQ, mask=(row_H < end)[:, None] & there_Q, other=0)
                 b_WQ = tl.load(b_at_WQ, mask=(column_W < outer)[:, None] & there_Q, other=0)
                 acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, CONFIG.emulate)

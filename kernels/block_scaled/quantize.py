@@ -86,5 +86,7 @@ def quantize_tokens(  # type: ignore[no-untyped-def]
         columns_at_RC = columns_ptr + column_C.to(tl.int64)[None, :] * (blocks * R) + place_R[:, None]
         tl.store(columns_at_RC, tl.reshape(code_PBC, (R, C)), mask=(column_C < width)[None, :])
         block_P = block * (R // B) + tl.arange(0, R // B)
-        scales_at_PC = column_scales_ptr + column_C.to(tl.int64)[None, :] * column_k + block_P[:, None] * column_b
+        scales_at_PC = (
+            column_scales_ptr + column_C.to(tl.int64)[None, :] * column_k + block_P.to(tl.int64)[:, None] * column_b
+        )
         tl.store(scales_at_PC, scale_PC, mask=(column_C < width)[None, :])

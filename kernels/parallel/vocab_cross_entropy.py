@@ -191,7 +191,7 @@ def _count(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """One row a program. Each lane keeps a maximum and a sum of its own, so that no block waits for all warps."""
     row = tl.program_id(0).to(tl.int64)
-    rows = tl.num_programs(0)
+    rows = tl.num_programs(0).to(tl.int64)
     target = tl.load(target_ptr + row * target_stride)
     parts_ptr += row
     if target == ignore_index:  # whatever the logits are, they are not read
@@ -229,7 +229,7 @@ def _differentiate(  # type: ignore[no-untyped-def]
     row_stride, column_stride, target_stride, D: tl.constexpr, L: tl.constexpr, BY_HAND: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    rows = tl.num_programs(0)
+    rows = tl.num_programs(0).to(tl.int64)
     factor = tl.load(factor_ptr + row)
     top = tl.load(counted_ptr + row)
     others = tl.load(counted_ptr + rows + row)
