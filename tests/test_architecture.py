@@ -146,7 +146,11 @@ BUDGETS = [
     ),
     ("tests/**/*.py", 62_900, ""),
     ("tests/**/*.py", 400, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
-    ("tests/**/*.py", 600, "products with block scales, padded rows and a split vocabulary: behaviour, guards, two ranks"),
+    (
+        "tests/**/*.py",
+        650,
+        "products with block scales, padded rows and a split vocabulary: behaviour, guards, two ranks",
+    ),
     ("benchmarks/**/*.py", 9_050, ""),
     ("benchmarks/**/*.py", 1_500, "forty further public reports, each a file of thirty to sixty lines"),
     ("baselines/**/*.yaml", 7_350, ""),
