@@ -67,10 +67,9 @@ def quantize(x: Tensor, offs: Tensor, rows: Coded, columns: Coded | None, mx: bo
     programs = down * cdiv(width, launch.constants["C"])
     column_codes, column_scales = columns or (None, None)
     blocks = 0 if column_codes is None else column_codes.shape[1] // SQUARE
-    column_strides = (0, 0) if column_scales is None else column_scales.stride()
     launch(
         device, programs, x, offs, _bytes(codes), _bytes(scales), _bytes(column_codes), _bytes(column_scales),
-        groups, tokens, width, blocks, *x.stride(), *scales.stride(), *column_strides,
+        groups, tokens, width, blocks, *x.stride(),
     )  # fmt: skip
 
 
@@ -82,7 +81,7 @@ def rows_product(a: Coded, b: Coded, offs: Tensor, out_MN: Tensor, candidate: in
     tiles = _tiles(a_MK, config.height, config.depth), _tiles(b_ENK, 1, config.width, config.depth)
     launch(
         a_MK.device, programs_of(a_MK.device, config), *tiles, _bytes(a_scales), _bytes(b_scales), offs, out_MN,
-        groups, rows, inner, outer, *a_scales.stride(), *b_scales.stride(),
+        groups, rows, inner, outer,
     )  # fmt: skip
 
 
@@ -94,7 +93,7 @@ def groups_product(a: Coded, b: Coded, offs: Tensor, rows: int, out_ENK: Tensor,
     tiles = _tiles(a_NP, config.height, config.depth), _tiles(b_KP, config.width, config.depth)
     launch(
         a_NP.device, programs_of(a_NP.device, config), *tiles, _bytes(a_scales), _bytes(b_scales), offs, out_ENK,
-        groups, rows, a_NP.shape[1] // SQUARE, height, width, *a_scales.stride(), *b_scales.stride(),
+        groups, rows, a_NP.shape[1] // SQUARE, height, width,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.block_scaled.quantize import block_ends, span
+from kernels.block_scaled.quantize import block_ends, scales_at, span
 from kernels.grouped.configs import Config
 from kernels.grouped.tiles import place, write
 from kernels.jit import named
@@ -51,8 +51,7 @@ def _multiply(x_HD, y_WD, EMULATE: tl.constexpr):  # type: ignore[no-untyped-def
 @triton.jit(do_not_specialize=["groups", "rows"])
 def multiply_rows(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, a_scales_ptr, b_scales_ptr, offs_ptr, out_ptr, groups, rows, inner, outer,
-    a_scale_r, a_scale_b, b_scale_g, b_scale_n, b_scale_b, GROUPS: tl.constexpr, MX: tl.constexpr,
-    config: tl.constexpr,
+    GROUPS: tl.constexpr, MX: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
     """a (rows, inner), b (groups, outer, inner) codes; scales of a (rows, inner / 128) and b (groups, outer / 128,
     inner / 128), or with MX (rows, inner / 32) and (groups, outer, inner / 32); out (rows, outer).
@@ -64,9 +63,10 @@ def multiply_rows(  # type: ignore[no-untyped-def]
     H: tl.constexpr = CONFIG.height
     W: tl.constexpr = CONFIG.width
     D: tl.constexpr = CONFIG.depth
-    Q: tl.constexpr = D // 32
     wide = tl.cdiv(outer, W)
     last_G = block_ends(offs_ptr, groups, rows, H, GROUPS) * wide
+    blocks = tl.cdiv(inner, 32 if MX else 128)
+    matrix_blocks = (outer if MX else tl.cdiv(outer, 128)).to(tl.int64) * blocks
 
     for tile in tl.range(tl.program_id(0), tl.max(last_G, 0), tl.num_programs(0)):
         group = tl.sum((last_G <= tile).to(tl.int32), 0)
@@ -78,23 +78,23 @@ def multiply_rows(  # type: ignore[no-untyped-def]
         first_column = across * W
         row_H = first_row + tl.arange(0, H)
         column_W = first_column + tl.arange(0, W)
-        a_at_H = a_scales_ptr + row_H.to(tl.int64) * a_scale_r
-        b_ptr = b_scales_ptr + group.to(tl.int64) * b_scale_g
+        b_ptr = b_scales_ptr + group * matrix_blocks
         acc_HW = tl.zeros((H, W), tl.float32)
         for k in range(0, tl.where(group < groups, inner, 0), D):
             x_HD = a_descriptor.load([first_row, k])
             y_WD = tl.reshape(b_descriptor.load([group, first_column, k]), (W, D))
             if MX:
-                block_Q = k // 32 + tl.arange(0, Q)
-                there_Q = (block_Q < tl.cdiv(inner, 32))[None, :]
-                a_at_HQ = a_at_H[:, None] + block_Q[None, :] * a_scale_b
-                b_at_WQ = b_ptr + column_W.to(tl.int64)[:, None] * b_scale_n + block_Q[None, :] * b_scale_b
+                block_Q = k // 32 + tl.arange(0, D // 32)
+                there_Q = (block_Q < blocks)[None, :]
+                a_at_HQ = scales_at(a_scales_ptr, row_H[:, None], block_Q[None, :], rows, blocks, MX)
+                b_at_WQ = scales_at(b_ptr, column_W[:, None], block_Q[None, :], outer, blocks, MX)
                 a_HQ = tl.load(a_at_HQ, mask=(row_H < end)[:, None] & there_Q, other=0)
                 b_WQ = tl.load(b_at_WQ, mask=(column_W < outer)[:, None] & there_Q, other=0)
                 acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, CONFIG.emulate)
             else:  # a tile is no wider than a square of the weight
-                b = tl.load(b_ptr + first_column // 128 * b_scale_n + k // 128 * b_scale_b)
-                a_H = tl.load(a_at_H + tl.cast(k // 128, tl.int64) * a_scale_b, mask=row_H < end, other=0.0)
+                b = tl.load(b_ptr + (first_column // 128 * blocks + k // 128))
+                a_at_H = scales_at(a_scales_ptr, row_H, k // 128, rows, blocks, MX)
+                a_H = tl.load(a_at_H, mask=row_H < end, other=0.0)
                 acc_HW += _multiply(x_HD, y_WD, CONFIG.emulate) * (a_H * b)[:, None]
         write(out_ptr, acc_HW, row_H, column_W, end, outer, CONFIG.emulate)
 
@@ -102,7 +102,7 @@ def multiply_rows(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["groups", "rows", "blocks"])
 def multiply_groups(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, a_scales_ptr, b_scales_ptr, offs_ptr, out_ptr, groups, rows, blocks, height, width,
-    a_scale_r, a_scale_b, b_scale_r, b_scale_b, GROUPS: tl.constexpr, MX: tl.constexpr, config: tl.constexpr,
+    GROUPS: tl.constexpr, MX: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
     """a (height, P), b (width, P) codes of padded groups, P = 128 * blocks; scales (height, P / 128) and (width,
     P / 128), or with MX (..., P / 32); out (groups, height, width). Every step is within one group."""
@@ -110,7 +110,6 @@ def multiply_groups(  # type: ignore[no-untyped-def]
     H: tl.constexpr = CONFIG.height
     W: tl.constexpr = CONFIG.width
     D: tl.constexpr = CONFIG.depth
-    Q: tl.constexpr = D // 32
     high = tl.cdiv(height, H)
     wide = tl.cdiv(width, W)
     group_G = tl.arange(0, GROUPS)
@@ -123,23 +122,22 @@ def multiply_groups(  # type: ignore[no-untyped-def]
         end = tl.max(tl.where(group_G <= group, last_G, 0), 0) * 128
         row_H = down * H + tl.arange(0, H)
         column_W = across * W + tl.arange(0, W)
-        a_at_H = a_scales_ptr + row_H.to(tl.int64) * a_scale_r
-        b_at_W = b_scales_ptr + column_W.to(tl.int64) * b_scale_r
         acc_HW = tl.zeros((H, W), tl.float32)
         for p in range(start, end, D):
             x_HD = a_descriptor.load([down * H, p])
             y_WD = b_descriptor.load([across * W, p])
             if MX:
-                block_Q = p // 32 + tl.arange(0, Q)
-                a_at_HQ = a_at_H[:, None] + block_Q[None, :] * a_scale_b
-                b_at_WQ = b_at_W[:, None] + block_Q[None, :] * b_scale_b
+                block_Q = (p // 32 + tl.arange(0, D // 32))[None, :]
+                a_at_HQ = scales_at(a_scales_ptr, row_H[:, None], block_Q, height, blocks * 4, MX)
+                b_at_WQ = scales_at(b_scales_ptr, column_W[:, None], block_Q, width, blocks * 4, MX)
                 a_HQ = tl.load(a_at_HQ, mask=(row_H < height)[:, None], other=0)
                 b_WQ = tl.load(b_at_WQ, mask=(column_W < width)[:, None], other=0)
                 acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, CONFIG.emulate)
             else:
-                block = tl.cast(p // 128, tl.int64)
-                a_H = tl.load(a_at_H + block * a_scale_b, mask=row_H < height, other=0.0)
-                b_W = tl.load(b_at_W + block * b_scale_b, mask=column_W < width, other=0.0)
+                a_at_H = scales_at(a_scales_ptr, row_H, p // 128, height, blocks, MX)
+                b_at_W = scales_at(b_scales_ptr, column_W, p // 128, width, blocks, MX)
+                a_H = tl.load(a_at_H, mask=row_H < height, other=0.0)
+                b_W = tl.load(b_at_W, mask=column_W < width, other=0.0)
                 acc_HW += _multiply(x_HD, y_WD, CONFIG.emulate) * (a_H[:, None] * b_W[None, :])
         matrix_ptr = out_ptr + group.to(tl.int64) * height * width
         write(matrix_ptr, acc_HW, row_H, column_W, height, width, CONFIG.emulate)

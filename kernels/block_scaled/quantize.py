@@ -34,6 +34,17 @@ def span(offs_ptr, group, groups, rows):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def scales_at(ptr, row, block, rows, blocks, MX: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where scales of `blocks` along each of `rows` lie: exponents by row, others side by side for the rows of a block.
+    A count of tokens is no stride that a launch is specialised by."""
+    row, block = row.to(tl.int64), tl.cast(block, tl.int64)
+    if MX:
+        return ptr + (row * blocks + block)
+    else:
+        return ptr + (block * rows + row)
+
+
+@triton.jit
 def _scaled(x, AXIS: tl.constexpr, MX: tl.constexpr, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
     """Codes of x, whose blocks lie along AXIS, and their scales as they are stored."""
     amax = tl.max(magnitude_bits(x).to(tl.int32), AXIS)
@@ -48,7 +59,7 @@ def _scaled(x, AXIS: tl.constexpr, MX: tl.constexpr, ENCODING: tl.constexpr):  #
 @triton.jit(do_not_specialize=["groups", "rows", "blocks"])
 def quantize_tokens(  # type: ignore[no-untyped-def]
     x_ptr, offs_ptr, codes_ptr, scales_ptr, columns_ptr, column_scales_ptr, groups, rows, width, blocks,
-    stride_r, stride_k, scale_r, scale_b, column_k, column_b,
+    stride_r, stride_k,
     GROUPS: tl.constexpr, COLUMNS: tl.constexpr, MX: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
     encoding: tl.constexpr,
 ):  # fmt: skip
@@ -76,7 +87,7 @@ def quantize_tokens(  # type: ignore[no-untyped-def]
     tl.store(codes_at_RC, tl.reshape(code_RQB, (R, C)), mask=inside_RC)
     block_Q = (tl.program_id(0) % across) * (C // B) + tl.arange(0, C // B)
     there_RQ = (row_R < end)[:, None] & (block_Q < tl.cdiv(width, B))[None, :]
-    scales_at_RQ = scales_ptr + row_R.to(tl.int64)[:, None] * scale_r + block_Q.to(tl.int64)[None, :] * scale_b
+    scales_at_RQ = scales_at(scales_ptr, row_R[:, None], block_Q[None, :], rows, tl.cdiv(width, B), MX)
     tl.store(scales_at_RQ, scale_RQ, mask=there_RQ)
 
     if COLUMNS and block < blocks:  # wrong ends may ask for more than there are
@@ -86,7 +97,6 @@ def quantize_tokens(  # type: ignore[no-untyped-def]
         columns_at_RC = columns_ptr + column_C.to(tl.int64)[None, :] * (blocks * R) + place_R[:, None]
         tl.store(columns_at_RC, tl.reshape(code_PBC, (R, C)), mask=(column_C < width)[None, :])
         block_P = block * (R // B) + tl.arange(0, R // B)
-        scales_at_PC = (
-            column_scales_ptr + column_C.to(tl.int64)[None, :] * column_k + block_P.to(tl.int64)[:, None] * column_b
-        )
+        all_blocks = blocks * (R // B)
+        scales_at_PC = scales_at(column_scales_ptr, column_C[None, :], block_P[:, None], width, all_blocks, MX)
         tl.store(scales_at_PC, scale_PC, mask=(column_C < width)[None, :])
