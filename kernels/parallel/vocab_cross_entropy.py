@@ -90,16 +90,16 @@ class _Loss(torch.autograd.Function):
         reduction: str,
     ) -> Tensor:
         parts = count_row_parts(logits, target, start, ignore_index)
-        top = parts[0].clone()
+        top = parts[0]
         if group is not None:
+            top = top.clone()
             dist.all_reduce(top, dist.ReduceOp.MAX, group)
-        zero = top == -torch.inf  # of a row of masked logits; -Inf - -Inf would be NaN
-        parts[1] *= torch.where(zero, 1.0, (parts[0] - top).exp())
-        if group is not None:
+            # Of a row of masked logits -Inf - -Inf would be NaN.
+            parts[1] *= torch.where(top == -torch.inf, 1.0, (parts[0] - top).exp())
             dist.all_reduce(parts[1:], dist.ReduceOp.SUM, group)
         _, others, x_target, owners = parts
         below = top - x_target
-        total = others + torch.where(zero, 1.0, (-below).exp())
+        total = others + (-below).exp()
         losses = torch.where(below == 0, others.log1p(), below + total.log())
         kept = target != ignore_index
         losses = torch.where(kept, torch.where(owners == 1, losses, torch.nan), 0.0)
