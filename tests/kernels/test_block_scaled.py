@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -179,9 +180,11 @@ def test_nan_stays_in_its_row_and_column(scaling: str, kernel_path: KernelPath) 
 
 
 @SCALINGS
-@pytest.mark.parametrize("ends", [[8, 100, 64], [40, 8, 64], [-16, 16, 64], [64, 0, 64]], ids=str)
+@pytest.mark.parametrize("ends", [[8, 100, 64], [40, 8, 64], [-16, 16, 64], [257, 0, 257, 0, 257]], ids=str)
 def test_wrong_ends_touch_no_foreign_memory(scaling: str, ends: list[int], triton_path: KernelPath) -> None:
-    a, w, grad, _ = operands(Split("", (16, 16, 32)), 48, 80, triton_path.device)
+    """The last ones ask for more blocks of columns than any right ones of as many rows."""
+    sizes = (ends[-1], *(0,) * (len(ends) - 1))
+    a, w, grad, _ = operands(Split("", sizes), 16, 32, triton_path.device)
     offs = torch.tensor(ends, dtype=torch.int32, device=a.device)
     with guarded_allocations():
         run(block_scaled.grouped_mm, a, w, grad, offs, scaling=scaling)
@@ -221,7 +224,9 @@ def test_only_what_is_asked_for_is_kept_and_counted(compiled_path: KernelPath) -
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             out = block_scaled.grouped_mm(a_leaf, w_leaf.mT, offs)
         assert (columns * 32 in saved) == needs_w
-        out.backward(grad)
+        with mock.patch.object(module, "_multiply_rows", wraps=module._multiply_rows) as dgrad:
+            out.backward(grad)
+        assert dgrad.call_count == needs_a
         for leaf, right in ((a_leaf, expected[1]), (w_leaf, expected[2])):
             assert (leaf.grad is not None) == leaf.requires_grad
             assert leaf.grad is None or leaf.grad.equal(right)
