@@ -16,10 +16,11 @@ from kernels.arguments import DTYPES
 from kernels.hardware import hardware_of
 from tests.distributed.ranks import Ranks
 from tests.kernels import elsewhere
-from tests.kernels.paths import GPU, VARIABLE
+from tests.kernels.paths import COMPILING, GPU, VARIABLE
 from tests.kernels.vocabulary import count_gradient, count_row_parts, path, reference, vocab_parallel_cross_entropy
 from tests.nursery import Nursery
 
+pytestmark = COMPILING
 ROWS, VOCABULARY = 9, 300
 
 
@@ -106,6 +107,18 @@ def test_opcheck(device: torch.device) -> None:
     assert not count_gradient(*given)[2].any()
 
 
+def whole_graph(function: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(function, backend="aot_eager", fullgraph=True)
+
+
+def test_compiles_whole(device: torch.device) -> None:
+    logits, target = (each.to(device) for each in drawn())
+    expected = run(vocab_parallel_cross_entropy, logits, target)
+    for one, other in zip(run(whole_graph(vocab_parallel_cross_entropy), logits, target), expected, strict=True):
+        assert one.equal(other)
+
+
 def test_wrong_arguments() -> None:
     logits, target = drawn()
     with pytest.raises(ValueError, match=r"^reduction: is 'all'; may be 'mean', 'sum', 'none'$"):
@@ -123,14 +136,17 @@ def test_wrong_arguments() -> None:
 # Over ranks
 
 
-def checked(rank: int, ranks: int, first: int, reduction: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def checked(
+    rank: int, ranks: int, first: int, reduction: str, compiled: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """This rank's loss and gradient of its columns, `first` of which are rank 0's; the truth of whole rows."""
     torch.manual_seed(0)
     logits, target = drawn(8.0)
     own = slice(0, first) if rank == 0 else slice(first, VOCABULARY)
     start = None if first * ranks == VOCABULARY else own.start
     how = {"reduction": reduction, "start": start}
-    loss, gradient = run(vocab_parallel_cross_entropy, logits[:, own], target, dist.group.WORLD, **how)
+    function = whole_graph(vocab_parallel_cross_entropy) if compiled else vocab_parallel_cross_entropy
+    loss, gradient = run(function, logits[:, own], target, dist.group.WORLD, **how)
     true, whole = run(reference, logits.double(), target, reduction=reduction)
     return loss, gradient, true, whole[:, own]
 
@@ -143,6 +159,13 @@ def test_two_ranks_have_the_loss_of_whole_rows(two_ranks: Ranks, first: int, red
     for loss, gradient, true, expected in found:
         assert_close((loss, gradient), (true, expected))
     assert found[0][0].equal(found[1][0])
+
+
+@pytest.mark.nightly  # a compiler in each process
+def test_two_ranks_compiled(two_ranks: Ranks) -> None:
+    """One graph, collectives among it."""
+    for loss, gradient, true, expected in two_ranks.run(checked, 150, "mean", True):
+        assert_close((loss, gradient), (true, expected))
 
 
 @pytest.mark.parametrize(
