@@ -36,11 +36,19 @@ _GENERAL = (
     Config(height=128, width=128, depth=64, warps=8, stages=2),
     Config(height=64, width=128, depth=64, warps=4, stages=2, programs=2),
 )
+# Waves of four have 512 registers each, and those of eight have 256, which Triton 3.6 spills for a tile of 128 x 128.
+_CDNA = (_GENERAL[1], Config(height=64, width=64, depth=64, warps=4, stages=2, programs=2))
 _INTERPRETED = (
     Config(height=32, width=32, depth=64, warps=4, stages=1, band=2, programs=3, emulate=True),
     Config(height=16, width=64, depth=32, warps=4, stages=1, band=1, programs=5, emulate=True),
 )
-_TABLE = {"sm_90": (_HOPPER, _MX), "sm_100": (_HOPPER[:2], _MX), "cpu": (_INTERPRETED, _INTERPRETED)}
+_TABLE = {
+    "sm_90": (_HOPPER, _MX),
+    "sm_100": (_HOPPER[:2], _MX),
+    "gfx942": (_CDNA, _CDNA),
+    "gfx950": (_CDNA, _CDNA),
+    "cpu": (_INTERPRETED, _INTERPRETED),
+}
 
 
 def candidates(arch: str, mx: bool) -> tuple[Config, ...]:
@@ -102,8 +110,9 @@ def _plan(arch: str, form: str, mx: bool, groups: int, candidate: int | None) ->
     """`groups`: a power of two above their number."""
     config = pick(candidates(arch, mx), candidate)
     kernel: Any = multiply_rows if form == "rows" else multiply_groups
-    options = {"num_warps": config.warps, "num_stages": config.stages}
-    return config, Launch(kernel, GROUPS=groups, MX=mx, config=config, **options)
+    takes_scales = arch.startswith("sm_") or arch == "gfx950"  # of others Triton 3.6 makes no binary
+    constants = {"MX": mx, "TAKES_SCALES": takes_scales, "config": config}
+    return config, Launch(kernel, GROUPS=groups, **constants, num_warps=config.warps, num_stages=config.stages)
 
 
 def _tiles(codes: Tensor, *tile: int) -> object:

@@ -2,8 +2,8 @@
 
 Formulas: `reference.py`. With scales in float32 the matrix unit's sum of a block leaves it before the next one: it is
 scaled and added up in float32, which also bounds what Hopper's narrower accumulators lose (DeepSeek-V3's promotion
-each 128). MX scales go into the matrix unit where it takes them (sm_100, gfx950); elsewhere Triton multiplies them
-into the operands. Both kernels are persistent, and the grid asks nothing of `offs`.
+each 128). MX scales go into the matrix unit where it takes them (sm_100, gfx950); elsewhere operands are multiplied by
+them in bf16. Both kernels are persistent, and the grid asks nothing of `offs`.
 
 Shape suffixes: H rows and W columns of the output's tile, D depth of the contraction taken at a time, Q blocks of it,
 G groups and one for the rest.
@@ -21,22 +21,26 @@ from kernels.jit import named
 
 
 @triton.jit
-def _emulated(x_HD, exponent_HQ):  # type: ignore[no-untyped-def]
-    """Codes times powers of two, in float32; 0 is 2^-127 and 255 NaN."""
+def _decoded(x_HD, exponent_HQ, DTYPE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Codes times powers of two, which bf16 holds exactly but for the least; 0 is 2^-127 and 255 NaN."""
     bits_HQ = tl.maximum(exponent_HQ.to(tl.int32) << 23, 0x400000)
-    factor_HQ = tl.where(exponent_HQ == 255, 0x7FC00000, bits_HQ).to(tl.float32, bitcast=True)
+    factor_HQ = tl.where(exponent_HQ == 255, 0x7FC00000, bits_HQ).to(tl.float32, bitcast=True).to(DTYPE)
     Q: tl.constexpr = exponent_HQ.shape[1]
-    x_HQB = tl.reshape(x_HD.to(tl.float32), (x_HD.shape[0], Q, x_HD.shape[1] // Q))
+    x_HQB = tl.reshape(x_HD.to(DTYPE), (x_HD.shape[0], Q, x_HD.shape[1] // Q))
     return tl.reshape(x_HQB * factor_HQ[:, :, None], x_HD.shape)
 
 
 @triton.jit
-def _multiply_mx(x_HD, x_HQ, y_WD, y_WQ, acc_HW, EMULATE: tl.constexpr):  # type: ignore[no-untyped-def]
-    if EMULATE:
-        y_DW = tl.trans(_emulated(y_WD, y_WQ))
-        return tl.dot(_emulated(x_HD, x_HQ), y_DW, acc_HW, input_precision="ieee")
-    else:
+def _multiply_mx(  # type: ignore[no-untyped-def]
+    x_HD, x_HQ, y_WD, y_WQ, acc_HW, TAKES_SCALES: tl.constexpr, EMULATE: tl.constexpr
+):
+    """TAKES_SCALES: the compiler has a product of codes with scales for the chip."""
+    if TAKES_SCALES:
         return tl.dot_scaled(x_HD, x_HQ, "e4m3", tl.trans(y_WD), y_WQ, "e4m3", acc_HW)
+    else:
+        DTYPE: tl.constexpr = tl.float32 if EMULATE else tl.bfloat16
+        y_DW = tl.trans(_decoded(y_WD, y_WQ, DTYPE))
+        return tl.dot(_decoded(x_HD, x_HQ, DTYPE), y_DW, acc_HW, input_precision="ieee")
 
 
 @triton.jit
@@ -51,7 +55,7 @@ def _multiply(x_HD, y_WD, EMULATE: tl.constexpr):  # type: ignore[no-untyped-def
 @triton.jit(do_not_specialize=["groups", "rows"])
 def multiply_rows(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, a_scales_ptr, b_scales_ptr, offs_ptr, out_ptr, groups, rows, inner, outer,
-    GROUPS: tl.constexpr, MX: tl.constexpr, config: tl.constexpr,
+    GROUPS: tl.constexpr, MX: tl.constexpr, TAKES_SCALES: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
     """a (rows, inner), b (groups, outer, inner) codes; scales of a (rows, inner / 128) and b (groups, outer / 128,
     inner / 128), or with MX (rows, inner / 32) and (groups, outer, inner / 32); out (rows, outer).
@@ -90,7 +94,7 @@ def multiply_rows(  # type: ignore[no-untyped-def]
                 b_at_WQ = scales_at(b_ptr, column_W[:, None], block_Q[None, :], outer, blocks, MX)
                 a_HQ = tl.load(a_at_HQ, mask=(row_H < end)[:, None] & there_Q, other=0)
                 b_WQ = tl.load(b_at_WQ, mask=(column_W < outer)[:, None] & there_Q, other=0)
-                acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, CONFIG.emulate)
+                acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, TAKES_SCALES, CONFIG.emulate)
             else:  # a tile is no wider than a square of the weight
                 b = tl.load(b_ptr + (first_column // 128 * blocks + k // 128))
                 a_at_H = scales_at(a_scales_ptr, row_H, k // 128, rows, blocks, MX)
@@ -102,7 +106,7 @@ def multiply_rows(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["groups", "rows", "blocks"])
 def multiply_groups(  # type: ignore[no-untyped-def]
     a_descriptor, b_descriptor, a_scales_ptr, b_scales_ptr, offs_ptr, out_ptr, groups, rows, blocks, height, width,
-    GROUPS: tl.constexpr, MX: tl.constexpr, config: tl.constexpr,
+    GROUPS: tl.constexpr, MX: tl.constexpr, TAKES_SCALES: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
     """a (height, P), b (width, P) codes of padded groups, P = 128 * blocks; scales (height, P / 128) and (width,
     P / 128), or with MX (..., P / 32); out (groups, height, width). Every step is within one group."""
@@ -132,7 +136,7 @@ def multiply_groups(  # type: ignore[no-untyped-def]
                 b_at_WQ = scales_at(b_scales_ptr, column_W[:, None], block_Q, width, blocks * 4, MX)
                 a_HQ = tl.load(a_at_HQ, mask=(row_H < height)[:, None], other=0)
                 b_WQ = tl.load(b_at_WQ, mask=(column_W < width)[:, None], other=0)
-                acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, CONFIG.emulate)
+                acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, TAKES_SCALES, CONFIG.emulate)
             else:
                 a_at_H = scales_at(a_scales_ptr, row_H, p // 128, height, blocks, MX)
                 b_at_W = scales_at(b_scales_ptr, column_W, p // 128, width, blocks, MX)
