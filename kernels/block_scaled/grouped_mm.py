@@ -86,8 +86,7 @@ def _forward(
     how = mx, power_of_two
     out, column_codes, column_scales = _outputs(a, b_t, offs, *how, keeps_columns, candidate)
     columns = _seen((column_codes, column_scales), mx) if keeps_columns else None
-    rows = _quantize(a, offs, columns, *how)
-    _multiply_rows(rows, _quantize_weight(b_t.mT, *how), offs, out, candidate)
+    _multiply_rows(_quantize(a, offs, columns, *how), _quantize_weight(b_t.mT, *how), offs, out, candidate)
     return out, column_codes, column_scales
 
 
@@ -159,12 +158,11 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tenso
 
 def _differentiate(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     refuse_second_derivative("grouped_mm", "fp8 codes have none of their own", "a bf16 matmul")
-    nothing = (None,) * 4
     if grad is None:
-        return None, None, None, *nothing
+        return (None,) * 7
     needs_dgrad = ctx.needs_input_grad[0]
     grad_a, grad_w = _backward(grad, *ctx.saved_tensors, ctx.dtype, *ctx.how, needs_dgrad, ctx.candidate)
-    return grad_a if needs_dgrad else None, grad_w.mT if grad_w.ndim == 3 else None, None, *nothing
+    return grad_a if needs_dgrad else None, grad_w.mT if grad_w.ndim == 3 else None, *(None,) * 5
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)

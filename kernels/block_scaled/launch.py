@@ -69,16 +69,12 @@ def _quantizing(arch: str, dtype: torch.dtype, mx: bool, power_of_two: bool, gro
 def quantize(x: Tensor, offs: Tensor, rows: Coded, columns: Coded | None, mx: bool, powers: bool) -> None:
     """x (M, K), any strides -> codes and scales along rows, and along columns where they are given."""
     (tokens, width), groups = x.shape, offs.numel()
-    device, (codes, scales) = x.device, rows
-    launch = _quantizing(arch_of(device), codes.dtype, mx, powers, power_of_two(groups + 1), columns is not None)
-    down = (tokens + (SQUARE - 1) * (groups + 1)) // SQUARE
+    plan = arch_of(x.device), rows[0].dtype, mx, powers, power_of_two(groups + 1), columns is not None
+    launch, down = _quantizing(*plan), (tokens + (SQUARE - 1) * (groups + 1)) // SQUARE
     programs = down * cdiv(width, launch.constants["C"])
-    column_codes, column_scales = columns or (None, None)
-    blocks = 0 if column_codes is None else column_codes.shape[1] // SQUARE
-    launch(
-        device, programs, x, offs, _bytes(codes), _bytes(scales), _bytes(column_codes), _bytes(column_scales),
-        groups, tokens, width, blocks, *x.stride(),
-    )  # fmt: skip
+    written = map(_bytes, (*rows, *(columns or (None, None))))
+    blocks = columns[0].shape[1] // SQUARE if columns else 0
+    launch(x.device, programs, x, offs, *written, groups, tokens, width, blocks, *x.stride())
 
 
 def rows_product(a: Coded, b: Coded, offs: Tensor, out_MN: Tensor, candidate: int | None = None) -> None:

@@ -111,8 +111,7 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        name = "torch.nn.functional.cross_entropy"
-        refuse_second_derivative("vocab_parallel_cross_entropy", "that has no formula of its own", name)
+        refuse_second_derivative("vocab_parallel_cross_entropy", "that has no formula", "one process's cross_entropy")
         logits, target, counted, factor = ctx.saved_tensors
         factor = torch.where(factor == 0, 0.0, factor * grad)
         return count_gradient(logits, target, counted, factor, ctx.start), None, None, None, None, None
@@ -130,7 +129,6 @@ def count_row_parts(logits: Tensor, target: Tensor, start: int, ignore_index: in
     if columns == 0 or path(logits.device) == "eager":
         x, own_N = logits.float(), target - start
         inside_N = (own_N >= 0) & (own_N < columns)
-        kept_N = target != ignore_index
         parts[0] = x.amax(1) if columns else -torch.inf
         at_N1 = own_N.where(inside_N, 0).long()[:, None]
         e = (x - torch.where(parts[0] == -torch.inf, 0.0, parts[0])[:, None]).exp()
@@ -139,7 +137,7 @@ def count_row_parts(logits: Tensor, target: Tensor, start: int, ignore_index: in
         parts[1] = e.sum(1)
         parts[2] = x.gather(1, at_N1)[:, 0].where(inside_N, 0.0) if columns else 0.0
         parts[3] = inside_N.float()
-        parts.masked_fill_(~kept_N, 0.0)
+        parts.masked_fill_(target == ignore_index, 0.0)
     elif rows:
         launch, steps = _counting(_count, arch_of(logits.device)), (*logits.stride(), *target.stride())
         launch(logits.device, rows, logits, target, parts, columns, start, ignore_index, *steps)
@@ -246,5 +244,4 @@ def _differentiate(  # type: ignore[no-untyped-def]
         p_DL = tl.where(column_DL == own, of_target, tl.exp(x_DL - top) * inverse)
         gradient_DL = tl.where(factor != 0.0, p_DL * factor, 0.0)
         to_DL = gradient_ptr + row * columns + column_DL
-        DTYPE: tl.constexpr = gradient_ptr.dtype.element_ty
-        tl.store(to_DL, rounded(gradient_DL, DTYPE, BY_HAND), mask=column_DL < columns)
+        tl.store(to_DL, rounded(gradient_DL, gradient_ptr.dtype.element_ty, BY_HAND), mask=column_DL < columns)
