@@ -327,6 +327,8 @@ ARGUED: dict[tuple[str, str], str | int | None] = {
         "stripe = block * CONFIG.stripes + (in_block - place * stripes)",
     ): "(width + width2) // 32",
     ("quantize.py", "row_R = start + (block - first) * R + tl.arange(0, R)"): "rows + 128",
+    # A block has a row.
+    ("quantize.py", "return tl.cumsum(tl.cdiv(tl.maximum(ends_G - starts_G, 0), SIZE), 0)"): "rows",
     # A tile begins within its matrix, and ends a block behind it at most.
     ("rows.py", "first_row = start + down * H"): "rows",
     ("rows.py", "first_column = across * W"): "outer",
