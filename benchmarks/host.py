@@ -43,13 +43,14 @@ import triton.language as tl
 from torch import Tensor
 
 from benchmarks.rows import write_rows
-from kernels import fp8, grouped, operators
+from kernels import block_scaled, fp8, grouped, operators
 from kernels.fp8 import scaled
 from kernels.layers.attention import Attention
 from kernels.layers.config import BlockConfig
 from kernels.moe import MoE, MoEConfig, collect, plan, spread
 from kernels.moe import rows as moe_rows
 from kernels.moe.weighted_gate import weighted_gate_backward
+from kernels.parallel.vocab_cross_entropy import vocab_parallel_cross_entropy
 
 CALLS = 20  # of a batch: fewer than a stream takes without making the host wait
 TURNS = 3
@@ -143,6 +144,11 @@ def calls(device: torch.device) -> dict[str, Call]:
     }
     trained: dict[str, tuple[Call, list[Tensor]]] = {
         "fp8.grouped_mm": (lambda: fp8.grouped_mm(trained_a, view, ends), [trained_a, trained_weight]),
+        "block_scaled.grouped_mm": (
+            lambda: block_scaled.grouped_mm(trained_a, view, ends),
+            [trained_a, trained_weight],
+        ),
+        "permute_and_pad": (lambda: block_scaled.permute_and_pad(trained_a, ends, 16).rows, [trained_a]),
         "grouped_mm": (lambda: grouped.grouped_mm(trained_a, view, ends, impl="triton"), [trained_a, trained_weight]),
         "silu_mul": (lambda: operators.silu_mul(g, u), [g, u]),
         "clamped_swiglu": (lambda: operators.clamped_swiglu(gu), [gu]),
@@ -156,6 +162,7 @@ def calls(device: torch.device) -> dict[str, Call]:
         "rms_norm_quantize": (lambda: operators.rms_norm_quantize(trained_a, norm).out, [trained_a, norm]),
         "rope": (lambda: operators.rope(heads, table), [heads]),
         "cross_entropy": (lambda: operators.cross_entropy(logits, target), [logits]),
+        "vocab_parallel_cross_entropy": (lambda: vocab_parallel_cross_entropy(logits, target), [logits]),
         "linear_cross_entropy": (
             lambda: operators.linear_cross_entropy(few_fp32, head, target[:16]),
             [few_fp32, head],

@@ -23,7 +23,9 @@ from torch import Tensor
 from triton._C.libtriton import ir
 from triton.compiler import make_backend
 
-from kernels import fp8, launch, operators
+from kernels import block_scaled, fp8, launch, operators
+from kernels.block_scaled import launch as block_launch
+from kernels.block_scaled.reference import padded_blocks
 from kernels.fp8 import launch_products
 from kernels.grouped import launch as grouped_launch
 from kernels.moe import rows as moe_rows
@@ -37,6 +39,7 @@ from kernels.operators.scaling import scale_, scaled
 from kernels.operators.scatter import _scatter_backward
 from kernels.operators.silu_mul import _silu_mul_backward
 from kernels.operators.totals import kept_rows, total_loss, weight_ratio
+from kernels.parallel.vocab_cross_entropy import count_gradient, count_row_parts
 from tests.kernels.intervals import Module, wrapped
 from tests.kernels.targets import ast_source, kind_of, target_of
 
@@ -142,6 +145,23 @@ def calls(
     def floats(*shape: int) -> Tensor:
         return meta(*shape, dtype=torch.float32)
 
+    def scales(mx: bool, height: int, width: int) -> Tensor:
+        if mx:
+            return meta(height, -(-width // 32), dtype=torch.float8_e8m0fnu)
+        return floats(-(-width // 128), height).mT
+
+    def rows_of(mx: bool) -> tuple[Tensor, Tensor]:
+        return codes(jagged, narrow), scales(mx, jagged, narrow)
+
+    def columns_of(mx: bool, height: int) -> tuple[Tensor, Tensor]:
+        padded = padded_blocks(jagged, experts) * 128
+        return codes(height, padded), scales(mx, height, padded)
+
+    def weight_of(mx: bool) -> tuple[Tensor, Tensor]:
+        in_squares = floats(experts, -(-outer // 128), -(-narrow // 128))
+        of_rows = meta(experts, outer, -(-narrow // 32), dtype=torch.float8_e8m0fnu)
+        return codes(experts, outer, narrow), of_rows if mx else in_squares
+
     return {
         "quantize_rowwise": lambda: fp8.quantize_rowwise(x()),
         "quantize_colwise_3d": lambda: fp8.quantize_colwise_3d(weight()),
@@ -176,6 +196,19 @@ def calls(
             )
             for fast in (True, False)
         ],
+        "block scales": lambda: [
+            (
+                block_launch.quantize(ragged(), offs, rows_of(mx), columns_of(mx, narrow), mx, False),
+                block_launch.rows_product(rows_of(mx), weight_of(mx), offs, meta(jagged, outer)),
+                block_launch.groups_product(
+                    columns_of(mx, outer), columns_of(mx, narrow), offs, jagged, meta(experts, outer, narrow)
+                ),
+            )
+            for mx in (False, True)
+        ],
+        "permute and pad": lambda: block_scaled.permute_and_pad(
+            ragged(), make(4, max(experts // 16, 1), dtype=torch.int32), 128
+        ),
         "silu_mul": lambda: (operators.silu_mul(x(), x()), _silu_mul_backward(x(), x(), x(), None)),
         "clamped_swiglu": lambda: (
             operators.clamped_swiglu(x()), _clamped_swiglu_backward(x(width // 2), x(), 1.7, 7.0, None)
@@ -222,6 +255,10 @@ def calls(
             scaled(x(), floats(), None),
             scale_(x(), floats(), None),
             scale_(x(), floats(tokens), None),
+        ),
+        "split vocabulary": lambda: (
+            count_row_parts(logits(), target, 0, -100),
+            count_gradient(logits(), target, floats(3, len(target)), floats(len(target)), 0),
         ),
         "moe rows": lambda: (
             moe_rows.spread_rows(make(tokens // 8, width), choices, inverse),
@@ -289,6 +326,9 @@ ARGUED: dict[tuple[str, str], str | int | None] = {
         "ring_chunks.py",
         "stripe = block * CONFIG.stripes + (in_block - place * stripes)",
     ): "(width + width2) // 32",
+    ("quantize.py", "row_R = start + (block - first) * R + tl.arange(0, R)"): "rows + 128",
+    # A block has a row.
+    ("quantize.py", "return tl.cumsum(tl.cdiv(tl.maximum(ends_G - starts_G, 0), SIZE), 0)"): "rows",
     # A tile begins within its matrix, and ends a block behind it at most.
     ("rows.py", "first_row = start + down * H"): "rows",
     ("rows.py", "first_column = across * W"): "outer",
@@ -318,6 +358,11 @@ ARGUED: dict[tuple[str, str], str | int | None] = {
     ("specialised.py", "last += gl.cdiv(end - start, H) * wide"): MOST,
     ("specialised.py", "down, across = place(tile - first, gl.cdiv(end - start, H), wide, BAND)"): MOST,
     ("specialised.py", "down, across = place(tile - first, gl.cdiv(end - start, 2 * H), wide, BAND)"): MOST,
+    ("products.py", "last_G = block_ends(offs_ptr, groups, rows, H, GROUPS) * wide"): MOST,
+    (
+        "products.py",
+        "down, across = place(tile - first, tl.maximum(tl.cdiv(end - start, H), 1), wide, CONFIG.band)",
+    ): MOST,
     (
         "products.py",
         "tile - (passed >> 32).to(tl.int32), tl.maximum(tl.cdiv(end - start, H), 1), wide, CONFIG.band",

@@ -29,13 +29,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels import fp8, operators
+from kernels import block_scaled, fp8, operators
 from kernels.fp8 import launch_products
 from kernels.grouped import launch as grouped_launch
 from kernels.hardware import hardware_of
 from kernels.launch import MAX_CANDIDATES, Launch
 from kernels.moe import rows, weighted_gate
 from kernels.operators.shapes import GroupedRows, LogitsShape, MovedShape, RopeShape, RowsShape
+from kernels.parallel.vocab_cross_entropy import vocab_parallel_cross_entropy
 
 Call = Callable[[int | None], Any]  # of the candidate
 Caught = tuple[Any, dict[str, Any]]  # a kernel, and its arguments by name
@@ -189,6 +190,24 @@ def fp8_products(width: int = 4096) -> dict[str, Call]:
     return found
 
 
+def of_groups(experts: int = 100, tokens: int = 64, inner: int = 512, outer: int = 256) -> dict[str, Call]:
+    """Products with block scales, both passes with all of their quantisers; and rows that are permuted and padded."""
+    a, b_t = empty(tokens, inner).requires_grad_(), empty(experts, outer, inner).mT.requires_grad_()
+    found: dict[str, Call] = {
+        scaling: partial(both_ways, block_scaled.grouped_mm, (a, b_t, offsets(experts)), scaling=scaling)
+        for scaling in ("1x128", "mx")
+    }
+    counts = empty(8, experts, dtype=torch.int32)
+    found["permute"] = lambda c: block_scaled.permute_and_pad(a, counts, 32).rows.sum().backward()
+    return found
+
+
+def vocabulary(rows: int = 64, columns: int = 16032) -> dict[str, Call]:
+    """An eighth of Llama's, forward and backward."""
+    logits, target = empty(rows, columns).requires_grad_(), empty(rows, dtype=torch.int64)
+    return {"vocabulary": lambda c: vocab_parallel_cross_entropy(logits, target, start=columns).backward()}
+
+
 def products(experts: int = 100) -> dict[str, Call]:
     """What a layer of stored (E, N, K) weights runs, of 16 and of 32 bits, and where no stride divides by 16."""
     found: dict[str, Call] = {}
@@ -298,6 +317,8 @@ PACKAGES: dict[str, Callable[[], dict[str, Call]]] = {
     "quantisers": quantisers,
     "fp8 products": fp8_products,
     "products": products,
+    "block scales": of_groups,
+    "vocabulary": vocabulary,
     "operators": memory_savers,
     "moe": moe,
     "moe of most choices": partial(moe, SIZES[:1]),  # which takes the most registers

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels import fp8, grouped
+from kernels import block_scaled, fp8, grouped
+from kernels.block_scaled import Scaling
 from kernels.fp8 import reference, scaled
 from kernels.fp8.shapes import Split
 from kernels.moe import collect, plan, spread
@@ -55,6 +56,22 @@ def test_fp8_products(experts: int, triton_path: KernelPath) -> None:
     for multiply, operands in ((scaled.matmul_2d3d, rows), (scaled.matmul_2d2d, groups)):
         operands = tuple(operand.to(device) for operand in operands)
         got, expected = (multiply(*operands, False, backend) for backend in ("triton", "emulation"))
+        torch.testing.assert_close(got, expected, rtol=2**-7, atol=1e-3)
+
+
+@pytest.mark.parametrize("experts", [256, pytest.param(512, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("scaling", ["1x128", "mx"])
+def test_block_scaled_mm(experts: int, scaling: Scaling, triton_path: KernelPath) -> None:
+    """Forward and both gradients, with codes along both axes."""
+    split, device = few(experts), triton_path.device
+    a, w, grad = torch.randn(split.rows, 16), torch.randn(experts, 16, 16), torch.randn(split.rows, 16)
+    offs = split.offs(device)
+    found = []
+    for multiply in (block_scaled.grouped_mm, block_scaled.reference.grouped_mm):
+        leaves = [each.to(device).detach().requires_grad_() for each in (a, w)]
+        out = multiply(leaves[0], leaves[1].mT, offs, scaling=scaling)
+        found.append((out, *torch.autograd.grad(out, leaves, grad.to(out))))
+    for got, expected in zip(*found, strict=True):
         torch.testing.assert_close(got, expected, rtol=2**-7, atol=1e-3)
 
 

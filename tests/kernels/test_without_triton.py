@@ -23,6 +23,19 @@ SCRIPTS = {
         for impl in ("auto", "torch"):
             torch.testing.assert_close(grouped_mm(a, b, offs, impl=impl), reference.grouped_mm(a, b, offs))
     """,
+    "block_scaled": """
+        from kernels import block_scaled
+        a, b_t, offs = torch.randn(8, 16), torch.randn(2, 16, 32), torch.tensor([3, 7], dtype=torch.int32)
+        assert block_scaled.path("cpu") == "eager"
+        for scaling in ("1x128", "mx"):
+            true = block_scaled.reference.grouped_mm(a, b_t, offs, scaling=scaling)
+            torch.testing.assert_close(block_scaled.grouped_mm(a, b_t, offs, scaling=scaling), true)
+        padded = block_scaled.permute_and_pad(a, torch.tensor([3, 4]), 16)
+        assert block_scaled.unpermute(padded.rows, padded)[:7].equal(a[:7])
+        from kernels.parallel.vocab_cross_entropy import reference, vocab_parallel_cross_entropy
+        target = torch.tensor([0, 8, 2, -100, 3, 1, 1, 15])
+        torch.testing.assert_close(vocab_parallel_cross_entropy(a, target), reference(a, target))
+    """,
     "operators": """
         from kernels import operators
         assert operators.path("cpu") == "eager"
