@@ -40,7 +40,8 @@ def test_two_branches(perfguard):
 
 def test_scaled_rows(perfguard):
     x = torch.randn(24, 32, device=perfguard.device, requires_grad=True)
-    perfguard(norm, x, scale=torch.rand(24, device=perfguard.device) + 0.5, reference=reference)
+    scale = torch.rand(24, device=perfguard.device) + 0.5
+    perfguard(norm, x, kwargs={"scale": scale}, reference=reference)
 
 # ---- shows ----
 def shows():

@@ -1,4 +1,4 @@
-"""Inputs less a running mean, which training keeps up to date.
+"""Inputs less the mean of their batch; a running mean is kept for evaluation.
 
 kind: modes of a call
 origin: facebookresearch/fairscale#1035
@@ -18,7 +18,7 @@ class Centre(nn.Module):
         if self.training:  # bad: if self.training and torch.is_grad_enabled():
             with torch.no_grad():
                 self.mean.lerp_(x.mean(0).to(self.mean.dtype), self.momentum)
-        return x - self.mean
+        return x - (x.mean(0) if self.training else self.mean)
 
 # ---- test ----
 class Eager(nn.Module):
@@ -27,9 +27,10 @@ class Eager(nn.Module):
         self.register_buffer("mean", torch.zeros(features))
 
     def forward(self, x):
-        if self.training:
-            self.mean.copy_(0.9 * self.mean + 0.1 * x.detach().mean(0))
-        return x - self.mean
+        if not self.training:
+            return x - self.mean
+        self.mean.copy_(0.9 * self.mean + 0.1 * x.detach().mean(0))
+        return x - x.mean(0, keepdim=True)
 
 def test_centre(perfguard):
     x = torch.randn(24, 48, device=perfguard.device, requires_grad=True)
