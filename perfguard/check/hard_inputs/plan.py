@@ -32,7 +32,7 @@ from perfguard.check.hard_inputs.derivation import (
     layouts_of,
     leaves_of,
 )
-from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, unmarked
+from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, twins_of, unmarked
 from perfguard.check.hard_inputs.scalars import scalars_of, tuning_of
 from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
@@ -93,6 +93,10 @@ class _Given:
         """Whether great shifts are tried. A product of two matrices loses what is beside them in its roundings, whoever
         computes it."""
         return len([place for place in self.floats if self.leaves[place].ndim > 1]) < 2
+
+    @cached_property
+    def shapes(self) -> set[int]:
+        return {size for leaf in self.leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
 
     @cached_property
     def finite(self) -> list[str]:
@@ -202,9 +206,11 @@ def _called(given: _Given) -> Iterable[Parts]:
 def _long_sums(given: _Given) -> Iterable[Parts]:
     """Sums in bfloat16 of one large term and many small ones, along rows or columns. If kernels are interpreted, rows
     are not added: a program for each of so many rows would take longer than all other inputs. Nor are rows that have an
-    integer each, since sums by labels or experts may well be added in the inputs' dtype, block by block."""
+    integer each, since sums by labels or experts may well be added in the inputs' dtype, block by block. So many places
+    are also more than bfloat16 has integers."""
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
-    fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
+    is_narrow = bool(narrow) or any(given.leaves[place].dtype is torch.bfloat16 for place in given.floats[:1])
+    fixed = not is_narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
     widths, is_interpreted = {n for at in given.floats for n in given.leaves[at].shape[-1:]}, bool(strict_kinds())
     labelled = {leaf.numel() for leaf in given.leaves if _is_vector(leaf)}
     free = [size for size in given.sizes.free if size < TERMS and size not in labelled]
@@ -217,6 +223,13 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
             values = ["ones", *values] if values and place in given.floats else []
             steps[place] = ", ".join([*filter(None, [narrow.get(place)]), text, *values])
         yield [Part("dtypes", steps)]
+
+
+def _half_overflows(given: _Given) -> Iterable[Parts]:
+    """Values of which float16 has the squares no more: what is computed in it overflows, and no wider reference does."""
+    half = next((steps for steps in dtype_steps(given.call) if "as float16" in steps.values()), {})
+    large = {place: f"times 2^{LARGE + 1}" for place, text in half.items() if text == "as float16"}
+    yield [Part("dtypes", half), Part("values", large)] if large else ()
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
@@ -252,11 +265,12 @@ def _tuned(given: _Given) -> Iterable[Parts]:
 
 
 def _unmarked(given: _Given) -> Iterable[Parts]:
-    """Other integers without a mark; the evidence for that is not tried for itself (`witnesses_of`)."""
-    sizes = {size for leaf in given.leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
+    """Other integers and booleans without a mark, the same for tensors that are equal."""
     for place, leaf in enumerate(given.leaves):
         if isinstance(leaf, torch.Tensor) and leaf is not given.call.groups:
-            yield from ([Part("unmarked integers", {place: text})] for text in unmarked(leaf, sizes)[1:])
+            alike = twins_of(given.leaves, place)
+            texts = unmarked(leaf, given.shapes)[1:] if place == alike[0] else []
+            yield from ([Part("unmarked integers", dict.fromkeys(alike, text))] for text in texts)
 
 
 def _runs(given: _Given) -> Iterable[Parts]:
@@ -285,7 +299,7 @@ def _large(given: _Given) -> Iterable[Parts]:
 
 
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
-    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
+    *(_strict, _called, _long_sums, _half_overflows, _thresholds, _scalars, _runs, _magnitudes, _large),
     *(_equal_values, _tuned, _unmarked),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
