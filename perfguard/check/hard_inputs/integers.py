@@ -228,7 +228,9 @@ def twins_of(leaves: Sequence[Any], place: int) -> list[int]:
     """The places of tensors of integers or booleans that equal the one at `place`, such as the ends of queries and of
     keys."""
     leaf = leaves[place]
-    tensors = {at: each for at, each in enumerate(leaves) if isinstance(each, torch.Tensor) and each.dtype is leaf.dtype}
+    tensors = {
+        at: each for at, each in enumerate(leaves) if isinstance(each, torch.Tensor) and each.dtype is leaf.dtype
+    }
     return [at for at, each in tensors.items() if each is leaf or (not leaf.is_floating_point() and each.equal(leaf))]
 
 

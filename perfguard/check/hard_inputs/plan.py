@@ -225,13 +225,6 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
         yield [Part("dtypes", steps)]
 
 
-def _half_overflows(given: _Given) -> Iterable[Parts]:
-    """Values of which float16 has the squares no more: what is computed in it overflows, and no wider reference does."""
-    half = next((steps for steps in dtype_steps(given.call) if "as float16" in steps.values()), {})
-    large = {place: f"times 2^{LARGE + 1}" for place, text in half.items() if text == "as float16"}
-    yield [Part("dtypes", half), Part("values", large)] if large else ()
-
-
 def _thresholds(given: _Given) -> Iterable[Parts]:
     yield from given.sizes.thresholds(given.code.thresholds)
 
@@ -299,7 +292,7 @@ def _large(given: _Given) -> Iterable[Parts]:
 
 
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
-    *(_strict, _called, _long_sums, _half_overflows, _thresholds, _scalars, _runs, _magnitudes, _large),
+    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
     *(_equal_values, _tuned, _unmarked),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
