@@ -71,6 +71,7 @@ BUDGETS = [
         250,
         "options by name, equal values, tuning, unmarked integers; choices of equal elements are compared as sets",
     ),
+    ("perfguard/check/**/*.py", 100, "groups without rows and masks with holes where no test marks them; empty sizes"),
     ("perfguard/check/**/*.py", 50, "kinds that were tried with a code, in another case or run, are not new"),
     ("perfguard/github/**/*.py", 2_350, ""),
     (

@@ -228,10 +228,13 @@ def twins_of(leaves: Sequence[Any], place: int) -> list[int]:
     """The places of tensors of integers or booleans that equal the one at `place`, such as the ends of queries and of
     keys."""
     leaf = leaves[place]
-    tensors = {
-        at: each for at, each in enumerate(leaves) if isinstance(each, torch.Tensor) and each.dtype is leaf.dtype
-    }
-    return [at for at, each in tensors.items() if each is leaf or (not leaf.is_floating_point() and each.equal(leaf))]
+
+    def is_twin(each: Any) -> bool:
+        if not isinstance(each, torch.Tensor) or each is leaf or leaf.is_floating_point() or leaf.is_complex():
+            return each is leaf
+        return (each.dtype, each.device) == (leaf.dtype, leaf.device) and bool(each.equal(leaf))
+
+    return [at for at, each in enumerate(leaves) if is_twin(each)]
 
 
 def unmarked(integers: torch.Tensor, sizes: Collection[int]) -> list[str]:

@@ -260,7 +260,7 @@ def _tuned(given: _Given) -> Iterable[Parts]:
 def _unmarked(given: _Given) -> Iterable[Parts]:
     """Other integers and booleans without a mark, the same for tensors that are equal."""
     for place, leaf in enumerate(given.leaves):
-        if isinstance(leaf, torch.Tensor) and leaf is not given.call.groups:
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf is not given.call.groups:
             alike = twins_of(given.leaves, place)
             texts = unmarked(leaf, given.shapes)[1:] if place == alike[0] else []
             yield from ([Part("unmarked integers", dict.fromkeys(alike, text))] for text in texts)
