@@ -56,6 +56,8 @@ from perfguard.model.call import Call
 _TURN = 4  # This many kinds of values fit into even a few rows.
 _BLOCKS = (16, 32, 64, 128)  # Usual sizes of blocks, besides those that the code names.
 _NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, to a size, and to a root.
+_FEW = 4  # columns of places, so that pairs of them have different rates
+_ALIKE = 3  # tensors with as many tokens: their product with each other is as large as its square
 _MOST_TWINS = 5  # of several equal tensors the last ones are times 2^5
 _LEAST_POWER = -60  # Squares of float32 are still normal numbers.
 # The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
@@ -215,7 +217,10 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
     labelled = {leaf.numel() for leaf in given.leaves if _is_vector(leaf)}
     free = [size for size in given.sizes.free if size < TERMS and size not in labelled]
     chosen = [size for size in free if size in widths or not is_interpreted]
-    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, TERMS, "dtypes") for size in chosen]):
+    few = (1,) if narrow else (_FEW, 1)
+    if not narrow:  # queries, keys and values
+        chosen = [size for size in chosen if sum(size in given.leaves[place].shape for place in given.floats) < _ALIKE]
+    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, TERMS, "dtypes", few) for size in chosen]):
         steps = dict(narrow)
         for place, text in sizes.steps.items():
             rows, columns = (f"dim {dim} grown to {TERMS}" in text for dim in (0, given.leaves[place].ndim - 1))

@@ -27,7 +27,6 @@ BLOCK = 256  # Most blocks and tails recur within this size.
 _NEAR = [power + by for power in (16, 32, 64, 128, BLOCK) for by in (1, -1, 0)]
 _TALL_ELEMENTS = 2**15  # The most elements of inputs beyond a threshold: a thousand narrow rows.
 _NARROW = 16  # Rows beside many columns, or columns beside many rows; tiles of products have as many.
-_NARROWER = 4  # where there are several others
 _MOST_PLACES = 6  # The most places of one size whose sets are all tried.
 _GROWN = 4  # The most times the elements of the given inputs.
 _GROWN_ELEMENTS = 2**14  # This many elements of all inputs are cheap even if kernels are interpreted.
@@ -172,10 +171,10 @@ class Sizes:
             found += [[part] for part in tall if part is not None]
         return found
 
-    def tall(self, size: int, target: int, kind: str) -> Part | None:
-        """One size grown beside few of the others; None if that is not cheap either."""
+    def tall(self, size: int, target: int, kind: str, fewest: Sequence[int] = (1,)) -> Part | None:
+        """One size grown beside few of the others, at worst `fewest`; None if that is not cheap either."""
         others = [other for other in self.free if other != size]
-        ways = [{size: target} | {other: few for other in others if other > few} for few in (_NARROW, _NARROWER, 1)]
+        ways = [{size: target} | {other: few for other in others if other > few} for few in (_NARROW, *fewest)]
         parts = (self._joined(way, kind) for way in ways if self._is_cheap(way, _TALL_ELEMENTS))
         return next((part for part in parts if part is not None), None)
 
