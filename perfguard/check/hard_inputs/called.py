@@ -149,9 +149,8 @@ def dtype_steps(call: Call) -> list[dict[int, str]]:
 
 
 class _Promotions(torch_utils.DispatchMode):
-    """Adds the narrow floats that an operator of the reference meets beside wider ones, so that its result is wider by
-    promotion, and bfloat16 if an operator of the candidate computes it: autocast narrows `F.conv1d`, but no sum of
-    products."""
+    """Adds narrow floats: those that the reference's operators meet beside wider ones, so that results are wider by
+    promotion, and bfloat16 if the candidate's compute it. Autocast narrows `F.conv1d`, but no sum of products."""
 
     def __init__(self, promoted: set[torch.dtype], of_reference: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -183,7 +182,7 @@ class Called(Procedure):
         self._undo: list[Callable[[], None]] = []
         self._dtypes: list[torch.dtype] = []  # The given call's, by output.
         self._is_mixed = False
-        self._promoted: set[torch.dtype] = set()  # Narrow floats that operators of the reference met beside wider ones.
+        self._promoted: set[torch.dtype] = set()
         if derivation.parts[0].kind == "dtypes":
             self._is_mixed = all(len(part.steps) == 1 for part in derivation.parts) and len(_floats(given)) > 1
             self.coarse = self._coarsest(given)
@@ -237,9 +236,8 @@ class Called(Procedure):
         elif self.text == INFERENCE:  # Tensors kept by a call in inference_mode are of no use to a later one.
             _ignored(run, grad=False)
         seed_all(run.seed)
-        is_reference = run.fn is not self._call.fn
-        judges_dtypes = self._dtypes and not run.wide and (is_reference or self.is_cast)
-        with self._mode(run), _Promotions(self._promoted, is_reference) if judges_dtypes else nullcontext():
+        notes = self._dtypes and not run.wide and (run.fn is not self._call.fn or self.is_cast)
+        with self._mode(run), _Promotions(self._promoted, run.fn is not self._call.fn) if notes else nullcontext():
             return run()
 
     def _mode(self, run: Run) -> AbstractContextManager[Any]:

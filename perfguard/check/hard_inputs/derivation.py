@@ -96,6 +96,20 @@ def layouts_of(tensor: torch.Tensor, written: bool) -> list[str]:
     return names + ["far apart"] * _has_room_far_apart(tensor)
 
 
+def layouts_by_place(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
+    """Place -> names of layouts. Inputs that share memory with others are left out."""
+    tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    storages = [leaf.untyped_storage().data_ptr() for leaf in tensors.values() if leaf.layout is torch.strided]
+    written = bool(call.mutates or call.clobbers)
+    found = {}
+    for place, leaf in tensors.items():
+        if leaf.layout is torch.strided and storages.count(leaf.untyped_storage().data_ptr()) == 1:
+            names = layouts_of(leaf, written)
+            if names:
+                found[place] = names
+    return found
+
+
 def _has_room_far_apart(tensor: torch.Tensor) -> bool:
     """Whether rows can be far apart. Only on a GPU, since CPU operators do not compute addresses in 32 bits."""
     if tensor.device.type == "cpu" or tensor.ndim < 2 or not 1 < len(tensor) < _WRAP // tensor[0].numel():

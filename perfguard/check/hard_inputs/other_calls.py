@@ -10,8 +10,15 @@ from typing import Any
 import torch
 
 from perfguard.check.hard_inputs.called import dtype_steps
-from perfguard.check.hard_inputs.derivation import CALLED, FROZEN, Derivation, Part, derived_call, leaves_of
-from perfguard.check.hard_inputs.plan import layouts_by_place
+from perfguard.check.hard_inputs.derivation import (
+    CALLED,
+    FROZEN,
+    Derivation,
+    Part,
+    derived_call,
+    layouts_by_place,
+    leaves_of,
+)
 from perfguard.check.hard_inputs.sizes import Sizes, kept_by, sizes_of
 from perfguard.check.numerics.trial import Inputs, trained
 from perfguard.model.call import Call, OtherCall

@@ -29,7 +29,7 @@ from perfguard.check.hard_inputs.derivation import (
     FirstAccepted,
     Part,
     derived_call,
-    layouts_of,
+    layouts_by_place,
     leaves_of,
 )
 from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, twins_of, unmarked
@@ -346,20 +346,6 @@ def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int], finite: Sequenc
     leaves = leaves_of(derived_call(call, Derivation((cut,))))
     later = [*finite[_TURN:], *finite[:_TURN]]
     return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
-
-
-def layouts_by_place(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
-    """Place -> names of layouts. Inputs that share memory with others are left out."""
-    tensors = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
-    storages = [leaf.untyped_storage().data_ptr() for leaf in tensors.values() if leaf.layout is torch.strided]
-    written = bool(call.mutates or call.clobbers)
-    found = {}
-    for place, leaf in tensors.items():
-        if leaf.layout is torch.strided and storages.count(leaf.untyped_storage().data_ptr()) == 1:
-            names = layouts_of(leaf, written)
-            if names:
-                found[place] = names
-    return found
 
 
 def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
